@@ -1,0 +1,52 @@
+# Works with GNU make 3.81 (macOS) and later.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup-done
+
+# Where pip looks for torch besides the default index. On Linux without a GPU the CPU build saves gigabytes:
+#   make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
+
+BENCHMARKS := $(wildcard benchmarks/*.py)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-gpu lint types format bench
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  PYTHON=python3.12   the Python to set up with (3.11 or later)"
+	@echo "  TORCH_INDEX=URL     another source of torch, e.g. https://download.pytorch.org/whl/cpu for the small CPU build"
+
+setup: $(STAMP) ## make .venv with Regard and everything that its tests need
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "Regard needs Python 3.11 or later, but $(PYTHON) is $$($(PYTHON) --version 2>/dev/null || echo missing). Name another with: make PYTHON=python3.12 ..."; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+		--constraint constraints.txt --editable '.[dev,tensorboard,export]'
+	@touch $@
+
+demo: setup ## train a small English-German model, about ten minutes on a laptop, and translate with it
+	@BIN=$(BIN) scripts/demo.sh
+
+test: lint types ## lint, types, tests and doctests
+	$(BIN)/pytest --doctest-modules regard tests
+
+test-gpu: setup ## the tests that need a CUDA device
+	$(BIN)/pytest -m gpu
+
+lint: setup ## style and likely mistakes (ruff)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup ## types (mypy, strict)
+	$(BIN)/mypy
+
+format: setup ## rewrite the code in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## run the benchmarks; each prints a table and writes JSON
+	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done

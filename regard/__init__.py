@@ -1,0 +1,81 @@
+"""Regard: the Transformer of "Attention Is All You Need" as a tool for translation.
+
+    regard.load("runs/en-de").translate(["Good morning!"])
+    regard.train(regard.load_recipe("recipe.toml"), "runs/mine")
+    regard.Transformer(regard.ModelConfig(vocab_size=37_000))  # a plain nn.Module
+
+Names are loaded when they are first used, so that `import regard` is quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from regard.version import __version__
+
+if TYPE_CHECKING:
+    from regard.api import Model, load
+    from regard.bundle import Bundle, load_bundle
+    from regard.config import ModelConfig
+    from regard.data.tokenizer import Tokenizer
+    from regard.decode.options import SearchOptions
+    from regard.errors import Interrupted, RegardError, UserError
+    from regard.evaluate import compare, score
+    from regard.layout import SequenceLayout
+    from regard.models.transformer import Transformer
+    from regard.recipe import Recipe, load_recipe
+    from regard.train.run import train
+
+_PLACES = {
+    "Bundle": "regard.bundle",
+    "Interrupted": "regard.errors",
+    "Model": "regard.api",
+    "ModelConfig": "regard.config",
+    "Recipe": "regard.recipe",
+    "RegardError": "regard.errors",
+    "SearchOptions": "regard.decode.options",
+    "SequenceLayout": "regard.layout",
+    "Tokenizer": "regard.data.tokenizer",
+    "Transformer": "regard.models.transformer",
+    "UserError": "regard.errors",
+    "compare": "regard.evaluate",
+    "load": "regard.api",
+    "load_bundle": "regard.bundle",
+    "load_recipe": "regard.recipe",
+    "score": "regard.evaluate",
+    "train": "regard.train.run",
+}
+
+__all__ = [
+    "Bundle",
+    "Interrupted",
+    "Model",
+    "ModelConfig",
+    "Recipe",
+    "RegardError",
+    "SearchOptions",
+    "SequenceLayout",
+    "Tokenizer",
+    "Transformer",
+    "UserError",
+    "__version__",
+    "compare",
+    "load",
+    "load_bundle",
+    "load_recipe",
+    "score",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'regard' has no attribute {name!r}")
+    value = getattr(import_module(_PLACES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,66 @@
+"""The Python API: `regard.load(...)` gives a Model that translates and scores."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from regard.bundle import Bundle, find_bundle, load_bundle
+from regard.decode.options import SearchOptions
+from regard.decode.text import Result, Translator
+
+
+class Model:
+    """A trained translation model.
+
+    >>> model = load("tests/golden/bundle-1")  # doctest: +SKIP
+    >>> model.translate(["Hello!"])  # doctest: +SKIP
+    ['Hallo!']
+    """
+
+    def __init__(self, bundle: Bundle, *, device: str = "auto", batch: int = 0) -> None:
+        from regard.decode.torch_engine import TorchEngine
+
+        self.bundle = bundle
+        self.options = SearchOptions(**dataclasses.asdict(bundle.decode))
+        engine = TorchEngine.from_bundle(bundle, device, batch)
+        self._translator = Translator(bundle.tokenizer, engine, self.options, bundle.max_length)
+
+    def translate(
+        self, text: str | Sequence[str], *, beam: int | None = None, alpha: float | None = None
+    ) -> str | list[str]:
+        """Translate one sentence or a list of them; options that are not given are the model's own."""
+        lines = [text] if isinstance(text, str) else list(text)
+        texts = [result.text for result in self._translator.translate(lines, self.search_options(beam, alpha, 1))]
+        return texts[0] if isinstance(text, str) else texts
+
+    def nbest(
+        self, text: Sequence[str], n: int, *, beam: int | None = None, alpha: float | None = None
+    ) -> list[Result]:
+        """The n best translations of every sentence, with their scores."""
+        return self._translator.translate(list(text), self.search_options(beam, alpha, n))
+
+    def stream(self, lines: Iterable[str], options: SearchOptions | None = None, chunk: int = 1024) -> Iterator[Result]:
+        """Translate any number of lines in order, holding only `chunk` of them at a time."""
+        translator = self._translator
+        return Translator(
+            translator.tokenizer, translator.engine, options or self.options, translator.max_length
+        ).stream(lines, chunk)
+
+    def score(self, src: Sequence[str], tgt: Sequence[str]) -> list[float]:
+        """The natural log-probability of each given translation, its end included."""
+        return [sum(tokens) for tokens in self._translator.score(src, tgt)]
+
+    def search_options(self, beam: int | None, alpha: float | None, nbest: int | None) -> SearchOptions:
+        """The model's own options with these changes; the beam is at least as wide as `nbest`."""
+        nbest = nbest or 1
+        width = beam if beam is not None else max(self.options.beam, nbest)
+        return dataclasses.replace(
+            self.options, beam=width, alpha=self.options.alpha if alpha is None else alpha, nbest=nbest
+        )
+
+
+def load(model: str | Path, *, device: str = "auto", batch: int = 0) -> Model:
+    """Load a bundle or the model of a run folder."""
+    return Model(load_bundle(find_bundle(model)), device=device, batch=batch)

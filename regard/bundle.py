@@ -1,0 +1,183 @@
+"""A bundle: a finished model as a folder that people pass around.
+
+    model.safetensors  config.json  tokenizer/  recipe.toml  card.md  manifest.json (SHA-256 of every file)
+
+A bundle is complete: nothing outside the folder is needed to use it. Reading one imports no torch; the weights are read by the
+engine that needs them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard.config import ModelConfig
+from regard.data.tokenizer import Tokenizer
+from regard.errors import UserError
+from regard.files import atomic_folder, check_manifest, read_json, write_manifest
+from regard.recipe import DecodeRecipe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+FORMAT = 1  # raised when an older Regard could not read what is written; every earlier number stays readable
+WEIGHTS = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What is known about a model without touching its weights."""
+
+    folder: Path
+    config: ModelConfig
+    source: str
+    target: str
+    decode: DecodeRecipe
+    max_length: int  # source tokens that the model was trained on at most; longer lines are cut
+    facts: dict[str, Any]  # training data, scores, versions: for the card and for `regard info`
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.load(self.folder / "tokenizer")
+
+    @property
+    def weights(self) -> Path:
+        return self.folder / WEIGHTS
+
+    @cached_property
+    def recipe(self) -> dict[str, Any]:
+        return tomllib.loads((self.folder / "recipe.toml").read_text(encoding="utf-8"))
+
+
+def save_bundle(
+    folder: Path,
+    weights: Mapping[str, Tensor],
+    config: ModelConfig,
+    tokenizer: Tokenizer,
+    recipe_toml: str,
+    *,
+    source: str,
+    target: str,
+    decode: DecodeRecipe,
+    max_length: int,
+    facts: Mapping[str, Any],
+) -> Bundle:
+    """Write a bundle in one step; an older one at the same place is replaced."""
+    from safetensors.torch import save_file
+
+    with atomic_folder(folder) as temporary:
+        contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+        save_file(contiguous, str(temporary / WEIGHTS))
+        settings = {
+            "format": FORMAT,
+            "model": dataclasses.asdict(config),
+            "source": source,
+            "target": target,
+            "decode": dataclasses.asdict(decode),
+            "max_length": max_length,
+            "facts": dict(facts),
+        }
+        text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+        (temporary / "config.json").write_text(text, encoding="utf-8")
+        (temporary / "tokenizer").mkdir()
+        tokenizer.save(temporary / "tokenizer")
+        (temporary / "recipe.toml").write_text(recipe_toml, encoding="utf-8")
+        bundle = Bundle(temporary, config, source, target, decode, max_length, dict(facts))
+        (temporary / "card.md").write_text(make_card(bundle), encoding="utf-8")
+        write_manifest(temporary, format=FORMAT)
+    return dataclasses.replace(bundle, folder=folder)
+
+
+def load_bundle(folder: Path) -> Bundle:
+    """Read and check a bundle."""
+    settings = read_json(folder / "config.json")
+    number = settings.get("format")
+    if not isinstance(number, int) or number < 1:
+        raise UserError(f"{folder / 'config.json'}: field format must be a whole number, but is {number!r}")
+    if number > FORMAT:
+        raise UserError(
+            f"{folder}: is a bundle of format {number}, and this Regard reads up to {FORMAT}; upgrade Regard"
+        )
+    check_manifest(folder)
+    known = {f.name for f in dataclasses.fields(ModelConfig)}
+    try:
+        model = {key: value for key, value in settings["model"].items() if key in known}
+        if unknown := set(settings["model"]) - known:
+            raise UserError(f"{folder / 'config.json'}: model.{min(unknown)} is not known to this Regard")
+        return Bundle(
+            folder=folder,
+            config=ModelConfig(**model),
+            source=settings["source"],
+            target=settings["target"],
+            decode=DecodeRecipe(**settings["decode"]),
+            max_length=settings["max_length"],
+            facts=settings.get("facts", {}),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{folder / 'config.json'}: is not a bundle's settings ({error})") from None
+
+
+def find_bundle(model: str | Path | None) -> Path:
+    """The bundle folder that `-m` means: a bundle itself, or the model of a run folder."""
+    if model is None:
+        raise UserError("no model is named; give one with -m FOLDER, or train one: regard train corpus.en corpus.de")
+    folder = Path(model)
+    if (folder / "config.json").is_file():
+        return folder
+    if (folder / "model" / "config.json").is_file():
+        return folder / "model"
+    if (folder / "checkpoints").is_dir():
+        raise UserError(
+            f"{folder}: the run is not finished and has no model yet; go on with `regard train ... --out {folder} --resume`, "
+            f"or make one of what there is: regard average {folder} -o MODEL"
+        )
+    if not folder.exists():
+        raise UserError(f"{folder}: there is no such model; -m takes a bundle or a run folder")
+    raise UserError(f"{folder}: is neither a bundle (config.json is missing) nor a run folder")
+
+
+def make_card(bundle: Bundle) -> str:
+    """The bundle's card.md: what the model is, what it was made from and how good it is."""
+    config, facts = bundle.config, bundle.facts
+    lines = [
+        f"# {bundle.source} → {bundle.target}",
+        "",
+        f"A Transformer translation model trained with Regard {facts.get('regard', '')}.".replace(" .", "."),
+        "",
+        "| | |",
+        "|---|---|",
+        f"| layers | {config.encoder_layers} + {config.decoder_layers} |",
+        f"| d_model, d_ff, heads | {config.d_model}, {config.d_ff}, {config.num_heads} |",
+        f"| vocabulary | {config.vocab_size:,} |",
+    ]
+    rows = {
+        "parameters": "parameters",
+        "training pairs": "pairs",
+        "training corpora": "corpora",
+        "steps": "steps",
+        "weights": "weights",
+        "trained on": "device",
+        "date": "date",
+    }
+    for label, key in rows.items():
+        if key in facts:
+            value = facts[key]
+            shown = f"{value:,}" if isinstance(value, int) else ", ".join(value) if isinstance(value, list) else value
+            lines.append(f"| {label} | {shown} |")
+    for name in ("valid", "test"):
+        for metric in facts.get(name, {}).get("metrics", {}).values():
+            interval = f" ± {metric['confidence']:.2f}" if metric.get("confidence") else ""
+            lines.append(f"| {name} {metric['name']} | {metric['score']:.2f}{interval} `{metric['signature']}` |")
+    lines += [
+        "",
+        f"Use: `regard translate -m {bundle.folder.name if bundle.folder.name[0] != '.' else 'MODEL'} TEXT`",
+        "",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,405 @@
+"""The command line: verbs to typed functions. Errors become one clear line and an exit code: 2 for what the person can repair,
+1 for anything else. Nothing slow is imported until a verb needs it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from regard.errors import RegardError, UserError
+from regard.version import __version__
+
+if TYPE_CHECKING:
+    from regard.api import Model
+    from regard.decode.options import SearchOptions
+    from regard.decode.text import Result
+
+CHUNK = 1024  # lines held at a time when a file is translated
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} (see {self.prog} --help)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    try:
+        arguments = make_parser().parse_args(argv)
+        run = arguments.run
+        return int(run(arguments) or 0)
+    except RegardError as error:
+        sys.stderr.write(f"regard: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("regard: interrupted\n")
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has left; nothing more can be said to it, and Python must not try at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="regard",
+        description='The Transformer of "Attention Is All You Need" as a tool: train, translate, evaluate.',
+        epilog="regard VERB --help tells more of each.",
+    )
+    parser.add_argument("--version", action="version", version=f"regard {__version__}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True, parser_class=_Parser)
+    _add_train(verbs)
+    _add_translate(verbs)
+    _add_evaluate(verbs)
+    _add_score(verbs)
+    _add_average(verbs)
+    _add_info(verbs)
+    return parser
+
+
+def _verb(verbs: Any, name: str, run: Any, help: str, description: str = "") -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=help, description=description or help)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-m", "--model", metavar="MODEL", help="a bundle or a run folder")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
+    parser.add_argument(
+        "--batch", type=int, default=0, metavar="N", help="sentences computed together (default: by device)"
+    )
+
+
+def _add_search(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--beam", type=int, metavar="N", help="beam width; 1 is greedy (default: the model's, as a rule 4)"
+    )
+    parser.add_argument(
+        "--alpha", type=float, metavar="A", help="length penalty ((5 + |Y|) / 6)^A (default: the model's, 0.6)"
+    )
+
+
+# --- train ---
+
+
+def _add_train(verbs: Any) -> None:
+    parser = _verb(
+        verbs,
+        "train",
+        run_train,
+        "train a model from a recipe, or from two parallel files",
+        "Train a model from a recipe (one .toml file), or from two parallel text files with everything chosen for you.",
+    )
+    parser.add_argument(
+        "inputs", nargs="+", metavar="RECIPE.toml | SRC TGT", help="a recipe, or source and target text"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: runs/NAME)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change a field of the recipe"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from the newest intact checkpoint, if there is one"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be trained and how long it takes, and stop"
+    )
+    parser.add_argument(
+        "--dump-recipe", action="store_true", help="write the resolved recipe to standard output and stop"
+    )
+
+
+def run_train(arguments: argparse.Namespace) -> None:
+    from regard.recipe import load_recipe
+
+    inputs: list[str] = arguments.inputs
+    lines: list[str] = []
+    if len(inputs) == 1:
+        if not inputs[0].endswith(".toml"):
+            raise UserError(
+                f"{inputs[0]}: one argument must be a recipe that ends in .toml; for plain text give SRC and TGT"
+            )
+        recipe = load_recipe(Path(inputs[0]), arguments.set)
+        name = Path(inputs[0]).stem
+    elif len(inputs) == 2:
+        from regard.train.auto import choose_recipe
+
+        choice = choose_recipe(Path(inputs[0]), Path(inputs[1]), arguments.set)
+        recipe, lines = choice.recipe, choice.lines
+        name = f"{recipe.data.source}-{recipe.data.target}"
+    else:
+        raise UserError(f"train takes one recipe or two text files, but got {len(inputs)} arguments")
+    if arguments.dump_recipe:
+        sys.stdout.write(recipe.to_toml())
+        return
+    if not lines and arguments.dry_run:
+        from regard.train.auto import describe_recipe
+
+        lines = describe_recipe(recipe)
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    if arguments.dry_run:
+        return
+    from regard.train.run import train
+
+    train(recipe, arguments.out or Path("runs") / name, resume=arguments.resume)
+
+
+# --- translate ---
+
+
+def _add_translate(verbs: Any) -> None:
+    parser = _verb(
+        verbs,
+        "translate",
+        run_translate,
+        "translate text, a file or standard input",
+        "Translate. Line N of the output is the translation of line N of the input, also when that line is empty.",
+    )
+    parser.add_argument("text", nargs="*", metavar="TEXT", help="sentences; without any, -i or standard input is read")
+    _add_model(parser)
+    parser.add_argument("-i", "--input", type=Path, metavar="FILE", help="file to translate (also .gz, .xz, .zst)")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="where the translations go (default: standard output)"
+    )
+    _add_search(parser)
+    parser.add_argument(
+        "--nbest", type=int, default=1, metavar="N", help="N translations a line: line number, score, text"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="with -i and -o: go on after the last line that was written"
+    )
+    parser.add_argument("--engine", choices=("auto", "torch"), default="auto", help="what computes (default: auto)")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def run_translate(arguments: argparse.Namespace) -> None:
+    from regard.decode.lines import LineFile, read_available
+
+    if arguments.text and arguments.input:
+        raise UserError("translate takes TEXT or -i FILE, but got both")
+    if arguments.resume and not (arguments.input and arguments.output):
+        raise UserError("--resume needs -i FILE and -o FILE: only then is it known which lines are done")
+    if arguments.nbest > 1 and arguments.resume:
+        raise UserError("--resume goes with one translation a line; leave out --nbest")
+    if arguments.json and arguments.resume:
+        raise UserError("--resume goes with plain lines; leave out --json")
+    model = _load(arguments)
+    options = model.search_options(arguments.beam, arguments.alpha, arguments.nbest)
+    if arguments.input:
+        from regard.data.corpus import read_lines
+
+        total = sum(1 for _ in read_lines(arguments.input))
+        blocks = _blocks(read_lines(arguments.input))
+    else:
+        total = len(arguments.text)
+        blocks = iter([arguments.text]) if arguments.text else read_available(sys.stdin.buffer, CHUNK)
+    with LineFile(arguments.output, arguments.resume) as out:
+        _translate_blocks(model, options, blocks, total, out, arguments)
+
+
+def _blocks(lines: Iterator[str]) -> Iterator[list[str]]:
+    from itertools import islice
+
+    while block := list(islice(lines, CHUNK)):
+        yield block
+
+
+def _translate_blocks(
+    model: Model,
+    options: SearchOptions,
+    blocks: Iterator[list[str]],
+    total: int,
+    out: Any,
+    arguments: argparse.Namespace,
+) -> None:
+    from contextlib import nullcontext
+
+    from regard.progress import progress
+
+    document: list[dict[str, Any]] = []
+    number = 0
+    skip = out.lines_done
+    bar = progress("translating", total) if total > 1 else nullcontext(lambda count: None)
+    with bar as done:
+        for block in blocks:
+            skipped = min(skip, len(block))
+            skip -= skipped
+            number += skipped
+            done(skipped)
+            for result in model.stream(block[skipped:], options, CHUNK):
+                number += 1
+                done(1)
+                if arguments.json:
+                    document.append(_result_json(result))
+                elif arguments.nbest > 1:
+                    out.write("".join(f"{number}\t{way.score:.4f}\t{way.text}\n" for way in result.translations))
+                else:
+                    out.write(result.text + "\n")
+            out.flush()
+    if skip:
+        raise UserError(
+            f"--resume: {arguments.output} has {skip} more lines than {arguments.input}; it belongs to another file"
+        )
+    if arguments.json:
+        out.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+
+
+def _result_json(result: Result) -> dict[str, Any]:
+    return {
+        "source": result.source,
+        "translations": [{"text": way.text, "score": way.score} for way in result.translations],
+    }
+
+
+def _load(arguments: argparse.Namespace) -> Model:
+    from regard.bundle import find_bundle
+
+    folder = find_bundle(arguments.model)  # before torch is imported: a wrong name is said at once
+    if arguments.batch < 0:
+        raise UserError(f"--batch must be at least 1, but is {arguments.batch}")
+    from regard.api import load
+
+    return load(folder, device=arguments.device, batch=arguments.batch)
+
+
+# --- evaluate ---
+
+
+def _add_evaluate(verbs: Any) -> None:
+    parser = _verb(
+        verbs,
+        "evaluate",
+        run_evaluate,
+        "BLEU, chrF and TER of a model or of translations; comparing two systems",
+        "Score a model's translations of --source, or a file of translations, against --reference.",
+    )
+    _add_model(parser)
+    parser.add_argument("--hypothesis", type=Path, metavar="FILE", help="score this file instead of translating")
+    parser.add_argument("--against", type=Path, metavar="FILE", help="compare with this second system's translations")
+    parser.add_argument("--source", type=Path, metavar="FILE", help="text to translate with the model")
+    parser.add_argument("--reference", type=Path, required=True, metavar="FILE", help="correct translations")
+    parser.add_argument("--target-language", metavar="CODE", help="picks sacreBLEU's tokenizer for zh, ja and ko")
+    parser.add_argument("--bootstrap", type=int, default=1000, metavar="N", help="resamples for the intervals; 0: none")
+    _add_search(parser)
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="also write the model's translations there")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def run_evaluate(arguments: argparse.Namespace) -> None:
+    from regard.data.corpus import read_lines
+    from regard.evaluate import compare, score
+
+    references = list(read_lines(arguments.reference))
+    language = arguments.target_language
+    if arguments.hypothesis:
+        hypotheses, name = list(read_lines(arguments.hypothesis)), str(arguments.hypothesis)
+    else:
+        if not arguments.source:
+            raise UserError("evaluate needs --source FILE to translate with a model, or --hypothesis FILE to score")
+        sources = list(read_lines(arguments.source))
+        if len(sources) != len(references):
+            raise UserError(
+                f"{arguments.source} has {len(sources)} lines, but {arguments.reference} has {len(references)}: "
+                f"line N of one must translate line N of the other"
+            )
+        model = _load(arguments)
+        language = language or model.bundle.target
+        hypotheses, name = _translate_all(model, sources, arguments), str(arguments.model)
+    if arguments.against:
+        other = list(read_lines(arguments.against))
+        names = (name, str(arguments.against), str(arguments.reference))
+        comparison = compare(
+            hypotheses, other, references, target_language=language, bootstrap=arguments.bootstrap, names=names
+        )
+        _print(arguments, comparison.to_json(), comparison.lines())
+        return
+    scores = score(
+        hypotheses,
+        references,
+        target_language=language,
+        bootstrap=arguments.bootstrap,
+        names=(name, str(arguments.reference)),
+    )
+    _print(arguments, scores.to_json(), scores.lines())
+
+
+def _translate_all(model: Model, sources: list[str], arguments: argparse.Namespace) -> list[str]:
+    from regard.files import write_atomic
+    from regard.progress import progress
+
+    options = model.search_options(arguments.beam, arguments.alpha, 1)
+    translations = []
+    with progress("translating", len(sources)) as done:
+        for result in model.stream(sources, options, CHUNK):
+            translations.append(result.text)
+            done(1)
+    if arguments.output:
+        write_atomic(arguments.output, "".join(f"{line}\n" for line in translations))
+    return translations
+
+
+def _print(arguments: argparse.Namespace, document: Any, lines: Sequence[str]) -> None:
+    text = json.dumps(document, ensure_ascii=False, indent=2) if arguments.json else "\n".join(lines)
+    sys.stdout.write(text + "\n")
+
+
+# --- score, average, info ---
+
+
+def _add_score(verbs: Any) -> None:
+    parser = _verb(verbs, "score", run_score, "log-probability of given translations, a line each")
+    _add_model(parser)
+    parser.add_argument("--source", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--target", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def run_score(arguments: argparse.Namespace) -> None:
+    from regard.data.corpus import Corpus
+
+    pairs = list(Corpus("", arguments.source, arguments.target).pairs())
+    scores = _load(arguments).score([source for source, _ in pairs], [target for _, target in pairs])
+    _print(arguments, scores, [f"{score:.6f}" for score in scores])
+
+
+def _add_average(verbs: Any) -> None:
+    parser = _verb(verbs, "average", run_average, "make a model of the average of a run's last checkpoints")
+    parser.add_argument("run_folder", type=Path, metavar="RUN", help="run folder")
+    parser.add_argument("--last", type=int, default=5, metavar="N", help="how many checkpoints (default: 5)")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where the bundle goes")
+
+
+def run_average(arguments: argparse.Namespace) -> None:
+    from regard.train.run import average
+
+    bundle, used = average(arguments.run_folder, arguments.last, arguments.output)
+    sys.stdout.write(f"{bundle.folder}: average of {', '.join(used)}\n")
+
+
+def _add_info(verbs: Any) -> None:
+    parser = _verb(verbs, "info", run_info, "parameters, vocabulary, languages, training data and scores of a model")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="a bundle or a run folder")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def run_info(arguments: argparse.Namespace) -> None:
+    import dataclasses
+
+    from regard.bundle import find_bundle, load_bundle
+
+    bundle = load_bundle(find_bundle(arguments.model))
+    document = {
+        "folder": str(bundle.folder),
+        "source": bundle.source,
+        "target": bundle.target,
+        "model": dataclasses.asdict(bundle.config),
+        "decode": dataclasses.asdict(bundle.decode),
+        "max_length": bundle.max_length,
+        **bundle.facts,
+    }
+    _print(arguments, document, (bundle.folder / "card.md").read_text(encoding="utf-8").splitlines())

@@ -1,0 +1,75 @@
+"""ModelConfig: every choice that gives a Transformer its shape. No torch here, so that recipes and exporters read it
+cheaply."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from regard.errors import UserError
+
+NormPosition = Literal["post", "pre"]
+Norm = Literal["layer", "rms"]
+Activation = Literal["relu", "gelu", "swiglu"]
+Positions = Literal["sinusoidal", "learned", "rotary"]
+
+_CHOICES = {"norm_position": NormPosition, "norm": Norm, "activation": Activation, "positions": Positions}
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shape of an encoder-decoder Transformer. The defaults are the paper's base model.
+
+    >>> ModelConfig(vocab_size=37_000).d_head
+    64
+    """
+
+    vocab_size: int
+    d_model: int = 512
+    d_ff: int = 2048
+    num_heads: int = 8
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    dropout: float = 0.1
+    # What the paper's successors changed; each is off by default.
+    norm_position: NormPosition = "post"  # post: norm(x + f(x)); pre: x + f(norm(x)), and a norm after the last layer
+    norm: Norm = "layer"
+    activation: Activation = "relu"
+    positions: Positions = "sinusoidal"
+    num_kv_heads: int = 0  # 0: as many as num_heads; fewer: groups of query heads share one key/value head
+    tie_embeddings: bool = True  # one matrix for source, target and output; False: three
+    max_positions: int = 1024  # rows of the table of learned positions; the others have no limit
+    norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers", "max_positions"):
+            if getattr(self, name) < 1:
+                raise UserError(f"model.{name} must be at least 1, but is {getattr(self, name)}")
+        for name, choices in _CHOICES.items():
+            if (value := getattr(self, name)) not in get_args(choices):
+                raise UserError(f"model.{name} must be one of {', '.join(get_args(choices))}, but is {value!r}")
+        if not 0.0 <= self.dropout < 1.0:
+            raise UserError(f"model.dropout must be at least 0 and below 1, but is {self.dropout}")
+        if self.d_model % self.num_heads:
+            raise UserError(
+                f"model.d_model must be a multiple of model.num_heads ({self.num_heads}), but is {self.d_model}"
+            )
+        if self.d_model % 2:
+            raise UserError(
+                f"model.d_model must be even (positions are pairs of sine and cosine), but is {self.d_model}"
+            )
+        if self.num_kv_heads < 0 or (self.num_kv_heads and self.num_heads % self.num_kv_heads):
+            raise UserError(
+                f"model.num_kv_heads must divide model.num_heads ({self.num_heads}), but is {self.num_kv_heads}"
+            )
+        if self.positions == "rotary" and self.d_head % 2:
+            raise UserError(f"model.positions = 'rotary' needs an even d_model / num_heads, but that is {self.d_head}")
+
+    @property
+    def d_head(self) -> int:
+        return self.d_model // self.num_heads
+
+    @property
+    def kv_heads(self) -> int:
+        """Key/value heads, with the default filled in."""
+        return self.num_kv_heads or self.num_heads

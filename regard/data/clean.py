@@ -1,0 +1,101 @@
+"""Which pairs are fit for training, and an account of those that are not.
+
+The rules look at no alphabet: emptiness is judged on the text, length and ratio on the tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from regard.data.corpus import shorten
+
+EMPTY = "empty"
+TOO_LONG = "too long"
+RATIO = "length ratio"
+DUPLICATE = "duplicate"
+HELD_OUT = "held out"
+REASONS = (EMPTY, TOO_LONG, RATIO, DUPLICATE, HELD_OUT)
+
+_RATIO_SLACK = 8  # tokens added to both sides, so that "Yes." may be translated by a short sentence
+
+
+@dataclass(frozen=True)
+class CleanOptions:
+    """The limits that a training pair must keep."""
+
+    max_length: int = 256  # tokens of either side
+    max_ratio: float = 4.0  # of the longer side to the shorter one
+    deduplicate: bool = False
+
+
+def is_empty(src: str, tgt: str) -> bool:
+    """Whether a side holds nothing but white space."""
+    return not src.strip() or not tgt.strip()
+
+
+def length_fault(src_length: int, tgt_length: int, options: CleanOptions) -> str | None:
+    """Why a pair of so many tokens is dropped, or None when it is kept."""
+    longer, shorter = max(src_length, tgt_length), min(src_length, tgt_length)
+    if longer > options.max_length:
+        return TOO_LONG
+    if longer + _RATIO_SLACK > options.max_ratio * (shorter + _RATIO_SLACK):
+        return RATIO
+    return None
+
+
+@dataclass
+class CleanAccount:
+    """How many pairs were kept, how many dropped for which reason, and the first one of each."""
+
+    kept: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, str] = field(default_factory=dict)  # reason -> "corpus, line N: text"
+
+    @property
+    def read(self) -> int:
+        return self.kept + sum(self.dropped.values())
+
+    def keep(self, count: int = 1) -> None:
+        self.kept += count
+
+    def drop(self, reason: str, where: str, line: int, src: str, tgt: str) -> None:
+        """Count a dropped pair; the first one of its reason is remembered."""
+        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+        if reason not in self.examples:
+            self.examples[reason] = f"{where}, line {line}: {shorten(src, 40)!r} / {shorten(tgt, 40)!r}"
+
+    def merge(self, other: CleanAccount) -> None:
+        """Add what a later part of the text came to."""
+        self.kept += other.kept
+        for reason, count in other.dropped.items():
+            self.dropped[reason] = self.dropped.get(reason, 0) + count
+            self.examples.setdefault(reason, other.examples[reason])
+
+    def lines(self) -> list[str]:
+        """The account for people, a line for the whole and one for each reason."""
+        share = f" ({100 * self.kept / self.read:.1f}%)" if self.read else ""
+        reasons = [
+            f"  dropped, {reason}: {self.dropped[reason]:,}, first {self.examples[reason]}"
+            for reason in _in_order(self.dropped)
+        ]
+        return [f"{self.read:,} pairs read, {self.kept:,} kept{share}", *reasons]
+
+    def to_json(self) -> dict[str, Any]:
+        reasons = _in_order(self.dropped)
+        return {
+            "read": self.read,
+            "kept": self.kept,
+            "dropped": {reason: {"count": self.dropped[reason], "first": self.examples[reason]} for reason in reasons},
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> CleanAccount:
+        dropped = data["dropped"]
+        counts = {reason: int(entry["count"]) for reason, entry in dropped.items()}
+        return cls(int(data["kept"]), counts, {reason: str(entry["first"]) for reason, entry in dropped.items()})
+
+
+def _in_order(reasons: Iterable[str]) -> list[str]:
+    return sorted(reasons, key=REASONS.index)

@@ -1,0 +1,276 @@
+"""Parallel text in files: lines out of plain or compressed UTF-8, pairs out of two files or one with tabs.
+
+Whatever is wrong with a file is reported by its name and line. What a pair is worth is left to `clean`.
+"""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import io
+import lzma
+import os
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import IO, Any, cast
+
+from regard.errors import UserError
+
+COMPRESSION_SUFFIXES = (".gz", ".xz", ".zst")
+
+_BOM = b"\xef\xbb\xbf"
+_BLOCK = 1 << 18
+_BRACE = re.compile(r"\{([^{}]*)\}")
+_WILDCARD = re.compile(r"(\*+|\?|\[[^\]]+\])")
+
+
+# --- lines ---
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a text file, plain or .gz, .xz, .zst, without their "\\n" or "\\r\\n"; nothing else ends a line."""
+    path = Path(path)
+    number = 0
+    try:
+        with _open_bytes(path) as file:
+            for raw in file:
+                number += 1
+                if number == 1 and raw.startswith(_BOM):
+                    raw = raw[len(_BOM) :]
+                if raw.endswith(b"\n"):
+                    raw = raw[:-2] if raw.endswith(b"\r\n") else raw[:-1]
+                yield raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise UserError(
+            f"{path}, line {number}: is not valid UTF-8 (byte 0x{byte:02x} at byte {error.start + 1} of the line); "
+            "save the file as UTF-8"
+        ) from None
+    except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(
+            f"{path}: must be a complete {path.suffix} file, but is damaged or cut short after line {number} "
+            f"({_one_line(error)}); fetch or compress it again"
+        ) from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or _one_line(error)})") from None
+
+
+def check_file(path: Path) -> None:
+    """Refuse a path that is not a file, before any work is done."""
+    if path.is_dir():
+        raise UserError(f"{path}: must be a file, but is a folder")
+    if not path.exists():
+        raise UserError(f"{path}: there is no such file")
+
+
+def _open_bytes(path: Path) -> IO[bytes]:
+    check_file(path)
+    # The readers of gzip and lzma give lines through Python code; a BufferedReader around them does it in C.
+    if path.suffix == ".gz":
+        return io.BufferedReader(cast(Any, gzip.open(path, "rb")), _BLOCK)
+    if path.suffix == ".xz":
+        return io.BufferedReader(cast(Any, lzma.open(path, "rb")), _BLOCK)
+    if path.suffix == ".zst":
+        return io.BufferedReader(_ZstdReader(path), _BLOCK)
+    return open(path, "rb", buffering=_BLOCK)
+
+
+class _ZstdReader(io.RawIOBase):
+    """Zstandard frames as a stream; unlike zstandard's own reader it notices a file that ends inside a frame."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import zstandard
+        except ImportError:
+            raise UserError(f"{path}: reading .zst needs one more package; run: pip install zstandard") from None
+        self._file = open(path, "rb")  # noqa: SIM115 - closed in close()
+        self._damage: type[Exception] = zstandard.ZstdError
+        self._new_frame = zstandard.ZstdDecompressor().decompressobj
+        self._frame: Any = None
+        self._ready = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            block = self._file.read(_BLOCK)
+            if not block:
+                if self._frame is not None:
+                    raise EOFError("the file ends inside a frame")
+                return 0
+            self._ready = self._decompress(block)
+        size = min(len(buffer), len(self._ready))
+        buffer[:size] = self._ready[:size]
+        self._ready = self._ready[size:]
+        return size
+
+    def _decompress(self, block: bytes) -> bytes:
+        out = []
+        try:
+            while block:
+                if self._frame is None:
+                    self._frame = self._new_frame()
+                out.append(self._frame.decompress(block))
+                block = b""
+                if self._frame.eof:
+                    block, self._frame = self._frame.unused_data, None
+        except self._damage as error:
+            raise EOFError(str(error)) from None
+        return b"".join(out)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+# --- pairs ---
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Parallel text: two files with a sentence a line, or (`target` None) one file of source<TAB>target lines.
+
+    `weight` is how often an epoch shows each pair; 0.5 shows half of them.
+    """
+
+    name: str
+    source: Path
+    target: Path | None
+    weight: float = 1.0
+
+    @property
+    def files(self) -> list[Path]:
+        return [self.source] if self.target is None else [self.source, self.target]
+
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        """The sentence pairs, one per line and in order, the empty ones too."""
+        return _pairs_of_tabs(self.source) if self.target is None else _pairs_of_files(self.source, self.target)
+
+
+def _pairs_of_tabs(path: Path) -> Iterator[tuple[str, str]]:
+    number = 0
+    for number, line in enumerate(read_lines(path), 1):
+        columns = line.split("\t", 2)
+        if len(columns) < 2:
+            raise UserError(
+                f"{path}, line {number}: must hold source<TAB>target, but has no tab ({shorten(line)!r}); "
+                "for two files, one per language, write NAME.{source,target}"
+            )
+        yield columns[0], columns[1]
+    if number == 0:
+        raise UserError(f"{path}: must hold at least one line, but is empty")
+
+
+def _pairs_of_files(source: Path, target: Path) -> Iterator[tuple[str, str]]:
+    number = 0
+    src_lines, tgt_lines = read_lines(source), read_lines(target)
+    for src, tgt in zip_longest(src_lines, tgt_lines):
+        if src is None or tgt is None:
+            rest = number + 1 + _count(tgt_lines if src is None else src_lines)
+            src_count, tgt_count = (number, rest) if src is None else (rest, number)
+            raise UserError(
+                f"{source} and {target}: must have equally many lines, but have {src_count:,} and {tgt_count:,}; "
+                "line N of one must be the translation of line N of the other"
+            )
+        yield src, tgt
+        number += 1
+    if number == 0:
+        raise UserError(f"{source} and {target}: must hold at least one line, but are empty")
+
+
+def _count(lines: Iterable[str]) -> int:
+    return sum(1 for _ in lines)
+
+
+def shorten(text: str, limit: int = 60) -> str:
+    """The text, or its beginning and an ellipsis when it is longer than `limit` characters."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+# --- names of corpora ---
+
+
+def resolve(spec: str, root: Path, source: str, target: str, weight: float = 1.0) -> Corpus:
+    """The one corpus that `spec` names: "x.{en,de}.xz" is two files, source first; "x.tsv.gz" is one with tabs."""
+    found = resolve_all(spec, root, source, target, weight)
+    if len(found) > 1:
+        raise UserError(f"{spec!r}: must name one corpus, but matches {len(found)}; write it without * ? [ ]")
+    return found[0]
+
+
+def resolve_all(spec: str, root: Path, source: str, target: str, weight: float = 1.0) -> list[Corpus]:
+    """Every corpus that `spec` names, sorted: as `resolve`, and * ? [abc] stand for what they match in file names."""
+    if not spec.strip():
+        raise UserError("a corpus must be named by a file or by NAME.{source,target}, but its name is empty")
+    spec = os.path.expanduser(spec)
+    src_spec, tgt_spec = _expand_braces(spec, source, target)
+    names = [spec] if _is_literal(src_spec, root) else _matches(spec, src_spec, tgt_spec, root)
+    corpora = []
+    for name in names:
+        src_name, tgt_name = _expand_braces(name, source, target)
+        corpus = Corpus(name, root / src_name, None if tgt_name is None else root / tgt_name, weight)
+        for path in corpus.files:
+            check_file(path)
+        corpora.append(corpus)
+    return corpora
+
+
+def _is_literal(spec: str, root: Path) -> bool:
+    return not _WILDCARD.search(spec) or (root / spec).exists()
+
+
+def _expand_braces(spec: str, source: str, target: str) -> tuple[str, str | None]:
+    """ "x.{en,de}.xz" -> ("x.en.xz", "x.de.xz"); a name without braces is one file: (name, None)."""
+    braces = [[part.strip() for part in inside.split(",")] for inside in _BRACE.findall(spec)]
+    if not braces:
+        return spec, None
+    for parts in braces:
+        if len(parts) != 2 or parts[0] == parts[1]:
+            inside = ",".join(parts)
+            raise UserError(f"{spec!r}: braces must hold the two sides as {{source,target}}, but hold {{{inside}}}")
+        if parts == [target, source]:
+            raise UserError(f"{spec!r}: the source side must come first; write {{{source},{target}}}")
+    src_spec = _BRACE.sub(lambda match: match[1].split(",")[0].strip(), spec)
+    tgt_spec = _BRACE.sub(lambda match: match[1].split(",")[1].strip(), spec)
+    return src_spec, tgt_spec
+
+
+def _matches(spec: str, src_spec: str, tgt_spec: str | None, root: Path) -> list[str]:
+    """The names, with their braces, that the wildcards of `spec` stand for; both sides must have each of them."""
+    by_side = [sorted(_wildcard_fillings(side, root)) for side in (src_spec, tgt_spec) if side is not None]
+    if not by_side[0]:
+        raise UserError(f"{spec!r}: must match at least one file, but nothing in {root} is called so")
+    for filling in sorted({filling for side in by_side for filling in side}):
+        if any(filling not in side for side in by_side):
+            name = _fill(spec, filling)
+            raise UserError(f"{spec!r}: each file must exist on both sides, but {name} has only one of the two")
+    return [_fill(spec, filling) for filling in by_side[0]]
+
+
+def _wildcard_fillings(spec: str, root: Path) -> list[tuple[str, ...]]:
+    """What stands in the place of each wildcard, for each file that matches."""
+    regex = "".join(
+        _wildcard_regex(part) if _WILDCARD.fullmatch(part) else re.escape(part) for part in _WILDCARD.split(spec)
+    )
+    found = [re.fullmatch(regex, path) for path in glob.glob(spec, root_dir=root)]
+    return [match.groups() for match in found if match]
+
+
+def _wildcard_regex(wildcard: str) -> str:
+    if wildcard[0] == "*":
+        return "([^/]*)"
+    return "([^/])" if wildcard == "?" else "(" + wildcard.replace("[!", "[^") + ")"
+
+
+def _fill(spec: str, filling: tuple[str, ...]) -> str:
+    parts = iter(filling)
+    return _WILDCARD.sub(lambda _: next(parts), spec)

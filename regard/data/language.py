@@ -1,0 +1,74 @@
+"""Which language a file is in: from its name, else from its text when that leaves no doubt, else by asking."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from regard.errors import UserError
+
+_DROPPED = {"gz", "xz", "zst", "txt"}
+_CODE = re.compile(r"[A-Za-z]{2,3}([-_]([A-Z]{2}|[A-Z][a-z]{3}|[0-9]{3}))?")
+# Endings of two or three letters that say something about a file, but not its language.
+_NO_CODES = frozenset(
+    "bak bin bpe bz2 csv dat db dev dic doc ds dup eos fix gz hyp ids idx inf ini lc list log low lst map md mos new "
+    "old ori out par pdf pre ps py raw ref rtf sgm sh snt sp spm src sum tab tar tc tex tgt tmp tok tmx trg tsv txt "
+    "val voc wrd xls xml yml zip zst".split()
+)
+# ISO 639-1. Only these count when a name sets the code off with "-" or "_", as in train_en.txt.
+_TWO_LETTERS = frozenset(
+    "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en "
+    "eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv "
+    "ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne "
+    "ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr ss st "
+    "su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu".split()
+)
+
+
+def guess_language(path: Path, sample: Sequence[str]) -> str:
+    """The language code of a file with this name whose text begins with `sample`."""
+    code = _from_name(path) or _from_text(sample)
+    if code is None:
+        raise UserError(
+            f"{path}: neither its name nor its text shows its language; name the files NAME.xx, "
+            "or pass --set data.source=xx data.target=xx"
+        )
+    return code
+
+
+def _from_name(path: Path) -> str | None:
+    parts = path.name.split(".")
+    while len(parts) > 1 and parts[-1].lower() in _DROPPED:
+        parts.pop()
+    last = parts[-1]
+    if _CODE.fullmatch(last) and last.lower() not in _NO_CODES:
+        return last
+    *before, tail = re.split(r"[-_]", last)
+    # "en-de" names a pair, not the language of this file.
+    return tail if before and before[-1] not in _TWO_LETTERS and tail in _TWO_LETTERS else None
+
+
+def _from_text(sample: Sequence[str]) -> str | None:
+    lines = [line for line in sample if line.strip()][:200]
+    if not lines:
+        return None
+    code, probability = _classify("\n".join(lines))
+    # On a long text the classifier is sure even of a language it has never seen; its lines then disagree.
+    agreeing = sum(len(line) for line in lines if _classify(line)[0] == code)
+    sure = probability > 0.9 and agreeing >= 0.7 * sum(map(len, lines))
+    return code if sure else None
+
+
+def _classify(text: str) -> tuple[str, float]:
+    try:
+        import py3langid  # type: ignore[import-untyped]
+    except ImportError:
+        raise UserError(
+            "recognising a language by its text needs one more package; run: pip install py3langid, "
+            "or name the files NAME.xx"
+        ) from None
+    ranking = py3langid.rank(text)  # (code, log-probability up to a constant), best first
+    best = float(ranking[0][1])
+    return str(ranking[0][0]), 1.0 / sum(math.exp(float(score) - best) for _, score in ranking)

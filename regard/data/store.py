@@ -1,0 +1,322 @@
+"""Token ids of a whole corpus on disk, memory-mapped, so that any pair is a slice away and nothing has to be loaded.
+
+    store/  store.json  source.ids  source.offsets  target.ids  target.offsets
+
+Ids are uint16 (uint32 above 65,535 pieces) without `<s>` and `</s>`, end to end; sentence i of a side lies between its
+offsets i and i + 1 (int64). A store is written under a temporary name and renamed when it is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.data.clean import DUPLICATE, CleanAccount, CleanOptions, is_empty
+from regard.data.corpus import Corpus, check_file
+from regard.data.split import HeldOut
+from regard.data.tokenizer import Tokenizer
+from regard.data.workers import Chunk, EncodedChunk, Job, Line, WorkerPool
+from regard.errors import UserError
+
+FORMAT_VERSION = 1
+CHUNK_PAIRS = 4096
+INLINE_CHUNKS = 6  # up to so many chunks, starting processes would take longer than the work
+
+_SIDES = ("source", "target")
+
+
+class CorpusRange(NamedTuple):
+    """The pairs [start, stop) of a store come from this corpus."""
+
+    name: str
+    weight: float
+    start: int
+    stop: int
+
+
+Gathered = tuple[NDArray[Any], NDArray[np.int64], NDArray[Any], NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class SideArrays:
+    """One side of a store: the ids of all sentences end to end, and where each begins."""
+
+    ids: NDArray[Any]
+    offsets: NDArray[np.int64]
+
+    def gather(self, indices: NDArray[np.integer[Any]]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """The ids of the sentences `indices`, end to end, and their lengths."""
+        starts = self.offsets[indices]
+        lengths = self.offsets[indices + 1] - starts
+        ends = lengths.cumsum()
+        total = int(ends[-1]) if len(ends) else 0
+        # Row r of the result is token r - (its sentence's first row) of a sentence that begins at `starts`.
+        places = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+        return np.asarray(self.ids[places]), lengths
+
+
+class Store:
+    """Encoded pairs, on disk (`Store.open`) or in memory (`encode_pairs`)."""
+
+    def __init__(self, src: SideArrays, tgt: SideArrays, corpora: Sequence[CorpusRange], info: dict[str, Any]) -> None:
+        self._src = src
+        self._tgt = tgt
+        self.corpora = list(corpora)
+        self.info = info  # what store.json says
+        self.src_lengths: NDArray[np.int32] = np.diff(src.offsets).astype(np.int32)
+        self.tgt_lengths: NDArray[np.int32] = np.diff(tgt.offsets).astype(np.int32)
+
+    def __len__(self) -> int:
+        return len(self.src_lengths)
+
+    @property
+    def key(self) -> str:
+        """What the store was made from, as `store_key` puts it; empty for pairs in memory."""
+        return str(self.info.get("key", ""))
+
+    @property
+    def account(self) -> CleanAccount:
+        return CleanAccount.from_json(self.info["account"]) if "account" in self.info else CleanAccount(len(self))
+
+    def gather(self, indices: NDArray[np.integer[Any]]) -> Gathered:
+        """(src ids, src lengths, tgt ids, tgt lengths) of these pairs: ids end to end, in the order of `indices`."""
+        return *self._src.gather(indices), *self._tgt.gather(indices)
+
+    @classmethod
+    def open(cls, folder: Path) -> Store:
+        """Map a store that `prepare` wrote."""
+        info = _read_info(folder)
+        try:
+            num_pairs, dtype = int(info["pairs"]), np.dtype(str(info["dtype"]))
+            corpora = [CorpusRange(*entry) for entry in info["corpora"]]
+            sides = [_map_side(folder, side, num_pairs, int(info["tokens"][side]), dtype) for side in _SIDES]
+        except (KeyError, TypeError, ValueError):
+            raise _damaged(folder / "store.json") from None
+        return cls(sides[0], sides[1], corpora, info)
+
+
+def encode_pairs(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Store:
+    """A store in memory, for validation and test sets: every pair is kept, the empty ones too."""
+    src = _side_in_memory(tokenizer.encode_batch([src for src, _ in pairs], "source"))
+    tgt = _side_in_memory(tokenizer.encode_batch([tgt for _, tgt in pairs], "target"))
+    return Store(src, tgt, [CorpusRange("memory", 1.0, 0, len(pairs))], {"tokenizer": tokenizer.fingerprint})
+
+
+def _side_in_memory(sentences: Sequence[Sequence[int]]) -> SideArrays:
+    offsets = np.zeros(len(sentences) + 1, dtype=np.int64)
+    np.cumsum([len(sentence) for sentence in sentences], out=offsets[1:])
+    ids = np.fromiter(chain.from_iterable(sentences), dtype=np.int64, count=int(offsets[-1]))
+    return SideArrays(ids, offsets)
+
+
+# --- writing ---
+
+
+def prepare(
+    folder: Path,
+    corpora: Sequence[Corpus],
+    tokenizer: Tokenizer,
+    clean: CleanOptions,
+    *,
+    held_out: HeldOut | None = None,
+    workers: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[Store, CleanAccount]:
+    """Clean and tokenize corpora into a store; one that lies in `folder` already is replaced.
+
+    `workers` is the number of processes, 0 for one per core. `progress` is called with the number of pairs read so far.
+    """
+    for path in chain.from_iterable(corpus.files for corpus in corpora):
+        check_file(path)
+    if folder.exists() and not (folder / "store.json").exists() and (folder.is_file() or any(folder.iterdir())):
+        raise UserError(f"{folder}: must be free for the token store, but holds something else; move it away")
+    partial = folder.with_name(folder.name + ".partial")
+    job = Job(tokenizer, clean, held_out, "<u2" if tokenizer.vocab_size <= 65535 else "<u4")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        account = _write_store(partial, corpora, job, workers or _num_cores(), progress)
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
+        _sync(folder.parent)
+    except OSError as error:
+        raise UserError(f"{folder}: the token store cannot be written ({error.strerror or error})") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return Store.open(folder), account
+
+
+def store_key(
+    corpora: Sequence[Corpus], tokenizer: Tokenizer, clean: CleanOptions, held_out: HeldOut | None = None
+) -> str:
+    """A hash of all that a store is made from: while it equals `Store.key`, the store need not be made again."""
+    files = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for c in corpora for path in c.files]
+    weights = [[corpus.name, corpus.weight] for corpus in corpora]
+    away = [held_out.valid, held_out.test] if held_out is not None else []
+    parts = [FORMAT_VERSION, files, weights, tokenizer.fingerprint, asdict(clean), away]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _write_store(
+    folder: Path,
+    corpora: Sequence[Corpus],
+    job: Job,
+    workers: int,
+    progress: Callable[[int], None] | None,
+) -> CleanAccount:
+    account = CleanAccount()
+    kept = [0] * len(corpora)
+    num_read = 0
+    with ExitStack() as stack:
+        src, tgt = (stack.enter_context(_SideWriter(folder, side)) for side in _SIDES)
+        chunks = _chunks(corpora, job.clean.deduplicate, account)
+        for done in _encode_all(chunks, job, workers, stack):
+            src.write(done.src_ids, done.src_lengths)
+            tgt.write(done.tgt_ids, done.tgt_lengths)
+            kept[done.corpus] += done.account.kept
+            account.merge(done.account)
+            num_read += done.read
+            if progress is not None:
+                progress(num_read)
+    if account.kept == 0:
+        raise UserError("no pair is left after cleaning: " + "; ".join(line.strip() for line in account.lines()))
+    stops = np.cumsum(kept).tolist()
+    info = {
+        "format": FORMAT_VERSION,
+        "pairs": account.kept,
+        "dtype": job.dtype,
+        "tokens": {"source": src.total, "target": tgt.total},
+        "corpora": [
+            CorpusRange(corpus.name, corpus.weight, stop - count, stop)
+            for corpus, count, stop in zip(corpora, kept, stops, strict=True)
+        ],
+        "tokenizer": job.tokenizer.fingerprint,
+        "key": store_key(corpora, job.tokenizer, job.clean, job.held_out),
+        "account": account.to_json(),
+    }
+    with open(folder / "store.json", "w", encoding="utf-8") as file:
+        json.dump(info, file, indent=2, ensure_ascii=False)
+        _flush(file)
+    _sync(folder)
+    return account
+
+
+def _encode_all(chunks: Iterator[Chunk], job: Job, workers: int, stack: ExitStack) -> Iterator[EncodedChunk]:
+    first = list(islice(chunks, INLINE_CHUNKS + 1))
+    if workers == 1 or len(first) <= INLINE_CHUNKS:
+        return map(job.encode, chain(first, chunks))
+    pool = stack.enter_context(WorkerPool(job, workers))
+    return pool.map(chain(first, chunks))
+
+
+def _chunks(corpora: Sequence[Corpus], deduplicate: bool, account: CleanAccount) -> Iterator[Chunk]:
+    """The lines of all corpora in pieces. Duplicates are left out here, where all lines pass, and put on `account`."""
+    seen: set[int] = set()
+    for index, corpus in enumerate(corpora):
+        pairs = enumerate(corpus.pairs(), 1)
+        while block := [Line(number, src, tgt) for number, (src, tgt) in islice(pairs, CHUNK_PAIRS)]:
+            lines = _without_duplicates(block, seen, corpus.name, account) if deduplicate else block
+            yield Chunk(index, corpus.name, len(block), lines)
+
+
+def _without_duplicates(lines: Iterable[Line], seen: set[int], name: str, account: CleanAccount) -> list[Line]:
+    out = []
+    for line in lines:
+        # 64 bits a pair instead of its text: a hundred million pairs still fit into memory.
+        key = hash((line.src, line.tgt))
+        if key in seen and not is_empty(line.src, line.tgt):
+            account.drop(DUPLICATE, name, line.number, line.src, line.tgt)
+        else:
+            seen.add(key)
+            out.append(line)
+    return out
+
+
+class _SideWriter:
+    """Appends sentences to the ids and offsets of one side."""
+
+    def __init__(self, folder: Path, side: str) -> None:
+        self._ids: IO[bytes] = open(folder / f"{side}.ids", "wb")  # noqa: SIM115 - closed in __exit__
+        self._offsets: IO[bytes] = open(folder / f"{side}.offsets", "wb")  # noqa: SIM115
+        self._offsets.write(np.zeros(1, dtype="<i8").tobytes())
+        self.total = 0
+
+    def write(self, ids: NDArray[Any], lengths: NDArray[np.int64]) -> None:
+        self._ids.write(ids.tobytes())
+        self._offsets.write((self.total + lengths.cumsum()).astype("<i8").tobytes())
+        self.total += len(ids)
+
+    def __enter__(self) -> _SideWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in (self._ids, self._offsets):
+            with file:
+                _flush(file)
+
+
+# --- files ---
+
+
+def _read_info(folder: Path) -> dict[str, Any]:
+    path = folder / "store.json"
+    if not path.exists():
+        raise UserError(f"{folder}: must be a token store, but has no store.json")
+    try:
+        info = json.loads(path.read_text(encoding="utf-8"))
+        version = info["format"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise _damaged(path) from None
+    if version != FORMAT_VERSION:
+        raise UserError(
+            f"{path}: must have format {FORMAT_VERSION}, but has {version}; delete {folder} to make it anew"
+        )
+    return dict(info)
+
+
+def _map_side(folder: Path, side: str, num_pairs: int, num_tokens: int, dtype: np.dtype[Any]) -> SideArrays:
+    offsets = _map(folder / f"{side}.offsets", num_pairs + 1, np.dtype("<i8"))
+    if int(offsets[-1]) != num_tokens:
+        raise _damaged(folder / f"{side}.offsets")
+    return SideArrays(_map(folder / f"{side}.ids", num_tokens, dtype), offsets)
+
+
+def _map(path: Path, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    if not path.is_file() or path.stat().st_size != count * dtype.itemsize:
+        raise _damaged(path)
+    # A plain array over the mapping: indexing np.memmap itself is slower.
+    return np.asarray(np.memmap(path, dtype=dtype, mode="r", shape=(count,))) if count else np.zeros(0, dtype)
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(f"{path}: is missing, cut short or damaged; delete {path.parent} and it is made anew")
+
+
+def _flush(file: IO[Any]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """Make the names in a folder durable, where the system can."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

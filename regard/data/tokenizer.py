@@ -1,0 +1,370 @@
+"""Text to token ids and back without loss: one sentencepiece BPE model for both languages, bytes for what it lacks.
+
+    id       0      1    2     3      4        5 ..       37 ..     69 ..         325 ..
+    piece    <unk>  <s>  </s>  <pad>  <u2581>  <span0>..  <tag0>..  <0x00>..      what BPE learnt
+
+The pieces below the bytes are control symbols: no text produces them, whatever it says. `<u2581>` stands for a literal
+U+2581, which sentencepiece itself uses for the space. Two models, as imported translators have them, are read too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import random
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import sentencepiece
+
+from regard.errors import RegardError, UserError
+
+FORMAT_VERSION = 1
+NUM_SPANS = 32
+NUM_TAGS = 32
+MAX_TRAINING_LINES = 2_000_000
+
+Side = Literal["source", "target"]
+
+_SPACE = "\u2581"
+_SPACE_PIECE = "<u2581>"
+_SPANS = [f"<span{i}>" for i in range(NUM_SPANS)]
+_TAGS = [f"<tag{i}>" for i in range(NUM_TAGS)]
+_NUM_FIXED = 4 + 1 + NUM_SPANS + NUM_TAGS + 256  # what every vocabulary holds before BPE learns anything
+_MIN_CHARACTERS = 256  # a smaller wish is raised to hold so many characters, where the corpus has them
+_MAX_LINE = 2000  # characters of one training line; the rest would teach BPE nothing new
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+class Tokenizer:
+    """A trained tokenizer: `decode(encode(text)) == text` for every text. Only lone surrogates become U+FFFD."""
+
+    def __init__(self, models: Sequence[bytes]) -> None:
+        """`models` are serialized sentencepiece models: one joint model, or an imported source and target model."""
+        self.models = tuple(models)
+        self.kind: Literal["joint", "pair"] = "joint" if len(self.models) == 1 else "pair"
+        processors = [sentencepiece.SentencePieceProcessor(model_proto=model) for model in self.models]
+        self._source, self._target = processors[0], processors[-1]
+        if self.kind == "joint":
+            # The space before the first word is put there by hand, so that text after a protected span can go without.
+            self._source.override_normalizer_spec(add_dummy_prefix=False)
+        self.vocab_size = max(processor.get_piece_size() for processor in processors)
+        self.unk_id: int = self._source.unk_id()
+        self.bos_id: int = self._source.bos_id()
+        self.eos_id: int = self._source.eos_id()
+        self.pad_id: int = self._source.pad_id()
+        self.span_ids = self._ids_of(_SPANS)
+        self.tag_ids = self._ids_of(_TAGS)
+        self._reserved = frozenset(self.span_ids + self.tag_ids)
+        self._tags = frozenset(self.tag_ids)
+
+    def _ids_of(self, pieces: Sequence[str]) -> tuple[int, ...]:
+        ids = (self._source.piece_to_id(piece) for piece in pieces)
+        return tuple(i for i in ids if self._source.is_control(i))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tokenizer, (self.models,)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the models: equal fingerprints give equal ids."""
+        return hashlib.sha256(b"".join(self.models)).hexdigest()
+
+    # --- text to ids ---
+
+    def encode(self, text: str, side: Side = "source") -> list[int]:
+        """The ids of a text, without `<s>` and `</s>`. The side matters only to imported pairs of models."""
+        return self._encode(text, side, at_start=True)
+
+    def encode_batch(self, texts: Sequence[str], side: Side = "source") -> list[list[int]]:
+        """As `encode` for each text, a little faster."""
+        if self.kind == "pair" or any(_SPACE in text or not text for text in texts):
+            return [self.encode(text, side) for text in texts]
+        try:
+            ids: list[list[int]] = self._source.encode([" " + text for text in texts], num_threads=1)
+        except (RuntimeError, TypeError, ValueError):  # a lone surrogate somewhere; which of them hangs on the version
+            return [self.encode(text, side) for text in texts]
+        return ids
+
+    def encode_parts(self, parts: Sequence[str | int]) -> list[int]:
+        """The ids of text with reserved pieces in it, such as `["see ", tokenizer.span_ids[0], " for more"]`."""
+        ids: list[int] = []
+        at_start = True  # until something but tags has come: a tag stands before a sentence, a span stands in it
+        for part in parts:
+            if isinstance(part, str):
+                ids += self._encode(part, "source", at_start)
+                at_start = at_start and not part
+            elif part in self._reserved:
+                ids.append(part)
+                at_start = at_start and part in self._tags
+            else:
+                raise ValueError(f"a part must be text or a reserved id (span_ids, tag_ids), but is {part!r}")
+        return ids
+
+    def _encode(self, text: str, side: Side, at_start: bool) -> list[int]:
+        if not text:
+            return []
+        text = _SURROGATES.sub("\ufffd", text)
+        if self.kind == "pair":
+            return list((self._source if side == "source" else self._target).encode(text))
+        if at_start:
+            text = " " + text
+        if _SPACE not in text:
+            return list(self._source.encode(text))
+        first, *rest = text.split(_SPACE)
+        ids = list(self._source.encode(first))
+        for between in rest:
+            ids.append(self._space_id)
+            ids += self._source.encode(between)
+        return ids
+
+    @cached_property
+    def _space_id(self) -> int:
+        return int(self._source.piece_to_id(_SPACE_PIECE))
+
+    # --- ids to text ---
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids, without control pieces. Never raises: half a character is U+FFFD, an unknown id nothing."""
+        if self.kind == "pair":
+            return self._decode_imported(ids)
+        return self._text_of(ids).removeprefix(" ")
+
+    def decode_parts(self, ids: Iterable[int]) -> list[str | int]:
+        """The text of ids with the reserved pieces left in it as ints; the inverse of `encode_parts`."""
+        parts: list[str | int] = []
+        run: list[int] = []
+
+        def end_run() -> None:
+            at_start = all(part in self._tags for part in parts)
+            text = self.decode(run) if at_start or self.kind == "pair" else self._text_of(run)
+            if text:
+                parts.append(text)
+            run.clear()
+
+        for i in ids:
+            if i in self._reserved:
+                end_run()
+                parts.append(int(i))
+            else:
+                run.append(i)
+        end_run()
+        return parts
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """The pieces behind the ids of a translation, to be shown to people."""
+        size = self._target.get_piece_size()
+        return [self._target.id_to_piece(int(i)) if 0 <= i < size else f"<{i}>" for i in ids]
+
+    def _text_of(self, ids: Iterable[int]) -> str:
+        table = self._bytes_of_ids
+        return b"".join([table[i] for i in ids if 0 <= i < len(table)]).decode("utf-8", "replace")
+
+    @cached_property
+    def _bytes_of_ids(self) -> list[bytes]:
+        """What each id writes. A table rather than sentencepiece's decoder: that one cannot write a literal U+2581."""
+        table = []
+        for i in range(self.vocab_size):
+            piece = self._source.id_to_piece(i)
+            if self._source.is_byte(i):
+                table.append(bytes([int(piece[3:5], 16)]))  # <0x0A>
+            elif self._source.is_control(i) or self._source.is_unknown(i):
+                table.append(_SPACE.encode() if piece == _SPACE_PIECE else b"")
+            else:
+                table.append(piece.replace(_SPACE, " ").encode())
+        return table
+
+    def _decode_imported(self, ids: Iterable[int]) -> str:
+        size = self._target.get_piece_size()
+        return str(self._target.decode([int(i) for i in ids if 0 <= i < size and not self._target.is_control(int(i))]))
+
+    # --- files ---
+
+    def save(self, folder: Path) -> None:
+        """Write the models and tokenizer.json into a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, model in zip(_file_names(self.kind), self.models, strict=True):
+            _write(folder / name, model)
+        description = {"format": FORMAT_VERSION, "kind": self.kind, "vocab_size": self.vocab_size}
+        _write(folder / "tokenizer.json", (json.dumps(description, indent=2) + "\n").encode())
+
+    @classmethod
+    def load(cls, folder: Path) -> Tokenizer:
+        """Read what `save` wrote, or a folder with `source.model` and `target.model`."""
+        kind = _kind_of(folder)
+        models = [_read_model(folder / name) for name in _file_names(kind)]
+        tokenizer = cls(models)
+        if kind == "joint" and len(tokenizer._reserved) != NUM_SPANS + NUM_TAGS:
+            raise UserError(f"{folder / 'joint.model'}: must hold Regard's reserved pieces, but lacks them")
+        return tokenizer
+
+    @classmethod
+    def train(
+        cls,
+        lines: Iterable[str],
+        vocab_size: int,
+        folder: Path,
+        *,
+        character_coverage: float = 0.9999,
+        split_digits: bool = True,
+        seed: int = 0,
+        num_threads: int = 16,
+        max_lines: int = MAX_TRAINING_LINES,
+    ) -> Tokenizer:
+        """Learn a joint BPE vocabulary from lines of both languages and save it into `folder`.
+
+        `vocab_size` is a wish. A corpus too small for it gives fewer pieces; one that needs more room for its
+        characters gives more, or leaves the rarest to bytes. `tokenizer.vocab_size` is what came of it.
+        """
+        if vocab_size < 1:
+            raise UserError(f"tokenizer.vocab_size must be at least 1, but is {vocab_size}")
+        sample = [_training_line(line) for line in _sample(lines, max_lines, seed)]
+        settings = {
+            "character_coverage": character_coverage,
+            "split_digits": split_digits,
+            # The number is written into the model: not by the cores of this machine, or its hash would hang on them.
+            "num_threads": num_threads,
+        }
+        tokenizer = cls([_train_fitted([line for line in sample if line], vocab_size, settings)])
+        tokenizer.save(folder)
+        return tokenizer
+
+
+# --- training ---
+
+
+def _sample(lines: Iterable[str], size: int, seed: int) -> list[str]:
+    """At most `size` lines, each equally likely (reservoir sampling)."""
+    lines = iter(lines)
+    sample = list(islice(lines, size))
+    generator = random.Random(seed)
+    for count, line in enumerate(lines, size + 1):
+        place = int(generator.random() * count)
+        if place < size:
+            sample[place] = line
+    return sample
+
+
+def _training_line(line: str) -> str:
+    line = _SURROGATES.sub(" ", line[:_MAX_LINE])
+    return line.replace(_SPACE, " ").replace("\0", " ").strip()
+
+
+def _train_fitted(lines: list[str], vocab_size: int, settings: dict[str, Any]) -> bytes:
+    """Train; where the characters do not fit into `vocab_size`, raise it or drop the rarest, and train again."""
+    if not lines:
+        raise UserError("the tokenizer's training text must hold at least one line with words, but is empty")
+    try:
+        return _train(lines, vocab_size, settings)
+    except RuntimeError as error:
+        needed = _needed_size(error)
+        if needed is None:
+            raise
+    room = vocab_size - _NUM_FIXED
+    num_characters = max(room // 2, _MIN_CHARACTERS)  # half of the vocabulary must remain for what BPE learns
+    if needed - _NUM_FIXED > num_characters:
+        vocab_size = max(vocab_size, _NUM_FIXED + num_characters)
+        # One place less: sentencepiece counts its own space character too.
+        lines = _keep_most_common(lines, num_characters - 1)
+        return _train(lines, vocab_size, {**settings, "character_coverage": 1.0})
+    return _train(lines, needed, settings)
+
+
+def _keep_most_common(lines: list[str], num_characters: int) -> list[str]:
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts.update(line)
+    # Equal counts in the order of the code points, so that the same lines give the same vocabulary.
+    ranked = sorted(counts, key=lambda character: (-counts[character], character))
+    table = {ord(character): " " for character in ranked[num_characters:]}
+    return [line.translate(table) for line in lines]
+
+
+def _needed_size(error: RuntimeError) -> int | None:
+    match = re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error))
+    return int(match[1]) if match else None
+
+
+def _train(lines: list[str], vocab_size: int, settings: dict[str, Any]) -> bytes:
+    writer = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=writer,
+            model_type="bpe",
+            vocab_size=vocab_size,
+            hard_vocab_limit=False,  # a corpus too small for it gives fewer pieces instead of an error
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            unk_id=0,
+            bos_id=1,
+            eos_id=2,
+            pad_id=3,
+            control_symbols=[_SPACE_PIECE, *_SPANS, *_TAGS],
+            max_sentence_length=4 * _MAX_LINE + 1,  # in bytes
+            minloglevel=2,
+            **settings,
+        )
+    except RuntimeError as error:
+        if _needed_size(error) is not None:
+            raise
+        raise RegardError(f"sentencepiece could not train a vocabulary of {vocab_size}: {error}") from error
+    return writer.getvalue()
+
+
+# --- files ---
+
+
+def _file_names(kind: str) -> tuple[str, ...]:
+    return ("joint.model",) if kind == "joint" else ("source.model", "target.model")
+
+
+def _kind_of(folder: Path) -> str:
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        if not folder.is_dir():
+            raise UserError(f"{folder}: must be a folder with a tokenizer, but there is none")
+        return "pair" if (folder / "source.model").exists() else "joint"
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+        version, kind = description["format"], description["kind"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{path}: must be a tokenizer's description in JSON, but cannot be read as one") from None
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise UserError(f"{path}: has format {version}, and this Regard reads up to {FORMAT_VERSION}; update Regard")
+    if kind not in ("joint", "pair"):
+        raise UserError(f"{path}: `kind` must be 'joint' or 'pair', but is {kind!r}")
+    return str(kind)
+
+
+def _read_model(path: Path) -> bytes:
+    try:
+        model = path.read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file; a tokenizer's folder must hold it") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    try:
+        # sentencepiece takes an empty model without a word and fails at the first use.
+        if model and sentencepiece.SentencePieceProcessor(model_proto=model).get_piece_size() > 0:
+            return model
+    except RuntimeError:
+        pass
+    raise UserError(f"{path}: must be a sentencepiece model, but is damaged; fetch or train it again")
+
+
+def _write(path: Path, content: bytes) -> None:
+    temporary = path.with_name(path.name + ".partial")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

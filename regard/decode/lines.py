@@ -1,0 +1,116 @@
+"""Lines in and lines out: standard input as it comes, output files that survive an interruption."""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from regard.errors import UserError
+
+_PATIENCE = 0.05  # seconds to wait for more lines before translating those that came
+
+
+def read_available(stream: IO[bytes], most: int) -> Iterator[list[str]]:
+    """Blocks of the lines that have come so far, at most `most` at a time: a person who types gets an answer to each line, and a
+    file in a pipe is read in large blocks."""
+    lines: queue.Queue[bytes | None] = queue.Queue(maxsize=2 * most)
+
+    def read() -> None:
+        for line in stream:
+            lines.put(line)
+        lines.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    number, over = 0, False
+    while not over:
+        block: list[str] = []
+        wait: float | None = None
+        while len(block) < most:
+            try:
+                line = lines.get(timeout=wait)
+            except queue.Empty:
+                break
+            if line is None:
+                over = True
+                break
+            number += 1
+            block.append(_decode(line, number))
+            wait = _PATIENCE
+        if block:
+            yield block
+
+
+def _decode(line: bytes, number: int) -> str:
+    line = line.removesuffix(b"\n").removesuffix(b"\r")
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        byte = line[error.start]
+        raise UserError(
+            f"standard input, line {number}: is not valid UTF-8 (byte 0x{byte:02x}); convert it to UTF-8"
+        ) from None
+
+
+class LineFile:
+    """Where translations go: standard output, or a file that is written beside its name and takes it when it is complete."""
+
+    def __init__(self, path: Path | None, resume: bool) -> None:
+        self.path = path
+        self.lines_done = 0
+        self._partial = path.with_name(path.name + ".partial") if path else None
+        self._file: IO[str]
+        if path is None or self._partial is None:
+            self._file = open(sys.stdout.fileno(), "w", encoding="utf-8", newline="\n", closefd=False)  # noqa: SIM115
+            return
+        if not path.parent.is_dir():
+            raise UserError(f"{path}: the folder {path.parent} does not exist")
+        if path.is_dir():
+            raise UserError(f"{path}: must be a file, but is a folder")
+        if self._partial.exists() and not resume:
+            raise UserError(f"{self._partial}: is left from an interrupted run; go on with --resume, or remove it")
+        if resume and path.exists() and not self._partial.exists():
+            raise UserError(f"{path}: is complete already; there is nothing to resume")
+        self.lines_done = _whole_lines(self._partial) if resume and self._partial.exists() else 0
+        self._file = self._partial.open("a", encoding="utf-8", newline="\n")
+
+    def write(self, text: str) -> None:
+        self._file.write(text)
+
+    def flush(self) -> None:
+        self._file.flush()
+        if self._partial is not None:
+            os.fsync(self._file.fileno())
+
+    def __enter__(self) -> LineFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not BrokenPipeError:
+            self.flush()
+        if self.path is None or self._partial is None:
+            return
+        self._file.close()
+        if kind is None:
+            os.replace(self._partial, self.path)
+        elif not self._partial.stat().st_size:
+            self._partial.unlink()
+
+
+def _whole_lines(path: Path) -> int:
+    """Count the complete lines of a file and cut off a last one that was not finished."""
+    count, end = 0, 0
+    with path.open("rb+") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                count += 1
+                end += len(line)
+        file.truncate(end)
+    return count

@@ -1,0 +1,46 @@
+"""What an engine is asked and what it answers. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from regard.errors import UserError
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How to search. The defaults are the paper's."""
+
+    beam: int = 4  # 1: greedy
+    alpha: float = 0.6  # hypotheses are ranked by log-probability / ((5 + |Y|) / 6)^alpha, |Y| counting the end token
+    max_extra: int = 50  # a translation has at most this many tokens more than its source
+    nbest: int = 1
+
+    def __post_init__(self) -> None:
+        if self.beam < 1:
+            raise UserError(f"beam must be at least 1, but is {self.beam}")
+        if not 1 <= self.nbest <= self.beam:
+            raise UserError(
+                f"nbest must be between 1 and the beam ({self.beam}), but is {self.nbest}; use a wider beam"
+            )
+        if self.alpha < 0:
+            raise UserError(f"alpha must not be negative, but is {self.alpha}")
+        if self.max_extra < 0:
+            raise UserError(f"max_extra must not be negative, but is {self.max_extra}")
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    ids: tuple[int, ...]  # without the start and end tokens
+    log_prob: float  # sum over its tokens and the end token
+    score: float  # log_prob under the length penalty: what the search ranks by
+
+
+class Engine(Protocol):
+    """Turns source ids into hypotheses, best first, in the order of the input."""
+
+    def translate(self, ids: Sequence[Sequence[int]], options: SearchOptions) -> list[list[Hypothesis]]: ...
+
+    def score(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[float]]: ...

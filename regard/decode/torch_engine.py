@@ -1,0 +1,148 @@
+"""The engine that runs the model itself, on any device that torch knows.
+
+Sentences are sorted by length and searched in batches. What a sentence gets does not depend on its batch: linear layers take rows in
+tiles of a fixed size, and attention works at lengths that are a function of the sentence alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from regard.bundle import Bundle
+from regard.data.tokenizer import Tokenizer
+from regard.decode.options import Hypothesis, SearchOptions
+from regard.decode.search import beam_search
+from regard.device import pick_device
+from regard.errors import UserError
+from regard.layout import SequenceLayout
+from regard.models.transformer import Transformer
+from regard.nn.attention import set_kernel
+from regard.nn.linear import set_row_tile
+
+_ROW_TILE = {"cpu": 64, "cuda": 256, "mps": 256}
+_BUCKET = {"cpu": 8, "cuda": 64, "mps": 64}
+_BATCH = {"cpu": 32, "cuda": 256, "mps": 64}  # sentences searched together
+
+
+class TorchEngine:
+    """Holds a model for translation; the model must not be trained while it is in here."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        bos_id: int,
+        eos_id: int,
+        *,
+        forbidden: Sequence[int] = (),
+        device: torch.device | str = "cpu",
+        batch: int = 0,
+    ) -> None:
+        self.device = torch.device(device)
+        self.model = model.to(self.device).eval()
+        self.bos_id, self.eos_id, self.forbidden = bos_id, eos_id, tuple(forbidden)
+        self.batch = batch or _BATCH.get(self.device.type, 64)
+        self.bucket = _BUCKET.get(self.device.type, 64)
+        set_row_tile(self.model, _ROW_TILE.get(self.device.type, 64))
+        set_kernel(self.model, "by_length")
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle, device: str = "auto", batch: int = 0) -> TorchEngine:
+        tokenizer = bundle.tokenizer
+        model = load_model(bundle)
+        return cls(
+            model,
+            tokenizer.bos_id,
+            tokenizer.eos_id,
+            forbidden=forbidden_ids(tokenizer),
+            device=pick_device(device),
+            batch=batch,
+        )
+
+    def translate(self, ids: Sequence[Sequence[int]], options: SearchOptions) -> list[list[Hypothesis]]:
+        results: list[list[Hypothesis]] = [[] for _ in ids]
+        order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
+        for begin in range(0, len(order), self.batch):
+            numbers = order[begin : begin + self.batch]
+            found = self._search([ids[number] for number in numbers], options)
+            for number, hypotheses in zip(numbers, found, strict=True):
+                results[number] = hypotheses
+        return results
+
+    @torch.inference_mode()
+    def _search(self, ids: Sequence[Sequence[int]], options: SearchOptions) -> list[list[Hypothesis]]:
+        memory, layout = self._encode(ids)
+        limits = [len(sentence) + options.max_extra for sentence in ids]
+        capacity = min(max(limits) + 1, 2 * layout.max_length + 16)
+        cache = self.model.start(memory, layout, options.beam, capacity, self.bucket)
+        return beam_search(
+            lambda newest: self.model.step(newest, cache),
+            cache.select,
+            limits,
+            options,
+            bos_id=self.bos_id,
+            eos_id=self.eos_id,
+            forbidden=self.forbidden,
+            device=self.device,
+        )
+
+    def _encode(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, SequenceLayout]:
+        flat = torch.tensor([token for sentence in ids for token in (*sentence, self.eos_id)], device=self.device)
+        layout = SequenceLayout.from_lengths([len(sentence) + 1 for sentence in ids], self.device)
+        return self.model.encode(flat, layout), layout
+
+    @torch.inference_mode()
+    def score(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Log-probabilities of the tokens of given translations, the end token last."""
+        results: list[list[float]] = [[] for _ in src]
+        order = sorted(range(len(src)), key=lambda number: (len(tgt[number]), len(src[number])))
+        for begin in range(0, len(order), self.batch):
+            numbers = order[begin : begin + self.batch]
+            for number, values in zip(numbers, self._score(src, tgt, numbers), strict=True):
+                results[number] = values
+        return results
+
+    def _score(
+        self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], numbers: Sequence[int]
+    ) -> Iterator[list[float]]:
+        memory, src_layout = self._encode([src[number] for number in numbers])
+        tgt_in = [token for number in numbers for token in (self.bos_id, *tgt[number])]
+        labels = torch.tensor(
+            [token for number in numbers for token in (*tgt[number], self.eos_id)], device=self.device
+        )
+        layout = SequenceLayout.from_lengths([len(tgt[number]) + 1 for number in numbers], self.device)
+        hidden = self.model.decode(torch.tensor(tgt_in, device=self.device), layout, memory, src_layout)
+        log_probs = torch.log_softmax(self.model.logits(hidden).float(), dim=-1)
+        picked = log_probs.gather(1, labels[:, None])[:, 0]
+        values = iter(picked.tolist())
+        for length in layout.lengths:
+            yield list(islice(values, length))
+
+
+def forbidden_ids(tokenizer: Tokenizer) -> list[int]:
+    """Tokens that no translation may contain: those that stand for nothing in a text."""
+    return [tokenizer.unk_id, tokenizer.bos_id, tokenizer.pad_id, *tokenizer.span_ids, *tokenizer.tag_ids]
+
+
+def load_model(bundle: Bundle) -> Transformer:
+    """The bundle's model with its weights, on the CPU."""
+    from safetensors.torch import load_file
+
+    with torch.device("meta"):
+        model = Transformer(bundle.config)
+    weights = load_file(str(bundle.weights))
+    expected = model.state_dict()
+    for name, tensor in expected.items():
+        if name not in weights:
+            raise UserError(f"{bundle.weights}: tensor {name} is missing")
+        if weights[name].shape != tensor.shape:
+            shape, wanted = tuple(weights[name].shape), tuple(tensor.shape)
+            raise UserError(f"{bundle.weights}: tensor {name} must have shape {wanted}, but has {shape}")
+    if extra := set(weights) - set(expected):
+        raise UserError(f"{bundle.weights}: tensor {min(extra)} does not belong to this model")
+    model = Transformer(bundle.config)
+    model.load_state_dict(weights)
+    return model

@@ -1,0 +1,116 @@
+"""Writing files so that nothing is lost: to a temporary name, flushed to disk, then renamed. A reader sees the old content or the
+new, never a part."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from regard.errors import UserError
+
+MANIFEST = "manifest.json"
+
+
+def sync(path: Path) -> None:
+    """Flush a file or folder to disk; file systems that cannot flush a folder are left alone."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        if not path.is_dir():
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Replace the file's content in one step."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+    sync(temporary)
+    os.replace(temporary, path)
+    sync(path.parent)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside `path` that takes its place when the block ends well, and is removed when it does not.
+
+    An older folder at `path` is replaced; for a moment it lies beside it under a hidden name.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        yield temporary
+        for file in sorted(temporary.rglob("*")):
+            sync(file)
+        sync(temporary)
+        if path.exists():
+            old = path.with_name(f".{path.name}.{os.getpid()}.old")
+            os.replace(path, old)
+            os.replace(temporary, path)
+            shutil.rmtree(old)
+        else:
+            os.replace(temporary, path)
+        sync(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def sweep_temporaries(folder: Path) -> None:
+    """Remove what an interrupted `atomic_folder` or `write_atomic` left in this folder."""
+    for leftover in [*folder.glob(".*.tmp"), *folder.glob(".*.old")]:
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_manifest(folder: Path, **facts: Any) -> None:
+    """Write manifest.json: the given facts, and the SHA-256 of every other file of the folder."""
+    files = sorted(f for f in folder.rglob("*") if f.is_file() and f.name != MANIFEST)
+    hashes = {f.relative_to(folder).as_posix(): sha256(f) for f in files}
+    (folder / MANIFEST).write_text(json.dumps({**facts, "files": hashes}, indent=2) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: is missing") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: must hold a JSON object")
+    return value
+
+
+def check_manifest(folder: Path) -> dict[str, Any]:
+    """Read manifest.json and refuse the folder, naming the file, where a file's hash differs or a file is missing."""
+    manifest = read_json(folder / MANIFEST)
+    files = manifest.get("files")
+    if not isinstance(files, dict):
+        raise UserError(f"{folder / MANIFEST}: has no list of files")
+    for name, expected in files.items():
+        path = folder / name
+        if not path.is_file():
+            raise UserError(f"{path}: is missing, though {MANIFEST} lists it; copy the whole folder again")
+        if sha256(path) != expected:
+            raise UserError(f"{path}: differs from what {MANIFEST} says; the file is damaged or was changed")
+    return manifest

@@ -1,0 +1,158 @@
+"""The Transformer of "Attention Is All You Need" (Vaswani et al., 2017): encoder, decoder, one shared embedding matrix.
+
+Shape legend for the repository:
+
+    tokens      all tokens of a packed batch, sentences end to end     src_tokens, tgt_tokens: of one side
+    rows        hypotheses that a decoding step advances, sentences * beam
+    d_model     width of the residual stream          d_ff      width inside the feed-forward network
+    num_heads   query heads    kv_heads  key/value heads    d_head    d_model / num_heads
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from regard.config import ModelConfig
+from regard.layout import SequenceLayout
+from regard.nn.attention import CrossAttention, Recorder, SelfAttention, init_attention
+from regard.nn.block import DecoderLayer, EncoderLayer, FeedForward, make_norm
+from regard.nn.cache import CrossCache, DecoderCache, LayerCache, SelfCache
+from regard.nn.dropout import Dropout
+from regard.nn.embedding import Embedding, LearnedPositions, NoPositions, SinusoidalPositions
+from regard.nn.linear import linear
+
+
+def make_positions(config: ModelConfig) -> nn.Module:
+    if config.positions == "sinusoidal":
+        return SinusoidalPositions(config.d_model)
+    if config.positions == "learned":
+        return LearnedPositions(config.d_model, config.max_positions)
+    return NoPositions()
+
+
+class Stack(nn.Module):
+    """What encoder and decoder share: positions, dropout on the sum of embedding and position, layers, and with
+    pre-norm a norm at the end."""
+
+    def __init__(self, config: ModelConfig, layers: list[nn.Module]) -> None:
+        super().__init__()
+        self.positions = make_positions(config)
+        self.dropout = Dropout(config.dropout)
+        self.layers = nn.ModuleList(layers)
+        self.final_norm = make_norm(config) if config.norm_position == "pre" else nn.Identity()
+
+    def enter(self, embedded: Tensor, positions: Tensor, longest: int) -> Tensor:
+        entered: Tensor = self.dropout(self.positions(embedded, positions, longest))
+        return entered
+
+
+class Transformer(nn.Module):
+    """Encoder-decoder over packed sentences.
+
+    >>> model = Transformer(ModelConfig(vocab_size=100, d_model=16, d_ff=32, num_heads=2)).eval()
+    >>> src, tgt = SequenceLayout.from_lengths([3, 2]), SequenceLayout.from_lengths([2, 4])
+    >>> model(torch.randint(100, (5,)), src, torch.randint(100, (6,)), tgt).shape
+    torch.Size([6, 100])
+    """
+
+    row_tile = 0  # see regard.nn.linear
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        if config.tie_embeddings:
+            self.embedding = Embedding(config.vocab_size, config.d_model)
+        else:
+            self.src_embedding = Embedding(config.vocab_size, config.d_model)
+            self.tgt_embedding = Embedding(config.vocab_size, config.d_model)
+            self.output = Embedding(config.vocab_size, config.d_model)
+        self.encoder = Stack(config, [EncoderLayer(config) for _ in range(config.encoder_layers)])
+        self.decoder = Stack(config, [DecoderLayer(config) for _ in range(config.decoder_layers)])
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for module in self.modules():
+            if isinstance(module, (SelfAttention, CrossAttention)):
+                init_attention(module)
+            elif isinstance(module, FeedForward):
+                # A gate and its value are two matrices side by side: Glorot for each on its own.
+                for block in (*torch.split(module.inner.weight, self.config.d_ff), module.outer.weight):
+                    nn.init.xavier_uniform_(block)
+                for projection in (module.inner, module.outer):
+                    nn.init.zeros_(projection.bias)
+            elif isinstance(module, (Embedding, LearnedPositions)):
+                nn.init.normal_(module.weight, std=self.config.d_model**-0.5)
+
+    def embed_source(self, src: Tensor) -> Tensor:
+        embedded: Tensor = (self.embedding if self.config.tie_embeddings else self.src_embedding)(src)
+        return embedded
+
+    def embed_target(self, tgt: Tensor) -> Tensor:
+        embedded: Tensor = (self.embedding if self.config.tie_embeddings else self.tgt_embedding)(tgt)
+        return embedded
+
+    @property
+    def output_weight(self) -> Tensor:
+        """(vocab_size, d_model): the matrix that turns a hidden state into logits."""
+        return (self.embedding if self.config.tie_embeddings else self.output).weight
+
+    def encode(self, src: Tensor, layout: SequenceLayout, recorder: Recorder | None = None) -> Tensor:
+        """(src_tokens,) -> memory, (src_tokens, d_model)."""
+        x = self.encoder.enter(self.embed_source(src), layout.positions, layout.max_length)
+        for number, layer in enumerate(self.encoder.layers):
+            x = layer(x, layout, f"encoder.{number}", recorder)
+        memory: Tensor = self.encoder.final_norm(x)
+        return memory
+
+    def decode(
+        self,
+        tgt_in: Tensor,
+        layout: SequenceLayout,
+        memory: Tensor,
+        memory_layout: SequenceLayout,
+        recorder: Recorder | None = None,
+    ) -> Tensor:
+        """(tgt_tokens,) -> hidden states, (tgt_tokens, d_model), all places at once as in training."""
+        x = self.decoder.enter(self.embed_target(tgt_in), layout.positions, layout.max_length)
+        for number, layer in enumerate(self.decoder.layers):
+            x = layer(x, layout, memory, memory_layout, f"decoder.{number}", recorder)
+        hidden: Tensor = self.decoder.final_norm(x)
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(tokens, d_model) -> (tokens, vocab_size)."""
+        return linear(hidden, self.output_weight, None, self.row_tile)
+
+    def hidden(self, src: Tensor, src_layout: SequenceLayout, tgt_in: Tensor, tgt_layout: SequenceLayout) -> Tensor:
+        """What the output matrix is applied to, (tgt_tokens, d_model); the loss takes it from here."""
+        return self.decode(tgt_in, tgt_layout, self.encode(src, src_layout), src_layout)
+
+    def forward(self, src: Tensor, src_layout: SequenceLayout, tgt_in: Tensor, tgt_layout: SequenceLayout) -> Tensor:
+        """Logits for the token after each place of tgt_in, (tgt_tokens, vocab_size)."""
+        return self.logits(self.hidden(src, src_layout, tgt_in, tgt_layout))
+
+    def start(self, memory: Tensor, layout: SequenceLayout, beam: int, capacity: int, bucket: int = 8) -> DecoderCache:
+        """An empty cache for decoding the encoded sentences with `beam` hypotheses each."""
+        rows = layout.num_sequences * beam
+        layers = []
+        for layer in self.decoder.layers:
+            assert isinstance(layer, DecoderLayer)
+            k, v = layer.cross_attention.keys_values(memory)
+            self_cache = SelfCache(rows, self.config.kv_heads, self.config.d_head, capacity, like=k)
+            layers.append(LayerCache(self_cache, CrossCache(k, v, layout, bucket)))
+        return DecoderCache(layers)
+
+    def step(self, tokens: Tensor, cache: DecoderCache) -> Tensor:
+        """The newest token of every row, (rows,) -> logits for the next one, (rows, vocab_size)."""
+        position = torch.full_like(tokens, cache.position)
+        x = self.decoder.enter(self.embed_target(tokens), position, cache.position + 1)
+        for layer, layer_cache in zip(self.decoder.layers, cache.layers, strict=True):
+            assert isinstance(layer, DecoderLayer)
+            x = layer.step(x, position, layer_cache)
+        cache.position += 1
+        return self.logits(self.decoder.final_norm(x))
+
+    def num_parameters(self) -> int:
+        """Trainable numbers; the shared matrix counts once."""
+        return sum(parameter.numel() for parameter in self.parameters())

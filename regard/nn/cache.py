@@ -1,0 +1,147 @@
+"""Keys and values that decoding keeps, so that the prefix is never computed again.
+
+A decoder works on rows: `beam` hypotheses for each sentence, lying side by side. The self-attention cache has an entry
+for every row and is reordered as hypotheses replace each other. The cross-attention cache has one entry for a sentence,
+which its hypotheses share, and is never copied for the beam.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.layout import SequenceLayout
+
+
+def _attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
+    """q (batch, kv_heads, queries, d_head) over keys and values (batch, kv_heads, length, d_head)."""
+    if q.shape[0] * q.shape[1] == 1:
+        # One matrix takes another way through the CPU's products than the same matrix among several: never let it be one.
+        twice = _attend(q.expand(2, -1, -1, -1), keys.expand(2, -1, -1, -1), values.expand(2, -1, -1, -1), bias)
+        return twice[:1]
+    scores = torch.matmul(q * (1.0 / math.sqrt(q.shape[-1])), keys.transpose(-2, -1))
+    if bias is not None:
+        scores = scores + bias
+    return torch.matmul(torch.softmax(scores, dim=-1), values)
+
+
+class SelfCache:
+    """Keys and values of the tokens decoded so far, (rows, kv_heads, capacity, d_head), grown as needed."""
+
+    def __init__(self, rows: int, kv_heads: int, d_head: int, capacity: int, like: Tensor) -> None:
+        self.keys = like.new_empty(rows, kv_heads, capacity, d_head)
+        self.values = like.new_empty(rows, kv_heads, capacity, d_head)
+        self.length = 0
+
+    def append(self, k: Tensor, v: Tensor) -> None:
+        """Add one token's keys and values, each (rows, kv_heads, d_head)."""
+        if self.length == self.keys.shape[2]:
+            self.keys = torch.cat((self.keys, torch.empty_like(self.keys)), dim=2)
+            self.values = torch.cat((self.values, torch.empty_like(self.values)), dim=2)
+        self.keys[:, :, self.length] = k
+        self.values[:, :, self.length] = v
+        self.length += 1
+
+    def attend(self, q: Tensor) -> Tensor:
+        """q (rows, num_heads, d_head) over everything appended -> the same shape."""
+        rows, num_heads, d_head = q.shape
+        kv_heads = self.keys.shape[1]
+        # (rows, num_heads, d_head) -> (rows, kv_heads, group, d_head): the query heads of a group share keys and values
+        grouped = q.view(rows, kv_heads, num_heads // kv_heads, d_head)
+        keys, values = self.keys[:, :, : self.length], self.values[:, :, : self.length]
+        return _attend(grouped, keys, values, None).reshape(rows, num_heads, d_head)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows, in this order."""
+        kept = self.length
+        keys, values = self.keys, self.values
+        self.keys = keys.new_empty(rows.shape[0], *keys.shape[1:])
+        self.values = values.new_empty(rows.shape[0], *values.shape[1:])
+        self.keys[:, :, :kept] = keys[rows, :, :kept]
+        self.values[:, :, :kept] = values[rows, :, :kept]
+
+
+@dataclass
+class _Group:
+    """Sentences whose source lengths round up to one length: a rectangle of keys and values."""
+
+    sentences: list[int]  # their numbers in the batch, ascending
+    keys: Tensor  # (sentences, kv_heads, length, d_head)
+    values: Tensor
+    bias: Tensor | None  # (sentences, 1, 1, length): 0 for a token, -inf for an empty place
+
+
+class CrossCache:
+    """Keys and values of the source sentences, one entry for a sentence.
+
+    Sentences are grouped by their own length, rounded up to a multiple of `bucket`: the arithmetic that a sentence sees
+    is then a function of the sentence alone, whatever else is in the batch.
+    """
+
+    def __init__(self, k: Tensor, v: Tensor, layout: SequenceLayout, bucket: int) -> None:
+        """k and v are packed, (src_tokens, kv_heads, d_head)."""
+        self.num_sentences = layout.num_sequences
+        self.groups: list[_Group] = []
+        padded = [-(-length // bucket) * bucket for length in layout.lengths]
+        for length in sorted(set(padded)):
+            numbers = [number for number, other in enumerate(padded) if other == length]
+            index = torch.tensor(numbers, device=k.device)
+            places = torch.arange(length, device=k.device)
+            counts = (layout.offsets[index + 1] - layout.offsets[index]).long()
+            valid = places < counts[:, None]
+            rows = torch.where(valid, layout.offsets[index].long()[:, None] + places, 0)
+            bias = torch.zeros(valid.shape, dtype=k.dtype, device=k.device).masked_fill(~valid, -math.inf)
+            # (sentences, length, kv_heads, d_head) -> (sentences, kv_heads, length, d_head)
+            keys, values = k[rows].transpose(1, 2).contiguous(), v[rows].transpose(1, 2).contiguous()
+            self.groups.append(_Group(numbers, keys, values, bias[:, None, None, :]))
+
+    def attend(self, q: Tensor) -> Tensor:
+        """q (rows, num_heads, d_head), the hypotheses of a sentence side by side -> the same shape."""
+        rows, num_heads, d_head = q.shape
+        beam = rows // self.num_sentences
+        kv_heads = self.groups[0].keys.shape[1]
+        # (rows, num_heads, d_head) -> (sentences, kv_heads, beam * group, d_head): all hypotheses ask one set of keys
+        asked = q.view(self.num_sentences, beam, kv_heads, num_heads // kv_heads, d_head).transpose(1, 2)
+        asked = asked.reshape(self.num_sentences, kv_heads, -1, d_head)
+        answered = torch.empty_like(asked)
+        for group in self.groups:
+            answered[group.sentences] = _attend(asked[group.sentences], group.keys, group.values, group.bias)
+        answered = answered.view(self.num_sentences, kv_heads, beam, num_heads // kv_heads, d_head).transpose(1, 2)
+        return answered.reshape(rows, num_heads, d_head)
+
+    def keep(self, sentences: list[int]) -> None:
+        """Keep these sentences (ascending numbers); the others are finished."""
+        renumbered = {old: new for new, old in enumerate(sentences)}
+        kept = []
+        for group in self.groups:
+            places = [place for place, number in enumerate(group.sentences) if number in renumbered]
+            if places:
+                bias = None if group.bias is None else group.bias[places]
+                numbers = [renumbered[group.sentences[place]] for place in places]
+                kept.append(_Group(numbers, group.keys[places], group.values[places], bias))
+        self.groups = kept
+        self.num_sentences = len(sentences)
+
+
+@dataclass
+class LayerCache:
+    self_attention: SelfCache
+    cross_attention: CrossCache
+
+
+@dataclass
+class DecoderCache:
+    """The caches of all decoder layers."""
+
+    layers: list[LayerCache]
+    position: int = 0  # of the next token
+
+    def select(self, rows: Tensor, sentences: list[int] | None = None) -> None:
+        """Reorder the hypotheses; with `sentences`, also drop the sentences that are not among them."""
+        for layer in self.layers:
+            layer.self_attention.select(rows)
+            if sentences is not None:
+                layer.cross_attention.keep(sentences)

@@ -1,0 +1,37 @@
+"""Attention at each sequence's own length: sequences of equal lengths go through torch's kernel together, without a
+mask or a padded place. What a sentence gets does not depend on the others in the batch, to the last bit; translation
+relies on that."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.layout import SequenceLayout
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, q_layout: SequenceLayout, k_layout: SequenceLayout, causal: bool
+) -> Tensor:
+    members: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for number, lengths in enumerate(zip(q_layout.lengths, k_layout.lengths, strict=True)):
+        members[lengths].append(number)
+    output = torch.empty_like(q)
+    for (q_length, k_length), numbers in members.items():
+        index = torch.tensor(numbers, device=q.device)
+        # (sequences of this length, length): the packed rows of each
+        q_rows = q_layout.offsets[index].long()[:, None] + torch.arange(q_length, device=q.device)
+        k_rows = k_layout.offsets[index].long()[:, None] + torch.arange(k_length, device=q.device)
+        # (sequences, length, heads, d_head) -> (sequences, heads, length, d_head)
+        result = F.scaled_dot_product_attention(
+            q[q_rows].transpose(1, 2),
+            k[k_rows].transpose(1, 2),
+            v[k_rows].transpose(1, 2),
+            is_causal=causal,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
+        output = output.index_put((q_rows,), result.transpose(1, 2))
+    return output

@@ -1,0 +1,358 @@
+"""What a run is: dataclasses for data, tokenizer, model, training and decoding; TOML in and out; overrides.
+
+Precedence: preset < file < `--set section.key=value`. Unknown keys are refused with the nearest known one, before anything
+missing is reported. No torch here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from regard.config import ModelConfig
+from regard.errors import UserError
+from regard.models.presets import PRESETS
+
+T = TypeVar("T")
+Schedule = Literal["paper", "linear", "cosine"]
+Optimizer = Literal["adam", "adamw"]
+Precision = Literal["auto", "fp32", "bf16"]
+Monitor = Literal["loss", "bleu"]
+
+
+@dataclass(frozen=True)
+class CorpusEntry:
+    """One training corpus; a weight of 2 shows each of its pairs twice an epoch, 0.5 a random half."""
+
+    path: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class DataRecipe:
+    source: str  # a label, the language code where it is a language
+    target: str
+    train: tuple[CorpusEntry, ...]  # "corpus.{en,de}.xz" names a pair of files, "corpus.tsv" one tab-separated file
+    valid: str | int  # a corpus, or how many pairs to hold out from the training text
+    test: str | int = 0  # likewise; scored once, at the end; 0: none
+    root: str = "."  # paths are relative to it; by default the recipe's folder
+    max_length: int = (
+        256  # tokens; longer pairs are left out of training, longer lines are cut at a clause in translation
+    )
+    max_ratio: float = 4.0  # pairs whose lengths differ by more than this factor are left out
+    deduplicate: bool = False
+
+
+@dataclass(frozen=True)
+class TokenizerRecipe:
+    vocab_size: int = 32_000  # a wish: fitted to what the corpus and byte fallback allow
+    character_coverage: float = 1.0
+    split_digits: bool = False
+
+
+@dataclass(frozen=True)
+class ModelRecipe:
+    preset: str = "base"
+    fields: dict[str, Any] = field(default_factory=dict)  # fields of ModelConfig that differ from the preset
+
+    def config(self, vocab_size: int) -> ModelConfig:
+        return ModelConfig(vocab_size=vocab_size, **{**PRESETS[self.preset], **self.fields})
+
+
+@dataclass(frozen=True)
+class TrainRecipe:
+    # How long: exactly one of the three. A time budget covers everything from the start to the written bundle.
+    steps: int = 0
+    epochs: float = 0.0
+    minutes: float = 0.0
+    batch_tokens: int = 25_000  # target tokens in one update
+    accumulate: int = 1  # parts that an update is computed in, to fit the memory
+    optimizer: Optimizer = "adam"
+    schedule: Schedule = "paper"
+    lr: float = 0.0  # the highest learning rate; 0: the paper's, (d_model * warmup)^-0.5
+    warmup: int = 0  # steps; 0: the smaller of 4,000 and a tenth of the run
+    beta1: float = 0.9
+    beta2: float = 0.98
+    eps: float = 1e-9
+    weight_decay: float = 0.0
+    clip: float = 1.0  # largest gradient norm; 0: no clipping, as in the paper
+    label_smoothing: float = 0.1
+    precision: Precision = "auto"
+    device: str = "auto"
+    seed: int = 1
+    average: int = 5  # the last N checkpoints, averaged, become the model; 1: no averaging
+    ema: float = 0.0  # decay of an exponential moving average of the weights, which then replaces `average`; 0: off
+    monitor: Monitor = "loss"  # what "best" means on the validation set
+    patience: int = 0  # stop after this many validations without a new best; 0: never
+    validate_every: int = 0  # steps; 0: ten validations a run
+    validate_sentences: int = 400  # validation sentences translated for BLEU; the loss is over all of them
+    save_every: int = 0  # steps; 0: twenty checkpoints a run
+    log_every: int = 0  # steps; 0: every 50 on a CPU, 100 on a GPU
+    workers: int = 0  # processes that tokenize; 0: one for each core
+    tensorboard: bool = False
+
+
+@dataclass(frozen=True)
+class DecodeRecipe:
+    beam: int = 4
+    alpha: float = 0.6  # length penalty ((5 + |Y|) / 6)^alpha
+    max_extra: int = 50  # a translation has at most this many tokens more than its source
+
+
+@dataclass(frozen=True)
+class Recipe:
+    data: DataRecipe
+    tokenizer: TokenizerRecipe = field(default_factory=TokenizerRecipe)
+    model: ModelRecipe = field(default_factory=ModelRecipe)
+    train: TrainRecipe = field(default_factory=TrainRecipe)
+    decode: DecodeRecipe = field(default_factory=DecodeRecipe)
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Plain nested values, as they stand in a TOML file."""
+        sections: dict[str, dict[str, Any]] = {}
+        for section in dataclasses.fields(self):
+            part = getattr(self, section.name)
+            if isinstance(part, ModelRecipe):
+                sections["model"] = {"preset": part.preset, **part.fields}
+            else:
+                sections[section.name] = {f.name: _plain(getattr(part, f.name)) for f in dataclasses.fields(part)}
+        return sections
+
+    def to_toml(self) -> str:
+        return dump_toml(self.to_dict())
+
+
+_SECTIONS: dict[str, type] = {
+    "data": DataRecipe,
+    "tokenizer": TokenizerRecipe,
+    "model": ModelRecipe,
+    "train": TrainRecipe,
+    "decode": DecodeRecipe,
+}
+
+
+def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe file; `overrides` are "section.key=value" with the value in TOML (bare words are taken as strings)."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such recipe file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as a recipe ({error})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: is not valid TOML: {error}") from None
+    apply_overrides(values, overrides)
+    data = values.get("data")
+    if isinstance(data, dict):
+        root = data.get("root", ".")
+        if isinstance(root, str):
+            data["root"] = str((path.parent / root).resolve())
+    return recipe_from_dict(values, str(path))
+
+
+def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
+    for override in overrides:
+        name, equals, text = override.partition("=")
+        section, dot, key = name.strip().partition(".")
+        if not (equals and dot and section and key):
+            raise UserError(f"--set {override}: must look like section.key=value, for example train.steps=1000")
+        part = values.setdefault(section, {})
+        if not isinstance(part, dict):
+            raise UserError(f"[{section}] must be a table, but is {part!r}")
+        part[key] = _parse_value(text.strip())
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def recipe_from_dict(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
+    """Build and check a recipe from nested plain values."""
+    _refuse_unknown(values, _SECTIONS, f"{where}: section")
+    for name, section in _SECTIONS.items():
+        part = values.get(name, {})
+        if not isinstance(part, dict):
+            raise UserError(f"{where}: [{name}] must be a table, but is {part!r}")
+        _refuse_unknown(part, _known_keys(section), f"{where}: {name}.")
+    if "data" not in values:
+        raise UserError(f"{where}: [data] is missing; it names source, target, train and valid")
+    recipe = Recipe(
+        data=_data_recipe(values["data"], where),
+        tokenizer=_section(TokenizerRecipe, values.get("tokenizer", {}), where, "tokenizer"),
+        model=_model_recipe(values.get("model", {}), where),
+        train=_section(TrainRecipe, values.get("train", {}), where, "train"),
+        decode=_section(DecodeRecipe, values.get("decode", {}), where, "decode"),
+    )
+    _check(recipe, where)
+    return recipe
+
+
+def _known_keys(section: type) -> list[str]:
+    if section is ModelRecipe:
+        return ["preset", *(f.name for f in dataclasses.fields(ModelConfig) if f.name != "vocab_size")]
+    return [f.name for f in dataclasses.fields(section)]
+
+
+def _refuse_unknown(given: Mapping[str, Any], known: Sequence[str] | Mapping[str, Any], where: str) -> None:
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+            space = "" if where.endswith(".") else " "
+            raise UserError(f"{where}{space}{key} is not known; {hint}")
+
+
+def _model_recipe(values: Mapping[str, Any], where: str) -> ModelRecipe:
+    preset = values.get("preset", "base")
+    if preset not in PRESETS:
+        raise UserError(f"{where}: model.preset must be one of {', '.join(PRESETS)}, but is {preset!r}")
+    hints = get_type_hints(ModelConfig)
+    fields = {k: _convert(v, hints[k], f"{where}: model.{k}") for k, v in values.items() if k != "preset"}
+    recipe = ModelRecipe(preset, fields)
+    recipe.config(vocab_size=1000)  # raises on a combination that cannot be built
+    return recipe
+
+
+def _data_recipe(values: Mapping[str, Any], where: str) -> DataRecipe:
+    given = dict(values)
+    entries = given.get("train")
+    if entries is not None:
+        listed = entries if isinstance(entries, list) else [entries]
+        given["train"] = tuple(_corpus_entry(entry, f"{where}: data.train") for entry in listed)
+        if not listed:
+            raise UserError(f"{where}: data.train must name at least one corpus, but is empty")
+    return _section(DataRecipe, given, where, "data")
+
+
+def _corpus_entry(entry: Any, where: str) -> CorpusEntry:
+    if isinstance(entry, str):
+        return CorpusEntry(entry)
+    if isinstance(entry, dict):
+        _refuse_unknown(entry, ["path", "weight"], f"{where}: ")
+        if isinstance(entry.get("path"), str):
+            weight = _convert(entry.get("weight", 1.0), float, f"{where}: weight")
+            if weight <= 0:
+                raise UserError(f"{where}: the weight of {entry['path']} must be above 0, but is {weight}")
+            return CorpusEntry(entry["path"], weight)
+    raise UserError(f'{where} must hold file names or {{ path = "...", weight = 2.0 }}, but has {entry!r}')
+
+
+def _section(section: type[T], values: Mapping[str, Any], where: str, name: str) -> T:
+    hints = get_type_hints(section)
+    converted = {}
+    for f in dataclasses.fields(section):  # type: ignore[arg-type]
+        if f.name in values:
+            converted[f.name] = _convert(values[f.name], hints[f.name], f"{where}: {name}.{f.name}")
+        elif f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+            raise UserError(f"{where}: {name}.{f.name} is missing")
+    return section(**converted)
+
+
+def _convert(value: Any, hint: Any, where: str) -> Any:
+    """The value as the field's type; whole numbers pass as floats, nothing else changes its type."""
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise UserError(f"{where} must be one of {', '.join(map(str, get_args(hint)))}, but is {value!r}")
+        return value
+    is_union = get_origin(hint) in (Union, types.UnionType)
+    accepted = get_args(hint) if is_union else (get_origin(hint) or hint,)
+    if float in accepted and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
+        wanted = " or ".join({"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false"}.get(
+            kind.__name__, kind.__name__) for kind in accepted)  # fmt: skip
+        raise UserError(f"{where} must be {wanted}, but is {value!r}")
+    return value
+
+
+def _check(recipe: Recipe, where: str) -> None:
+    train, data, decode = recipe.train, recipe.data, recipe.decode
+    lengths = {name: getattr(train, name) for name in ("steps", "epochs", "minutes")}
+    given = [name for name, value in lengths.items() if value]
+    if len(given) != 1:
+        what = " and ".join(given) or "none"
+        raise UserError(
+            f"{where}: give exactly one of train.steps, train.epochs and train.minutes, but there is {what}"
+        )
+    not_negative: dict[str, float] = {
+        **{f"train.{name}": value for name, value in lengths.items()},
+        **{f"train.{name}": getattr(train, name) for name in (
+            "lr", "warmup", "weight_decay", "clip", "patience", "validate_every", "validate_sentences", "save_every",
+            "log_every", "workers", "eps")},
+        "decode.alpha": decode.alpha,
+        "decode.max_extra": decode.max_extra,
+    }  # fmt: skip
+    for name, value in not_negative.items():
+        if value < 0:
+            raise UserError(f"{where}: {name} must not be negative, but is {value}")
+    at_least_one = {
+        "train.batch_tokens": train.batch_tokens,
+        "train.accumulate": train.accumulate,
+        "train.average": train.average,
+        "data.max_length": data.max_length,
+        "decode.beam": decode.beam,
+        "tokenizer.vocab_size": recipe.tokenizer.vocab_size,
+    }
+    for name, value in at_least_one.items():
+        if value < 1:
+            raise UserError(f"{where}: {name} must be at least 1, but is {value}")
+    below_one = {name: getattr(train, name) for name in ("label_smoothing", "ema", "beta1", "beta2")}
+    for name, value in below_one.items():
+        if not 0 <= value < 1:
+            raise UserError(f"{where}: train.{name} must be at least 0 and below 1, but is {value}")
+    if data.max_ratio < 1:
+        raise UserError(f"{where}: data.max_ratio must be at least 1, but is {data.max_ratio}")
+    if isinstance(data.valid, int) and data.valid < 1:
+        raise UserError(
+            f"{where}: data.valid must name a corpus or say how many pairs to hold out, but is {data.valid}"
+        )
+    if isinstance(data.test, int) and data.test < 0:
+        raise UserError(f"{where}: data.test must not be negative, but is {data.test}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, CorpusEntry):
+        return value.path if value.weight == 1.0 else {"path": value.path, "weight": value.weight}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def dump_toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
+    """Sections of plain values as TOML.
+
+    >>> print(dump_toml({"data": {"source": "en", "train": ["a.tsv", {"path": "b.tsv", "weight": 2.0}]}}), end="")
+    [data]
+    source = "en"
+    train = ["a.tsv", { path = "b.tsv", weight = 2.0 }]
+    """
+    blocks = []
+    for name, values in sections.items():
+        lines = [f"[{name}]", *(f"{key} = {_toml_value(value)}" for key, value in values.items())]
+        blocks.append("\n".join(lines) + "\n")
+    return "\n".join(blocks)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = "".join(_TOML_ESCAPES.get(c, c if c.isprintable() else f"\\U{ord(c):08X}") for c in value)
+        return f'"{escaped}"'
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_toml_value(item)}" for key, item in value.items()) + " }"
+    return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+
+
+_TOML_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}

@@ -1,0 +1,205 @@
+"""A recipe for two plain files: languages, vocabulary, model and batch chosen for the corpus and the machine, and said so."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.config import ModelConfig
+from regard.data.corpus import Corpus, read_lines, resolve_all
+from regard.data.language import guess_language
+from regard.device import compute_dtype, describe, pick_device
+from regard.errors import UserError
+from regard.layout import SequenceLayout
+from regard.models.loss import linear_cross_entropy
+from regard.models.transformer import Transformer
+from regard.recipe import Recipe, apply_overrides, recipe_from_dict
+
+SAMPLE_LINES = 500
+PIECES_A_WORD = 1.4  # of a subword vocabulary, about
+
+
+@dataclass(frozen=True)
+class Tier:
+    """What suits a corpus of up to so many pairs."""
+
+    max_pairs: float
+    preset: str
+    vocab_size: int
+    epochs: float
+    batch_tokens: int
+    model: dict[str, Any]
+    train: dict[str, Any]
+
+
+_SMALL_DATA = {"optimizer": "adamw", "schedule": "linear", "weight_decay": 0.01, "ema": 0.999, "monitor": "bleu"}
+
+# Pre-norm with a high learning rate learns fastest from little text; from a million pairs on it is the paper's own recipe.
+TIERS = (
+    Tier(30_000, "tiny", 4_000, 40, 2_000, {"norm_position": "pre", "dropout": 0.3}, {**_SMALL_DATA, "lr": 2.5e-3}),
+    Tier(100_000, "tiny", 6_000, 25, 2_500, {"norm_position": "pre", "dropout": 0.2}, {**_SMALL_DATA, "lr": 2.5e-3}),
+    Tier(400_000, "small", 8_000, 12, 3_000, {"norm_position": "pre", "dropout": 0.1}, {**_SMALL_DATA, "lr": 2e-3}),
+    Tier(1_500_000, "base", 16_000, 12, 12_000, {}, {}),
+    Tier(math.inf, "base", 32_000, 10, 25_000, {}, {}),
+)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A chosen recipe, and the reasons for it in words."""
+
+    recipe: Recipe
+    lines: list[str]
+
+
+def choose_recipe(source: Path, target: Path, overrides: Sequence[str] = ()) -> Choice:
+    """Look at the corpus and the machine and settle everything that a recipe has to say."""
+    pairs, words = _count(Corpus(source.name, source, target))
+    given: dict[str, Any] = {}
+    apply_overrides(given, overrides)
+    languages = _languages(source, target, given.get("data", {}))
+    tier = next(tier for tier in TIERS if pairs <= tier.max_pairs)
+    held_out = max(1, min(2_000, pairs // 50))
+    values: dict[str, Any] = {
+        "data": {
+            "source": languages[0],
+            "target": languages[1],
+            "root": str(Path.cwd()),
+            "train": _corpus_spec(source, target),
+            "valid": held_out,
+            "test": held_out,
+        },
+        "tokenizer": {"vocab_size": tier.vocab_size},
+        "model": {"preset": tier.preset, **tier.model},
+        "train": {"epochs": tier.epochs, "batch_tokens": tier.batch_tokens, **tier.train},
+    }
+    if {"steps", "minutes"} & set(given.get("train", {})):
+        del values["train"]["epochs"]
+    apply_overrides(values, overrides)
+    recipe = recipe_from_dict(values, "the chosen recipe")
+    lines = [
+        f"{source.name} and {target.name}: {pairs:,} pairs, {languages[0]} → {languages[1]}",
+        f"held out: {held_out:,} pairs for validation and {held_out:,} for the test",
+        *_model_lines(recipe, pairs, words),
+    ]
+    return Choice(recipe, lines)
+
+
+def describe_recipe(recipe: Recipe) -> list[str]:
+    """What a run of this recipe would be, for `--dry-run`."""
+    data = recipe.data
+    found = [resolve_all(entry.path, Path(data.root), data.source, data.target, entry.weight) for entry in data.train]
+    pairs, words = 0.0, 0.0
+    for corpus in chain.from_iterable(found):
+        corpus_pairs, corpus_words = _count(corpus)
+        pairs += corpus.weight * corpus_pairs
+        words += corpus.weight * corpus_words
+    return [
+        f"{data.source} → {data.target}: {pairs:,.0f} pairs an epoch",
+        *_model_lines(recipe, int(pairs), int(words)),
+    ]
+
+
+def _model_lines(recipe: Recipe, pairs: int, words: int) -> list[str]:
+    config = recipe.model.config(recipe.tokenizer.vocab_size)
+    device = pick_device(recipe.train.device)
+    dtype = compute_dtype(recipe.train.precision, device)
+    return [
+        f"vocabulary: {recipe.tokenizer.vocab_size:,} pieces, joint",
+        f"model: {recipe.model.preset}, {config.encoder_layers} + {config.decoder_layers} layers of {config.d_model}, "
+        f"about {_num_parameters(config) / 1e6:.1f} million parameters",
+        f"machine: {describe(device)}, {'fp32' if dtype is None else 'bf16'}",
+        _duration_line(recipe, config, device, dtype, int(words * PIECES_A_WORD) + pairs),
+    ]
+
+
+def _count(corpus: Corpus) -> tuple[int, int]:
+    """Pairs, and words of the target side; the two files are checked on the way."""
+    pairs = words = 0
+    for _, tgt in corpus.pairs():
+        pairs += 1
+        words += max(1, len(tgt.split()), len(tgt) // 12)
+    return pairs, words
+
+
+def _languages(source: Path, target: Path, given: dict[str, Any]) -> tuple[str, str]:
+    found = []
+    for key, path in (("source", source), ("target", target)):
+        label = given.get(key) or guess_language(path, list(islice(read_lines(path), SAMPLE_LINES)))
+        found.append(str(label))
+    if found[0] == found[1]:
+        raise UserError(
+            f"{source.name} and {target.name} both look like {found[0]}; name the two with "
+            f"--set data.source=xx --set data.target=yy"
+        )
+    return found[0], found[1]
+
+
+def _corpus_spec(source: Path, target: Path) -> str:
+    """The two files as a recipe names them; names that hold braces or commas cannot be written that way."""
+    names = str(source.resolve()), str(target.resolve())
+    for name in names:
+        if any(character in name for character in "{},*?["):
+            raise UserError(f"{name}: a file name with any of {{ }} , * ? [ cannot stand in a recipe; rename it")
+    return f"{{{names[0]},{names[1]}}}"
+
+
+def _num_parameters(config: ModelConfig) -> int:
+    with torch.device("meta"):
+        return Transformer(config).num_parameters()
+
+
+def _duration_line(
+    recipe: Recipe, config: ModelConfig, device: torch.device, dtype: torch.dtype | None, tokens: int
+) -> str:
+    train = recipe.train
+    rate = measure_rate(config, device, dtype, train.batch_tokens)
+    if train.minutes:
+        epochs = train.minutes * 60 * rate / tokens
+        return f"time: {train.minutes:g} minutes, about {epochs:.1f} epochs at {rate:,.0f} target tokens/s (measured)"
+    total = train.epochs * tokens if train.epochs else float(train.steps * train.batch_tokens)
+    return (
+        f"time: about {_words(total / rate)} at {rate:,.0f} target tokens/s (measured), for {total / tokens:.1f} epochs"
+    )
+
+
+def _words(seconds: float) -> str:
+    minutes = seconds / 60
+    if minutes < 90:
+        return f"{max(1, round(minutes))} minutes"
+    return f"{minutes / 60:.1f} hours" if minutes < 48 * 60 else f"{minutes / 60 / 24:.1f} days"
+
+
+def measure_rate(
+    config: ModelConfig, device: torch.device, dtype: torch.dtype | None, batch_tokens: int, length: int = 20
+) -> float:
+    """Target tokens a second of real updates on made-up sentences: three to warm up, then for about two seconds."""
+    model = Transformer(config).to(device).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=device.type in ("cpu", "cuda"))
+    layout = SequenceLayout.from_lengths([length] * max(1, batch_tokens // length), device)
+    tokens = torch.randint(config.vocab_size, (layout.num_tokens,), device=device)
+
+    def update() -> None:
+        with torch.autocast(device.type, dtype, enabled=dtype is not None):
+            hidden = model.hidden(tokens, layout, tokens, layout)
+            loss = linear_cross_entropy(hidden, model.output_weight, tokens, 0.1)
+        torch.autograd.backward(loss.total / loss.count)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    for _ in range(3):
+        update()
+    begun, updates = time.perf_counter(), 0
+    while updates < 3 or time.perf_counter() - begun < 2.0:
+        update()
+        updates += 1
+    return updates * layout.num_tokens / (time.perf_counter() - begun)

@@ -1,0 +1,144 @@
+"""Checkpoints: everything that a run needs to go on as if it had never stopped. Tensors are in safetensors, the rest in JSON.
+
+checkpoints/step-000123/  model.safetensors  optimizer.safetensors  random.safetensors  state.json  manifest.json
+                          average.safetensors (with a moving average)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from regard.errors import UserError
+from regard.files import atomic_folder, check_manifest, read_json, sweep_temporaries, write_manifest
+
+FORMAT = 1
+_NAME = re.compile(r"step-(\d+)$")
+
+
+def save_checkpoint(
+    folder: Path,
+    step: int,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    average: nn.Module | None,
+    state: Mapping[str, Any],
+) -> Path:
+    """Write one checkpoint in one step; `state` is what JSON can hold: counters, the sampler's place, scores."""
+    target = folder / f"step-{step:06d}"
+    with atomic_folder(target) as temporary:
+        _save(model.state_dict(), temporary / "model.safetensors")
+        _save(_optimizer_tensors(optimizer), temporary / "optimizer.safetensors")
+        if average is not None:
+            _save(average.state_dict(), temporary / "average.safetensors")
+        _save(_random_state(), temporary / "random.safetensors")
+        text = json.dumps({"format": FORMAT, "step": step, **state}, indent=2) + "\n"
+        (temporary / "state.json").write_text(text, encoding="utf-8")
+        write_manifest(temporary, format=FORMAT)
+    return target
+
+
+def load_checkpoint(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, average: nn.Module | None
+) -> dict[str, Any]:
+    """Put a checkpoint's weights, optimizer and random state in place; returns its state."""
+    state = read_json(path / "state.json")
+    if state.get("format") != FORMAT:
+        raise UserError(f"{path}: is a checkpoint of format {state.get('format')}, and this Regard reads {FORMAT}")
+    model.load_state_dict(load_file(str(path / "model.safetensors")))
+    if average is not None:
+        average.load_state_dict(load_file(str(path / "average.safetensors")))
+    _load_optimizer(optimizer, load_file(str(path / "optimizer.safetensors")))
+    _set_random_state(load_file(str(path / "random.safetensors")))
+    return state
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Checkpoints of a run, oldest first. Only finished ones have such a name."""
+    found = [(int(match[1]), path) for path in folder.glob("step-*") if (match := _NAME.match(path.name))]
+    return [path for _, path in sorted(found)]
+
+
+def newest_intact(folder: Path) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint whose files are as they were written, and a word on each newer one that is not."""
+    sweep_temporaries(folder)
+    damaged: list[str] = []
+    for path in reversed(list_checkpoints(folder)):
+        try:
+            check_manifest(path)
+            return path, damaged
+        except UserError as error:
+            damaged.append(str(error))
+    return None, damaged
+
+
+def prune(folder: Path, keep: int, always: Sequence[Path]) -> None:
+    """Remove all but the newest `keep` checkpoints and those that are to stay."""
+    stay = {path.name for path in (*list_checkpoints(folder)[-keep:], *always)}
+    for path in list_checkpoints(folder):
+        if path.name not in stay:
+            shutil.rmtree(path)
+
+
+def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
+    """The mean of the weights of several checkpoints, summed in float64."""
+    total: dict[str, Tensor] = {}
+    for path in paths:
+        for name, tensor in load_file(str(path / "model.safetensors")).items():
+            total[name] = total[name] + tensor.double() if name in total else tensor.double()
+    return {name: (tensor / len(paths)).float() for name, tensor in total.items()}
+
+
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """The weights that a checkpoint stands for: its moving average where it has one."""
+    averaged = path / "average.safetensors"
+    return load_file(str(averaged if averaged.exists() else path / "model.safetensors"))
+
+
+def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, str(path))
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimizer's state as flat tensors, "parameter number.name"."""
+    return {
+        f"{number}.{name}": value if isinstance(value, Tensor) else torch.tensor(value)
+        for number, entry in optimizer.state_dict()["state"].items()
+        for name, value in entry.items()
+    }
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        number, _, name = key.partition(".")
+        state.setdefault(int(number), {})[name] = tensor
+    current = optimizer.state_dict()
+    optimizer.load_state_dict({"state": state, "param_groups": current["param_groups"]})
+
+
+def _random_state() -> dict[str, Tensor]:
+    state = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        state.update({f"cuda.{n}": s for n, s in enumerate(torch.cuda.get_rng_state_all())})
+    if torch.backends.mps.is_available():
+        state["mps"] = torch.mps.get_rng_state()
+    return state
+
+
+def _set_random_state(state: Mapping[str, Tensor]) -> None:
+    torch.set_rng_state(state["cpu"])
+    if torch.cuda.is_available():
+        for number in range(torch.cuda.device_count()):
+            if f"cuda.{number}" in state:
+                torch.cuda.set_rng_state(state[f"cuda.{number}"], number)
+    if "mps" in state and torch.backends.mps.is_available():
+        torch.mps.set_rng_state(state["mps"])

@@ -1,0 +1,284 @@
+"""What the person sees during training, on standard error: a live panel on a terminal, plain lines elsewhere.
+
+It shows the records that are written to metrics.jsonl; a train record also has "progress" (0 to 1) and "remaining".
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+from regard.progress import clock, is_terminal, stderr_console
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+    from rich.text import Text
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_ASCII_BLOCKS = "_.-=+*%#"
+_BEST = "best so far"
+_HEADINGS = {"valid": "bold", _BEST: "bold green"}
+_SMOOTHING = 0.8  # how much of the smoothed loss is its own past
+
+
+class Display:
+    """A display that shows nothing, for the ranks that stay silent; the others differ from it."""
+
+    def say(self, text: str) -> None:
+        """A line that stays: what was prepared, saved or noticed."""
+
+    def start(self, total_steps: int | None, total_seconds: float | None) -> None:
+        """Training begins; either limit may be unknown."""
+
+    def train(self, record: Mapping[str, Any]) -> None:
+        """A logging interval has ended."""
+
+    def valid(self, record: Mapping[str, Any]) -> None:
+        """A validation has ended."""
+
+    def close(self) -> None:
+        """Training has ended or was interrupted; may be called twice."""
+
+
+class PlainDisplay(Display):
+    """Lines without control characters, for files, pipes and logs of schedulers."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def say(self, text: str) -> None:
+        # A log file may be ASCII; a character that it cannot hold must not end the training.
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        for line in text.splitlines() or [""]:
+            line = printable(line).encode(encoding, "backslashreplace").decode(encoding)
+            print(line, file=self._stream, flush=True)
+
+    def train(self, record: Mapping[str, Any]) -> None:
+        self.say(train_line(record))
+
+    def valid(self, record: Mapping[str, Any]) -> None:
+        self.say(valid_line(record))
+        for sample in record.get("samples", [])[:1]:
+            for name in ("source", "reference", "translation"):
+                self.say(f"       {name:<12} {sample[name]}")
+
+
+class LiveDisplay(Display):
+    """A panel that is drawn over at the bottom of the terminal, with the lines that stay scrolling above it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._unicode = console.encoding.startswith("utf")
+        self._live: Live | None = None
+        self._limits: tuple[int | None, float | None] = (None, None)
+        self._record: Mapping[str, Any] = {}
+        self._received = time.monotonic()
+        self._losses: list[float] = []
+        self._validations: list[Mapping[str, Any]] = []
+        self._best: Mapping[str, Any] | None = None
+
+    def say(self, text: str) -> None:
+        from rich.text import Text
+
+        for line in text.splitlines() or [""]:
+            self._console.print(Text(printable(line)))
+
+    def start(self, total_steps: int | None, total_seconds: float | None) -> None:
+        from rich.live import Live
+
+        self._limits = (total_steps, total_seconds)
+        self._received = time.monotonic()
+        # Standard output is caught only where it is the same screen: into a file or a pipe it must go untouched.
+        self._live = Live(
+            get_renderable=self._panel,
+            console=self._console,
+            refresh_per_second=2,
+            redirect_stdout=sys.stdout.isatty(),
+        )
+        self._live.start(refresh=True)
+
+    def train(self, record: Mapping[str, Any]) -> None:
+        loss = record.get("loss")
+        if loss is not None and math.isfinite(loss):
+            past = self._losses[-1] if self._losses else loss
+            self._losses.append(_SMOOTHING * past + (1 - _SMOOTHING) * loss)
+        self._record, self._received = record, time.monotonic()
+
+    def valid(self, record: Mapping[str, Any]) -> None:
+        self._validations.append(record)
+        if record.get("best"):
+            self._best = record
+        self._console.print(_fitted([("valid", ""), *_valid_pairs(record)], self._console.width))
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _panel(self) -> RenderableType:
+        from rich.console import Group
+        from rich.panel import Panel
+
+        parts: list[RenderableType] = [self._bar()]
+        if self._record:
+            parts.append(self._figures())
+        if self._validations:
+            parts.append(self._validation())
+            # A panel taller than the screen is cut from below by rich, which would take its frame and flicker.
+            if self._console.height >= 20 and (samples := self._validations[-1].get("samples")):
+                parts += ["", self._sample(self._validations[0].get("samples", []), samples)]
+        return Panel(Group(*parts), title="Training", title_align="left", border_style="dim", padding=(0, 1))
+
+    def _bar(self) -> RenderableType:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        if not self._record:
+            waited = clock(time.monotonic() - self._received)
+            return Text(f"Waiting for the first steps · {waited}", style="dim")
+        passed = time.monotonic() - self._received
+        share = min(1.0, max(0.0, self._record.get("progress") or 0.0))
+        times = f"{clock(self._record.get('elapsed', 0) + passed)} elapsed"
+        remaining = self._record.get("remaining")
+        if remaining is not None:
+            times += f" · {clock(remaining - passed)} left"
+        row = Table.grid(expand=True, padding=(0, 1))
+        row.add_column(ratio=1)
+        row.add_column(no_wrap=True, justify="right")
+        row.add_column(no_wrap=True, justify="right")
+        row.add_row(ProgressBar(total=1.0, completed=share), f"{share:.0%}", Text(times, style="dim"))
+        return row
+
+    def _figures(self) -> RenderableType:
+        from rich.console import Group
+        from rich.text import Text
+
+        record, total = self._record, self._limits[0]
+        step = f"{record['step']:,}" + (f" / {total:,}" if total else "")
+        figures = [("step", step), ("epoch", f"{record['epoch']:.2f}"), ("loss", _number(record.get("loss"), ".3f"))]
+        figures += [("tok/s", f"{record['tokens_per_second']:,.0f}"), ("lr", f"{record['lr']:.1e}")]
+        figures += [("grad", _number(record.get("grad_norm"), ".2f"))]
+        lines = [_fitted(figures, self._room())]
+        if len(self._losses) > 1:
+            blocks = _BLOCKS if self._unicode else _ASCII_BLOCKS
+            curve = sparkline(self._losses, max(10, min(60, self._room() - 16)), blocks)
+            first, last = (f"{loss:.2f}" for loss in (self._losses[0], self._losses[-1]))
+            lines.append(Text.assemble((f"loss {first} ", "dim"), (curve, "cyan"), f" {last}", no_wrap=True))
+        return Group(*lines)
+
+    def _validation(self) -> Text:
+        newest, best = self._validations[-1], self._best
+        figures = [("valid", ""), *_valid_pairs(newest)]
+        if best is not None and best is not newest:
+            name, value = _valid_figures(best)[-1]
+            figures.append(("", f"(best {name} {value} at step {best['step']:,})"))
+        return _fitted(figures, self._room())
+
+    def _sample(self, first: Sequence[Mapping[str, str]], newest: Sequence[Mapping[str, str]]) -> RenderableType:
+        """One sentence that stays the same through the run, so that the progress can be read in words."""
+        from rich.table import Table
+        from rich.text import Text
+
+        rows = [("source", newest[0]["source"], ""), ("reference", newest[0]["reference"], "")]
+        if len(self._validations) > 1 and first:
+            rows.append(("first", first[0]["translation"], "dim"))
+        rows.append(("now", newest[0]["translation"], "bold"))
+        grid = Table.grid(padding=(0, 1))
+        for name, sentence, style in rows:
+            text = Text(printable(sentence), style=style)
+            lines = text.wrap(self._console, self._room() - 10)
+            if len(lines) > 2:  # more would push the panel out of a small window
+                lines[1].truncate(self._room() - 11)
+                lines[1].append("…" if self._unicode else "...")
+            grid.add_row(Text(name, style="dim"), Text("\n").join(lines[:2]))
+        return grid
+
+    def _room(self) -> int:
+        """Columns inside the frame."""
+        return self._console.width - 4
+
+
+def make_display(stream: TextIO | None = None) -> Display:
+    """The display that suits the stream (standard error where none is given)."""
+    target = sys.stderr if stream is None else stream
+    if not is_terminal(target):
+        return PlainDisplay(target)
+    from rich.console import Console
+
+    return LiveDisplay(stderr_console() if stream is None else Console(file=stream))
+
+
+def train_line(record: Mapping[str, Any]) -> str:
+    """For example: step 1,200  epoch 2.3  loss 3.412  12,345 tok/s  lr 6.1e-04  3:21 elapsed, 16:39 left."""
+    times = f"{clock(record['elapsed'])} elapsed"
+    if record.get("remaining") is not None:
+        times += f", {clock(record['remaining'])} left"
+    loss = _number(record.get("loss"), ".3f")
+    return (
+        f"step {record['step']:,}  epoch {record['epoch']:.1f}  loss {loss}  "
+        f"{record['tokens_per_second']:,.0f} tok/s  lr {record['lr']:.1e}  {times}"
+    )
+
+
+def valid_line(record: Mapping[str, Any]) -> str:
+    """For example: valid  step 1,200  loss 2.913  ppl 18.4  BLEU 21.3 (best)."""
+    figures = "  ".join(f"{name} {value}" for name, value in _valid_figures(record))
+    return f"valid  step {record['step']:,}  {figures}" + (" (best)" if record.get("best") else "")
+
+
+def sparkline(values: Sequence[float], width: int, blocks: str = _BLOCKS) -> str:
+    """The values as a row of at most `width` bars, each the mean of its stretch, scaled between the extremes."""
+    width = min(width, len(values))
+    edges = [round(i * len(values) / width) for i in range(width + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
+    low, high = min(means), max(means)
+    scale = (len(blocks) - 1) / (high - low) if high > low else 0.0
+    return "".join(blocks[round((mean - low) * scale)] for mean in means)
+
+
+def printable(text: str) -> str:
+    """The text without what could move the cursor or change the terminal: a model may put out any bytes."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]", "�", text.replace("\t", " "))
+
+
+def _valid_figures(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    figures = [("loss", _number(record.get("loss"), ".3f")), ("ppl", _number(record.get("perplexity"), ",.1f"))]
+    # Scores need translations, and a validation may be of the loss alone.
+    for name, key in (("chrF", "chrf"), ("BLEU", "bleu")):
+        if record.get(key) is not None:
+            figures.append((name, f"{record[key]:.1f}"))
+    return figures
+
+
+def _valid_pairs(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    figures = [("step", f"{record['step']:,}"), *_valid_figures(record)]
+    return [*figures, (_BEST, "")] if record.get("best") else figures
+
+
+def _fitted(figures: Sequence[tuple[str, str]], width: int) -> Text:
+    """Names and values in as many lines as the width asks for, broken between two figures and never within one."""
+    from rich.text import Text
+
+    whole, column = Text(), 0
+    for name, value in figures:
+        figure = Text.assemble((name, _HEADINGS.get(name, "dim")), " " if name and value else "", value)
+        if column and column + 2 + figure.cell_len > width:
+            whole.append("\n")
+            column = 0
+        elif column:
+            whole.append("  ")
+            column += 2
+        whole.append_text(figure)
+        column += figure.cell_len
+    return whole
+
+
+def _number(value: float | None, form: str) -> str:
+    return "not a number" if value is None or not math.isfinite(value) else format(value, form)

@@ -1,0 +1,298 @@
+"""The training loop.
+
+    until the run is over:
+        set the learning rate for this step
+        take one update's pairs from the sampler; in `accumulate` parts:
+            loss (sum over tokens) -> divide by the tokens of the whole update -> backward
+        clip, step the optimizer, move the average
+        now and then: log, validate, save a checkpoint
+
+Everything that changes from step to step is in `RunState`, the model, the optimizer, the sampler and torch's random state; a
+checkpoint holds all of it.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.data.batch import Batch, make_batch, split_indices
+from regard.data.sampler import Sampler
+from regard.data.store import Store
+from regard.data.tokenizer import Tokenizer
+from regard.errors import RegardError
+from regard.models.loss import linear_cross_entropy
+from regard.models.transformer import Transformer
+from regard.recipe import TrainRecipe
+from regard.train.checkpoint import prune, save_checkpoint
+from regard.train.display import Display
+from regard.train.metrics import RecordWriter
+from regard.train.optimizer import MovingAverage, learning_rate, set_learning_rate, warmup_steps
+from regard.train.validate import Validator
+
+VALIDATIONS, SAVES = 10, 20  # in a run, where the recipe names no interval
+LOG_EVERY = {"cpu": 50, "cuda": 100, "mps": 50}
+RESERVE_SHARE = 0.02  # of a time budget, kept for the end before a validation has shown how long one takes
+
+
+@dataclass
+class RunState:
+    """Counters and scores of a run; JSON can hold it."""
+
+    step: int = 0
+    seconds: float = 0.0  # spent in this run up to now, over all its sittings
+    prepared: float = 0.0  # of those, before the first step
+    best: float | None = None  # the validation measure, lower is better
+    best_step: int = 0
+    best_loss: float | None = None
+    stale: int = 0  # validations since the best
+    validation_seconds: float = 0.0  # how long the last one took, with the checkpoint
+
+
+@dataclass
+class Length:
+    """How long the run is, and how far it has come: by steps, or by the clock."""
+
+    total_steps: int | None
+    total_seconds: float | None
+
+    def progress(self, state: RunState) -> float:
+        """0 at the first step, 1 at the end."""
+        if self.total_steps is not None:
+            return state.step / self.total_steps
+        assert self.total_seconds is not None
+        reserve = max(RESERVE_SHARE * self.total_seconds, 1.5 * state.validation_seconds + 1.0)
+        available = self.total_seconds - state.prepared - min(reserve, 0.2 * self.total_seconds)
+        return min(1.0, (state.seconds - state.prepared) / available) if available > 0 else 1.0
+
+    def remaining(self, state: RunState) -> float | None:
+        """Seconds left, judged by what has been done."""
+        done = self.progress(state)
+        spent = state.seconds - state.prepared
+        return spent * (1.0 - done) / done if done > 0 else None
+
+
+class Interval:
+    """Every N steps, or `count` times a run where N is 0."""
+
+    def __init__(self, every: int, count: int) -> None:
+        self.every, self.count = every, count
+
+    def due(self, step: int, before: float, after: float) -> bool:
+        """Whether the step that took the progress from `before` to `after` completes an interval."""
+        if self.every:
+            return step % self.every == 0
+        return math.floor(after * self.count + 1e-9) > math.floor(before * self.count + 1e-9)
+
+
+@dataclass
+class Window:
+    """Sums since the last log line; they stay on the device until somebody looks."""
+
+    total: Tensor
+    nll: Tensor
+    tokens: int = 0
+    started: float = field(default_factory=time.perf_counter)
+    paused: float = 0.0  # seconds of validation and saving, which are not training
+
+
+class Trainer:
+    def __init__(
+        self,
+        recipe: TrainRecipe,
+        model: Transformer,
+        shadow: Transformer,
+        optimizer: torch.optim.Optimizer,
+        sampler: Sampler,
+        store: Store,
+        tokenizer: Tokenizer,
+        validator: Validator,
+        length: Length,
+        state: RunState,
+        checkpoints: Path,
+        logs: list[RecordWriter],
+        display: Display,
+        autocast: torch.dtype | None,
+    ) -> None:
+        self.recipe, self.model, self.shadow, self.optimizer = recipe, model, shadow, optimizer
+        self.sampler, self.store, self.tokenizer, self.validator = sampler, store, tokenizer, validator
+        self.length, self.state, self.checkpoints = length, state, checkpoints
+        self.logs, self.display, self.autocast = logs, display, autocast
+        self.device = next(model.parameters()).device
+        self.average = MovingAverage(shadow, recipe.ema) if recipe.ema else None
+        self.warmup = warmup_steps(recipe, length.total_steps)
+        self.validation = Interval(recipe.validate_every, VALIDATIONS)
+        self.saving = Interval(recipe.save_every, SAVES)
+        self.log_every = recipe.log_every or LOG_EVERY[self.device.type]
+        self.stop_requested = False
+        self._clock = time.perf_counter() - state.seconds
+
+    def run(self) -> bool:
+        """Train to the end; False if the person stopped it. Either way the last step is saved."""
+        self.model.train()
+        window = self._new_window()
+        with on_interrupt(self._request_stop):
+            while self.length.progress(self.state) < 1.0 and not self.stop_requested and not self._is_stale():
+                before = self.length.progress(self.state)
+                norm, rate = self.update(window)
+                self._tick()
+                after = self.length.progress(self.state)
+                if self.state.step % self.log_every == 0 or after >= 1.0:
+                    self._log(window, norm, rate)
+                    window = self._new_window()
+                begun = time.perf_counter()
+                if self.validation.due(self.state.step, before, after) and after < 1.0:
+                    self.validate()
+                if self.saving.due(self.state.step, before, after) or after >= 1.0:
+                    self.save()
+                window.paused += time.perf_counter() - begun
+        if self.stop_requested:
+            self.save()
+        return not self.stop_requested
+
+    def update(self, window: Window) -> tuple[Tensor, float]:
+        """One optimizer step; returns the gradient's norm before clipping and the learning rate."""
+        recipe, state = self.recipe, self.state
+        state.step += 1
+        progress = self.length.progress(state)
+        timed = self.length.total_steps is None
+        rate = learning_rate(recipe, self.model.config.d_model, state.step, self.warmup, progress, timed)
+        set_learning_rate(self.optimizer, rate)
+        indices = next(self.sampler)
+        parts = split_indices(indices, self.store.tgt_lengths[indices], recipe.accumulate)
+        # The loss is a sum; the one division is by the tokens of the whole update, however it is cut into parts.
+        count = int(self.store.tgt_lengths[indices].sum()) + len(indices)
+        for part in parts:
+            loss, nll = self._backward(self._batch(part), count)
+            window.total += loss
+            window.nll += nll
+        window.tokens += count
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip or math.inf)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.average is not None:
+            self.average.update(self.model, state.step)
+        return norm, rate
+
+    def _batch(self, indices: Any) -> Batch:
+        batch = make_batch(*self.store.gather(indices), self.tokenizer.bos_id, self.tokenizer.eos_id)
+        return batch.to(self.device, non_blocking=True)
+
+    def _backward(self, batch: Batch, count: int) -> tuple[Tensor, Tensor]:
+        try:
+            with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
+                hidden = self.model.hidden(batch.src, batch.src_layout, batch.tgt_in, batch.tgt_layout)
+                loss = linear_cross_entropy(hidden, self.model.output_weight, batch.labels, self.recipe.label_smoothing)
+            torch.autograd.backward(loss.total / count)
+        except torch.OutOfMemoryError as error:
+            raise RegardError(
+                f"out of memory at step {self.state.step} with {batch.num_pairs} pairs, {batch.src_layout.num_tokens} source "
+                f"and {batch.num_tokens} target tokens; set train.accumulate to {2 * self.recipe.accumulate} and resume"
+            ) from error
+        return loss.total.detach(), loss.nll
+
+    def validate(self) -> None:
+        """Measure the model (or its moving average) and remember whether it is the best so far."""
+        begun = time.perf_counter()
+        record = self.measure()
+        monitored = record["loss"] if self.recipe.monitor == "loss" or "bleu" not in record else -record["bleu"]
+        is_best = self.state.best is None or monitored < self.state.best
+        if is_best:
+            self.state.best, self.state.best_step, self.state.stale = monitored, self.state.step, 0
+            self.state.best_loss = record["loss"]
+        else:
+            self.state.stale += 1
+        self._tick()
+        self._write({"kind": "valid", **self._place(), **record, "best": is_best}, self.display.valid)
+        if is_best:
+            self.save()
+        self.state.validation_seconds = time.perf_counter() - begun
+        self._tick()
+
+    def measure(self) -> dict[str, Any]:
+        if self.average is None:
+            self.shadow.load_state_dict(self.model.state_dict())
+        return self.validator.measure(self.shadow, self.device, self.autocast)
+
+    def save(self) -> None:
+        self._tick()
+        state = {"run": asdict(self.state), "sampler": self.sampler.state()}
+        average = self.shadow if self.average is not None else None
+        save_checkpoint(self.checkpoints, self.state.step, self.model, self.optimizer, average, state)
+        best = self.checkpoints / f"step-{self.state.best_step:06d}"
+        prune(self.checkpoints, max(self.recipe.average, 2), [best])
+
+    def _log(self, window: Window, norm: Tensor, rate: float) -> None:
+        loss = float(window.total) / window.tokens  # waits for the device
+        seconds = time.perf_counter() - window.started - window.paused
+        self._tick()
+        record = {
+            "kind": "train",
+            **self._place(),
+            "loss": loss,
+            "nll": float(window.nll) / window.tokens,
+            "lr": rate,
+            "grad_norm": float(norm),
+            "tokens_per_second": window.tokens / seconds,
+        }
+        if not math.isfinite(loss):
+            raise RegardError(
+                f"the loss at step {self.state.step} is {loss}: the run has diverged; the newest checkpoint is from before. "
+                f"Lower train.lr, lengthen train.warmup or set train.clip"
+            )
+        shown = {"progress": self.length.progress(self.state), "remaining": self.length.remaining(self.state)}
+        self._write(record, lambda written: self.display.train({**written, **shown}))
+
+    def _write(self, record: dict[str, Any], show: Callable[[dict[str, Any]], None]) -> None:
+        for log in self.logs:
+            log.write(record)
+        show(record)
+
+    def _place(self) -> dict[str, Any]:
+        return {
+            "step": self.state.step,
+            "epoch": round(self.sampler.progress, 4),
+            "elapsed": round(self.state.seconds, 2),
+        }
+
+    def _new_window(self) -> Window:
+        zero = torch.zeros((), device=self.device)
+        return Window(zero, zero.clone())
+
+    def _is_stale(self) -> bool:
+        return bool(self.recipe.patience) and self.state.stale >= self.recipe.patience
+
+    def _tick(self) -> None:
+        self.state.seconds = time.perf_counter() - self._clock
+
+    def _request_stop(self) -> None:
+        self.stop_requested = True
+
+
+@contextmanager
+def on_interrupt(callback: Callable[[], None]) -> Iterator[None]:
+    """Within the block, the first Ctrl-C (or SIGTERM) calls back; a second Ctrl-C ends the program at once."""
+
+    def handle(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        callback()
+
+    try:
+        previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: there are no signals to catch
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,83 @@
+"""Optimizers, learning-rate schedules and the moving average of the weights."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.recipe import TrainRecipe
+
+WARMUP = 4_000  # the paper's; shorter runs warm up for a tenth of their length
+WARMUP_SHARE = 0.1
+
+
+def make_optimizer(model: nn.Module, recipe: TrainRecipe) -> torch.optim.Optimizer:
+    """Adam as in the paper, or AdamW, which decays matrices and leaves biases and norms alone."""
+    options: dict[str, Any] = {"lr": 0.0, "betas": (recipe.beta1, recipe.beta2), "eps": recipe.eps}
+    # On MPS torch has no fused Adam.
+    fused = next(model.parameters()).device.type in ("cpu", "cuda")
+    if recipe.optimizer == "adam":
+        return torch.optim.Adam(model.parameters(), weight_decay=recipe.weight_decay, fused=fused, **options)
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    vectors = [p for p in model.parameters() if p.ndim <= 1]
+    groups = [{"params": matrices, "weight_decay": recipe.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, fused=fused, **options)
+
+
+def warmup_steps(recipe: TrainRecipe, total_steps: int | None) -> int:
+    """The warm-up asked for, else the smaller of 4,000 steps and a tenth of the run."""
+    if recipe.warmup:
+        return recipe.warmup
+    return WARMUP if total_steps is None else max(1, min(WARMUP, round(total_steps * WARMUP_SHARE)))
+
+
+def paper_rate(step: int, d_model: int, warmup: int) -> float:
+    """lrate = d_model^-0.5 * min(step^-0.5, step * warmup^-1.5), steps counted from 1.
+
+    >>> round(paper_rate(4000, 512, 4000), 6)
+    0.000699
+    """
+    return float(d_model**-0.5 * min(step**-0.5, step * warmup**-1.5))
+
+
+def learning_rate(recipe: TrainRecipe, d_model: int, step: int, warmup: int, progress: float, timed: bool) -> float:
+    """The rate for update number `step` (from 1) of a run of which `progress` (0 to 1) is over.
+
+    `timed`: the run has a time budget, so its number of steps is not known; it warms up for a tenth of the budget, or for
+    `warmup` steps if those are over sooner.
+    """
+    rise = step / warmup
+    if timed and not recipe.warmup:
+        rise = max(rise, progress / WARMUP_SHARE)
+    peak = recipe.lr or paper_rate(warmup, d_model, warmup)
+    if recipe.schedule == "paper":
+        if recipe.lr:
+            return float(recipe.lr * min(rise, max(1.0, step / warmup) ** -0.5))
+        return paper_rate(step, d_model, warmup)
+    if rise < 1.0:
+        return peak * rise
+    left = max(0.0, 1.0 - progress)
+    # The decay starts where the warm-up ends; over the warm-up's share of the run the difference is not worth a parameter.
+    shape = left if recipe.schedule == "linear" else 0.5 * (1.0 - math.cos(math.pi * left))
+    return float(peak * shape)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+class MovingAverage:
+    """An exponential moving average of the weights, kept in a second model; it starts short and lengthens to `decay`."""
+
+    def __init__(self, average: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.parameters: list[Tensor] = list(average.parameters())
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, step: int) -> None:
+        decay = min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(self.parameters, list(model.parameters()), 1.0 - decay)

@@ -1,0 +1,545 @@
+"""The report of a run as one HTML page that needs nothing else: curves, validations, translations over time, settings.
+
+It is drawn from the records of metrics.jsonl alone, so it can be written at any moment of a run and again later.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from html import escape
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from regard.files import write_atomic
+from regard.progress import clock
+
+Record = Mapping[str, Any]
+Point = tuple[float, float]
+
+# Charts are drawn in these units and scaled to the page; the text stays readable at half a desktop and a whole phone.
+_WIDTH, _HEIGHT = 440, 236
+_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 10, 34
+_CURVE_POINTS = 100
+_HOVER_COLUMNS = 64
+_SHOWN_TRANSLATIONS = 6
+
+
+def write_report(run: Path, recipe: Mapping[str, Any], records: Sequence[Record], facts: Mapping[str, str]) -> Path:
+    """Write `report.html` into the run folder; a fact of several lines gets a section of its own."""
+    path = run / "report.html"
+    write_atomic(path, render_report(run.resolve().name, recipe, records, facts))
+    return path
+
+
+def render_report(name: str, recipe: Mapping[str, Any], records: Sequence[Record], facts: Mapping[str, str]) -> str:
+    """The page as text; everything that comes from outside is escaped."""
+    train = [record for record in records if record["kind"] == "train"]
+    valid = [record for record in records if record["kind"] == "valid"]
+    test = [record for record in records if record["kind"] == "test"]
+    notes = [record for record in records if record["kind"] == "note"]
+    data = recipe.get("data", {})
+    pair = f"{data['source']} → {data['target']}" if "source" in data and "target" in data else name
+    written = datetime.now().strftime("%Y-%m-%d %H:%M")
+    body = [
+        f'<header><p class="over">Training report</p><h1>{_text(pair)}</h1><p>{_text(name)} · {written}</p></header>',
+        _tiles(train, valid, test),
+        _curves(train, valid),
+        _tests(test),
+        _samples(valid),
+        _validations(valid),
+        _long_facts(facts),
+        _section("About", _pairs({key: value for key, value in facts.items() if "\n" not in value})),
+        _settings(recipe),
+        _section("Notes", "".join(f"<p>{_text(note['text'])}</p>" for note in notes)),
+    ]
+    return _PAGE.format(title=_text(f"{pair} · {name}"), style=_STYLE, body="\n".join(part for part in body if part))
+
+
+# ---------------------------------------------------------------------------------------------------- sections
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section><h2>{_text(title)}</h2>{content}</section>" if content else ""
+
+
+def _tiles(train: Sequence[Record], valid: Sequence[Record], test: Sequence[Record]) -> str:
+    tiles: list[tuple[str, str, str]] = []
+    for record in test[:2]:
+        metric = record["scores"]["metrics"].get("bleu")
+        if metric:
+            interval = f"± {metric['confidence']:.1f}, " if metric.get("confidence") is not None else ""
+            tiles.append(("Test BLEU", f"{metric['score']:.1f}", f"{interval}{record['name']}"))
+    best = best_validation(valid)
+    if best:
+        at = f"best, at step {best['step']:,}"
+        for title, key in (("Validation BLEU", "bleu"), ("Validation chrF", "chrf")):
+            if best.get(key) is not None:
+                tiles.append((title, f"{best[key]:.1f}", at))
+        if best.get("loss") is not None:
+            perplexity = best.get("perplexity")
+            under = f"perplexity {perplexity:,.1f}" if perplexity is not None else at
+            tiles.append(("Validation loss", f"{best['loss']:.3f}", under))
+    if timed := [record for record in (*train, *valid) if record.get("elapsed") is not None]:
+        last = max(timed, key=lambda record: float(record["elapsed"]))
+        epochs = f"{last['epoch']:.1f} epochs" if last.get("epoch") is not None else ""
+        tiles.append(("Time", _duration(last["elapsed"]), f"{last['step']:,} steps, {epochs}".strip(", ")))
+    if speeds := [value for _, value in _points(train, "tokens_per_second")]:
+        tiles.append(("Tokens per second", f"{statistics.median(speeds):,.0f}", "median"))
+    if not tiles:
+        return '<p class="card">Nothing has been measured yet.</p>'
+    cards = (f"<div><p>{_text(a)}</p><strong>{_text(b)}</strong><p>{_text(c)}</p></div>" for a, b, c in tiles)
+    return f'<div class="tiles">{"".join(cards)}</div>'
+
+
+def best_validation(valid: Sequence[Record]) -> Record | None:
+    """The newest validation that was the best when it was made; without such a mark, the last."""
+    marked = [record for record in valid if record.get("best")]
+    return marked[-1] if marked else valid[-1] if valid else None
+
+
+def _curves(train: Sequence[Record], valid: Sequence[Record]) -> str:
+    best = best_validation(valid)
+    ring = best["step"] if best else None
+    speeds = Series("tokens per second", _points(train, "tokens_per_second"), "one")
+    charts = [
+        chart(
+            "Loss per token",
+            [
+                Series("training", _points(train, "nll"), "one"),
+                Series("validation", _points(valid, "loss"), "two", dots=True),
+                Series("smoothed labels", _points(train, "loss"), "faint"),
+            ],
+            lambda value: f"{value:.3f}",
+            ring=ring,
+        ),
+        chart(
+            "Validation scores",
+            [
+                Series("BLEU", _points(valid, "bleu"), "one", dots=True),
+                Series("chrF", _points(valid, "chrf"), "two", dots=True),
+            ],
+            lambda value: f"{value:.1f}",
+            from_zero=True,
+            ring=ring,
+        ),
+        chart(
+            "Learning rate",
+            [Series("learning rate", _points(train, "lr"), "one")],
+            lambda value: f"{value:.2e}" if value else "0",
+            from_zero=True,
+        ),
+        chart("Tokens per second", [speeds], lambda value: f"{value:,.0f}", from_zero=True),
+    ]
+    lost = [record["step"] for record in train if record.get("loss") is None or not math.isfinite(record["loss"])]
+    warning = f'<p class="warning">The loss was not a number from step {lost[0]:,} on.</p>' if lost else ""
+    drawn = "".join(charts)
+    return _section("Curves", f'{warning}<div class="charts">{drawn}</div>' if drawn else warning)
+
+
+def _tests(test: Sequence[Record]) -> str:
+    rows = []
+    for record in test:
+        for metric in record["scores"]["metrics"].values():
+            confidence = f"± {metric['confidence']:.2f}" if metric.get("confidence") is not None else ""
+            # The signature may be broken after each bar, and is to be copied without a gap.
+            signature = _text(metric["signature"]).replace("|", "|<wbr>")
+            rows.append(
+                f'<tr class="joined"><td>{_text(record["name"])}</td><td>{_text(metric["name"])}</td>'
+                f'<td class="number"><strong>{metric["score"]:.2f}</strong></td><td class="number">{confidence}</td>'
+                f'<td class="number">{record["scores"]["sentences"]:,}</td></tr>'
+                f'<tr><td colspan="5"><code>{signature}</code></td></tr>'
+            )
+        rows += [f'<tr><td colspan="5">{_text(note)}</td></tr>' for note in record["scores"].get("notes", ())]
+    heads = ("Set", "Metric", "#Score", "#95%", "#Sentences")
+    return _section("Test scores", _table(heads, rows)) if rows else ""
+
+
+def _validations(valid: Sequence[Record]) -> str:
+    best = best_validation(valid)
+    columns: list[tuple[str, Callable[[Record], str | None]]] = [
+        ("#Step", lambda r: f"{'★ ' if r is best else ''}{r['step']:,}"),
+        ("#Epoch", lambda r: _number(r.get("epoch"), ".2f")),
+        ("#Loss", lambda r: _number(r.get("loss"), ".3f")),
+        ("#Perplexity", lambda r: _number(r.get("perplexity"), ",.2f")),
+        ("#BLEU", lambda r: _number(r.get("bleu"), ".1f")),
+        ("#chrF", lambda r: _number(r.get("chrf"), ".1f")),
+        ("#Time", lambda r: clock(r["elapsed"]) if r.get("elapsed") is not None else None),
+    ]
+    rows = []
+    for record in valid:
+        cells = "".join(f'<td class="number">{cell(record) or "-"}</td>' for _, cell in columns)
+        rows.append(f"<tr{' class=best' if record is best else ''}>{cells}</tr>")
+    return _section("Validations", _table([head for head, _ in columns], rows)) if rows else ""
+
+
+def _samples(valid: Sequence[Record]) -> str:
+    """Each sample sentence with its translations, a row for each time that the translation changed."""
+    sentences: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for record in valid:
+        for sample in record.get("samples") or ():
+            history = sentences.setdefault((sample["source"], sample["reference"]), [])
+            if not history or history[-1][1] != sample["translation"]:
+                history.append((f"step {record['step']:,}", sample["translation"]))
+    cards = []
+    for (source, reference), history in sentences.items():
+        rows = [_row("source", _text(source)), _row("reference", _text(reference), "reference")]
+        rows += [_row(when, _marked(text, reference)) for when, text in _thinned(history, _SHOWN_TRANSLATIONS)]
+        more = ""
+        if len(history) > _SHOWN_TRANSLATIONS:
+            every = "".join(_row(when, _marked(text, reference)) for when, text in history)
+            more = f"<details><summary>All {len(history)} translations</summary><dl>{every}</dl></details>"
+        cards.append(f'<div class="card sample"><dl>{"".join(rows)}</dl>{more}</div>')
+    if not cards:
+        return ""
+    legend = "<p>A row for each change. <mark>Marked</mark> stretches stand so in the reference.</p>"
+    return _section("Translations over time", legend + "".join(cards))
+
+
+def _row(name: str, content: str, kind: str = "") -> str:
+    return f'<div class="{kind}"><dt>{_text(name)}</dt><dd dir="auto">{content or "<i>(empty)</i>"}</dd></div>'
+
+
+def _marked(translation: str, reference: str) -> str:
+    """The translation with the words marked that it shares with the reference; Chinese and Japanese by character."""
+    word = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+|[^\w\s]")
+    words, wanted = list(word.finditer(translation)), word.findall(reference)
+    matcher = difflib.SequenceMatcher(None, [match[0] for match in words], wanted, autojunk=False)
+    pieces, end = [], 0
+    for block in matcher.get_matching_blocks():
+        if block.size:
+            start = words[block.a].start()
+            pieces.append(_text(translation[end:start]))
+            end = words[block.a + block.size - 1].end()
+            pieces.append(f"<mark>{_text(translation[start:end])}</mark>")
+    return "".join(pieces) + _text(translation[end:])
+
+
+def _long_facts(facts: Mapping[str, str]) -> str:
+    sections = []
+    for key, value in facts.items():
+        lines = value.strip().splitlines()
+        if "\n" not in value:
+            continue
+        if all(": " in line for line in lines):
+            content = _pairs(dict(line.strip().split(": ", 1) for line in lines))
+        else:
+            content = f'<pre class="card">{_text(value.strip())}</pre>'
+        sections.append(_section(key[:1].upper() + key[1:], content))
+    return "".join(sections)
+
+
+def _settings(recipe: Mapping[str, Any]) -> str:
+    loose = {key: value for key, value in recipe.items() if not isinstance(value, Mapping)}
+    groups = {"recipe": loose, **{key: value for key, value in recipe.items() if isinstance(value, Mapping)}}
+    cards = [f"<div><h3>[{_text(key)}]</h3>{_pairs(values)}</div>" for key, values in groups.items() if values]
+    return _section("Settings", f'<div class="settings">{"".join(cards)}</div>' if cards else "")
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    rows = "".join(f"<div><dt>{_text(key)}</dt><dd>{_text(_value(value))}</dd></div>" for key, value in values.items())
+    return f'<dl class="pairs card">{rows}</dl>' if rows else ""
+
+
+def _table(heads: Iterable[str], rows: Iterable[str]) -> str:
+    """A table; a heading that begins with # stands over numbers."""
+    cells = "".join(
+        f'<th class="{"number" if head[:1] == "#" else ""}">{_text(head.lstrip("#"))}</th>' for head in heads
+    )
+    return f'<div class="table card"><table><thead><tr>{cells}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+
+
+# ------------------------------------------------------------------------------------------------------ curves
+
+
+@dataclass(frozen=True)
+class Series:
+    """A curve: what it shows, where it runs, and its style (one, two or faint)."""
+
+    name: str
+    points: list[Point]
+    style: str
+    dots: bool = False
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The way from measured values to places in the picture."""
+
+    x_max: float
+    y_min: float
+    y_max: float
+
+    def x(self, value: float) -> float:
+        return _LEFT + value / self.x_max * (_WIDTH - _LEFT - _RIGHT)
+
+    def y(self, value: float) -> float:
+        share = (value - self.y_min) / (self.y_max - self.y_min)
+        return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
+
+
+def chart(
+    title: str,
+    series: Sequence[Series],
+    form: Callable[[float], str],
+    *,
+    from_zero: bool = False,
+    ring: float | None = None,
+) -> str:
+    """Curves over the steps as a figure with an SVG picture; pointing at it shows the values of that place."""
+    series = [curve for curve in series if curve.points]
+    if not series:
+        return ""
+    shown = [Series(curve.name, averaged(curve.points), curve.style, curve.dots) for curve in series]
+    values = [y for curve in shown for _, y in curve.points]
+    y_ticks = ticks(0.0 if from_zero else min(values), max(values))
+    x_max = max(x for curve in shown for x, _ in curve.points) or 1.0
+    scale = Scale(x_max, y_ticks[0], y_ticks[-1])
+    legend = "".join(
+        f'<span><i class="{curve.style}"></i>{_text(curve.name)} <b>{_text(form(curve.points[-1][1]))}</b></span>'
+        for curve in series
+    )
+    if len(series) == 1:  # the title has named it
+        legend = f"<span>last <b>{_text(form(series[0].points[-1][1]))}</b></span>"
+    parts = [_axes(scale, y_ticks, [tick for tick in ticks(0.0, x_max) if tick <= x_max])]
+    parts += [_curve(curve, scale, ring) for curve in reversed(shown)]  # the first lies on top
+    parts.append(_hover(shown, scale, form))
+    picture = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{_text(title)}">{"".join(parts)}</svg>'
+    return f'<figure class="card"><h3>{_text(title)}</h3><p class="legend">{legend}</p>{picture}</figure>'
+
+
+def ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Round numbers (steps of 1, 2 or 5) from below `low` to above `high`."""
+    if high <= low:
+        low, high = low - (abs(low) * 0.1 or 0.5), high + (abs(high) * 0.1 or 0.5)
+    raw = (high - low) / about
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = power * min((1, 2, 5, 10), key=lambda factor: abs(factor * power - raw))
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [index * step for index in range(first, last + 1)]
+
+
+def averaged(points: Sequence[Point], most: int = _CURVE_POINTS) -> list[Point]:
+    """At most `most` points, each the mean of its stretch: a long run must not make a page of megabytes."""
+    if len(points) <= most:
+        return list(points)
+    edges = [round(i * len(points) / most) for i in range(most + 1)]
+    stretches = [points[a:b] for a, b in pairwise(edges)]
+    means = [(statistics.fmean(x for x, _ in part), statistics.fmean(y for _, y in part)) for part in stretches]
+    return [*means[:-1], (points[-1][0], means[-1][1])]
+
+
+def _axes(scale: Scale, y_ticks: Sequence[float], x_ticks: Sequence[float]) -> str:
+    parts = []
+    for tick in y_ticks:
+        y = scale.y(tick)
+        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text class="y" x="{_LEFT - 7}" y="{y + 4:.1f}">{_compact(tick)}</text>')
+    base = _HEIGHT - _BOTTOM
+    for tick in x_ticks:
+        x = scale.x(tick)
+        parts.append(f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{base}" y2="{base + 4}"/>')
+        parts.append(f'<text class="x" x="{x:.1f}" y="{base + 17}">{_compact(tick)}</text>')
+    parts.append(f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{base}" y2="{base}"/>')
+    parts.append(f'<text class="x" x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{_HEIGHT - 3}">step</text>')
+    return "".join(parts)
+
+
+def _curve(curve: Series, scale: Scale, ring: float | None) -> str:
+    places = [(x, scale.x(x), scale.y(y)) for x, y in curve.points]
+    path = " ".join(f"{x:.1f},{y:.1f}" for _, x, y in places)
+    parts = [f'<polyline class="{curve.style}" points="{path}"/>']
+    if (curve.dots and len(places) <= 40) or len(places) == 1:
+        parts += [f'<circle class="{curve.style}" cx="{x:.1f}" cy="{y:.1f}" r="2.6"/>' for _, x, y in places]
+    if curve.dots:
+        chosen = [(x, y) for step, x, y in places if step == ring]
+        parts += [f'<circle class="ring {curve.style}" cx="{x:.1f}" cy="{y:.1f}" r="5.5"/>' for x, y in chosen]
+    return "".join(parts)
+
+
+def _hover(series: Sequence[Series], scale: Scale, form: Callable[[float], str]) -> str:
+    """Upright strips that show, while pointed at, a line, the points and their values; no script is needed."""
+    columns: dict[int, dict[str, Point]] = {}
+    width = _WIDTH - _LEFT - _RIGHT
+    for curve in series:
+        for x, y in curve.points:
+            column = min(_HOVER_COLUMNS - 1, int((scale.x(x) - _LEFT) / width * _HOVER_COLUMNS))
+            columns.setdefault(column, {})[curve.name] = (x, y)
+    styles = {curve.name: curve.style for curve in series}
+    order = sorted(columns)
+    places = [scale.x(max(x for x, _ in columns[column].values())) for column in order]
+    edges = [_LEFT, *((a + b) / 2 for a, b in pairwise(places)), _WIDTH - _RIGHT]
+    groups = []
+    for index, column in enumerate(order):
+        found, place = columns[column], places[index]
+        strip = f'<rect class="strip" x="{edges[index]:.1f}" width="{max(0.0, edges[index + 1] - edges[index]):.1f}" '
+        strip += f'y="{_TOP}" height="{_HEIGHT - _TOP - _BOTTOM}"/>'
+        rule = f'<line x1="{place:.1f}" x2="{place:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>'
+        dots = "".join(
+            f'<circle class="{styles[name]}" cx="{scale.x(x):.1f}" cy="{scale.y(y):.1f}" r="3.5"/>'
+            for name, (x, y) in found.items()
+        )
+        lines = [f"step {max(x for x, _ in found.values()):,.0f}", *(f"{n} {form(y)}" for n, (_, y) in found.items())]
+        groups.append(f'<g class="hover">{strip}<g>{rule}{dots}{_label(lines, place)}</g></g>')
+    return "".join(groups)
+
+
+def _label(lines: Sequence[str], place: float) -> str:
+    width = 6.2 * max(map(len, lines)) + 14
+    x = place + 8 if place + 8 + width < _WIDTH else place - 8 - width
+    box = f'<rect class="box" x="{x:.1f}" y="{_TOP}" width="{width:.1f}" height="{len(lines) * 15 + 8}" rx="4"/>'
+    texts = (f'<text x="{x + 7:.1f}" y="{_TOP + 15 + 15 * i}">{_text(line)}</text>' for i, line in enumerate(lines))
+    return box + "".join(texts)
+
+
+# ------------------------------------------------------------------------------------------------- small parts
+
+
+def _points(records: Iterable[Record], key: str) -> list[Point]:
+    """The numbers under a key over the steps, without those that are missing or no numbers."""
+    found = ((record["step"], record.get(key)) for record in records)
+    return [(float(step), float(value)) for step, value in found if value is not None and math.isfinite(value)]
+
+
+def _thinned(items: Sequence[tuple[str, str]], most: int) -> list[tuple[str, str]]:
+    """The first, the last and evenly chosen ones between."""
+    if len(items) <= most:
+        return list(items)
+    return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
+
+
+def _text(value: Any) -> str:
+    # A lone surrogate cannot be written as UTF-8.
+    return escape(str(value).encode("utf-8", "replace").decode("utf-8"))
+
+
+def _value(value: Any) -> str:
+    """A setting as TOML would write it, but for quotes around a lone string."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None:
+        return "-"
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_value(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return ", ".join(_value(item) for item in value) or "none"
+    return f"{value:,}" if isinstance(value, int) and abs(value) >= 10_000 else str(value)
+
+
+def _number(value: float | None, form: str) -> str | None:
+    return None if value is None or not math.isfinite(value) else format(value, form)
+
+
+def _duration(seconds: float) -> str:
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minute:02} min"
+    if minute >= 10:
+        return f"{minute} min"
+    return f"{minute} min {second:02} s" if minute else f"{second} s"
+
+
+def _compact(value: float) -> str:
+    """A number on an axis: 0, 0.25, 12k, 1.5M, 3e-4."""
+    if value == 0:
+        return "0"
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= limit:
+            return f"{value / limit:.4g}{unit}"
+    if abs(value) < 0.01:
+        mantissa, exponent = f"{value:.1e}".split("e")
+        return f"{float(mantissa):g}e{int(exponent)}"
+    return f"{value:.4g}"
+
+
+_STYLE = """
+:root { color-scheme: light dark; --page: #f6f6f3; --card: #ffffff; --ink: #1f2328; --soft: #636a73; --line: #e3e3de;
+  --one: #2f6fd0; --two: #d1701a; --faint: #b9c3d3; --mark: #dcefdc; --good: #267a45; --bad: #b3372f; }
+@media (prefers-color-scheme: dark) { :root { --page: #15171a; --card: #1d2024; --ink: #e4e6e8; --soft: #98a0a9;
+  --line: #30353b; --one: #78a9f5; --two: #f0a057; --faint: #4a5464; --mark: #23472f;
+  --good: #74c893; --bad: #f08a80; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--ink); line-height: 1.5;
+  font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; font-size: 15px; }
+main { max-width: 1120px; margin: 0 auto; padding: 32px 20px 48px; }
+p, h1, h2, h3, dl, dd, figure, pre { margin: 0; }
+header p, section > p { color: var(--soft); }
+.over { font-size: 12px; letter-spacing: .08em; text-transform: uppercase; }
+h1 { font-size: 30px; line-height: 1.25; font-weight: 650; overflow-wrap: anywhere; }
+h2 { font-size: 18px; font-weight: 650; margin: 36px 0 10px; }
+h3 { font-size: 14px; font-weight: 600; }
+section > p { margin-bottom: 10px; }
+.card, .tiles > div { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin-top: 22px; }
+.tiles p { font-size: 13px; color: var(--soft); overflow-wrap: anywhere; }
+.tiles strong { display: block; font-size: 24px; font-weight: 650; line-height: 1.35; white-space: nowrap;
+  font-variant-numeric: tabular-nums; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(420px, 100%), 1fr)); gap: 12px; }
+.legend { display: flex; flex-wrap: wrap; gap: 0 16px; min-height: 22px; font-size: 13px; color: var(--soft); }
+.legend i { display: inline-block; width: 14px; height: 3px; border-radius: 2px; margin-right: 6px;
+  vertical-align: 4px; }
+.legend b { font-weight: 600; color: var(--ink); font-variant-numeric: tabular-nums; }
+i.one { background: var(--one); } i.two { background: var(--two); } i.faint { background: var(--faint); }
+svg { display: block; width: 100%; height: auto; margin-top: 8px; font-size: 12px; }
+svg text { fill: var(--soft); } text.x { text-anchor: middle; } text.y { text-anchor: end; }
+.grid { stroke: var(--line); } .axis { stroke: var(--soft); }
+polyline { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; }
+polyline.one { stroke: var(--one); } polyline.two { stroke: var(--two); } polyline.faint { stroke: var(--faint); }
+circle.one { fill: var(--one); } circle.two { fill: var(--two); } circle.faint { fill: var(--faint); }
+circle.ring { fill: none; stroke-width: 1.6; } .ring.one { stroke: var(--one); } .ring.two { stroke: var(--two); }
+.strip { fill: transparent; } .hover > g { display: none; pointer-events: none; } .hover:hover > g { display: inline; }
+.hover line { stroke: var(--soft); stroke-dasharray: 3 3; } .hover text { fill: var(--ink); }
+.box { fill: var(--card); stroke: var(--line); opacity: .95; }
+.table { overflow-x: auto; padding: 4px 8px; max-height: 520px; overflow-y: auto; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: 7px 8px; border-bottom: 1px solid var(--line); vertical-align: top; }
+tbody tr:last-child td, .joined td { border-bottom: 0; } .joined td { padding-bottom: 0; }
+th { font-size: 13px; font-weight: 500; color: var(--soft); position: sticky; top: -4px; background: var(--card); }
+.number { text-align: right; white-space: nowrap; }
+tr.best td { font-weight: 650; } tr.best td:first-child { color: var(--good); }
+code, pre { font-family: ui-monospace, "SF Mono", Menlo, Consolas, monospace; font-size: 12.5px; }
+td code { color: var(--soft); overflow-wrap: anywhere; } pre { overflow-x: auto; white-space: pre-wrap; }
+.sample { margin-bottom: 12px; }
+.sample dl > div { display: grid; grid-template-columns: 110px 1fr; gap: 12px; padding: 3px 0; }
+.sample dt { font-size: 13px; color: var(--soft); line-height: 22px; } .sample .reference dd { font-weight: 600; }
+.sample .reference { padding-bottom: 8px !important; border-bottom: 1px solid var(--line); margin-bottom: 6px; }
+dd { overflow-wrap: anywhere; }
+mark { background: var(--mark); color: inherit; border-radius: 3px; padding: 1px 2px; margin: 0 -2px; }
+details { margin-top: 8px; } summary { cursor: pointer; color: var(--soft); font-size: 13px; }
+.pairs > div { display: grid; grid-template-columns: minmax(110px, 200px) 1fr; gap: 12px; padding: 3px 0; }
+.pairs dt { color: var(--soft); overflow-wrap: anywhere; }
+.settings { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(320px, 100%), 1fr)); gap: 12px; }
+.settings h3 { margin-bottom: 6px; font-family: ui-monospace, "SF Mono", Menlo, Consolas, monospace; }
+.settings .pairs { font-size: 14px; } .settings .pairs > div { grid-template-columns: 40% 1fr; }
+.warning { color: var(--bad) !important; font-weight: 600; }
+@media (max-width: 560px) { main { padding: 20px 12px 32px; } h1 { font-size: 26px; }
+  .tiles { grid-template-columns: 1fr 1fr; gap: 8px; } .tiles strong { font-size: 22px; } .card { padding: 12px; }
+  .sample dl > div { grid-template-columns: 1fr; gap: 0; } table { font-size: 13px; }
+  .pairs > div { grid-template-columns: 38% 1fr; } th, td { padding: 6px 4px; }
+  .table { padding: 4px; } th { font-size: 12px; } }
+@media print { .card, .tiles > div { break-inside: avoid; } .table { max-height: none; } }
+"""
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+</body>
+</html>
+"""

@@ -1,0 +1,99 @@
+"""Validation during training: loss over the whole validation set, greedy translations of a part of it, BLEU and chrF of those."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from regard.data.batch import make_batch
+from regard.data.store import encode_pairs
+from regard.data.tokenizer import Tokenizer
+from regard.decode.options import SearchOptions
+from regard.decode.text import Translator
+from regard.decode.torch_engine import TorchEngine, forbidden_ids
+from regard.evaluate import score
+from regard.models.loss import linear_cross_entropy
+from regard.models.transformer import Transformer
+from regard.nn.attention import set_kernel
+from regard.nn.linear import set_row_tile
+
+BATCH_TOKENS = 4_000
+SAMPLES = 3
+MAX_EXTRA = 20  # an untrained model does not know when to stop; here nobody waits for it
+
+
+@dataclass
+class Validator:
+    """Measures a model on one set of pairs. The model is its own copy: translation changes how a model computes."""
+
+    pairs: Sequence[tuple[str, str]]
+    tokenizer: Tokenizer
+    target_language: str
+    max_length: int
+    sentences: int  # how many are translated
+
+    def __post_init__(self) -> None:
+        self._store = encode_pairs(self.pairs, self.tokenizer)
+
+    def measure(self, model: Transformer, device: torch.device, autocast: torch.dtype | None) -> dict[str, Any]:
+        """Loss, perplexity, BLEU, chrF and samples, as a record for the metrics."""
+        loss = self.loss(model, device, autocast)
+        record: dict[str, Any] = {"loss": loss, "perplexity": math.exp(min(loss, 50.0))}
+        if not self.sentences:
+            return record
+        shown = self.pairs[: self.sentences]
+        translations = self._translate(model, device, [source for source, _ in shown])
+        scores = score(
+            translations,
+            [reference for _, reference in shown],
+            target_language=self.target_language,
+            bootstrap=0,
+            metrics=("bleu", "chrf"),
+        )
+        record.update(bleu=scores.bleu, chrf=scores.chrf)
+        record["samples"] = [
+            {"source": source, "reference": reference, "translation": translation}
+            for number in self._sample_numbers(len(shown))
+            for (source, reference), translation in [(shown[number], translations[number])]
+        ]
+        return record
+
+    def _sample_numbers(self, count: int) -> list[int]:
+        """Sentences worth watching: of middling length, spread over the set."""
+        lengths = [len(source) for source, _ in self.pairs[:count]]
+        middle = sorted(range(count), key=lambda n: abs(lengths[n] - 60))[: max(SAMPLES, count // 4)]
+        return sorted(middle)[:: max(1, len(middle) // SAMPLES)][:SAMPLES]
+
+    @torch.no_grad()
+    def loss(self, model: Transformer, device: torch.device, autocast: torch.dtype | None) -> float:
+        """Negative log-likelihood a token, without label smoothing."""
+        model.eval()
+        set_kernel(model, "auto")
+        set_row_tile(model, 0)
+        order = np.argsort(self._store.tgt_lengths, kind="stable")
+        ends = np.cumsum(self._store.tgt_lengths[order] + 1)
+        total, count = 0.0, 0
+        for part in np.split(order, np.searchsorted(ends, np.arange(BATCH_TOKENS, int(ends[-1]), BATCH_TOKENS))):
+            if not len(part):
+                continue
+            gathered = self._store.gather(part)
+            batch = make_batch(*gathered, self.tokenizer.bos_id, self.tokenizer.eos_id).to(device)
+            with torch.autocast(device.type, autocast, enabled=autocast is not None):
+                hidden = model.hidden(batch.src, batch.src_layout, batch.tgt_in, batch.tgt_layout)
+                loss = linear_cross_entropy(hidden, model.output_weight, batch.labels)
+            total += float(loss.nll)
+            count += loss.count
+        return total / count
+
+    def _translate(self, model: Transformer, device: torch.device, sources: Sequence[str]) -> list[str]:
+        tokenizer = self.tokenizer
+        engine = TorchEngine(
+            model, tokenizer.bos_id, tokenizer.eos_id, forbidden=forbidden_ids(tokenizer), device=device
+        )
+        translator = Translator(tokenizer, engine, SearchOptions(beam=1, max_extra=MAX_EXTRA), self.max_length)
+        return [result.text for result in translator.translate(sources)]

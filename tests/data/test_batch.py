@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.data.batch import batch_from_pairs, make_batch, split_indices
+from regard.data.store import encode_pairs
+from regard.data.tokenizer import Tokenizer
+
+BOS, EOS = 1, 2
+ids = st.lists(st.integers(4, 99), max_size=6)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(ids, ids), min_size=1, max_size=8))
+def test_a_batch_is_the_pairs_end_to_end_with_their_marks(pairs: list[tuple[list[int], list[int]]]) -> None:
+    batch = batch_from_pairs(pairs, BOS, EOS)
+    assert batch.src.tolist() == [i for src, _ in pairs for i in [*src, EOS]]
+    assert batch.tgt_in.tolist() == [i for _, tgt in pairs for i in [BOS, *tgt]]
+    assert batch.labels.tolist() == [i for _, tgt in pairs for i in [*tgt, EOS]]
+    assert batch.src_layout.lengths == tuple(len(src) + 1 for src, _ in pairs)
+    assert batch.tgt_layout.lengths == tuple(len(tgt) + 1 for _, tgt in pairs)
+    assert {batch.src.dtype, batch.tgt_in.dtype, batch.labels.dtype} == {torch.int64}
+    assert batch.num_pairs == len(pairs) and batch.num_tokens == len(batch.labels) == batch.tgt_layout.num_tokens
+
+
+def test_a_gathered_batch_equals_one_from_lists(tokenizer: Tokenizer, pairs: list[tuple[str, str]]) -> None:
+    chosen = [5, 0, 17, 5]
+    gathered = make_batch(*encode_pairs(pairs, tokenizer).gather(np.array(chosen)), BOS, EOS)
+    listed = batch_from_pairs(
+        [(tokenizer.encode(pairs[i][0]), tokenizer.encode(pairs[i][1])) for i in chosen], BOS, EOS
+    )
+    assert torch.equal(gathered.src, listed.src) and torch.equal(gathered.labels, listed.labels)
+
+
+def test_a_batch_moves_with_its_layouts() -> None:
+    moved = batch_from_pairs([([5], [6, 7])], BOS, EOS).to("meta")
+    devices = {
+        moved.src.device,
+        moved.tgt_in.device,
+        moved.labels.device,
+        moved.src_layout.device,
+        moved.tgt_layout.device,
+    }
+    assert {device.type for device in devices} == {"meta"}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 9))
+def test_parts_hold_every_pair_once_in_order_and_none_is_empty(lengths: list[int], parts: int) -> None:
+    indices = np.arange(len(lengths), dtype=np.int64) + 100
+    split = split_indices(indices, np.array(lengths, dtype=np.int32), parts)
+    assert len(split) == min(parts, len(lengths))
+    assert all(len(part) for part in split)
+    assert [i for part in split for i in part.tolist()] == indices.tolist()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(1, 20), min_size=60, max_size=200), st.integers(1, 6))
+def test_parts_have_about_equal_tokens(lengths: list[int], parts: int) -> None:
+    array = np.array(lengths)
+    split = split_indices(np.arange(len(lengths)), array, parts)
+    assert all(abs(int(array[part].sum()) - sum(lengths) / parts) <= 20 for part in split)
+
+
+def test_lengths_that_do_not_belong_to_the_indices_are_refused() -> None:
+    with pytest.raises(ValueError, match="one entry per index"):
+        split_indices(np.arange(3), np.arange(5), 2)

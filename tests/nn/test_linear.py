@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.nn.linear import Linear, linear, set_row_tile
+from tests.build import build, tiny_config
+
+TILE = 64
+
+
+def inputs(d_in: int, rows: int = 200, d_out: int = 48) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(d_in)
+    x = torch.randn(rows, d_in, generator=generator)
+    return x, torch.randn(d_out, d_in, generator=generator), torch.randn(d_out, generator=generator)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("d_in", [64, 96, 192, 256, 512, 1024, 2048])
+def test_a_row_does_not_depend_on_its_company(d_in: int, threads: int) -> None:
+    torch.set_num_threads(threads)
+    x, weight, bias = inputs(d_in)
+    together = linear(x, weight, bias, TILE)
+    for begin, rows in [(0, 1), (199, 1), (7, 2), (63, 3), (64, 5), (13, 17), (5, 63), (1, 64), (9, 65), (0, 131)]:
+        alone = linear(x[begin : begin + rows].clone(), weight, bias, TILE)
+        assert torch.equal(alone, together[begin : begin + rows]), (begin, rows)
+    shuffled = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))
+    assert torch.equal(linear(x[shuffled], weight, bias, TILE), together[shuffled])
+
+
+def test_without_tiles_a_row_does_depend_on_its_company() -> None:
+    """Else the tiles would be for nothing, and the test above could not fail."""
+    x, weight, bias = inputs(2048)
+    together = linear(x, weight, bias)
+    if all(torch.equal(linear(x[:rows], weight, bias), together[:rows]) for rows in range(1, 64)):
+        pytest.skip("this processor's matrix products need no tiles")
+
+
+@pytest.mark.parametrize("rows", [0, 1, 63, 64, 65, 200])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_tiles_compute_the_same_product(rows: int, with_bias: bool) -> None:
+    x, weight, bias = (tensor.double() for tensor in inputs(96))
+    expected = x[:rows] @ weight.T + (bias if with_bias else 0.0)
+    for tile in (0, 16, TILE):
+        result = linear(x[:rows], weight, bias if with_bias else None, tile)
+        torch.testing.assert_close(result, expected, atol=1e-12, rtol=0)
+
+
+def test_setting_the_tile_reaches_every_linear_layer_and_the_output_matrix() -> None:
+    model = build(tiny_config(tie_embeddings=False))
+    layers = [module for module in model.modules() if isinstance(module, Linear)]
+    # An encoder layer has 4 (qkv, out, inner, outer), a decoder layer 7 (q, kv and out of cross-attention too).
+    assert len(layers) == 2 * 4 + 2 * 7
+    assert all(module.row_tile == 0 for module in (*layers, model))
+    set_row_tile(model, 32)
+    assert all(module.row_tile == 32 for module in (*layers, model))
+    assert Linear(4, 4).row_tile == 0, "other models are left alone"
