@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from regard.bundle import Bundle, find_bundle, load_bundle
-from regard.decode.options import SearchOptions
+from regard.decode.options import Done, SearchOptions
 from regard.decode.text import Result, Translator
 
 
@@ -24,33 +24,39 @@ class Model:
 
         self.bundle = bundle
         self.options = SearchOptions(**dataclasses.asdict(bundle.decode))
-        engine = TorchEngine.from_bundle(bundle, device, batch)
-        self._translator = Translator(bundle.tokenizer, engine, self.options, bundle.max_length)
+        self.engine = TorchEngine.from_bundle(bundle, device, batch)
 
     def translate(
         self, text: str | Sequence[str], *, beam: int | None = None, alpha: float | None = None
     ) -> str | list[str]:
         """Translate one sentence or a list of them; options that are not given are the model's own."""
         lines = [text] if isinstance(text, str) else list(text)
-        texts = [result.text for result in self._translator.translate(lines, self.search_options(beam, alpha, 1))]
+        results = self._translator(self.search_options(beam, alpha, 1)).translate(lines)
+        texts = [result.text for result in results]
         return texts[0] if isinstance(text, str) else texts
 
     def nbest(
         self, text: Sequence[str], n: int, *, beam: int | None = None, alpha: float | None = None
     ) -> list[Result]:
         """The n best translations of every sentence, with their scores."""
-        return self._translator.translate(list(text), self.search_options(beam, alpha, n))
+        return self._translator(self.search_options(beam, alpha, n)).translate(list(text))
 
-    def stream(self, lines: Iterable[str], options: SearchOptions | None = None, chunk: int = 1024) -> Iterator[Result]:
+    def stream(
+        self,
+        lines: Iterable[str],
+        options: SearchOptions | None = None,
+        chunk: int = 1024,
+        done: Done | None = None,
+    ) -> Iterator[Result]:
         """Translate any number of lines in order, holding only `chunk` of them at a time."""
-        translator = self._translator
-        return Translator(
-            translator.tokenizer, translator.engine, options or self.options, translator.max_length
-        ).stream(lines, chunk)
+        return self._translator(options or self.options).stream(lines, chunk, done)
 
     def score(self, src: Sequence[str], tgt: Sequence[str]) -> list[float]:
         """The natural log-probability of each given translation, its end included."""
-        return [sum(tokens) for tokens in self._translator.score(src, tgt)]
+        return [sum(tokens) for tokens in self._translator(self.options).score(src, tgt)]
+
+    def _translator(self, options: SearchOptions) -> Translator:
+        return Translator(self.bundle.tokenizer, self.engine, options, self.bundle.max_length)
 
     def search_options(self, beam: int | None, alpha: float | None, nbest: int | None) -> SearchOptions:
         """The model's own options with these changes; the beam is at least as wide as `nbest`."""

@@ -231,9 +231,8 @@ def _translate_blocks(
             skip -= skipped
             number += skipped
             done(skipped)
-            for result in model.stream(block[skipped:], options, CHUNK):
+            for result in model.stream(block[skipped:], options, CHUNK, done):
                 number += 1
-                done(1)
                 if arguments.json:
                     document.append(_result_json(result))
                 elif arguments.nbest > 1:
@@ -333,11 +332,8 @@ def _translate_all(model: Model, sources: list[str], arguments: argparse.Namespa
     from regard.progress import progress
 
     options = model.search_options(arguments.beam, arguments.alpha, 1)
-    translations = []
     with progress("translating", len(sources)) as done:
-        for result in model.stream(sources, options, CHUNK):
-            translations.append(result.text)
-            done(1)
+        translations = [result.text for result in model.stream(sources, options, CHUNK, done)]
     if arguments.output:
         write_atomic(arguments.output, "".join(f"{line}\n" for line in translations))
     return translations

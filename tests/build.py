@@ -51,7 +51,7 @@ def tiny_config(**changes: Any) -> ModelConfig:
 
 
 def build(config: ModelConfig, seed: int = 0) -> Transformer:
-    """A model in which no two parameters are alike: biases and norms start at zero and one, which would hide a mix-up."""
+    """A model in which no two parameters are alike: biases and norms that are zero and one would hide a mix-up."""
     torch.manual_seed(seed)
     model = Transformer(config)
     with torch.no_grad():

@@ -72,8 +72,9 @@ class Job:
     def encode(self, chunk: Chunk) -> EncodedChunk:
         account = CleanAccount()
         lines = [line for line in chunk.lines if not self._is_dropped(line, chunk.name, account)]
-        src = self.tokenizer.encode_batch([line.src for line in lines], "source")
-        tgt = self.tokenizer.encode_batch([line.tgt for line in lines], "target")
+        # White space around a sentence is no part of it; translation does not show it to the model either.
+        src = self.tokenizer.encode_batch([line.src.strip() for line in lines], "source")
+        tgt = self.tokenizer.encode_batch([line.tgt.strip() for line in lines], "target")
         kept = []
         for i, line in enumerate(lines):
             fault = length_fault(len(src[i]), len(tgt[i]), self.clean)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,9 +38,14 @@ class Hypothesis:
     score: float  # log_prob under the length penalty: what the search ranks by
 
 
+Done = Callable[[int], None]  # told how many more sentences are finished
+
+
 class Engine(Protocol):
     """Turns source ids into hypotheses, best first, in the order of the input."""
 
-    def translate(self, ids: Sequence[Sequence[int]], options: SearchOptions) -> list[list[Hypothesis]]: ...
+    def translate(
+        self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None = None
+    ) -> list[list[Hypothesis]]: ...
 
     def score(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[float]]: ...

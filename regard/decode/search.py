@@ -115,7 +115,9 @@ def live_on(state: BeamState, best: Tensor, parents: Tensor, tokens: Tensor, end
 
 
 def is_done(state: BeamState, options: SearchOptions) -> Tensor:
-    """(S,) whether nothing alive can still enter the best `nbest` of the pool."""
+    """(S,) whether nothing alive can still enter the best `nbest` of the pool; greedy search ends with the first ending."""
+    if options.beam == 1:
+        return ~torch.isneginf(state.pool_scores[:, 0])
     bound = state.log_probs[:, 0] / length_penalty(state.limits + 1, options.alpha)
     return (state.pool_scores[:, options.nbest - 1] >= bound) | torch.isneginf(state.log_probs[:, 0])
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from regard.data.tokenizer import Tokenizer
-from regard.decode.options import Engine, SearchOptions
+from regard.decode.options import Done, Engine, SearchOptions
 
 # Places to cut, best first: after the end of a sentence, after a clause, between words, anywhere.
 _CUTS = [
@@ -84,12 +84,13 @@ class Translator:
     def __init__(self, tokenizer: Tokenizer, engine: Engine, options: SearchOptions, max_length: int) -> None:
         self.tokenizer, self.engine, self.options, self.max_length = tokenizer, engine, options, max_length
 
-    def translate(self, lines: Sequence[str], options: SearchOptions | None = None) -> list[Result]:
-        """A result for every line, in order."""
-        options = options or self.options
+    def translate(self, lines: Sequence[str], done: Done | None = None) -> list[Result]:
+        """A result for every line, in order; `done` hears of lines as they are finished, in whatever order that is."""
         cut = [cut_line(line.strip(), self.tokenizer, self.max_length) if line.strip() else [] for line in lines]
         texts = [part.text for parts in cut for part in parts]
-        found = iter(self.engine.translate(self.tokenizer.encode_batch(texts), options))
+        if done is not None:
+            done(len(lines) - len(texts))  # so that the sum is the number of lines, also with empty and with cut ones
+        found = iter(self.engine.translate(self.tokenizer.encode_batch(texts), self.options, done))
         results = []
         for line, parts in zip(lines, cut, strict=True):
             hypotheses = list(islice(found, len(parts)))
@@ -104,11 +105,11 @@ class Translator:
             results.append(Result(line, tuple(translations) or (Translation("", 0.0),)))
         return results
 
-    def stream(self, lines: Iterable[str], chunk: int) -> Iterator[Result]:
+    def stream(self, lines: Iterable[str], chunk: int, done: Done | None = None) -> Iterator[Result]:
         """Results one by one, holding at most `chunk` lines; inside a chunk lines are sorted by length."""
         lines = iter(lines)
         while block := list(islice(lines, chunk)):
-            yield from self.translate(block)
+            yield from self.translate(block, done)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[float]]:
         """Log-probabilities of the tokens of given translations, the end token last."""

@@ -1,7 +1,7 @@
 """The engine that runs the model itself, on any device that torch knows.
 
-Sentences are sorted by length and searched in batches. What a sentence gets does not depend on its batch: linear layers take rows in
-tiles of a fixed size, and attention works at lengths that are a function of the sentence alone.
+Sentences are sorted by length and searched in batches. What a sentence gets does not depend on its batch: linear layers
+take rows in tiles of a fixed size, and attention works at lengths that are a function of the sentence alone.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from torch import Tensor
 
 from regard.bundle import Bundle
 from regard.data.tokenizer import Tokenizer
-from regard.decode.options import Hypothesis, SearchOptions
+from regard.decode.options import Done, Hypothesis, SearchOptions
 from regard.decode.search import beam_search
 from regard.device import pick_device
 from regard.errors import UserError
 from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
 from regard.nn.attention import set_kernel
+from regard.nn.embedding import SinusoidalPositions
 from regard.nn.linear import set_row_tile
 
 _ROW_TILE = {"cpu": 64, "cuda": 256, "mps": 256}
@@ -62,7 +63,9 @@ class TorchEngine:
             batch=batch,
         )
 
-    def translate(self, ids: Sequence[Sequence[int]], options: SearchOptions) -> list[list[Hypothesis]]:
+    def translate(
+        self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None = None
+    ) -> list[list[Hypothesis]]:
         results: list[list[Hypothesis]] = [[] for _ in ids]
         order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
         for begin in range(0, len(order), self.batch):
@@ -70,12 +73,14 @@ class TorchEngine:
             found = self._search([ids[number] for number in numbers], options)
             for number, hypotheses in zip(numbers, found, strict=True):
                 results[number] = hypotheses
+            if done is not None:
+                done(len(numbers))
         return results
 
     @torch.inference_mode()
     def _search(self, ids: Sequence[Sequence[int]], options: SearchOptions) -> list[list[Hypothesis]]:
         memory, layout = self._encode(ids)
-        limits = [len(sentence) + options.max_extra for sentence in ids]
+        limits = [min(len(sentence) + options.max_extra, self._longest()) for sentence in ids]
         capacity = min(max(limits) + 1, 2 * layout.max_length + 16)
         cache = self.model.start(memory, layout, options.beam, capacity, self.bucket)
         return beam_search(
@@ -88,6 +93,11 @@ class TorchEngine:
             forbidden=self.forbidden,
             device=self.device,
         )
+
+    def _longest(self) -> int:
+        """Tokens that a translation may have at most: a table of learned positions has an end."""
+        config = self.model.config
+        return config.max_positions - 1 if config.positions == "learned" else 1 << 30
 
     def _encode(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, SequenceLayout]:
         flat = torch.tensor([token for sentence in ids for token in (*sentence, self.eos_id)], device=self.device)
@@ -143,6 +153,8 @@ def load_model(bundle: Bundle) -> Transformer:
             raise UserError(f"{bundle.weights}: tensor {name} must have shape {wanted}, but has {shape}")
     if extra := set(weights) - set(expected):
         raise UserError(f"{bundle.weights}: tensor {min(extra)} does not belong to this model")
-    model = Transformer(bundle.config)
-    model.load_state_dict(weights)
-    return model
+    model.load_state_dict(weights, assign=True)
+    for module in model.modules():
+        if isinstance(module, SinusoidalPositions):
+            module.fill()
+    return model.requires_grad_(False)

@@ -18,14 +18,23 @@ from regard.layout import SequenceLayout
 
 def _attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
     """q (batch, kv_heads, queries, d_head) over keys and values (batch, kv_heads, length, d_head)."""
-    if q.shape[0] * q.shape[1] == 1:
-        # One matrix takes another way through the CPU's products than the same matrix among several: never let it be one.
-        twice = _attend(q.expand(2, -1, -1, -1), keys.expand(2, -1, -1, -1), values.expand(2, -1, -1, -1), bias)
-        return twice[:1]
+    batch = q.shape[0]
+    if q.device.type == "cpu" and (copies := _copies(batch * q.shape[1])) > 1:
+        q, keys, values = (tensor.repeat(copies, 1, 1, 1) for tensor in (q, keys, values))
+        bias = None if bias is None else bias.repeat(copies, 1, 1, 1)
     scores = torch.matmul(q * (1.0 / math.sqrt(q.shape[-1])), keys.transpose(-2, -1))
     if bias is not None:
         scores = scores + bias
-    return torch.matmul(torch.softmax(scores, dim=-1), values)
+    return torch.matmul(torch.softmax(scores, dim=-1), values)[:batch]
+
+
+def _copies(matrices: int) -> int:
+    """How many times to compute a batch of products so that each is computed as in a larger batch.
+
+    MKL gives a matrix to one thread where there are enough matrices, and splits it where there are few, which changes
+    the last bits. The threads that compute the copies would have nothing else to do.
+    """
+    return -(-max(2, torch.get_num_threads()) // matrices)
 
 
 class SelfCache:

@@ -396,11 +396,8 @@ def score_test_set(recipe: Recipe, bundle: Bundle, test: list[Pair], trainer: Tr
     engine = TorchEngine.from_bundle(bundle, recipe.train.device)
     options = SearchOptions(**dataclasses.asdict(recipe.decode))
     translator = Translator(bundle.tokenizer, engine, options, bundle.max_length)
-    translations = []
     with progress("translating the test set", len(test)) as done:
-        for result in translator.stream((source for source, _ in test), 1000):
-            translations.append(result.text)
-            done(1)
+        translations = [result.text for result in translator.stream((source for source, _ in test), 4096, done)]
     scores = score(translations, [reference for _, reference in test], target_language=recipe.data.target)
     for log in trainer.logs:
         log.write({"kind": "test", "name": "test", "scores": scores.to_json()})

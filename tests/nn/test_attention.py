@@ -1,10 +1,11 @@
-"""Every kernel is held to softmax(Q K^T / sqrt(d_head)) V, written here once more: in float64, over all tokens at once, with a
-dense mask. That is the one way in which no kernel works."""
+"""Every kernel is held to softmax(Q K^T / sqrt(d_head)) V, written here once more: in float64, over all tokens at once,
+with a dense mask. That is the one way in which no kernel works."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -102,7 +103,7 @@ def run_expected(case: Case) -> list[Tensor]:
 
 def assert_close(results: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
     for name, result, wanted in zip(("output", "d q", "d k", "d v"), results, expected, strict=True):
-        torch.testing.assert_close(result, wanted, atol=tolerance, rtol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(result, wanted, atol=tolerance, rtol=tolerance, msg=partial("{}: {}".format, name))
 
 
 @pytest.mark.parametrize("kernel", CPU_KERNELS)
@@ -149,6 +150,21 @@ def test_large_scores_do_not_overflow(kernel: Kernel) -> None:
     scores = q[:, 0] @ k[:, 0].T
     scores[:4, 3:] = scores[4:, :3] = -math.inf
     assert torch.equal(output, v[scores.argmax(dim=1)])
+
+
+@pytest.mark.parametrize("num_heads", [1, 2])
+@pytest.mark.parametrize("threads", [1, 8])
+def test_by_length_gives_a_sequence_the_same_bits_in_any_company(threads: int, num_heads: int) -> None:
+    torch.set_num_threads(threads)
+    lengths = [7, 30, 7, 1, 104, 30, 12]
+    layout = SequenceLayout.from_lengths(lengths)
+    for d_head in (16, 24, 48):
+        q, k, v = torch.randn(3, layout.num_tokens, num_heads, d_head).unbind()
+        together = attention(q, k, v, layout, layout, False, "by_length")
+        for rows, length in zip(torch.arange(layout.num_tokens).split(lengths), lengths, strict=True):
+            own = SequenceLayout.from_lengths([length])
+            alone = attention(q[rows], k[rows], v[rows], own, own, False, "by_length")
+            assert torch.equal(alone, together[rows]), (d_head, length)
 
 
 def test_the_kernel_is_chosen_by_device_and_precision() -> None:
@@ -263,5 +279,5 @@ def test_an_unknown_number_of_sequences_is_no_batch() -> None:
     q, k = torch.randn(4, 2, 8), torch.randn(5, 2, 8)
     three, two = SequenceLayout.from_lengths([1, 1, 2]), SequenceLayout.from_lengths([2, 3])
     for kernel in ("reference", "by_length"):
-        with pytest.raises(ValueError, match="shorter|longer"):
+        with pytest.raises(ValueError, match=r"shorter|longer"):
             attention(q, k, k, three, two, kernel=kernel)

@@ -21,7 +21,9 @@ def attention(
         members[lengths].append(number)
     output = torch.empty_like(q)
     for (q_length, k_length), numbers in members.items():
-        index = torch.tensor(numbers, device=q.device)
+        # A single head of a single sequence would be split among the threads, which changes its last bits: compute two.
+        count = len(numbers)
+        index = torch.tensor(numbers * 2 if count * q.shape[1] == 1 else numbers, device=q.device)
         # (sequences of this length, length): the packed rows of each
         q_rows = q_layout.offsets[index].long()[:, None] + torch.arange(q_length, device=q.device)
         k_rows = k_layout.offsets[index].long()[:, None] + torch.arange(k_length, device=q.device)
@@ -33,5 +35,5 @@ def attention(
             is_causal=causal,
             enable_gqa=q.shape[1] != k.shape[1],
         )
-        output = output.index_put((q_rows,), result.transpose(1, 2))
+        output = output.index_put((q_rows[:count],), result[:count].transpose(1, 2))
     return output
