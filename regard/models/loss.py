@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK_ELEMENTS = {"cpu": 1 << 21, "cuda": 1 << 28}  # logits held at a time: cache-sized, or enough to fill a GPU
+CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 28}  # logits held at a time: cache-sized, or enough to fill a GPU
 
 
 @dataclass(frozen=True)
