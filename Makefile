@@ -8,7 +8,7 @@ STAMP := $(VENV)/.setup-done
 #   make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 
-BENCHMARKS := $(wildcard benchmarks/*.py)
+BENCHMARKS := attention_cpu train_throughput
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-gpu lint types format bench
@@ -49,4 +49,4 @@ format: setup ## rewrite the code in the project's style
 	$(BIN)/ruff format .
 
 bench: setup ## run the benchmarks; each prints a table and writes JSON
-	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
+	@set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done

@@ -1,0 +1,113 @@
+"""Text before and after the engine: nothing is lost, nothing is truncated, lines stay lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.data.tokenizer import Tokenizer
+from regard.decode.options import Done, Hypothesis, SearchOptions
+from regard.decode.text import Translator, cut_line, one_line
+
+
+class Echo:
+    """An engine that translates every sentence into itself, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+
+    def translate(
+        self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None = None
+    ) -> list[list[Hypothesis]]:
+        self.asked += [list(sentence) for sentence in ids]
+        if done is not None:
+            done(len(ids))
+        return [[Hypothesis(tuple(sentence), -1.0, -1.0)] for sentence in ids]
+
+    def score(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[float]]:
+        return [[0.0] for _ in src]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    lines = ["The house is small, but the garden is large.", "We went home; it was late. Nobody spoke!"] * 20
+    return Tokenizer.train(lines, 400, tmp_path_factory.mktemp("tokenizer"))
+
+
+def translator(tokenizer: Tokenizer, max_length: int = 10) -> tuple[Translator, Echo]:
+    engine = Echo()
+    return Translator(tokenizer, engine, SearchOptions(), max_length), engine
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.text(), max_size=6))
+def test_a_line_in_is_a_line_out_whatever_it_holds(tokenizer: Tokenizer, lines: list[str]) -> None:
+    lines = [line.replace("\r", " ").replace("\n", " ") for line in lines]
+    one, _ = translator(tokenizer)
+    results = one.translate(lines)
+    assert [result.source for result in results] == lines
+    for line, result in zip(lines, results, strict=True):
+        assert "\n" not in result.text
+        # The echo gives every character back, in order; only white space may have been joined anew.
+        assert "".join(result.text.split()) == "".join(line.encode("utf-8", "replace").decode().split())
+
+
+def test_an_over_long_line_is_cut_in_parts_that_the_model_can_read(tokenizer: Tokenizer) -> None:
+    line = "The house is small, but the garden is large. We went home; it was late. " * 4
+    one, engine = translator(tokenizer)
+    [result] = one.translate([line])
+    assert all(len(ids) <= 10 for ids in engine.asked)
+    assert len(engine.asked) > 1
+    assert result.text == line.strip()
+
+
+def test_a_line_is_cut_after_a_sentence_before_it_is_cut_inside_one(tokenizer: Tokenizer) -> None:
+    length = len(tokenizer.encode("We went home; it was late."))
+    parts = cut_line("The house is small. We went home; it was late.", tokenizer, length)
+    assert [part.text for part in parts] == ["The house is small.", "We went home; it was late."]
+    parts = cut_line("We went home; it was late.", tokenizer, length - 1)
+    assert [part.text for part in parts] == ["We went home;", "it was late."]
+
+
+def test_a_word_longer_than_the_model_can_read_is_cut_too(tokenizer: Tokenizer) -> None:
+    word = "x" * 500
+    one, engine = translator(tokenizer)
+    assert one.translate([word])[0].text == word
+    assert all(len(ids) <= 10 for ids in engine.asked)
+
+
+def test_empty_lines_stay_empty_and_never_reach_the_engine(tokenizer: Tokenizer) -> None:
+    one, engine = translator(tokenizer)
+    results = one.translate(["", "   ", "The house", "\t"])
+    assert [result.text for result in results] == ["", "", "The house", ""]
+    assert len(engine.asked) == 1
+
+
+def test_progress_adds_up_to_the_number_of_lines(tokenizer: Tokenizer) -> None:
+    counted: list[int] = []
+    one, _ = translator(tokenizer)
+    one.translate(["", "The house is small, but the garden is large.", "home"], counted.append)
+    assert sum(counted) == 3
+
+
+def test_a_stream_holds_no_more_than_a_chunk(tokenizer: Tokenizer) -> None:
+    taken = 0
+
+    def lines() -> object:
+        nonlocal taken
+        for number in range(10):
+            taken = number + 1
+            yield f"house {number}"
+
+    one, _ = translator(tokenizer)
+    results = one.stream(lines(), 4)  # type: ignore[arg-type]
+    assert next(results).text == "house 0"
+    assert taken == 4
+    assert [result.text for result in results] == [f"house {number}" for number in range(1, 10)]
+
+
+def test_line_breaks_that_a_model_makes_do_not_become_lines() -> None:
+    assert one_line("a\nb\r\nc") == "a b c"

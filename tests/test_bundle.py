@@ -1,0 +1,100 @@
+"""Bundles: complete, checked, and refused by name when something is wrong with them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from regard.bundle import FORMAT, find_bundle, load_bundle
+from regard.decode.torch_engine import load_model
+from regard.errors import UserError
+from regard.files import write_manifest
+from tests.tiny import make_bundle
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make_bundle(tmp_path / "bundle").folder
+
+
+def test_a_saved_bundle_loads_as_it_was(folder: Path) -> None:
+    bundle = load_bundle(folder)
+    assert (bundle.source, bundle.target, bundle.max_length) == ("en", "de", 24)
+    assert load_model(bundle).config == bundle.config
+    assert bundle.tokenizer.decode(bundle.tokenizer.encode("a b c")) == "a b c"
+    assert {path.name for path in folder.iterdir()} == {
+        "model.safetensors", "config.json", "tokenizer", "recipe.toml", "card.md", "manifest.json"
+    }  # fmt: skip
+
+
+def test_a_bundle_needs_nothing_outside_its_folder(folder: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "elsewhere"
+    shutil.move(folder, moved)
+    for leftover in tmp_path.iterdir():
+        if leftover != moved:
+            shutil.rmtree(leftover)
+    load_model(load_bundle(moved))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer/joint.model", "card.md"])
+def test_a_changed_byte_is_refused_by_the_files_name(folder: Path, name: str) -> None:
+    content = bytearray((folder / name).read_bytes())
+    content[-2] ^= 1
+    (folder / name).write_bytes(content)
+    with pytest.raises(UserError, match=name.split("/")[-1]):
+        load_bundle(folder)
+
+
+def test_a_missing_file_is_refused_by_its_name(folder: Path) -> None:
+    (folder / "tokenizer" / "joint.model").unlink()
+    with pytest.raises(UserError, match=r"joint\.model: is missing"):
+        load_bundle(folder)
+
+
+def test_a_later_format_is_refused_with_the_remedy(folder: Path) -> None:
+    settings = json.loads((folder / "config.json").read_text())
+    settings["format"] = FORMAT + 1
+    (folder / "config.json").write_text(json.dumps(settings))
+    write_manifest(folder)
+    with pytest.raises(UserError, match=f"format {FORMAT + 1}.*upgrade Regard"):
+        load_bundle(folder)
+
+
+def test_a_tensor_of_the_wrong_shape_is_refused_by_name(folder: Path) -> None:
+    settings = json.loads((folder / "config.json").read_text())
+    settings["model"]["d_ff"] = 128
+    (folder / "config.json").write_text(json.dumps(settings))
+    write_manifest(folder)
+    with pytest.raises(UserError, match=r"feed_forward.* must have shape"):
+        load_model(load_bundle(folder))
+
+
+def test_what_is_no_model_is_said_to_be_none(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such model"):
+        find_bundle(tmp_path / "nothing")
+    with pytest.raises(UserError, match="neither a bundle"):
+        find_bundle(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(UserError, match="not finished"):
+        find_bundle(tmp_path)
+    with pytest.raises(UserError, match="regard train"):
+        find_bundle(None)
+
+
+@pytest.mark.parametrize("folder", sorted(GOLDEN.glob("bundle-*")), ids=lambda path: path.name)
+def test_every_earlier_format_is_still_read_and_translates_as_it_did(folder: Path) -> None:
+    from regard.api import load
+
+    expected = json.loads((GOLDEN / f"{folder.name}.json").read_text(encoding="utf-8"))
+    model = load(folder, device="cpu")
+    assert model.translate([entry["source"] for entry in expected]) == [entry["translation"] for entry in expected]
+
+
+def test_there_is_a_golden_bundle_of_every_format() -> None:
+    formats = {json.loads((folder / "config.json").read_text())["format"] for folder in GOLDEN.glob("bundle-*")}
+    assert formats == set(range(1, FORMAT + 1))

@@ -1,0 +1,254 @@
+"""The command line: what people type, and what they get for a mistake."""
+
+from __future__ import annotations
+
+import io
+import json
+import lzma
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from regard.cli import main
+from tests.tiny import make_bundle, reversal_pairs, write_pairs, write_recipe
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(make_bundle(tmp_path_factory.mktemp("cli") / "bundle").folder)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> tuple[Path, Path]:
+    source, target = write_pairs(tmp_path / "text", "corpus", reversal_pairs(60, 1))
+    return source.rename(source.with_suffix(".en")), target.rename(target.with_suffix(".de"))
+
+
+def fails(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run a command that must be refused; its one line."""
+    assert main(arguments) == 2
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("regard: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def translate(capfd: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    assert main(["translate", "--device", "cpu", *arguments]) == 0
+    return capfd.readouterr().out.splitlines()
+
+
+def test_line_n_of_the_output_translates_line_n_of_the_input(
+    bundle: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["a b c", "", "d", "   ", "a b c d e f g h", "d"]
+    file = tmp_path / "in.txt"
+    file.write_text("".join(f"{line}\n" for line in lines))
+    together = translate(capfd, "-m", bundle, "-i", str(file))
+    assert [bool(line) for line in together] == [bool(line.strip()) for line in lines]
+    for line, translation in zip(lines, together, strict=True):
+        assert translate(capfd, "-m", bundle, line) == [translation]
+
+
+def test_text_files_of_all_kinds_and_standard_input_give_the_same(
+    bundle: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, packed, out = tmp_path / "in.txt", tmp_path / "in.txt.xz", tmp_path / "out.txt"
+    plain.write_bytes(b"a b\nc d e\n")
+    packed.write_bytes(lzma.compress(plain.read_bytes()))
+    expected = translate(capfd, "-m", bundle, "a b", "c d e")
+    assert translate(capfd, "-m", bundle, "-i", str(plain)) == expected
+    assert translate(capfd, "-m", bundle, "-i", str(packed), "-o", str(out)) == []
+    assert out.read_text(encoding="utf-8").splitlines() == expected
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(plain.read_bytes())))
+    assert translate(capfd, "-m", bundle) == expected
+
+
+def test_an_interrupted_file_is_finished_with_resume(
+    bundle: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("a b\nc d\ne f\n")
+    expected = translate(capfd, "-m", bundle, "a b", "c d", "e f")
+    (tmp_path / "out.txt.partial").write_text("done before\nhal", encoding="utf-8")
+    translate(capfd, "-m", bundle, "-i", str(source), "-o", str(out), "--resume")
+    assert out.read_text(encoding="utf-8").splitlines() == ["done before", *expected[1:]]
+
+
+def test_nbest_gives_line_number_score_and_text(bundle: str, capfd: pytest.CaptureFixture[str]) -> None:
+    rows = [line.split("\t") for line in translate(capfd, "-m", bundle, "--nbest", "3", "a b", "c")]
+    assert [row[0] for row in rows] == ["1"] * 3 + ["2"] * 3
+    scores = [float(row[1]) for row in rows[:3]]
+    assert scores == sorted(scores, reverse=True)
+    assert rows[0][2] == translate(capfd, "-m", bundle, "a b")[0]
+
+
+def test_json_is_one_document_and_nothing_else(bundle: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["translate", "-m", bundle, "--device", "cpu", "--json", "a b", ""]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert [entry["source"] for entry in document] == ["a b", ""]
+    assert document[1]["translations"][0]["text"] == ""
+    assert main(["info", bundle, "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["source"] == "en"
+
+
+def test_info_shows_the_card(bundle: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", bundle]) == 0
+    assert "en → de" in capfd.readouterr().out
+
+
+def test_score_gives_a_log_probability_for_each_pair(
+    bundle: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from regard.api import load
+
+    source, target = tmp_path / "s", tmp_path / "t"
+    source.write_text("a b\nc\n")
+    target.write_text("b a\nd e f\n")
+    assert main(["score", "-m", bundle, "--device", "cpu", "--source", str(source), "--target", str(target)]) == 0
+    printed = [float(line) for line in capfd.readouterr().out.splitlines()]
+    assert printed == pytest.approx(load(bundle, device="cpu").score(["a b", "c"], ["b a", "d e f"]), abs=1e-5)
+    assert all(value < 0 for value in printed)
+
+
+def test_evaluate_scores_a_model_and_a_file_alike(
+    bundle: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, reference, output = tmp_path / "s", tmp_path / "r", tmp_path / "o"
+    source.write_text("a b\nc d\n")
+    reference.write_text("b a\nd c\n")
+    command = ["evaluate", "--json", "--bootstrap", "20", "--reference", str(reference)]
+    assert main([*command, "-m", bundle, "--device", "cpu", "--source", str(source), "-o", str(output)]) == 0
+    by_model = json.loads(capfd.readouterr().out)
+    assert main([*command, "--hypothesis", str(output)]) == 0
+    assert json.loads(capfd.readouterr().out) == by_model
+    assert "version:" in by_model["metrics"]["bleu"]["signature"]
+    assert main([*command[:1], *command[2:], "--hypothesis", str(output), "--against", str(reference)]) == 0
+    assert str(reference) in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "nothing.toml"], "nothing.toml: there is no such recipe file"),
+        (["train", "corpus.en"], "one argument must be a recipe"),
+        (["train", "a", "b", "c"], "one recipe or two text files"),
+        (["translate", "hello"], "no model is named"),
+        (["translate", "-m", "nothing", "hello"], "nothing: there is no such model"),
+        (["translate", "--resume", "-m", "x", "hello"], "--resume needs -i FILE and -o FILE"),
+        (["translate", "--beam", "many", "x"], "invalid int value"),
+        (["evaluate", "--reference", "nothing.de", "--hypothesis", "x"], "nothing.de"),
+        (["average", "nothing", "-o", "x"], "nothing: is not a run folder"),
+        (["trian"], "invalid choice"),
+        ([], "required"),
+    ],
+)
+def test_a_mistake_gets_one_line_and_exit_code_2(
+    arguments: list[str], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert message in fails(capfd, *arguments)
+
+
+def test_bad_search_options_are_refused(bundle: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "beam must be at least 1" in fails(capfd, "translate", "-m", bundle, "--beam", "0", "x")
+    assert "nbest must be between" in fails(capfd, "translate", "-m", bundle, "--beam", "2", "--nbest", "3", "x")
+    assert "device must be" in fails(capfd, "translate", "-m", bundle, "--device", "toaster", "x")
+
+
+def test_files_of_unequal_length_are_refused_with_both_counts(
+    corpus: tuple[Path, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, target = corpus
+    target.write_text(target.read_text() + "one more\n")
+    message = fails(capfd, "train", str(source), str(target), "--dry-run")
+    assert "corpus.en" in message
+    assert "corpus.de" in message
+    assert "60" in message
+    assert "61" in message
+
+
+def test_invalid_utf8_is_refused_with_file_and_line(
+    corpus: tuple[Path, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, target = corpus
+    lines = target.read_bytes().splitlines(keepends=True)
+    target.write_bytes(b"".join([*lines[:6], b"caf\xe9\n", *lines[7:]]))
+    assert "corpus.de, line 7" in fails(capfd, "train", str(source), str(target), "--dry-run")
+
+
+def test_an_empty_and_a_missing_file_are_refused_by_name(
+    corpus: tuple[Path, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, target = corpus
+    assert "nothing.de" in fails(capfd, "train", str(source), "nothing.de", "--dry-run")
+    target.write_bytes(b"")
+    assert "corpus.de" in fails(capfd, "train", str(source), str(target), "--dry-run")
+
+
+def test_a_dumped_recipe_trains_the_same_run(
+    corpus: tuple[Path, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sets = [
+        "--set",
+        "train.steps=3",
+        "--set",
+        "model.d_model=16",
+        "--set",
+        "model.d_ff=16",
+        "--set",
+        "train.device=cpu",
+    ]
+    assert main(["train", *map(str, corpus), *sets, "--dump-recipe"]) == 0
+    recipe = tmp_path / "dumped.toml"
+    recipe.write_text(capfd.readouterr().out, encoding="utf-8")
+    assert main(["train", *map(str, corpus), *sets, "--out", str(tmp_path / "one")]) == 0
+    assert main(["train", str(recipe), "--out", str(tmp_path / "two")]) == 0
+    weights = [(tmp_path / run / "model" / "model.safetensors").read_bytes() for run in ("one", "two")]
+    assert weights[0] == weights[1]
+
+
+def test_a_dry_run_says_what_it_chose_and_trains_nothing(
+    corpus: tuple[Path, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *map(str, corpus), "--dry-run"]) == 0
+    said = capfd.readouterr().err
+    for word in ("en → de", "60 pairs", "held out", "vocabulary", "model", "time"):
+        assert word in said
+    assert not (tmp_path / "runs").exists()
+    recipe = write_recipe(tmp_path / "recipe")
+    assert main(["train", str(recipe), "--dry-run"]) == 0
+    assert "time" in capfd.readouterr().err
+
+
+def test_a_reader_that_leaves_is_no_error_with_a_traceback(bundle: str) -> None:
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "regard",
+            "translate",
+            "-m",
+            bundle,
+            "--device",
+            "cpu",
+            "--nbest",
+            "4",
+            *["a b c"] * 400,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    said = process.stderr.read().decode()
+    process.stderr.close()
+    process.wait(timeout=120)
+    assert "Traceback" not in said

@@ -1,0 +1,117 @@
+"""Recipes: what is written is what is read, and mistakes are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.config import ModelConfig
+from regard.errors import UserError
+from regard.models.presets import PRESETS
+from regard.recipe import dump_toml, load_recipe, recipe_from_dict
+
+GOOD: dict[str, Any] = {
+    "data": {"source": "en", "target": "de", "train": "a.{en,de}", "valid": "b.{en,de}"},
+    "train": {"steps": 10},
+}
+
+
+def changed(section: str, **values: Any) -> dict[str, Any]:
+    return {**GOOD, section: {**GOOD.get(section, {}), **values}}
+
+
+def test_a_recipe_survives_being_written_and_read(tmp_path: Path) -> None:
+    values = changed("data", train=["a.{en,de}", {"path": 'b "quoted".tsv', "weight": 2.5}], root="/somewhere")
+    recipe = recipe_from_dict({**values, "model": {"preset": "big", "norm": "rms"}})
+    path = tmp_path / "recipe.toml"
+    path.write_text(recipe.to_toml(), encoding="utf-8")
+    assert load_recipe(path) == recipe
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-z_]{1,8}", fullmatch=True), st.text() | st.integers(-(2**62), 2**62) | st.booleans()
+    )
+)
+def test_any_text_survives_toml(values: dict[str, Any]) -> None:
+    import tomllib
+
+    assert tomllib.loads(dump_toml({"section": values}))["section"] == values
+
+
+def test_an_override_wins_over_the_file_and_the_file_over_the_preset(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(dump_toml({**GOOD, "model": {"preset": "tiny", "d_ff": 512}}), encoding="utf-8")
+    recipe = load_recipe(path, ["train.steps=99", "data.source=fr", "model.dropout=0.25"])
+    config = recipe.model.config(1000)
+    assert (recipe.train.steps, recipe.data.source) == (99, "fr")
+    assert (config.d_model, config.d_ff, config.dropout) == (PRESETS["tiny"]["d_model"], 512, 0.25)
+
+
+def test_paths_are_relative_to_the_recipe(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    path = tmp_path / "sub" / "recipe.toml"
+    path.write_text(dump_toml(changed("data", root="../text")), encoding="utf-8")
+    assert load_recipe(path).data.root == str((tmp_path / "text").resolve())
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({**GOOD, "trian": {}}, "trian is not known; did you mean train?"),
+        (changed("train", batch_token=1), "train.batch_token is not known; did you mean batch_tokens?"),
+        (changed("model", d_modle=64), "model.d_modle is not known; did you mean d_model?"),
+        (changed("model", preset="huge"), "model.preset must be one of"),
+        (changed("model", norm="batch"), "model.norm must be one of layer, rms, but is 'batch'"),
+        (changed("model", d_model=100, num_heads=8), "model.d_model must be a multiple of model.num_heads"),
+        (changed("train", steps="many"), "train.steps must be a whole number, but is 'many'"),
+        (changed("train", steps=True), "train.steps must be a whole number, but is True"),
+        (changed("train", minutes=3), "exactly one of train.steps, train.epochs and train.minutes"),
+        (changed("train", steps=0), "but there is none"),
+        (changed("train", steps=-5), "train.steps must not be negative, but is -5"),
+        (changed("train", label_smoothing=1.0), "train.label_smoothing must be at least 0 and below 1"),
+        (changed("train", batch_tokens=0), "train.batch_tokens must be at least 1"),
+        (changed("data", valid=0), "data.valid must name a corpus or say how many pairs to hold out"),
+        (changed("data", train=[]), "data.train must name at least one corpus"),
+        (changed("data", train=[{"path": "x", "wieght": 2}]), "did you mean weight?"),
+        ({"train": {"steps": 1}}, "[data] is missing"),
+        ({"data": {"source": "en", "target": "de", "train": "x"}, "train": {"steps": 1}}, "data.valid is missing"),
+        # An unknown key is reported before anything that is missing.
+        ({"data": {"sorce": "en"}}, "data.sorce is not known; did you mean source?"),
+    ],
+)
+def test_a_mistake_is_named_with_its_field(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as raised:
+        recipe_from_dict(values)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_broken_toml_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "broken.toml"
+    path.write_text("[data]\nsource = \n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"broken\.toml: is not valid TOML: .*line 2"):
+        load_recipe(path)
+
+
+def test_the_shipped_recipes_are_valid() -> None:
+    for path in sorted((Path(__file__).parents[1] / "recipes").glob("*.toml")):
+        assert isinstance(load_recipe(path).model.config(1000), ModelConfig)
+
+
+def test_the_papers_presets_have_none_of_the_later_switches_on() -> None:
+    paper = ModelConfig(vocab_size=1)
+    for name in ("base", "big"):
+        config = ModelConfig(vocab_size=1, **PRESETS[name])
+        for switch in ("norm_position", "norm", "activation", "positions", "num_kv_heads", "tie_embeddings"):
+            assert getattr(config, switch) == getattr(paper, switch)
+    assert (paper.norm_position, paper.norm, paper.activation, paper.positions) == (
+        "post",
+        "layer",
+        "relu",
+        "sinusoidal",
+    )

@@ -1,0 +1,78 @@
+"""What is chosen for two plain files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.config import ModelConfig
+from regard.errors import UserError
+from regard.recipe import recipe_from_dict
+from regard.train.auto import TIERS, choose_recipe, measure_rate
+from tests.tiny import reversal_pairs, write_pairs
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.train.auto.measure_rate", lambda *_: 1000.0)
+
+
+def files(folder: Path, source: str, target: str, pairs: int = 50) -> tuple[Path, Path]:
+    one, other = write_pairs(folder, "corpus", reversal_pairs(pairs, 1))
+    return one.rename(folder / source), other.rename(folder / target)
+
+
+def test_languages_come_from_the_file_names(tmp_path: Path) -> None:
+    data = choose_recipe(*files(tmp_path, "corpus.en", "corpus.twi")).recipe.data
+    assert (data.source, data.target) == ("en", "twi")
+
+
+def test_languages_can_be_said(tmp_path: Path) -> None:
+    paths = files(tmp_path, "one.txt", "two.txt")
+    data = choose_recipe(*paths, ["data.source=xx", "data.target=yy"]).recipe.data
+    assert (data.source, data.target) == ("xx", "yy")
+
+
+def test_one_language_on_both_sides_is_doubted(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    one, _ = files(tmp_path, "corpus.en", "x.de")
+    _, other = files(tmp_path / "sub", "x.de", "corpus.en")
+    with pytest.raises(UserError, match="both look like en"):
+        choose_recipe(one, other)
+
+
+def test_the_choice_is_said_and_has_a_time(tmp_path: Path) -> None:
+    choice = choose_recipe(*files(tmp_path, "corpus.en", "corpus.de", 500))
+    said = "\n".join(choice.lines)
+    assert "500 pairs, en → de" in said
+    assert "held out: 10 pairs for validation and 10 for the test" in said
+    assert "1,000 target tokens/s (measured)" in said
+    assert (choice.recipe.data.valid, choice.recipe.data.test) == (10, 10)
+
+
+def test_a_time_budget_replaces_the_epochs(tmp_path: Path) -> None:
+    choice = choose_recipe(*files(tmp_path, "corpus.en", "corpus.de"), ["train.minutes=5"])
+    assert (choice.recipe.train.minutes, choice.recipe.train.epochs) == (5.0, 0.0)
+    assert "time: 5 minutes" in choice.lines[-1]
+
+
+def test_every_tier_is_a_valid_recipe_and_larger_text_gets_a_larger_model() -> None:
+    sizes = []
+    for tier in TIERS:
+        values = {
+            "data": {"source": "a", "target": "b", "train": "x", "valid": 1},
+            "tokenizer": {"vocab_size": tier.vocab_size},
+            "model": {"preset": tier.preset, **tier.model},
+            "train": {"epochs": tier.epochs, "batch_tokens": tier.batch_tokens, **tier.train},
+        }
+        config = recipe_from_dict(values).model.config(tier.vocab_size)
+        sizes.append(config.d_model * tier.vocab_size)
+    assert sizes == sorted(sizes)
+
+
+def test_a_rate_is_measured_on_real_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    config = ModelConfig(100, d_model=16, d_ff=16, num_heads=2, encoder_layers=1, decoder_layers=1)
+    assert measure_rate(config, torch.device("cpu"), None, 200) > 0

@@ -1,0 +1,319 @@
+"""Runs through the real command line: resumed after a kill, interrupted, damaged, stopped early."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from regard.bundle import load_bundle
+from regard.cli import main
+from regard.data.split import sentence_key
+from regard.data.store import Store
+from regard.errors import Interrupted
+from regard.recipe import load_recipe
+from regard.train.checkpoint import average_weights, list_checkpoints
+from regard.train.display import Display
+from regard.train.loop import Interval, Length, RunState, Trainer
+from regard.train.metrics import read_metrics
+from regard.train.run import train
+from tests.tiny import reversal_pairs, write_pairs, write_recipe
+
+
+def command(recipe: Path, out: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "regard", "train", str(recipe), "--out", str(out), *more]
+
+
+def start(arguments: list[str]) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+
+
+def kill_when(process: subprocess.Popen[str], condition: Callable[[], bool], number: signal.Signals) -> str:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None, "the run ended before it could be killed:\n" + (process.communicate()[0] or "")
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    process.send_signal(number)
+    return process.communicate(timeout=120)[0]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(str(run / "model" / "model.safetensors"))
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    left, right = weights(one), weights(other)
+    assert left.keys() == right.keys()
+    for name, tensor in left.items():
+        assert torch.equal(tensor, right[name]), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ema", [0.0, 0.99])
+def test_a_run_killed_at_three_points_and_resumed_ends_with_the_same_weights(tmp_path: Path, ema: float) -> None:
+    recipe = write_recipe(tmp_path / "recipe", steps=90, save_every=9, validate_every=30, ema=ema, accumulate=2)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert (
+        subprocess.run(command(recipe, whole), env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False).returncode == 0
+    )
+    checkpoints = killed / "checkpoints"
+    points: list[Callable[[], bool]] = [
+        lambda: (checkpoints / "step-000018").exists(),  # just after a checkpoint
+        lambda: (
+            any(checkpoints.glob(".step-00004*.tmp")) or (checkpoints / "step-000045").exists()
+        ),  # while one is written
+        lambda: (
+            (killed / "metrics.jsonl").exists() and '"step": 65' in (killed / "metrics.jsonl").read_text()
+        ),  # between
+    ]
+    for point in points:
+        kill_when(start(command(recipe, killed, "--resume")), point, signal.SIGKILL)
+    finished = start(command(recipe, killed, "--resume"))
+    said = finished.communicate(timeout=120)[0]
+    assert finished.returncode == 0, said
+    assert "going on from step" in said
+    assert_same_weights(whole, killed)
+    losses = [[(r["step"], r["loss"]) for r in read_metrics(run / "metrics.jsonl")] for run in (whole, killed)]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "recipe", steps=5_000, save_every=1_000, validate_every=5_000)
+    out = tmp_path / "run"
+    process = start(command(recipe, out))
+    said = kill_when(
+        process,
+        lambda: (out / "metrics.jsonl").exists() and '"step": 20' in (out / "metrics.jsonl").read_text(),
+        signal.SIGINT,
+    )
+    assert process.returncode == 130
+    [saved] = list_checkpoints(out / "checkpoints")
+    assert f"stopped at step {int(saved.name[5:])} and saved" in said
+    assert f"regard train {out}/recipe.toml --out {out} --resume" in said
+    assert "Traceback" not in said
+
+
+def quiet(recipe: Path, out: Path, *sets: str, resume: bool = False) -> None:
+    train(load_recipe(recipe, sets), out, resume=resume, display=Display())
+
+
+def test_a_run_writes_what_a_run_folder_holds(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "recipe")
+    quiet(recipe, tmp_path / "run")
+    run = tmp_path / "run"
+    for name in ("recipe.toml", "metrics.jsonl", "report.html", "model/manifest.json"):
+        assert (run / name).is_file()
+    assert len(list_checkpoints(run / "checkpoints")) >= 5
+    records = read_metrics(run / "metrics.jsonl")
+    assert [r["step"] for r in records if r["kind"] == "train"] == list(range(5, 41, 5))
+    assert {"loss", "nll", "lr", "grad_norm", "tokens_per_second", "epoch", "elapsed"} <= records[0].keys()
+    valid = [r for r in records if r["kind"] == "valid"]
+    assert [r["step"] for r in valid] == [10, 20, 30, 40]
+    assert valid[0]["samples"][0].keys() == {"source", "reference", "translation"}
+    assert load_bundle(run / "model").facts["weights"] == "average of the last 5 checkpoints"
+
+
+def test_the_model_is_the_mean_of_the_last_checkpoints(tmp_path: Path) -> None:
+    quiet(write_recipe(tmp_path / "recipe"), tmp_path / "run")
+    last = list_checkpoints(tmp_path / "run" / "checkpoints")[-5:]
+    assert [path.name for path in last] == [f"step-{step:06d}" for step in (20, 25, 30, 35, 40)]
+    tensors = [load_file(str(path / "model.safetensors")) for path in last]
+    for name, tensor in weights(tmp_path / "run").items():
+        mean = torch.stack([each[name].double() for each in tensors]).mean(dim=0)
+        torch.testing.assert_close(tensor.double(), mean, atol=1e-7, rtol=1e-6)
+    assert average_weights(last).keys() == tensors[0].keys()
+
+
+def test_regard_average_makes_a_bundle_of_an_unfinished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    quiet(write_recipe(tmp_path / "recipe"), run)
+    shutil.rmtree(run / "model")
+    assert main(["average", str(run), "--last", "2", "-o", str(tmp_path / "bundle")]) == 0
+    assert "step-000035, step-000040" in capsys.readouterr().out
+    assert main(["translate", "-m", str(tmp_path / "bundle"), "--device", "cpu", "a b"]) == 0
+    assert main(["average", str(run), "-o", str(tmp_path / "bundle")]) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = write_recipe(tmp_path / "recipe", steps=5)
+    quiet(recipe, tmp_path / "run")
+    before = weights(tmp_path / "run")
+    assert main(["train", str(recipe), "--out", str(tmp_path / "run")]) == 2
+    assert "holds a run already; go on with --resume" in capsys.readouterr().err
+    assert main(["train", str(recipe), "--out", str(tmp_path / "recipe")]) == 2
+    assert weights(tmp_path / "run").keys() == before.keys()
+
+
+def test_another_recipe_is_not_resumed_but_a_longer_one_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = write_recipe(tmp_path / "recipe", steps=10)
+    quiet(recipe, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "model")
+    changed = ["train", str(recipe), "--out", str(tmp_path / "run"), "--resume", "--set", "model.d_ff=128"]
+    assert main(changed) == 2
+    assert "model.d_ff is 128, but the run was started with 64" in capsys.readouterr().err
+    quiet(recipe, tmp_path / "run", "train.steps=20", resume=True)
+    assert load_bundle(tmp_path / "run" / "model").facts["steps"] == 20
+
+
+def test_a_damaged_checkpoint_is_passed_over_by_name(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "recipe")
+    quiet(recipe, tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "model")
+    newest = list_checkpoints(tmp_path / "run" / "checkpoints")[-1] / "optimizer.safetensors"
+    content = bytearray(newest.read_bytes())
+    content[-1] ^= 255
+    newest.write_bytes(content)
+
+    class Listener(Display):
+        said = ""
+
+        def say(self, text: str) -> None:
+            self.said += text + "\n"
+
+    listener = Listener()
+    train(load_recipe(recipe), tmp_path / "run", resume=True, display=listener)
+    assert f"passed over: {newest}" in listener.said
+    assert "going on from step 35" in listener.said
+    assert_same_weights(tmp_path / "whole", tmp_path / "run")
+
+
+def test_accumulation_does_not_change_the_run(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "recipe", average=1)
+    for parts in (1, 3):
+        quiet(recipe, tmp_path / str(parts), f"train.accumulate={parts}", "model.dropout=0.0", "train.eps=1e-6")
+    one, three = weights(tmp_path / "1"), weights(tmp_path / "3")
+    for name, tensor in one.items():
+        torch.testing.assert_close(tensor, three[name], atol=2e-4, rtol=2e-3, msg=name)
+
+
+def test_training_stops_early_when_nothing_gets_better(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "recipe", steps=400, lr=1e-12, patience=2, average=1)
+    quiet(recipe, tmp_path / "run", "train.schedule=linear")
+    assert load_bundle(tmp_path / "run" / "model").facts["steps"] <= 50
+
+
+def test_the_best_checkpoint_is_kept_and_used_when_the_end_is_worse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = iter([5.0, 1.0, 3.0, 4.0])
+    monkeypatch.setattr("regard.train.validate.Validator.loss", lambda *_: next(losses))
+    recipe = write_recipe(tmp_path / "recipe", average=2)
+    quiet(recipe, tmp_path / "run")
+    best = tmp_path / "run" / "checkpoints" / "step-000020"
+    assert load_bundle(tmp_path / "run" / "model").facts["weights"] == "best checkpoint, step 20"
+    expected = load_file(str(best / "model.safetensors"))
+    for name, tensor in weights(tmp_path / "run").items():
+        assert torch.equal(tensor, expected[name])
+
+
+def test_held_out_pairs_are_in_no_training_text(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "recipe", steps=2)
+    write_pairs(tmp_path / "recipe", "train", reversal_pairs(400, 1, longest=3))  # many pairs come several times
+    quiet(recipe, tmp_path / "run", "data.valid=20", "data.test=10")
+    run = tmp_path / "run"
+    held = [(run / "heldout" / f"{name}.src").read_text().splitlines() for name in ("valid", "test")]
+    assert [len(lines) for lines in held] == [20, 10]
+    store, tokenizer = Store.open(run / "store"), load_bundle(run / "model").tokenizer
+    keys = {sentence_key(line) for lines in held for line in lines}
+    for number in range(len(store)):
+        ids, _, _, _ = store.gather(torch.tensor([number]).numpy())
+        assert sentence_key(tokenizer.decode(ids.tolist())) not in keys
+    assert store.account.dropped["held out"] >= 30
+    assert load_bundle(run / "model").facts["test"]["sentences"] == 10
+
+
+def test_the_seed_decides_the_run(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "recipe", steps=4)
+    quiet(recipe, tmp_path / "a")
+    quiet(recipe, tmp_path / "b")
+    quiet(recipe, tmp_path / "c", "train.seed=2")
+    assert_same_weights(tmp_path / "a", tmp_path / "b")
+    assert any(
+        not torch.equal(tensor, weights(tmp_path / "c")[name]) for name, tensor in weights(tmp_path / "a").items()
+    )
+
+
+def test_a_time_budget_reserves_time_for_the_end() -> None:
+    length = Length(None, 600.0)
+    state = RunState(seconds=20.0, prepared=20.0)
+    assert length.progress(state) == 0.0
+    state.validation_seconds = 30.0
+    state.seconds = 600.0 - (1.5 * 30.0 + 1.0)
+    assert length.progress(state) == 1.0
+    state.seconds = 20.0 + (600.0 - 20.0 - 46.0) / 4
+    assert length.progress(state) == pytest.approx(0.25)
+    assert length.remaining(state) == pytest.approx(3 * (state.seconds - 20.0))
+
+
+def test_intervals_come_as_often_as_asked() -> None:
+    assert [step for step in range(1, 31) if Interval(10, 0).due(step, 0, 0)] == [10, 20, 30]
+    tenths = Interval(0, 10)
+    assert [s for s in range(1, 101) if tenths.due(s, (s - 1) / 100, s / 100)] == list(range(10, 101, 10))
+
+
+def test_a_time_budget_ends_the_run_with_a_bundle(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "recipe", steps=0, minutes=0.05, save_every=0, validate_every=0)
+    quiet(recipe, tmp_path / "run")
+    facts = load_bundle(tmp_path / "run" / "model").facts
+    assert facts["steps"] >= 1
+    assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["kind"] == "valid"
+
+
+def test_an_interrupted_run_in_python_raises_and_can_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = write_recipe(tmp_path / "recipe", steps=20)
+    update = Trainer.update
+
+    def stop_at_seven(self: Trainer, window: object) -> object:
+        result = update(self, window)  # type: ignore[arg-type]
+        self.stop_requested = self.state.step == 7
+        return result
+
+    monkeypatch.setattr(Trainer, "update", stop_at_seven)
+    with pytest.raises(Interrupted, match="stopped at step 7"):
+        quiet(recipe, tmp_path / "run")
+    monkeypatch.undo()
+    quiet(recipe, tmp_path / "run", resume=True)
+    quiet(recipe, tmp_path / "whole")
+    assert_same_weights(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_reversal_task_is_learned_through_the_command_line(tmp_path: Path) -> None:
+    """The whole way, from two text files to translations: over 99% of unseen sequences come out exactly right."""
+    text = tmp_path / "text"
+    write_pairs(text, "train", reversal_pairs(20_000, 1))
+    write_pairs(text, "valid", reversal_pairs(100, 2))
+    source, target = write_pairs(text, "test", reversal_pairs(500, 3))
+    sets = {
+        "tokenizer.vocab_size": 380, "data.valid": "valid.{src,tgt}", "data.test": 0,
+        "model.d_model": 64, "model.d_ff": 256, "model.num_heads": 4, "model.encoder_layers": 2, "model.decoder_layers": 2,
+        "model.dropout": 0.0, "train.steps": 900, "train.lr": 3e-3, "train.batch_tokens": 1500, "train.device": "cpu",
+        "data.source": "src", "data.target": "tgt", "data.root": str(text),
+    }  # fmt: skip
+    arguments = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
+    recipe = text / "recipe.toml"
+    recipe.write_text(
+        '[data]\ntrain = "train.{src,tgt}"\n[model]\npreset = "tiny"\nnorm_position = "pre"\n'
+        '[train]\nschedule = "linear"\noptimizer = "adamw"\nema = 0.99\n'
+    )
+    assert main(["train", str(recipe), "--out", str(tmp_path / "run"), *arguments]) == 0
+    out = tmp_path / "out.txt"
+    assert main(["translate", "-m", str(tmp_path / "run"), "--device", "cpu", "-i", str(source), "-o", str(out)]) == 0
+    found, expected = out.read_text().splitlines(), target.read_text().splitlines()
+    exact = sum(one == other for one, other in zip(found, expected, strict=True)) / len(expected)
+    assert exact > 0.99
