@@ -14,9 +14,9 @@ from regard.decode.text import Result, Translator
 class Model:
     """A trained translation model.
 
-    >>> model = load("tests/golden/bundle-1")  # doctest: +SKIP
-    >>> model.translate(["Hello!"])  # doctest: +SKIP
-    ['Hallo!']
+    >>> model = load("tests/golden/bundle-1")  # a very small one: it reverses letters
+    >>> model.translate(["a b c", "p o n m"])
+    ['c b a', 'm n o p']
     """
 
     def __init__(self, bundle: Bundle, *, device: str = "auto", batch: int = 0) -> None:

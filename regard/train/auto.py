@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,13 +67,14 @@ def choose_recipe(source: Path, target: Path, overrides: Sequence[str] = ()) -> 
     apply_overrides(given, overrides)
     languages = _languages(source, target, given.get("data", {}))
     tier = next(tier for tier in TIERS if pairs <= tier.max_pairs)
+    root, spec = _corpus_spec(source, target)
     held_out = max(1, min(2_000, pairs // 50))
     values: dict[str, Any] = {
         "data": {
             "source": languages[0],
             "target": languages[1],
-            "root": str(Path.cwd()),
-            "train": _corpus_spec(source, target),
+            "root": root,
+            "train": spec,
             "valid": held_out,
             "test": held_out,
         },
@@ -142,13 +144,15 @@ def _languages(source: Path, target: Path, given: dict[str, Any]) -> tuple[str, 
     return found[0], found[1]
 
 
-def _corpus_spec(source: Path, target: Path) -> str:
-    """The two files as a recipe names them; names that hold braces or commas cannot be written that way."""
-    names = str(source.resolve()), str(target.resolve())
+def _corpus_spec(source: Path, target: Path) -> tuple[str, str]:
+    """The two files as a recipe names them: the folder that both are in, and their names from there."""
+    paths = source.resolve(), target.resolve()
+    root = os.path.commonpath([path.parent for path in paths])
+    names = [path.relative_to(root).as_posix() for path in paths]
     for name in names:
         if any(character in name for character in "{},*?["):
             raise UserError(f"{name}: a file name with any of {{ }} , * ? [ cannot stand in a recipe; rename it")
-    return f"{{{names[0]},{names[1]}}}"
+    return root, f"{{{names[0]},{names[1]}}}"
 
 
 def _num_parameters(config: ModelConfig) -> int:

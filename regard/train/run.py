@@ -377,12 +377,14 @@ def save_model(
     facts: dict[str, Any],
     out: Path,
 ) -> Bundle:
+    # A bundle goes to other people: where the text lay on this machine is not theirs to know.
+    public = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, root="."))
     return save_bundle(
         out,
         weights,
         config,
         tokenizer,
-        recipe.to_toml(),
+        public.to_toml(),
         source=recipe.data.source,
         target=recipe.data.target,
         decode=recipe.decode,
