@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from regard.layout import SequenceLayout
     from regard.models.transformer import Transformer
     from regard.recipe import Recipe, load_recipe
-    from regard.train.run import train
+    from regard.training.run import train
 
 _PLACES = {
     "Bundle": "regard.bundle",
@@ -44,7 +44,7 @@ _PLACES = {
     "load_bundle": "regard.bundle",
     "load_recipe": "regard.recipe",
     "score": "regard.evaluate",
-    "train": "regard.train.run",
+    "train": "regard.training.run",
 }
 
 __all__ = [

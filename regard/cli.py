@@ -127,7 +127,7 @@ def run_train(arguments: argparse.Namespace) -> None:
         recipe = load_recipe(Path(inputs[0]), arguments.set)
         name = Path(inputs[0]).stem
     elif len(inputs) == 2:
-        from regard.train.auto import choose_recipe
+        from regard.training.auto import choose_recipe
 
         choice = choose_recipe(Path(inputs[0]), Path(inputs[1]), arguments.set)
         recipe, lines = choice.recipe, choice.lines
@@ -138,13 +138,13 @@ def run_train(arguments: argparse.Namespace) -> None:
         sys.stdout.write(recipe.to_toml())
         return
     if not lines and arguments.dry_run:
-        from regard.train.auto import describe_recipe
+        from regard.training.auto import describe_recipe
 
         lines = describe_recipe(recipe)
     sys.stderr.write("".join(f"{line}\n" for line in lines))
     if arguments.dry_run:
         return
-    from regard.train.run import train
+    from regard.training.run import train
 
     train(recipe, arguments.out or Path("runs") / name, resume=arguments.resume)
 
@@ -371,7 +371,7 @@ def _add_average(verbs: Any) -> None:
 
 
 def run_average(arguments: argparse.Namespace) -> None:
-    from regard.train.run import average
+    from regard.training.run import average
 
     bundle, used = average(arguments.run_folder, arguments.last, arguments.output)
     sys.stdout.write(f"{bundle.folder}: average of {', '.join(used)}\n")

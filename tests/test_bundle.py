@@ -86,7 +86,7 @@ def test_what_is_no_model_is_said_to_be_none(tmp_path: Path) -> None:
         find_bundle(None)
 
 
-@pytest.mark.parametrize("folder", sorted(GOLDEN.glob("bundle-*")), ids=lambda path: path.name)
+@pytest.mark.parametrize("folder", sorted(GOLDEN.glob("bundle-*/")), ids=lambda path: path.name)
 def test_every_earlier_format_is_still_read_and_translates_as_it_did(folder: Path) -> None:
     from regard.api import load
 
@@ -96,5 +96,5 @@ def test_every_earlier_format_is_still_read_and_translates_as_it_did(folder: Pat
 
 
 def test_there_is_a_golden_bundle_of_every_format() -> None:
-    formats = {json.loads((folder / "config.json").read_text())["format"] for folder in GOLDEN.glob("bundle-*")}
+    formats = {json.loads((folder / "config.json").read_text())["format"] for folder in GOLDEN.glob("bundle-*/")}
     assert formats == set(range(1, FORMAT + 1))

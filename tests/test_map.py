@@ -22,7 +22,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("serve",),
     ("explain",),
     ("export",),
-    ("train",),
+    ("training",),
     ("evaluate",),
     ("decode",),
     ("bundle",),

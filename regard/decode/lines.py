@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import queue
 import sys
@@ -66,7 +67,9 @@ class LineFile:
         self._partial = path.with_name(path.name + ".partial") if path else None
         self._file: IO[str]
         if path is None or self._partial is None:
-            self._file = open(sys.stdout.fileno(), "w", encoding="utf-8", newline="\n", closefd=False)  # noqa: SIM115
+            self._file = sys.stdout
+            if isinstance(self._file, io.TextIOWrapper):  # UTF-8 and plain line ends, whatever the console is set to
+                self._file.reconfigure(encoding="utf-8", newline="\n")
             return
         if not path.parent.is_dir():
             raise UserError(f"{path}: the folder {path.parent} does not exist")

@@ -42,7 +42,8 @@ class Table:
         self.prefixes = [self.prefixes[row] for row in rows.tolist()]
 
     def log_prob(self, sentence: int, tokens: tuple[int, ...]) -> float:
-        total, prefix = 0.0, (sentence, BOS)
+        total = 0.0
+        prefix: tuple[int, ...] = (sentence, BOS)
         for token in (*tokens, EOS):
             logits = self.logits(prefix)
             total += logits[token] - math.log(sum(math.exp(value) for value in logits))
@@ -81,7 +82,9 @@ def test_a_wide_beam_finds_the_best_of_all_sequences(seed: int, limits: list[int
 @given(st.integers(0, 10_000), st.integers(0, 12), st.sampled_from([0.0, 0.6]))
 def test_beam_one_takes_the_likeliest_token_each_time(seed: int, limit: int, alpha: float) -> None:
     [[hypothesis]] = run(seed, [limit], SearchOptions(beam=1, alpha=alpha))
-    table, prefix, expected = Table(seed, 1, 1), (0, BOS), []
+    table = Table(seed, 1, 1)
+    prefix: tuple[int, ...] = (0, BOS)
+    expected: list[int] = []
     while len(expected) < limit:
         logits = table.logits(prefix)
         best = max((token for token in range(VOCAB) if token != BOS), key=logits.__getitem__)

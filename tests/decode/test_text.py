@@ -103,7 +103,7 @@ def test_a_stream_holds_no_more_than_a_chunk(tokenizer: Tokenizer) -> None:
             yield f"house {number}"
 
     one, _ = translator(tokenizer)
-    results = one.stream(lines(), 4)  # type: ignore[arg-type]
+    results = one.stream(lines(), 4)
     assert next(results).text == "house 0"
     assert taken == 4
     assert [result.text for result in results] == [f"house {number}" for number in range(1, 10)]

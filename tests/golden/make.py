@@ -16,7 +16,7 @@ from regard.api import load
 from regard.bundle import FORMAT
 from regard.errors import UserError
 from regard.recipe import load_recipe
-from regard.train.run import train
+from regard.training.run import train
 from tests.tiny import reversal_pairs, write_pairs, write_recipe
 
 SENTENCES = ["a b c", "p o n m", "k", "", "h e l"]
@@ -31,7 +31,13 @@ def main() -> None:
         recipe = write_recipe(folder, steps=2500, batch_tokens=800, save_every=2500, validate_every=500, warmup=100)
         write_pairs(folder, "train", reversal_pairs(20_000, 1, longest=4))
         write_pairs(folder, "valid", reversal_pairs(100, 2, longest=4))
-        sets = ["train.lr=4e-3", "train.schedule=linear", "train.ema=0.99", "model.dropout=0.0", "model.norm_position=pre"]
+        sets = [
+            "train.lr=4e-3",
+            "train.schedule=linear",
+            "train.ema=0.99",
+            "model.dropout=0.0",
+            "model.norm_position=pre",
+        ]
         train(load_recipe(recipe, [*sets, "tokenizer.vocab_size=345"]), folder / "run")
         shutil.copytree(folder / "run" / "model", target)
     translations = load(target, device="cpu").translate(SENTENCES)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.recipe import TrainRecipe
-from regard.train.optimizer import MovingAverage, learning_rate, make_optimizer, paper_rate, warmup_steps
+from regard.training.optimizer import MovingAverage, learning_rate, make_optimizer, paper_rate, warmup_steps
 
 
 @given(st.integers(1, 200_000), st.sampled_from([128, 512, 1024]), st.integers(1, 10_000))
@@ -28,7 +28,7 @@ def test_the_papers_rate_peaks_where_the_warm_up_ends() -> None:
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_a_decaying_schedule_rises_to_its_peak_and_falls_to_nothing(schedule: str) -> None:
-    recipe = TrainRecipe(steps=1000, lr=1e-3, schedule=schedule)  # type: ignore[arg-type]
+    recipe = TrainRecipe(steps=1000, lr=1e-3, schedule=schedule)
     warmup = warmup_steps(recipe, 1000)
     rates = [learning_rate(recipe, 512, step, warmup, step / 1000, False) for step in range(1, 1001)]
     assert warmup == 100

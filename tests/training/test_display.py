@@ -11,7 +11,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from regard.train.display import Display, LiveDisplay, PlainDisplay, make_display, printable, sparkline
+from regard.training.display import Display, LiveDisplay, PlainDisplay, make_display, printable, sparkline
 
 
 def train(step: int = 1200, **more: Any) -> dict[str, Any]:

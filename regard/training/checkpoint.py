@@ -67,6 +67,12 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
+def scheduled_checkpoints(folder: Path) -> list[Path]:
+    """Those that the run saves at its intervals, oldest first: they are averaged. Others are saved because a validation was the
+    best or somebody pressed Ctrl-C; with those the average would depend on where a run was stopped."""
+    return [path for path in list_checkpoints(folder) if read_json(path / "state.json").get("scheduled")]
+
+
 def newest_intact(folder: Path) -> tuple[Path | None, list[str]]:
     """The newest checkpoint whose files are as they were written, and a word on each newer one that is not."""
     sweep_temporaries(folder)
@@ -81,8 +87,8 @@ def newest_intact(folder: Path) -> tuple[Path | None, list[str]]:
 
 
 def prune(folder: Path, keep: int, always: Sequence[Path]) -> None:
-    """Remove all but the newest `keep` checkpoints and those that are to stay."""
-    stay = {path.name for path in (*list_checkpoints(folder)[-keep:], *always)}
+    """Remove all but the newest `keep` scheduled checkpoints, the newest two of any kind, and those that are to stay."""
+    stay = {path.name for path in (*scheduled_checkpoints(folder)[-keep:], *list_checkpoints(folder)[-2:], *always)}
     for path in list_checkpoints(folder):
         if path.name not in stay:
             shutil.rmtree(path)

@@ -33,11 +33,11 @@ from regard.errors import RegardError
 from regard.models.loss import linear_cross_entropy
 from regard.models.transformer import Transformer
 from regard.recipe import TrainRecipe
-from regard.train.checkpoint import prune, save_checkpoint
-from regard.train.display import Display
-from regard.train.metrics import RecordWriter
-from regard.train.optimizer import MovingAverage, learning_rate, set_learning_rate, warmup_steps
-from regard.train.validate import Validator
+from regard.training.checkpoint import prune, save_checkpoint
+from regard.training.display import Display
+from regard.training.metrics import RecordWriter
+from regard.training.optimizer import MovingAverage, learning_rate, set_learning_rate, warmup_steps
+from regard.training.validate import Validator
 
 VALIDATIONS, SAVES = 10, 20  # in a run, where the recipe names no interval
 LOG_EVERY = {"cpu": 50, "cuda": 100, "mps": 50}
@@ -56,6 +56,7 @@ class RunState:
     best_loss: float | None = None
     stale: int = 0  # validations since the best
     validation_seconds: float = 0.0  # how long the last one took, with the checkpoint
+    window: tuple[float, float, int] = (0.0, 0.0, 0)  # loss, nll and tokens since the last log line
 
 
 @dataclass
@@ -134,29 +135,30 @@ class Trainer:
         self.saving = Interval(recipe.save_every, SAVES)
         self.log_every = recipe.log_every or LOG_EVERY[self.device.type]
         self.stop_requested = False
+        self._saved = state.step  # the last step that a checkpoint holds
+        self._window = self._new_window(*state.window)
         self._clock = time.perf_counter() - state.seconds
 
     def run(self) -> bool:
         """Train to the end; False if the person stopped it. Either way the last step is saved."""
         self.model.train()
-        window = self._new_window()
         with on_interrupt(self._request_stop):
             while self.length.progress(self.state) < 1.0 and not self.stop_requested and not self._is_stale():
                 before = self.length.progress(self.state)
-                norm, rate = self.update(window)
+                norm, rate = self.update(self._window)
                 self._tick()
                 after = self.length.progress(self.state)
                 if self.state.step % self.log_every == 0 or after >= 1.0:
-                    self._log(window, norm, rate)
-                    window = self._new_window()
+                    self._log(self._window, norm, rate)
+                    self._window = self._new_window()
                 begun = time.perf_counter()
                 if self.validation.due(self.state.step, before, after) and after < 1.0:
                     self.validate()
                 if self.saving.due(self.state.step, before, after) or after >= 1.0:
-                    self.save()
-                window.paused += time.perf_counter() - begun
-        if self.stop_requested:
-            self.save()
+                    self.save(scheduled=True)
+                self._window.paused += time.perf_counter() - begun
+        if self._saved != self.state.step:
+            self.save(scheduled=False)
         return not self.stop_requested
 
     def update(self, window: Window) -> tuple[Tensor, float]:
@@ -214,7 +216,7 @@ class Trainer:
         self._tick()
         self._write({"kind": "valid", **self._place(), **record, "best": is_best}, self.display.valid)
         if is_best:
-            self.save()
+            self.save(scheduled=False)
         self.state.validation_seconds = time.perf_counter() - begun
         self._tick()
 
@@ -223,13 +225,16 @@ class Trainer:
             self.shadow.load_state_dict(self.model.state_dict())
         return self.validator.measure(self.shadow, self.device, self.autocast)
 
-    def save(self) -> None:
+    def save(self, scheduled: bool) -> None:
+        """Write a checkpoint; `scheduled` ones, at the run's intervals and its end, are those that are averaged."""
         self._tick()
-        state = {"run": asdict(self.state), "sampler": self.sampler.state()}
+        self.state.window = (float(self._window.total), float(self._window.nll), self._window.tokens)
+        state = {"scheduled": scheduled, "run": asdict(self.state), "sampler": self.sampler.state()}
         average = self.shadow if self.average is not None else None
         save_checkpoint(self.checkpoints, self.state.step, self.model, self.optimizer, average, state)
         best = self.checkpoints / f"step-{self.state.best_step:06d}"
-        prune(self.checkpoints, max(self.recipe.average, 2), [best])
+        prune(self.checkpoints, self.recipe.average, [best])
+        self._saved = self.state.step
 
     def _log(self, window: Window, norm: Tensor, rate: float) -> None:
         loss = float(window.total) / window.tokens  # waits for the device
@@ -264,9 +269,8 @@ class Trainer:
             "elapsed": round(self.state.seconds, 2),
         }
 
-    def _new_window(self) -> Window:
-        zero = torch.zeros((), device=self.device)
-        return Window(zero, zero.clone())
+    def _new_window(self, total: float = 0.0, nll: float = 0.0, tokens: int = 0) -> Window:
+        return Window(torch.tensor(total, device=self.device), torch.tensor(nll, device=self.device), tokens)
 
     def _is_stale(self) -> bool:
         return bool(self.recipe.patience) and self.state.stale >= self.recipe.patience

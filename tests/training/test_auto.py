@@ -10,13 +10,13 @@ import torch
 from regard.config import ModelConfig
 from regard.errors import UserError
 from regard.recipe import recipe_from_dict
-from regard.train.auto import TIERS, choose_recipe, measure_rate
+from regard.training.auto import TIERS, choose_recipe, measure_rate
 from tests.tiny import reversal_pairs, write_pairs
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.train.auto.measure_rate", lambda *_: 1000.0)
+    monkeypatch.setattr("regard.training.auto.measure_rate", lambda *_: 1000.0)
 
 
 def files(folder: Path, source: str, target: str, pairs: int = 50) -> tuple[Path, Path]:

@@ -22,11 +22,11 @@ from regard.data.split import sentence_key
 from regard.data.store import Store
 from regard.errors import Interrupted
 from regard.recipe import load_recipe
-from regard.train.checkpoint import average_weights, list_checkpoints
-from regard.train.display import Display
-from regard.train.loop import Interval, Length, RunState, Trainer
-from regard.train.metrics import read_metrics
-from regard.train.run import train
+from regard.training.checkpoint import average_weights, list_checkpoints
+from regard.training.display import Display
+from regard.training.loop import Interval, Length, RunState, Trainer
+from regard.training.metrics import read_metrics
+from regard.training.run import train
 from tests.tiny import reversal_pairs, write_pairs, write_recipe
 
 
@@ -63,7 +63,9 @@ def assert_same_weights(one: Path, other: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("ema", [0.0, 0.99])
 def test_a_run_killed_at_three_points_and_resumed_ends_with_the_same_weights(tmp_path: Path, ema: float) -> None:
-    recipe = write_recipe(tmp_path / "recipe", steps=90, save_every=9, validate_every=30, ema=ema, accumulate=2)
+    recipe = write_recipe(
+        tmp_path / "recipe", steps=150, save_every=9, validate_every=30, lr=1e-3, ema=ema, accumulate=2
+    )
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert (
         subprocess.run(command(recipe, whole), env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False).returncode == 0
@@ -193,12 +195,15 @@ def test_a_damaged_checkpoint_is_passed_over_by_name(tmp_path: Path) -> None:
 
 
 def test_accumulation_does_not_change_the_run(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path / "recipe", average=1)
+    recipe = write_recipe(tmp_path / "recipe", lr=1e-3, log_every=1)
+    losses = []
     for parts in (1, 3):
-        quiet(recipe, tmp_path / str(parts), f"train.accumulate={parts}", "model.dropout=0.0", "train.eps=1e-6")
-    one, three = weights(tmp_path / "1"), weights(tmp_path / "3")
-    for name, tensor in one.items():
-        torch.testing.assert_close(tensor, three[name], atol=2e-4, rtol=2e-3, msg=name)
+        quiet(recipe, tmp_path / str(parts), f"train.accumulate={parts}", "model.dropout=0.0")
+        records = read_metrics(tmp_path / str(parts) / "metrics.jsonl")
+        losses.append([record["loss"] for record in records if record["kind"] == "train"])
+    assert len(losses[0]) == 40
+    assert losses[0][0] > 1.2 * losses[0][-1]  # it learns, so a wrong gradient would show
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
 def test_training_stops_early_when_nothing_gets_better(tmp_path: Path) -> None:
@@ -211,7 +216,7 @@ def test_the_best_checkpoint_is_kept_and_used_when_the_end_is_worse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = iter([5.0, 1.0, 3.0, 4.0])
-    monkeypatch.setattr("regard.train.validate.Validator.loss", lambda *_: next(losses))
+    monkeypatch.setattr("regard.training.validate.Validator.loss", lambda *_: next(losses))
     recipe = write_recipe(tmp_path / "recipe", average=2)
     quiet(recipe, tmp_path / "run")
     best = tmp_path / "run" / "checkpoints" / "step-000020"
@@ -279,7 +284,7 @@ def test_an_interrupted_run_in_python_raises_and_can_go_on(tmp_path: Path, monke
     update = Trainer.update
 
     def stop_at_seven(self: Trainer, window: object) -> object:
-        result = update(self, window)  # type: ignore[arg-type]
+        result = update(self, window)
         self.stop_requested = self.state.step == 7
         return result
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from regard.errors import UserError
-from regard.train.metrics import MetricsLog, TensorBoardLog, read_metrics
+from regard.training.metrics import MetricsLog, TensorBoardLog, read_metrics
 
 
 def train(step: int) -> dict[str, Any]:

@@ -37,19 +37,20 @@ from regard.files import check_manifest, write_atomic
 from regard.models.transformer import Transformer
 from regard.progress import progress
 from regard.recipe import Recipe, TrainRecipe, load_recipe
-from regard.train.checkpoint import (
+from regard.training.checkpoint import (
     average_weights,
     list_checkpoints,
     load_checkpoint,
     load_weights,
     newest_intact,
+    scheduled_checkpoints,
 )
-from regard.train.display import Display, make_display
-from regard.train.loop import Length, RunState, Trainer
-from regard.train.metrics import MetricsLog, RecordWriter, TensorBoardLog, read_metrics
-from regard.train.optimizer import make_optimizer
-from regard.train.report import write_report
-from regard.train.validate import Validator
+from regard.training.display import Display, make_display
+from regard.training.loop import Length, RunState, Trainer
+from regard.training.metrics import MetricsLog, RecordWriter, TensorBoardLog, read_metrics
+from regard.training.optimizer import make_optimizer
+from regard.training.report import write_report
+from regard.training.validate import Validator
 from regard.version import __version__
 
 
@@ -84,11 +85,11 @@ class RunFolder:
         return self.path / "model"
 
 
-def train(recipe: Recipe, out: Path, *, resume: bool = False, display: Display | None = None) -> Bundle:
+def train(recipe: Recipe, out: Path | str, *, resume: bool = False, display: Display | None = None) -> Bundle:
     """Train a model as the recipe says, into the run folder `out`, and return its bundle."""
     started = time.perf_counter()
     display = display or make_display()
-    folder = claim_folder(out, recipe, resume)
+    folder = claim_folder(Path(out), recipe, resume)
     if resume and (folder.model / "config.json").is_file():
         display.say(f"{folder.path} is finished; its model is in {folder.model}")
         return load_bundle(folder.model)
@@ -320,7 +321,9 @@ def final_weights(recipe: TrainRecipe, trainer: Trainer, folder: RunFolder) -> t
     if recipe.ema:
         chosen = "moving average of the weights"
     else:
-        paths = list_checkpoints(folder.checkpoints)[-recipe.average :]
+        paths = (
+            scheduled_checkpoints(folder.checkpoints)[-recipe.average :] or list_checkpoints(folder.checkpoints)[-1:]
+        )
         shadow.load_state_dict(average_weights(paths))
         chosen = f"average of the last {len(paths)} checkpoints" if len(paths) > 1 else "last checkpoint"
     record = trainer.validator.measure(shadow, trainer.device, trainer.autocast)
@@ -425,7 +428,7 @@ def average(run: Path, last: int, out: Path) -> tuple[Bundle, list[str]]:
         raise UserError(f"{run}: is not a run folder (recipe.toml is missing)")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: exists already; choose another folder with -o")
-    paths = list_checkpoints(folder.checkpoints)[-last:]
+    paths = scheduled_checkpoints(folder.checkpoints)[-last:] or list_checkpoints(folder.checkpoints)[-1:]
     if not paths:
         raise UserError(f"{run}: has no checkpoint yet")
     for path in paths:
