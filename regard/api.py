@@ -39,6 +39,8 @@ class Model:
         self, text: Sequence[str], n: int, *, beam: int | None = None, alpha: float | None = None
     ) -> list[Result]:
         """The n best translations of every sentence, with their scores."""
+        if isinstance(text, str):
+            raise TypeError("`text` must be a list of sentences, but is one string")
         return self._translator(self.search_options(beam, alpha, n)).translate(list(text))
 
     def stream(
@@ -53,6 +55,10 @@ class Model:
 
     def score(self, src: Sequence[str], tgt: Sequence[str]) -> list[float]:
         """The natural log-probability of each given translation, its end included."""
+        if isinstance(src, str) or isinstance(tgt, str):
+            raise TypeError("`src` and `tgt` must be lists of sentences, but one is a string")
+        if len(src) != len(tgt):
+            raise ValueError(f"`src` and `tgt` must be of one length, but have {len(src)} and {len(tgt)} sentences")
         return [sum(tokens) for tokens in self._translator(self.options).score(src, tgt)]
 
     def _translator(self, options: SearchOptions) -> Translator:

@@ -127,7 +127,9 @@ def load_bundle(folder: Path) -> Bundle:
 def find_bundle(model: str | Path | None) -> Path:
     """The bundle folder that `-m` means: a bundle itself, or the model of a run folder."""
     if model is None:
-        raise UserError("no model is named; give one with -m FOLDER, or train one: regard train corpus.en corpus.de")
+        raise UserError(
+            "no model is named; name a bundle or a run folder, or train one: regard train corpus.en corpus.de"
+        )
     folder = Path(model)
     if (folder / "config.json").is_file():
         return folder
@@ -177,7 +179,7 @@ def make_card(bundle: Bundle) -> str:
             lines.append(f"| {name} {metric['name']} | {metric['score']:.2f}{interval} `{metric['signature']}` |")
     lines += [
         "",
-        f"Use: `regard translate -m {bundle.folder.name if bundle.folder.name[0] != '.' else 'MODEL'} TEXT`",
+        "Use: `regard translate -m FOLDER TEXT`",
         "",
     ]
     return "\n".join(lines)

@@ -31,8 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     try:
         arguments = make_parser().parse_args(argv)
-        run = arguments.run
-        return int(run(arguments) or 0)
+        arguments.run(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # so that a reader who has left is noticed here
+        return 0
     except RegardError as error:
         sys.stderr.write(f"regard: {error}\n")
         return error.exit_code
@@ -42,6 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader of our output has left; nothing more can be said to it, and Python must not try at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        # A full disk, a folder that may not be written: the system's own words say what.
+        sys.stderr.write(f"regard: {error.filename or ''}{': ' if error.filename else ''}{error.strerror or error}\n")
         return 1
 
 
@@ -130,7 +136,8 @@ def run_train(arguments: argparse.Namespace) -> None:
         from regard.training.auto import choose_recipe
 
         choice = choose_recipe(Path(inputs[0]), Path(inputs[1]), arguments.set)
-        recipe, lines = choice.recipe, choice.lines
+        recipe = choice.recipe
+        lines = [] if arguments.dump_recipe else choice.lines()
         name = f"{recipe.data.source}-{recipe.data.target}"
     else:
         raise UserError(f"train takes one recipe or two text files, but got {len(inputs)} arguments")
@@ -173,7 +180,6 @@ def _add_translate(verbs: Any) -> None:
     parser.add_argument(
         "--resume", action="store_true", help="with -i and -o: go on after the last line that was written"
     )
-    parser.add_argument("--engine", choices=("auto", "torch"), default="auto", help="what computes (default: auto)")
     parser.add_argument("--json", action="store_true", help="one JSON document")
 
 
@@ -193,10 +199,13 @@ def run_translate(arguments: argparse.Namespace) -> None:
     if arguments.input:
         from regard.data.corpus import read_lines
 
-        total = sum(1 for _ in read_lines(arguments.input))
+        # A pipe can be read only once, so its lines are not counted first.
+        total = sum(1 for _ in read_lines(arguments.input)) if arguments.input.is_file() else 0
         blocks = _blocks(read_lines(arguments.input))
     else:
         total = len(arguments.text)
+        if not arguments.text and sys.stdin is None:
+            raise UserError("there is no TEXT, no -i FILE and no standard input to translate")
         blocks = iter([arguments.text]) if arguments.text else read_available(sys.stdin.buffer, CHUNK)
     with LineFile(arguments.output, arguments.resume) as out:
         _translate_blocks(model, options, blocks, total, out, arguments)
@@ -293,6 +302,10 @@ def run_evaluate(arguments: argparse.Namespace) -> None:
     from regard.data.corpus import read_lines
     from regard.evaluate import compare, score
 
+    if arguments.hypothesis and (arguments.model or arguments.source or arguments.output):
+        raise UserError("--hypothesis is scored as it is; leave out -m, --source and -o, or leave out --hypothesis")
+    if arguments.output and not arguments.output.resolve().parent.is_dir():
+        raise UserError(f"{arguments.output}: the folder {arguments.output.parent} does not exist")
     references = list(read_lines(arguments.reference))
     language = arguments.target_language
     if arguments.hypothesis:
@@ -371,7 +384,7 @@ def _add_average(verbs: Any) -> None:
 
 
 def run_average(arguments: argparse.Namespace) -> None:
-    from regard.training.run import average
+    from regard.training.finish import average
 
     bundle, used = average(arguments.run_folder, arguments.last, arguments.output)
     sys.stdout.write(f"{bundle.folder}: average of {', '.join(used)}\n")

@@ -20,6 +20,8 @@ def pick_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise UserError(f"device must be auto, cpu, cuda, cuda:N or mps, but is {name!r}") from None
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise UserError(f"device must be auto, cpu, cuda, cuda:N or mps, but is {name!r}")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"device {name} was asked for, but this torch sees no CUDA device; use --device auto or cpu")
     if device.type == "cuda" and device.index is not None and device.index >= torch.cuda.device_count():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import tomllib
 import types
 from collections.abc import Mapping, Sequence
@@ -52,7 +53,7 @@ class DataRecipe:
 @dataclass(frozen=True)
 class TokenizerRecipe:
     vocab_size: int = 32_000  # a wish: fitted to what the corpus and byte fallback allow
-    character_coverage: float = 1.0
+    character_coverage: float = 0.9999  # of the text; rarer characters are spelled in bytes
     split_digits: bool = False
 
 
@@ -147,13 +148,16 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         raise UserError(f"{path}: cannot be read as a recipe ({error})") from None
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: is not valid TOML: {error}") from None
+    _resolve_root(values, path.parent)
     apply_overrides(values, overrides)
-    data = values.get("data")
-    if isinstance(data, dict):
-        root = data.get("root", ".")
-        if isinstance(root, str):
-            data["root"] = str((path.parent / root).resolve())
+    _resolve_root(values, Path())  # one that was said on the command line is meant from where it was said
     return recipe_from_dict(values, str(path))
+
+
+def _resolve_root(values: dict[str, Any], start: Path) -> None:
+    data = values.get("data")
+    if isinstance(data, dict) and isinstance(data.setdefault("root", "."), str):
+        data["root"] = str((start / data["root"]).resolve())
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
@@ -292,6 +296,8 @@ def _check(recipe: Recipe, where: str) -> None:
         "decode.max_extra": decode.max_extra,
     }  # fmt: skip
     for name, value in not_negative.items():
+        if not math.isfinite(value):
+            raise UserError(f"{where}: {name} must be a finite number, but is {value}")
         if value < 0:
             raise UserError(f"{where}: {name} must not be negative, but is {value}")
     at_least_one = {
@@ -309,6 +315,16 @@ def _check(recipe: Recipe, where: str) -> None:
     for name, value in below_one.items():
         if not 0 <= value < 1:
             raise UserError(f"{where}: train.{name} must be at least 0 and below 1, but is {value}")
+    if train.monitor == "bleu" and not train.validate_sentences:
+        raise UserError(f"{where}: train.monitor = 'bleu' needs train.validate_sentences above 0")
+    if not 0 < recipe.tokenizer.character_coverage <= 1:
+        coverage = recipe.tokenizer.character_coverage
+        raise UserError(f"{where}: tokenizer.character_coverage must be above 0 and at most 1, but is {coverage}")
+    config = recipe.model.config(vocab_size=1000)
+    if config.positions == "learned" and data.max_length >= config.max_positions:
+        raise UserError(
+            f"{where}: data.max_length ({data.max_length}) must be below model.max_positions ({config.max_positions})"
+        )
     if data.max_ratio < 1:
         raise UserError(f"{where}: data.max_ratio must be at least 1, but is {data.max_ratio}")
     if isinstance(data.valid, int) and data.valid < 1:

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 regard="${BIN:-.venv/bin}/regard"
 run=runs/demo
 
-if [ -d "$run/model" ]; then
+if [ -f "$run/report.html" ]; then
     echo "$run holds a finished model. To train it anew, remove the folder first."
 else
     echo "Training a small English-German model for 8 minutes. Ctrl-C saves; 'make demo' goes on from there."

@@ -59,6 +59,15 @@ def test_paths_are_relative_to_the_recipe(tmp_path: Path) -> None:
     assert load_recipe(path).data.root == str((tmp_path / "text").resolve())
 
 
+def test_a_root_said_on_the_command_line_is_meant_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sub").mkdir()
+    path = tmp_path / "sub" / "recipe.toml"
+    path.write_text(dump_toml(GOOD), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe(path).data.root == str((tmp_path / "sub").resolve())
+    assert load_recipe(path, ["data.root=elsewhere"]).data.root == str((tmp_path / "elsewhere").resolve())
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [

@@ -80,3 +80,9 @@ def test_installed_wheel_answers_help(installed: Installed) -> None:
 
 def test_installed_script_answers_help(installed: Installed) -> None:
     assert "translate" in installed.python(str(installed.site / "bin" / "regard"), "--help")
+
+
+def test_installed_wheel_translates(installed: Installed) -> None:
+    golden = ROOT / "tests" / "golden" / "bundle-1"
+    said = installed.python("-m", "regard", "translate", "-m", str(golden), "--device", "cpu", "a b c", "", "p o n m")
+    assert said.splitlines() == ["c b a", "", "m n o p"]

@@ -33,7 +33,7 @@ def guess_language(path: Path, sample: Sequence[str]) -> str:
     if code is None:
         raise UserError(
             f"{path}: neither its name nor its text shows its language; name the files NAME.xx, "
-            "or pass --set data.source=xx data.target=xx"
+            "or pass --set data.source=xx --set data.target=yy"
         )
     return code
 

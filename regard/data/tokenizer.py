@@ -213,7 +213,7 @@ class Tokenizer:
         folder: Path,
         *,
         character_coverage: float = 0.9999,
-        split_digits: bool = True,
+        split_digits: bool = False,
         seed: int = 0,
         num_threads: int = 16,
         max_lines: int = MAX_TRAINING_LINES,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import queue
@@ -20,11 +21,14 @@ _PATIENCE = 0.05  # seconds to wait for more lines before translating those that
 def read_available(stream: IO[bytes], most: int) -> Iterator[list[str]]:
     """Blocks of the lines that have come so far, at most `most` at a time: a person who types gets an answer to each line, and a
     file in a pipe is read in large blocks."""
-    lines: queue.Queue[bytes | None] = queue.Queue(maxsize=2 * most)
+    lines: queue.Queue[bytes | OSError | None] = queue.Queue(maxsize=2 * most)
 
     def read() -> None:
-        for line in stream:
-            lines.put(line)
+        try:
+            for line in stream:
+                lines.put(line)
+        except OSError as error:
+            lines.put(error)
         lines.put(None)
 
     threading.Thread(target=read, daemon=True).start()
@@ -40,6 +44,8 @@ def read_available(stream: IO[bytes], most: int) -> Iterator[list[str]]:
             if line is None:
                 over = True
                 break
+            if isinstance(line, OSError):
+                raise UserError(f"standard input, after line {number}: cannot be read ({line.strerror})")
             number += 1
             block.append(_decode(line, number))
             wait = _PATIENCE
@@ -49,6 +55,8 @@ def read_available(stream: IO[bytes], most: int) -> Iterator[list[str]]:
 
 def _decode(line: bytes, number: int) -> str:
     line = line.removesuffix(b"\n").removesuffix(b"\r")
+    if number == 1:
+        line = line.removeprefix(codecs.BOM_UTF8)
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -76,7 +84,9 @@ class LineFile:
         if path.is_dir():
             raise UserError(f"{path}: must be a file, but is a folder")
         if self._partial.exists() and not resume:
-            raise UserError(f"{self._partial}: is left from an interrupted run; go on with --resume, or remove it")
+            raise UserError(
+                f"{self._partial}: is left from an interrupted run; go on with --resume (plain lines only), or remove it"
+            )
         if resume and path.exists() and not self._partial.exists():
             raise UserError(f"{path}: is complete already; there is nothing to resume")
         self.lines_done = _whole_lines(self._partial) if resume and self._partial.exists() else 0

@@ -53,7 +53,7 @@ class Part:
 
 def cut_line(line: str, tokenizer: Tokenizer, max_length: int) -> list[Part]:
     """The parts of a line, none longer than `max_length` tokens; most lines are one part."""
-    if len(tokenizer.encode(line)) <= max_length:
+    if len(line) <= 1 or len(tokenizer.encode(line)) <= max_length:
         return [Part(line, "")]
     left, after, right = _cut_once(line)
     parts = cut_line(left, tokenizer, max_length)

@@ -26,6 +26,8 @@ from regard.nn.linear import set_row_tile
 
 _ROW_TILE = {"cpu": 64, "cuda": 256, "mps": 256}
 _BUCKET = {"cpu": 8, "cuda": 64, "mps": 64}
+_SCORED = 2_048  # rows of logits held at a time; a multiple of every row tile
+_ROOM = {"cpu": 8_192, "cuda": 32_768, "mps": 8_192}  # tokens of a batch, counted at the longest sentence's length
 _BATCH = {"cpu": 32, "cuda": 256, "mps": 64}  # sentences searched together
 
 
@@ -46,6 +48,7 @@ class TorchEngine:
         self.model = model.to(self.device).eval()
         self.bos_id, self.eos_id, self.forbidden = bos_id, eos_id, tuple(forbidden)
         self.batch = batch or _BATCH.get(self.device.type, 64)
+        self.room = _ROOM.get(self.device.type, 8_192)
         self.bucket = _BUCKET.get(self.device.type, 64)
         set_row_tile(self.model, _ROW_TILE.get(self.device.type, 64))
         set_kernel(self.model, "by_length")
@@ -68,14 +71,26 @@ class TorchEngine:
     ) -> list[list[Hypothesis]]:
         results: list[list[Hypothesis]] = [[] for _ in ids]
         order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
-        for begin in range(0, len(order), self.batch):
-            numbers = order[begin : begin + self.batch]
+        for numbers in self._batches(order, [len(sentence) for sentence in ids]):
             found = self._search([ids[number] for number in numbers], options)
             for number, hypotheses in zip(numbers, found, strict=True):
                 results[number] = hypotheses
             if done is not None:
                 done(len(numbers))
         return results
+
+    def _batches(self, order: Sequence[int], lengths: Sequence[int]) -> Iterator[list[int]]:
+        """Sentences in this order, so many at a time that neither their number nor their tokens are too many."""
+        batch: list[int] = []
+        longest = 0
+        for number in order:
+            longest = max(longest, lengths[number] + 1)
+            if batch and (len(batch) == self.batch or (len(batch) + 1) * longest > self.room):
+                yield batch
+                batch, longest = [], lengths[number] + 1
+            batch.append(number)
+        if batch:
+            yield batch
 
     @torch.inference_mode()
     def _search(self, ids: Sequence[Sequence[int]], options: SearchOptions) -> list[list[Hypothesis]]:
@@ -109,8 +124,7 @@ class TorchEngine:
         """Log-probabilities of the tokens of given translations, the end token last."""
         results: list[list[float]] = [[] for _ in src]
         order = sorted(range(len(src)), key=lambda number: (len(tgt[number]), len(src[number])))
-        for begin in range(0, len(order), self.batch):
-            numbers = order[begin : begin + self.batch]
+        for numbers in self._batches(order, [max(map(len, pair)) for pair in zip(src, tgt, strict=True)]):
             for number, values in zip(numbers, self._score(src, tgt, numbers), strict=True):
                 results[number] = values
         return results
@@ -125,9 +139,16 @@ class TorchEngine:
         )
         layout = SequenceLayout.from_lengths([len(tgt[number]) + 1 for number in numbers], self.device)
         hidden = self.model.decode(torch.tensor(tgt_in, device=self.device), layout, memory, src_layout)
-        log_probs = torch.log_softmax(self.model.logits(hidden).float(), dim=-1)
-        picked = log_probs.gather(1, labels[:, None])[:, 0]
-        values = iter(picked.tolist())
+        values = iter(
+            [
+                value
+                # The logits of all tokens would be too much to hold at once.
+                for part, label in zip(torch.split(hidden, _SCORED), torch.split(labels, _SCORED), strict=True)
+                for value in torch.log_softmax(self.model.logits(part).float(), dim=-1)
+                .gather(1, label[:, None])[:, 0]
+                .tolist()
+            ]
+        )
         for length in layout.lengths:
             yield list(islice(values, length))
 

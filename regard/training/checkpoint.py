@@ -74,7 +74,10 @@ def scheduled_checkpoints(folder: Path) -> list[Path]:
 
 
 def newest_intact(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint whose files are as they were written, and a word on each newer one that is not."""
+    """The newest checkpoint whose files are as they were written, and a word on each newer one that is not.
+
+    A damaged one is renamed, so that it is never averaged and stands in nobody's way.
+    """
     sweep_temporaries(folder)
     damaged: list[str] = []
     for path in reversed(list_checkpoints(folder)):
@@ -82,7 +85,10 @@ def newest_intact(folder: Path) -> tuple[Path | None, list[str]]:
             check_manifest(path)
             return path, damaged
         except UserError as error:
-            damaged.append(str(error))
+            aside = path.with_name(f"damaged-{path.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            path.rename(aside)
+            damaged.append(f"{error} (now {aside.name})")
     return None, damaged
 
 

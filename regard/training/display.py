@@ -28,7 +28,7 @@ _SMOOTHING = 0.8  # how much of the smoothed loss is its own past
 
 
 class Display:
-    """A display that shows nothing, for the ranks that stay silent; the others differ from it."""
+    """A display that shows nothing; the others differ from it."""
 
     def say(self, text: str) -> None:
         """A line that stays: what was prepared, saved or noticed."""

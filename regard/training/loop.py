@@ -53,10 +53,14 @@ class RunState:
     prepared: float = 0.0  # of those, before the first step
     best: float | None = None  # the validation measure, lower is better
     best_step: int = 0
-    best_loss: float | None = None
     stale: int = 0  # validations since the best
     validation_seconds: float = 0.0  # how long the last one took, with the checkpoint
-    window: tuple[float, float, int] = (0.0, 0.0, 0)  # loss, nll and tokens since the last log line
+    window: tuple[float, float, int, float] = (
+        0.0,
+        0.0,
+        0,
+        0.0,
+    )  # loss, nll, tokens and seconds since the last log line
 
 
 @dataclass
@@ -143,8 +147,8 @@ class Trainer:
         """Train to the end; False if the person stopped it. Either way the last step is saved."""
         self.model.train()
         with on_interrupt(self._request_stop):
-            while self.length.progress(self.state) < 1.0 and not self.stop_requested and not self._is_stale():
-                before = self.length.progress(self.state)
+            before = self.length.progress(self.state)
+            while before < 1.0 and not self.stop_requested and not self._is_stale():
                 norm, rate = self.update(self._window)
                 self._tick()
                 after = self.length.progress(self.state)
@@ -157,8 +161,9 @@ class Trainer:
                 if self.saving.due(self.state.step, before, after) or after >= 1.0:
                     self.save(scheduled=True)
                 self._window.paused += time.perf_counter() - begun
+                before = after
         if self._saved != self.state.step:
-            self.save(scheduled=False)
+            self.save(scheduled=not self.stop_requested)
         return not self.stop_requested
 
     def update(self, window: Window) -> tuple[Tensor, float]:
@@ -187,7 +192,7 @@ class Trainer:
 
     def _batch(self, indices: Any) -> Batch:
         batch = make_batch(*self.store.gather(indices), self.tokenizer.bos_id, self.tokenizer.eos_id)
-        return batch.to(self.device, non_blocking=True)
+        return batch.to(self.device)
 
     def _backward(self, batch: Batch, count: int) -> tuple[Tensor, Tensor]:
         try:
@@ -206,19 +211,22 @@ class Trainer:
         """Measure the model (or its moving average) and remember whether it is the best so far."""
         begun = time.perf_counter()
         record = self.measure()
-        monitored = record["loss"] if self.recipe.monitor == "loss" or "bleu" not in record else -record["bleu"]
+        monitored = self.monitored(record)
         is_best = self.state.best is None or monitored < self.state.best
         if is_best:
             self.state.best, self.state.best_step, self.state.stale = monitored, self.state.step, 0
-            self.state.best_loss = record["loss"]
         else:
             self.state.stale += 1
         self._tick()
-        self._write({"kind": "valid", **self._place(), **record, "best": is_best}, self.display.valid)
+        self.write({"kind": "valid", **self.place(), **record, "best": is_best})
         if is_best:
             self.save(scheduled=False)
         self.state.validation_seconds = time.perf_counter() - begun
         self._tick()
+
+    def monitored(self, record: dict[str, Any]) -> float:
+        """The number that decides what is best; lower is better."""
+        return float(record["loss"] if self.recipe.monitor == "loss" else -record["bleu"])
 
     def measure(self) -> dict[str, Any]:
         if self.average is None:
@@ -228,7 +236,10 @@ class Trainer:
     def save(self, scheduled: bool) -> None:
         """Write a checkpoint; `scheduled` ones, at the run's intervals and its end, are those that are averaged."""
         self._tick()
-        self.state.window = (float(self._window.total), float(self._window.nll), self._window.tokens)
+        window = self._window
+        self._check_finite(float(window.total))
+        trained = time.perf_counter() - window.started - window.paused
+        self.state.window = (float(window.total), float(window.nll), window.tokens, trained)
         state = {"scheduled": scheduled, "run": asdict(self.state), "sampler": self.sampler.state()}
         average = self.shadow if self.average is not None else None
         save_checkpoint(self.checkpoints, self.state.step, self.model, self.optimizer, average, state)
@@ -242,35 +253,45 @@ class Trainer:
         self._tick()
         record = {
             "kind": "train",
-            **self._place(),
+            **self.place(),
             "loss": loss,
             "nll": float(window.nll) / window.tokens,
             "lr": rate,
             "grad_norm": float(norm),
             "tokens_per_second": window.tokens / seconds,
         }
+        self._check_finite(loss)
+        self.write(record)
+
+    def _check_finite(self, loss: float) -> None:
+        """Stop a run that has diverged, before a checkpoint of it is written."""
         if not math.isfinite(loss):
             raise RegardError(
-                f"the loss at step {self.state.step} is {loss}: the run has diverged; the newest checkpoint is from before. "
-                f"Lower train.lr, lengthen train.warmup or set train.clip"
+                f"the loss at step {self.state.step} is {loss}: the run has diverged; the checkpoints are from before that. "
+                f"Resume with a lower train.lr or with train.clip = 1.0, or begin again with a longer train.warmup"
             )
-        shown = {"progress": self.length.progress(self.state), "remaining": self.length.remaining(self.state)}
-        self._write(record, lambda written: self.display.train({**written, **shown}))
 
-    def _write(self, record: dict[str, Any], show: Callable[[dict[str, Any]], None]) -> None:
+    def write(self, record: dict[str, Any]) -> None:
+        """Log and show a record."""
         for log in self.logs:
             log.write(record)
-        show(record)
+        if record["kind"] == "valid":
+            self.display.valid(record)
+        else:
+            shown = {"progress": self.length.progress(self.state), "remaining": self.length.remaining(self.state)}
+            self.display.train({**record, **shown})
 
-    def _place(self) -> dict[str, Any]:
+    def place(self) -> dict[str, Any]:
+        """Where the run is, for a record."""
         return {
             "step": self.state.step,
             "epoch": round(self.sampler.progress, 4),
             "elapsed": round(self.state.seconds, 2),
         }
 
-    def _new_window(self, total: float = 0.0, nll: float = 0.0, tokens: int = 0) -> Window:
-        return Window(torch.tensor(total, device=self.device), torch.tensor(nll, device=self.device), tokens)
+    def _new_window(self, total: float = 0.0, nll: float = 0.0, tokens: int = 0, seconds: float = 0.0) -> Window:
+        sums = [torch.tensor(value, device=self.device) for value in (total, nll)]
+        return Window(sums[0], sums[1], tokens, time.perf_counter() - seconds)
 
     def _is_stale(self) -> bool:
         return bool(self.recipe.patience) and self.state.stale >= self.recipe.patience

@@ -97,11 +97,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def _until_step(records: list[dict[str, Any]], resume_step: int) -> list[dict[str, Any]]:
-    """The records up to a step; one without a step belongs to the step before it."""
+    """The records up to a step; one without a step belongs to the step before it. Those of the end of a run are left out,
+    since a run that goes on comes to its end once more."""
     kept, step = [], 0
     for record in records:
         step = record.get("step", step)
-        if step <= resume_step:
+        if step <= resume_step and record.get("kind") != "test" and "weights" not in record:
             kept.append(record)
     return kept
 

@@ -17,7 +17,6 @@ WARMUP_SHARE = 0.1
 def make_optimizer(model: nn.Module, recipe: TrainRecipe) -> torch.optim.Optimizer:
     """Adam as in the paper, or AdamW, which decays matrices and leaves biases and norms alone."""
     options: dict[str, Any] = {"lr": 0.0, "betas": (recipe.beta1, recipe.beta2), "eps": recipe.eps}
-    # On MPS torch has no fused Adam.
     fused = next(model.parameters()).device.type in ("cpu", "cuda")
     if recipe.optimizer == "adam":
         return torch.optim.Adam(model.parameters(), weight_decay=recipe.weight_decay, fused=fused, **options)
@@ -54,15 +53,11 @@ def learning_rate(recipe: TrainRecipe, d_model: int, step: int, warmup: int, pro
         rise = max(rise, progress / WARMUP_SHARE)
     peak = recipe.lr or paper_rate(warmup, d_model, warmup)
     if recipe.schedule == "paper":
-        if recipe.lr:
-            return float(recipe.lr * min(rise, max(1.0, step / warmup) ** -0.5))
-        return paper_rate(step, d_model, warmup)
-    if rise < 1.0:
-        return peak * rise
+        # With peak = (d_model * warmup)^-0.5 and rise = step / warmup this is the paper's formula, written otherwise.
+        return float(peak * min(rise, rise**-0.5))
     left = max(0.0, 1.0 - progress)
-    # The decay starts where the warm-up ends; over the warm-up's share of the run the difference is not worth a parameter.
-    shape = left if recipe.schedule == "linear" else 0.5 * (1.0 - math.cos(math.pi * left))
-    return float(peak * shape)
+    decay = left if recipe.schedule == "linear" else 0.5 * (1.0 - math.cos(math.pi * left))
+    return float(peak * min(rise, decay))
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

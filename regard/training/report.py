@@ -10,24 +10,17 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from html import escape
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from regard.files import write_atomic
 from regard.progress import clock
+from regard.training.chart import Point, Series, as_text, chart
 
 Record = Mapping[str, Any]
-Point = tuple[float, float]
 
 # Charts are drawn in these units and scaled to the page; the text stays readable at half a desktop and a whole phone.
-_WIDTH, _HEIGHT = 440, 236
-_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 10, 34
-_CURVE_POINTS = 100
-_HOVER_COLUMNS = 64
 _SHOWN_TRANSLATIONS = 6
 
 
@@ -48,7 +41,7 @@ def render_report(name: str, recipe: Mapping[str, Any], records: Sequence[Record
     pair = f"{data['source']} → {data['target']}" if "source" in data and "target" in data else name
     written = datetime.now().strftime("%Y-%m-%d %H:%M")
     body = [
-        f'<header><p class="over">Training report</p><h1>{_text(pair)}</h1><p>{_text(name)} · {written}</p></header>',
+        f'<header><p class="over">Training report</p><h1>{as_text(pair)}</h1><p>{as_text(name)} · {written}</p></header>',
         _tiles(train, valid, test),
         _curves(train, valid),
         _tests(test),
@@ -57,16 +50,16 @@ def render_report(name: str, recipe: Mapping[str, Any], records: Sequence[Record
         _long_facts(facts),
         _section("About", _pairs({key: value for key, value in facts.items() if "\n" not in value})),
         _settings(recipe),
-        _section("Notes", "".join(f"<p>{_text(note['text'])}</p>" for note in notes)),
+        _section("Notes", "".join(f"<p>{as_text(note['text'])}</p>" for note in notes)),
     ]
-    return _PAGE.format(title=_text(f"{pair} · {name}"), style=_STYLE, body="\n".join(part for part in body if part))
+    return _PAGE.format(title=as_text(f"{pair} · {name}"), style=_STYLE, body="\n".join(part for part in body if part))
 
 
 # ---------------------------------------------------------------------------------------------------- sections
 
 
 def _section(title: str, content: str) -> str:
-    return f"<section><h2>{_text(title)}</h2>{content}</section>" if content else ""
+    return f"<section><h2>{as_text(title)}</h2>{content}</section>" if content else ""
 
 
 def _tiles(train: Sequence[Record], valid: Sequence[Record], test: Sequence[Record]) -> str:
@@ -94,7 +87,7 @@ def _tiles(train: Sequence[Record], valid: Sequence[Record], test: Sequence[Reco
         tiles.append(("Tokens per second", f"{statistics.median(speeds):,.0f}", "median"))
     if not tiles:
         return '<p class="card">Nothing has been measured yet.</p>'
-    cards = (f"<div><p>{_text(a)}</p><strong>{_text(b)}</strong><p>{_text(c)}</p></div>" for a, b, c in tiles)
+    cards = (f"<div><p>{as_text(a)}</p><strong>{as_text(b)}</strong><p>{as_text(c)}</p></div>" for a, b, c in tiles)
     return f'<div class="tiles">{"".join(cards)}</div>'
 
 
@@ -149,14 +142,14 @@ def _tests(test: Sequence[Record]) -> str:
         for metric in record["scores"]["metrics"].values():
             confidence = f"± {metric['confidence']:.2f}" if metric.get("confidence") is not None else ""
             # The signature may be broken after each bar, and is to be copied without a gap.
-            signature = _text(metric["signature"]).replace("|", "|<wbr>")
+            signature = as_text(metric["signature"]).replace("|", "|<wbr>")
             rows.append(
-                f'<tr class="joined"><td>{_text(record["name"])}</td><td>{_text(metric["name"])}</td>'
+                f'<tr class="joined"><td>{as_text(record["name"])}</td><td>{as_text(metric["name"])}</td>'
                 f'<td class="number"><strong>{metric["score"]:.2f}</strong></td><td class="number">{confidence}</td>'
                 f'<td class="number">{record["scores"]["sentences"]:,}</td></tr>'
                 f'<tr><td colspan="5"><code>{signature}</code></td></tr>'
             )
-        rows += [f'<tr><td colspan="5">{_text(note)}</td></tr>' for note in record["scores"].get("notes", ())]
+        rows += [f'<tr><td colspan="5">{as_text(note)}</td></tr>' for note in record["scores"].get("notes", ())]
     heads = ("Set", "Metric", "#Score", "#95%", "#Sentences")
     return _section("Test scores", _table(heads, rows)) if rows else ""
 
@@ -189,7 +182,7 @@ def _samples(valid: Sequence[Record]) -> str:
                 history.append((f"step {record['step']:,}", sample["translation"]))
     cards = []
     for (source, reference), history in sentences.items():
-        rows = [_row("source", _text(source)), _row("reference", _text(reference), "reference")]
+        rows = [_row("source", as_text(source)), _row("reference", as_text(reference), "reference")]
         rows += [_row(when, _marked(text, reference)) for when, text in _thinned(history, _SHOWN_TRANSLATIONS)]
         more = ""
         if len(history) > _SHOWN_TRANSLATIONS:
@@ -203,7 +196,7 @@ def _samples(valid: Sequence[Record]) -> str:
 
 
 def _row(name: str, content: str, kind: str = "") -> str:
-    return f'<div class="{kind}"><dt>{_text(name)}</dt><dd dir="auto">{content or "<i>(empty)</i>"}</dd></div>'
+    return f'<div class="{kind}"><dt>{as_text(name)}</dt><dd dir="auto">{content or "<i>(empty)</i>"}</dd></div>'
 
 
 def _marked(translation: str, reference: str) -> str:
@@ -215,10 +208,10 @@ def _marked(translation: str, reference: str) -> str:
     for block in matcher.get_matching_blocks():
         if block.size:
             start = words[block.a].start()
-            pieces.append(_text(translation[end:start]))
+            pieces.append(as_text(translation[end:start]))
             end = words[block.a + block.size - 1].end()
-            pieces.append(f"<mark>{_text(translation[start:end])}</mark>")
-    return "".join(pieces) + _text(translation[end:])
+            pieces.append(f"<mark>{as_text(translation[start:end])}</mark>")
+    return "".join(pieces) + as_text(translation[end:])
 
 
 def _long_facts(facts: Mapping[str, str]) -> str:
@@ -230,7 +223,7 @@ def _long_facts(facts: Mapping[str, str]) -> str:
         if all(": " in line for line in lines):
             content = _pairs(dict(line.strip().split(": ", 1) for line in lines))
         else:
-            content = f'<pre class="card">{_text(value.strip())}</pre>'
+            content = f'<pre class="card">{as_text(value.strip())}</pre>'
         sections.append(_section(key[:1].upper() + key[1:], content))
     return "".join(sections)
 
@@ -238,167 +231,23 @@ def _long_facts(facts: Mapping[str, str]) -> str:
 def _settings(recipe: Mapping[str, Any]) -> str:
     loose = {key: value for key, value in recipe.items() if not isinstance(value, Mapping)}
     groups = {"recipe": loose, **{key: value for key, value in recipe.items() if isinstance(value, Mapping)}}
-    cards = [f"<div><h3>[{_text(key)}]</h3>{_pairs(values)}</div>" for key, values in groups.items() if values]
+    cards = [f"<div><h3>[{as_text(key)}]</h3>{_pairs(values)}</div>" for key, values in groups.items() if values]
     return _section("Settings", f'<div class="settings">{"".join(cards)}</div>' if cards else "")
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
-    rows = "".join(f"<div><dt>{_text(key)}</dt><dd>{_text(_value(value))}</dd></div>" for key, value in values.items())
+    rows = "".join(
+        f"<div><dt>{as_text(key)}</dt><dd>{as_text(_value(value))}</dd></div>" for key, value in values.items()
+    )
     return f'<dl class="pairs card">{rows}</dl>' if rows else ""
 
 
 def _table(heads: Iterable[str], rows: Iterable[str]) -> str:
     """A table; a heading that begins with # stands over numbers."""
     cells = "".join(
-        f'<th class="{"number" if head[:1] == "#" else ""}">{_text(head.lstrip("#"))}</th>' for head in heads
+        f'<th class="{"number" if head[:1] == "#" else ""}">{as_text(head.lstrip("#"))}</th>' for head in heads
     )
     return f'<div class="table card"><table><thead><tr>{cells}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
-
-
-# ------------------------------------------------------------------------------------------------------ curves
-
-
-@dataclass(frozen=True)
-class Series:
-    """A curve: what it shows, where it runs, and its style (one, two or faint)."""
-
-    name: str
-    points: list[Point]
-    style: str
-    dots: bool = False
-
-
-@dataclass(frozen=True)
-class Scale:
-    """The way from measured values to places in the picture."""
-
-    x_max: float
-    y_min: float
-    y_max: float
-
-    def x(self, value: float) -> float:
-        return _LEFT + value / self.x_max * (_WIDTH - _LEFT - _RIGHT)
-
-    def y(self, value: float) -> float:
-        share = (value - self.y_min) / (self.y_max - self.y_min)
-        return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
-
-
-def chart(
-    title: str,
-    series: Sequence[Series],
-    form: Callable[[float], str],
-    *,
-    from_zero: bool = False,
-    ring: float | None = None,
-) -> str:
-    """Curves over the steps as a figure with an SVG picture; pointing at it shows the values of that place."""
-    series = [curve for curve in series if curve.points]
-    if not series:
-        return ""
-    shown = [Series(curve.name, averaged(curve.points), curve.style, curve.dots) for curve in series]
-    values = [y for curve in shown for _, y in curve.points]
-    y_ticks = ticks(0.0 if from_zero else min(values), max(values))
-    x_max = max(x for curve in shown for x, _ in curve.points) or 1.0
-    scale = Scale(x_max, y_ticks[0], y_ticks[-1])
-    legend = "".join(
-        f'<span><i class="{curve.style}"></i>{_text(curve.name)} <b>{_text(form(curve.points[-1][1]))}</b></span>'
-        for curve in series
-    )
-    if len(series) == 1:  # the title has named it
-        legend = f"<span>last <b>{_text(form(series[0].points[-1][1]))}</b></span>"
-    parts = [_axes(scale, y_ticks, [tick for tick in ticks(0.0, x_max) if tick <= x_max])]
-    parts += [_curve(curve, scale, ring) for curve in reversed(shown)]  # the first lies on top
-    parts.append(_hover(shown, scale, form))
-    picture = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{_text(title)}">{"".join(parts)}</svg>'
-    return f'<figure class="card"><h3>{_text(title)}</h3><p class="legend">{legend}</p>{picture}</figure>'
-
-
-def ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round numbers (steps of 1, 2 or 5) from below `low` to above `high`."""
-    if high <= low:
-        low, high = low - (abs(low) * 0.1 or 0.5), high + (abs(high) * 0.1 or 0.5)
-    raw = (high - low) / about
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = power * min((1, 2, 5, 10), key=lambda factor: abs(factor * power - raw))
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [index * step for index in range(first, last + 1)]
-
-
-def averaged(points: Sequence[Point], most: int = _CURVE_POINTS) -> list[Point]:
-    """At most `most` points, each the mean of its stretch: a long run must not make a page of megabytes."""
-    if len(points) <= most:
-        return list(points)
-    edges = [round(i * len(points) / most) for i in range(most + 1)]
-    stretches = [points[a:b] for a, b in pairwise(edges)]
-    means = [(statistics.fmean(x for x, _ in part), statistics.fmean(y for _, y in part)) for part in stretches]
-    return [*means[:-1], (points[-1][0], means[-1][1])]
-
-
-def _axes(scale: Scale, y_ticks: Sequence[float], x_ticks: Sequence[float]) -> str:
-    parts = []
-    for tick in y_ticks:
-        y = scale.y(tick)
-        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text class="y" x="{_LEFT - 7}" y="{y + 4:.1f}">{_compact(tick)}</text>')
-    base = _HEIGHT - _BOTTOM
-    for tick in x_ticks:
-        x = scale.x(tick)
-        parts.append(f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{base}" y2="{base + 4}"/>')
-        parts.append(f'<text class="x" x="{x:.1f}" y="{base + 17}">{_compact(tick)}</text>')
-    parts.append(f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{base}" y2="{base}"/>')
-    parts.append(f'<text class="x" x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{_HEIGHT - 3}">step</text>')
-    return "".join(parts)
-
-
-def _curve(curve: Series, scale: Scale, ring: float | None) -> str:
-    places = [(x, scale.x(x), scale.y(y)) for x, y in curve.points]
-    path = " ".join(f"{x:.1f},{y:.1f}" for _, x, y in places)
-    parts = [f'<polyline class="{curve.style}" points="{path}"/>']
-    if (curve.dots and len(places) <= 40) or len(places) == 1:
-        parts += [f'<circle class="{curve.style}" cx="{x:.1f}" cy="{y:.1f}" r="2.6"/>' for _, x, y in places]
-    if curve.dots:
-        chosen = [(x, y) for step, x, y in places if step == ring]
-        parts += [f'<circle class="ring {curve.style}" cx="{x:.1f}" cy="{y:.1f}" r="5.5"/>' for x, y in chosen]
-    return "".join(parts)
-
-
-def _hover(series: Sequence[Series], scale: Scale, form: Callable[[float], str]) -> str:
-    """Upright strips that show, while pointed at, a line, the points and their values; no script is needed."""
-    columns: dict[int, dict[str, Point]] = {}
-    width = _WIDTH - _LEFT - _RIGHT
-    for curve in series:
-        for x, y in curve.points:
-            column = min(_HOVER_COLUMNS - 1, int((scale.x(x) - _LEFT) / width * _HOVER_COLUMNS))
-            columns.setdefault(column, {})[curve.name] = (x, y)
-    styles = {curve.name: curve.style for curve in series}
-    order = sorted(columns)
-    places = [scale.x(max(x for x, _ in columns[column].values())) for column in order]
-    edges = [_LEFT, *((a + b) / 2 for a, b in pairwise(places)), _WIDTH - _RIGHT]
-    groups = []
-    for index, column in enumerate(order):
-        found, place = columns[column], places[index]
-        strip = f'<rect class="strip" x="{edges[index]:.1f}" width="{max(0.0, edges[index + 1] - edges[index]):.1f}" '
-        strip += f'y="{_TOP}" height="{_HEIGHT - _TOP - _BOTTOM}"/>'
-        rule = f'<line x1="{place:.1f}" x2="{place:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>'
-        dots = "".join(
-            f'<circle class="{styles[name]}" cx="{scale.x(x):.1f}" cy="{scale.y(y):.1f}" r="3.5"/>'
-            for name, (x, y) in found.items()
-        )
-        lines = [f"step {max(x for x, _ in found.values()):,.0f}", *(f"{n} {form(y)}" for n, (_, y) in found.items())]
-        groups.append(f'<g class="hover">{strip}<g>{rule}{dots}{_label(lines, place)}</g></g>')
-    return "".join(groups)
-
-
-def _label(lines: Sequence[str], place: float) -> str:
-    width = 6.2 * max(map(len, lines)) + 14
-    x = place + 8 if place + 8 + width < _WIDTH else place - 8 - width
-    box = f'<rect class="box" x="{x:.1f}" y="{_TOP}" width="{width:.1f}" height="{len(lines) * 15 + 8}" rx="4"/>'
-    texts = (f'<text x="{x + 7:.1f}" y="{_TOP + 15 + 15 * i}">{_text(line)}</text>' for i, line in enumerate(lines))
-    return box + "".join(texts)
-
-
-# ------------------------------------------------------------------------------------------------- small parts
 
 
 def _points(records: Iterable[Record], key: str) -> list[Point]:
@@ -412,11 +261,6 @@ def _thinned(items: Sequence[tuple[str, str]], most: int) -> list[tuple[str, str
     if len(items) <= most:
         return list(items)
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
-
-
-def _text(value: Any) -> str:
-    # A lone surrogate cannot be written as UTF-8.
-    return escape(str(value).encode("utf-8", "replace").decode("utf-8"))
 
 
 def _value(value: Any) -> str:
@@ -444,19 +288,6 @@ def _duration(seconds: float) -> str:
     if minute >= 10:
         return f"{minute} min"
     return f"{minute} min {second:02} s" if minute else f"{second} s"
-
-
-def _compact(value: float) -> str:
-    """A number on an axis: 0, 0.25, 12k, 1.5M, 3e-4."""
-    if value == 0:
-        return "0"
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= limit:
-            return f"{value / limit:.4g}{unit}"
-    if abs(value) < 0.01:
-        mantissa, exponent = f"{value:.1e}".split("e")
-        return f"{float(mantissa):g}e{int(exponent)}"
-    return f"{value:.4g}"
 
 
 _STYLE = """

@@ -16,6 +16,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.decode.options import SearchOptions
 from regard.decode.text import Translator
 from regard.decode.torch_engine import TorchEngine, forbidden_ids
+from regard.errors import UserError
 from regard.evaluate import score
 from regard.models.loss import linear_cross_entropy
 from regard.models.transformer import Transformer
@@ -39,6 +40,15 @@ class Validator:
 
     def __post_init__(self) -> None:
         self._store = encode_pairs(self.pairs, self.tokenizer)
+        lengths = np.maximum(self._store.src_lengths, self._store.tgt_lengths)
+        # One line of thousands of tokens would take the memory of the whole run, so the loss is without it.
+        measured = np.flatnonzero(lengths <= self.max_length)
+        if not len(measured):
+            raise UserError(
+                f"data.valid: all {len(lengths)} pairs are longer than data.max_length = {self.max_length} tokens"
+            )
+        self._order = measured[np.argsort(lengths[measured], kind="stable")]
+        self._ends = np.cumsum(lengths[self._order] + 1)
 
     def measure(self, model: Transformer, device: torch.device, autocast: torch.dtype | None) -> dict[str, Any]:
         """Loss, perplexity, BLEU, chrF and samples, as a record for the metrics."""
@@ -75,10 +85,9 @@ class Validator:
         model.eval()
         set_kernel(model, "auto")
         set_row_tile(model, 0)
-        order = np.argsort(self._store.tgt_lengths, kind="stable")
-        ends = np.cumsum(self._store.tgt_lengths[order] + 1)
         total, count = 0.0, 0
-        for part in np.split(order, np.searchsorted(ends, np.arange(BATCH_TOKENS, int(ends[-1]), BATCH_TOKENS))):
+        cuts = np.searchsorted(self._ends, np.arange(BATCH_TOKENS, int(self._ends[-1]), BATCH_TOKENS))
+        for part in np.split(self._order, cuts):
             if not len(part):
                 continue
             gathered = self._store.gather(part)

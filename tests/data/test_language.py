@@ -53,7 +53,7 @@ def test_other_endings_are_no_languages_and_the_text_decides(name: str) -> None:
 
 @pytest.mark.parametrize("sample", [[], ["", "  "], ["1 2 3", "abc", "x y"], TWI])
 def test_doubt_is_answered_with_a_question(sample: list[str]) -> None:
-    with pytest.raises(UserError, match=r"corpus\.txt: .*NAME\.xx.*--set data\.source=xx data\.target=xx"):
+    with pytest.raises(UserError, match=r"corpus\.txt: .*NAME\.xx.*--set data\.source=xx --set data\.target=yy"):
         guess_language(Path("corpus.txt"), sample)
 
 

@@ -75,7 +75,7 @@ def test_unfit_pairs_are_dropped_and_accounted_for(tmp_path: Path, tokenizer: To
     rows = [
         ("The dog", "Der Hund"),
         (" ", "Ein Kind"),
-        ("A child " * 50, "Ein Kind " * 50),
+        ("A child " * 120, "Ein Kind " * 120),
         ("The dog", "Der Hund"),
         ("dog", "Der Hund mag das Haus " * 4),
         ("The house", "das Haus"),
@@ -204,7 +204,7 @@ def test_nothing_left_after_cleaning_is_refused_with_the_account(tmp_path: Path,
 
 def test_an_earlier_store_is_replaced_but_nothing_else_is(tmp_path: Path, corpus: Corpus, tokenizer: Tokenizer) -> None:
     prepare(tmp_path / "store", [corpus], tokenizer, CleanOptions())
-    store, _ = prepare(tmp_path / "store", [corpus], tokenizer, CleanOptions(max_length=8))
+    store, _ = prepare(tmp_path / "store", [corpus], tokenizer, CleanOptions(max_length=6))
     assert len(Store.open(tmp_path / "store")) == len(store) < 36
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")

@@ -139,8 +139,10 @@ def test_training_says_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]
 
 def test_split_digits_makes_a_piece_of_each_digit(tmp_path: Path) -> None:
     lines = ["in 1984", "since 1984"] * 20
-    assert len(Tokenizer.train(lines, 400, tmp_path / "a").encode("1984")) == 5  # the space before it is a piece, too
-    assert len(Tokenizer.train(lines, 400, tmp_path / "b", split_digits=False).encode("1984")) == 1
+    assert (
+        len(Tokenizer.train(lines, 400, tmp_path / "a", split_digits=True).encode("1984")) == 5
+    )  # the space before it is a piece, too
+    assert len(Tokenizer.train(lines, 400, tmp_path / "b").encode("1984")) == 1
 
 
 def test_a_saved_copied_and_loaded_tokenizer_gives_the_same_ids(tokenizer: Tokenizer, tmp_path: Path) -> None:

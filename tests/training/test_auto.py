@@ -10,7 +10,7 @@ import torch
 from regard.config import ModelConfig
 from regard.errors import UserError
 from regard.recipe import recipe_from_dict
-from regard.training.auto import TIERS, choose_recipe, measure_rate
+from regard.training.auto import CPU_TIERS, GPU_TIERS, Tier, choose_recipe, measure_rate
 from tests.tiny import reversal_pairs, write_pairs
 
 
@@ -45,9 +45,9 @@ def test_one_language_on_both_sides_is_doubted(tmp_path: Path) -> None:
 
 def test_the_choice_is_said_and_has_a_time(tmp_path: Path) -> None:
     choice = choose_recipe(*files(tmp_path, "corpus.en", "corpus.de", 500))
-    said = "\n".join(choice.lines)
+    said = "\n".join(choice.lines())
     assert "500 pairs, en → de" in said
-    assert "held out: 10 pairs for validation and 10 for the test" in said
+    assert "held out: 10 pairs for the validation and 10 pairs for the test" in said
     assert "1,000 target tokens/s (measured)" in said
     assert (choice.recipe.data.valid, choice.recipe.data.test) == (10, 10)
 
@@ -55,12 +55,13 @@ def test_the_choice_is_said_and_has_a_time(tmp_path: Path) -> None:
 def test_a_time_budget_replaces_the_epochs(tmp_path: Path) -> None:
     choice = choose_recipe(*files(tmp_path, "corpus.en", "corpus.de"), ["train.minutes=5"])
     assert (choice.recipe.train.minutes, choice.recipe.train.epochs) == (5.0, 0.0)
-    assert "time: 5 minutes" in choice.lines[-1]
+    assert "time: 5 minutes" in choice.lines()[-1]
 
 
-def test_every_tier_is_a_valid_recipe_and_larger_text_gets_a_larger_model() -> None:
+@pytest.mark.parametrize("tiers", [CPU_TIERS, GPU_TIERS], ids=["cpu", "gpu"])
+def test_every_tier_is_a_valid_recipe_and_larger_text_gets_a_larger_model(tiers: tuple[Tier, ...]) -> None:
     sizes = []
-    for tier in TIERS:
+    for tier in tiers:
         values = {
             "data": {"source": "a", "target": "b", "train": "x", "valid": 1},
             "tokenizer": {"vocab_size": tier.vocab_size},
@@ -70,6 +71,14 @@ def test_every_tier_is_a_valid_recipe_and_larger_text_gets_a_larger_model() -> N
         config = recipe_from_dict(values).model.config(tier.vocab_size)
         sizes.append(config.d_model * tier.vocab_size)
     assert sizes == sorted(sizes)
+
+
+def test_the_device_has_a_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = files(tmp_path, "corpus.en", "corpus.de")
+    on_cpu = choose_recipe(*paths, ["train.device=cpu"]).recipe
+    monkeypatch.setattr("regard.training.auto.pick_device", lambda _: torch.device("cuda"))
+    on_gpu = choose_recipe(*paths).recipe
+    assert on_gpu.train.batch_tokens > on_cpu.train.batch_tokens
 
 
 def test_a_rate_is_measured_on_real_updates(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from regard.evaluate import score
-from regard.training.report import Series, averaged, best_validation, chart, ticks, write_report
+from regard.training.chart import Series, averaged, chart, ticks
+from regard.training.report import best_validation, write_report
 
 RECIPE: dict[str, Any] = {
     "data": {"source": "en", "target": "de", "train": ["a.{en,de}", {"path": "b.tsv", "weight": 2.0}]},

@@ -20,10 +20,12 @@ from regard.bundle import load_bundle
 from regard.cli import main
 from regard.data.split import sentence_key
 from regard.data.store import Store
-from regard.errors import Interrupted
-from regard.recipe import load_recipe
+from regard.errors import Interrupted, UserError
+from regard.recipe import load_recipe, recipe_from_dict
 from regard.training.checkpoint import average_weights, list_checkpoints
 from regard.training.display import Display
+from regard.training.finish import public_recipe
+from regard.training.folder import claim_folder, locked
 from regard.training.loop import Interval, Length, RunState, Trainer
 from regard.training.metrics import read_metrics
 from regard.training.run import train
@@ -163,7 +165,6 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path: Path, capsys: py
 def test_another_recipe_is_not_resumed_but_a_longer_one_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = write_recipe(tmp_path / "recipe", steps=10)
     quiet(recipe, tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "model")
     changed = ["train", str(recipe), "--out", str(tmp_path / "run"), "--resume", "--set", "model.d_ff=128"]
     assert main(changed) == 2
     assert "model.d_ff is 128, but the run was started with 64" in capsys.readouterr().err
@@ -175,7 +176,7 @@ def test_a_damaged_checkpoint_is_passed_over_by_name(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "recipe")
     quiet(recipe, tmp_path / "whole")
     shutil.copytree(tmp_path / "whole", tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "model")
+    (tmp_path / "run" / "report.html").unlink()
     newest = list_checkpoints(tmp_path / "run" / "checkpoints")[-1] / "optimizer.safetensors"
     content = bytearray(newest.read_bytes())
     content[-1] ^= 255
@@ -192,6 +193,56 @@ def test_a_damaged_checkpoint_is_passed_over_by_name(tmp_path: Path) -> None:
     assert f"passed over: {newest}" in listener.said
     assert "going on from step 35" in listener.said
     assert_same_weights(tmp_path / "whole", tmp_path / "run")
+
+
+def test_a_mistake_in_the_recipe_does_not_cost_the_run_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = write_recipe(tmp_path / "recipe", steps=2)
+    out = tmp_path / "run"
+    assert main(["train", str(recipe), "--out", str(out), "--set", "data.valid=nothing.{src,tgt}"]) == 2
+    assert "nothing.src" in capsys.readouterr().err
+    assert not out.exists()
+    quiet(recipe, out)
+
+
+def test_a_budget_that_preparing_uses_up_is_said_to_be_too_small(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = write_recipe(tmp_path / "recipe", steps=0, minutes=1e-6)
+    assert main(["train", str(recipe), "--out", str(tmp_path / "run")]) == 2
+    assert "used up by preparing the data" in capsys.readouterr().err
+
+
+def test_a_second_process_is_kept_out_of_the_folder(tmp_path: Path) -> None:
+    recipe = load_recipe(write_recipe(tmp_path / "recipe", steps=2))
+    folder = claim_folder(tmp_path / "run", recipe, resume=False)
+    with locked(folder), pytest.raises(UserError, match="another process is training"):
+        train(recipe, tmp_path / "run", display=Display())
+    train(recipe, tmp_path / "run", display=Display())
+
+
+def test_a_very_long_validation_line_does_not_take_part_in_the_loss(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "recipe", steps=2, validate_every=1)
+    write_pairs(tmp_path / "recipe", "valid", [*reversal_pairs(5, 2), ("a " * 3000, "b")])
+    quiet(recipe, tmp_path / "run")
+    [*_, last] = [r for r in read_metrics(tmp_path / "run" / "metrics.jsonl") if r["kind"] == "valid"]
+    assert last["loss"] < 50
+
+
+def test_a_bundle_says_nothing_of_where_the_text_lay() -> None:
+    values = {
+        "data": {
+            "source": "en", "target": "de", "root": "/home/me/secret",
+            "train": ["/home/me/{a.en,b.de}", "{/home/me/a.en,/home/me/b.de}", "sub/x.{en,de}"], "valid": "~/v.tsv", "test": 5,
+        },
+        "train": {"steps": 1},
+    }  # fmt: skip
+    text = public_recipe(recipe_from_dict(values)).to_toml()
+    assert "/home" not in text
+    assert "secret" not in text
+    assert 'train = ["{a.en,b.de}", "{a.en,b.de}", "sub/x.{en,de}"]' in text
+    assert 'valid = "v.tsv"' in text
 
 
 def test_accumulation_does_not_change_the_run(tmp_path: Path) -> None:
@@ -272,7 +323,7 @@ def test_intervals_come_as_often_as_asked() -> None:
 
 
 def test_a_time_budget_ends_the_run_with_a_bundle(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path / "recipe", steps=0, minutes=0.05, save_every=0, validate_every=0)
+    recipe = write_recipe(tmp_path / "recipe", steps=0, minutes=0.2, save_every=0, validate_every=0)
     quiet(recipe, tmp_path / "run")
     facts = load_bundle(tmp_path / "run" / "model").facts
     assert facts["steps"] >= 1

@@ -1,0 +1,175 @@
+"""The end of a run: the averaged weights, the bundle, the test set."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import platform
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.bundle import Bundle, save_bundle
+from regard.config import ModelConfig
+from regard.data.split import Pair
+from regard.data.store import Store
+from regard.data.tokenizer import Tokenizer
+from regard.decode.options import SearchOptions
+from regard.decode.text import Translator
+from regard.decode.torch_engine import TorchEngine
+from regard.device import describe
+from regard.errors import UserError
+from regard.evaluate import Scores, score
+from regard.files import check_manifest
+from regard.progress import progress
+from regard.recipe import CorpusEntry, Recipe, TrainRecipe, load_recipe
+from regard.training.checkpoint import average_weights, list_checkpoints, load_weights, scheduled_checkpoints
+from regard.training.folder import RunFolder
+from regard.training.loop import Trainer
+from regard.version import __version__
+
+
+def to_average(folder: RunFolder, last: int) -> list[Path]:
+    """The checkpoints that an average is made of, each checked."""
+    paths = scheduled_checkpoints(folder.checkpoints)[-last:] or list_checkpoints(folder.checkpoints)[-1:]
+    if not paths:
+        raise UserError(f"{folder.path}: has no checkpoint yet")
+    for path in paths:
+        check_manifest(path)
+    return paths
+
+
+def final_weights(recipe: TrainRecipe, trainer: Trainer, folder: RunFolder) -> tuple[dict[str, Tensor], str]:
+    """The averaged weights, or the best checkpoint's if those do better on the validation set."""
+    state, shadow = trainer.state, trainer.shadow
+    if recipe.ema:
+        chosen = "moving average of the weights"
+    else:
+        paths = to_average(folder, recipe.average)
+        shadow.load_state_dict(average_weights(paths))
+        chosen = f"average of the last {len(paths)} checkpoints" if len(paths) > 1 else "last checkpoint"
+    record = trainer.validator.measure(shadow, trainer.device, trainer.autocast)
+    best = folder.checkpoints / f"step-{state.best_step:06d}"
+    is_best = state.best is None or trainer.monitored(record) <= state.best or not best.is_dir()
+    trainer.write({"kind": "valid", **trainer.place(), **record, "best": is_best, "weights": chosen})
+    if is_best:
+        return shadow.state_dict(), chosen
+    check_manifest(best)
+    return load_weights(best), f"best checkpoint, step {state.best_step}"
+
+
+def write_model(
+    recipe: Recipe,
+    trainer: Trainer,
+    weights: dict[str, Tensor],
+    chosen: str,
+    folder: RunFolder,
+    scores: Scores | None,
+) -> Bundle:
+    facts: dict[str, Any] = {
+        **software_facts(),
+        "device": describe(trainer.device),
+        "parameters": trainer.model.num_parameters(),
+        "pairs": len(trainer.store),
+        "corpora": [_public(corpus.name) for corpus in trainer.store.corpora],
+        "steps": trainer.state.step,
+        "minutes": round(trainer.state.seconds / 60, 2),
+        "weights": chosen,
+    }
+    if scores is not None:
+        facts["test"] = scores.to_json()
+    return save_model(recipe, trainer.model.config, weights, trainer.tokenizer, facts, folder.model)
+
+
+def software_facts() -> dict[str, Any]:
+    return {
+        "regard": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def save_model(
+    recipe: Recipe,
+    config: ModelConfig,
+    weights: dict[str, Tensor],
+    tokenizer: Tokenizer,
+    facts: dict[str, Any],
+    out: Path,
+) -> Bundle:
+    return save_bundle(
+        out,
+        weights,
+        config,
+        tokenizer,
+        public_recipe(recipe).to_toml(),
+        source=recipe.data.source,
+        target=recipe.data.target,
+        decode=recipe.decode,
+        max_length=recipe.data.max_length,
+        facts=facts,
+    )
+
+
+def public_recipe(recipe: Recipe) -> Recipe:
+    """The recipe as it goes into a bundle, to other people: without where the text lay on this machine."""
+    data = recipe.data
+    train = tuple(CorpusEntry(_public(entry.path), entry.weight) for entry in data.train)
+    valid, test = (_public(spec) if isinstance(spec, str) else spec for spec in (data.valid, data.test))
+    return dataclasses.replace(recipe, data=dataclasses.replace(data, root=".", train=train, valid=valid, test=test))
+
+
+def _public(spec: str) -> str:
+    """A corpus without the folders of an absolute path; "/home/me/{a.en,b.de}" becomes "{a.en,b.de}"."""
+    return re.sub(r"(?<![^{,])(?:~|[A-Za-z]:)?/(?:[^{},]*/)?", "", spec)
+
+
+def score_test_set(recipe: Recipe, bundle: Bundle, test: list[Pair], trainer: Trainer) -> Scores:
+    """Translate and score the test set, once, with the bundle that was written."""
+    engine = TorchEngine.from_bundle(bundle, recipe.train.device)
+    options = SearchOptions(**dataclasses.asdict(recipe.decode))
+    translator = Translator(bundle.tokenizer, engine, options, bundle.max_length)
+    with progress("translating the test set", len(test)) as done:
+        translations = [result.text for result in translator.stream((source for source, _ in test), 4096, done)]
+    scores = score(translations, [reference for _, reference in test], target_language=recipe.data.target)
+    for log in trainer.logs:
+        log.write({"kind": "test", "name": "test", "scores": scores.to_json()})
+    trainer.display.say("\n".join(["test set", *(f"  {line}" for line in scores.lines())]))
+    return scores
+
+
+def report_facts(bundle: Bundle, store: Store) -> dict[str, str]:
+    facts = {key: f"{value:,}" if isinstance(value, int) else str(value) for key, value in bundle.facts.items()}
+    facts.pop("test", None)
+    facts["corpora"] = ", ".join(bundle.facts["corpora"])
+    facts["vocabulary"] = f"{bundle.config.vocab_size:,}"
+    facts["data cleaning"] = "\n".join(store.account.lines())
+    return facts
+
+
+def average(run: Path, last: int, out: Path) -> tuple[Bundle, list[str]]:
+    """A bundle of the mean of a run's last checkpoints, finished or not, and the names of those."""
+    if last < 1:
+        raise UserError(f"--last must be at least 1, but is {last}")
+    folder, out = RunFolder(run), out.resolve()
+    if not folder.recipe.is_file():
+        raise UserError(f"{run}: is not a run folder (recipe.toml is missing)")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out}: exists already; choose another folder with -o")
+    paths = to_average(folder, last)
+    recipe = load_recipe(folder.recipe)
+    tokenizer = Tokenizer.load(folder.tokenizer)
+    config = recipe.model.config(tokenizer.vocab_size)
+    weights = average_weights(paths)
+    names = [path.name for path in paths]
+    facts = {
+        **software_facts(),
+        "parameters": sum(tensor.numel() for tensor in weights.values()),
+        "steps": int(names[-1].removeprefix("step-")),
+        "weights": f"average of {', '.join(names)}",
+    }
+    return save_model(recipe, config, weights, tokenizer, facts, out), names
