@@ -411,4 +411,11 @@ def run_info(arguments: argparse.Namespace) -> None:
         "max_length": bundle.max_length,
         **bundle.facts,
     }
-    _print(arguments, document, (bundle.folder / "card.md").read_text(encoding="utf-8").splitlines())
+    card = (bundle.folder / "card.md").read_text(encoding="utf-8")
+    if sys.stdout.isatty() and not arguments.json:
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        Console().print(Markdown(card))
+    else:
+        _print(arguments, document, card.splitlines())

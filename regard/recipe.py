@@ -94,7 +94,7 @@ class TrainRecipe:
     validate_every: int = 0  # steps; 0: ten validations a run
     validate_sentences: int = 400  # validation sentences translated for BLEU; the loss is over all of them
     save_every: int = 0  # steps; 0: twenty checkpoints a run
-    log_every: int = 0  # steps; 0: every 50 on a CPU, 100 on a GPU
+    log_every: int = 0  # steps; 0: about every ten seconds
     workers: int = 0  # processes that tokenize; 0: one for each core
     tensorboard: bool = False
 

@@ -40,7 +40,8 @@ from regard.training.optimizer import MovingAverage, learning_rate, set_learning
 from regard.training.validate import Validator
 
 VALIDATIONS, SAVES = 10, 20  # in a run, where the recipe names no interval
-LOG_EVERY = {"cpu": 50, "cuda": 100, "mps": 50}
+LOG_SECONDS = 10.0  # between two log lines, where the recipe names no number of steps
+FIRST_LOG = 5  # steps after which a person sees the first line, however slow the machine is
 RESERVE_SHARE = 0.02  # of a time budget, kept for the end before a validation has shown how long one takes
 
 
@@ -137,7 +138,6 @@ class Trainer:
         self.warmup = warmup_steps(recipe, length.total_steps)
         self.validation = Interval(recipe.validate_every, VALIDATIONS)
         self.saving = Interval(recipe.save_every, SAVES)
-        self.log_every = recipe.log_every or LOG_EVERY[self.device.type]
         self.stop_requested = False
         self._saved = state.step  # the last step that a checkpoint holds
         self._window = self._new_window(*state.window)
@@ -152,7 +152,7 @@ class Trainer:
                 norm, rate = self.update(self._window)
                 self._tick()
                 after = self.length.progress(self.state)
-                if self.state.step % self.log_every == 0 or after >= 1.0:
+                if self._is_log_due() or after >= 1.0:
                     self._log(self._window, norm, rate)
                     self._window = self._new_window()
                 begun = time.perf_counter()
@@ -288,6 +288,11 @@ class Trainer:
             "epoch": round(self.sampler.progress, 4),
             "elapsed": round(self.state.seconds, 2),
         }
+
+    def _is_log_due(self) -> bool:
+        if self.recipe.log_every:
+            return self.state.step % self.recipe.log_every == 0
+        return time.perf_counter() - self._window.started >= LOG_SECONDS or self.state.step == FIRST_LOG
 
     def _new_window(self, total: float = 0.0, nll: float = 0.0, tokens: int = 0, seconds: float = 0.0) -> Window:
         sums = [torch.tensor(value, device=self.device) for value in (total, nll)]
