@@ -173,10 +173,11 @@ def make_card(bundle: Bundle) -> str:
             value = facts[key]
             shown = f"{value:,}" if isinstance(value, int) else ", ".join(value) if isinstance(value, list) else value
             lines.append(f"| {label} | {shown} |")
-    for name in ("valid", "test"):
-        for metric in facts.get(name, {}).get("metrics", {}).values():
-            interval = f" ± {metric['confidence']:.2f}" if metric.get("confidence") else ""
-            lines.append(f"| {name} {metric['name']} | {metric['score']:.2f}{interval} `{metric['signature']}` |")
+    for number, metric in enumerate(facts.get("test", {}).get("metrics", {}).values()):
+        interval = f" ± {metric['confidence']:.2f}" if metric.get("confidence") else ""
+        # A list, not rows of the table: signatures hold the bars that part a row's cells.
+        lines += ["", "On its test set:", ""] if number == 0 else []
+        lines.append(f"- {metric['name']} {metric['score']:.2f}{interval}, `{metric['signature']}`")
     lines += [
         "",
         "Use: `regard translate -m FOLDER TEXT`",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from regard.bundle import FORMAT, find_bundle, load_bundle
+from regard.bundle import FORMAT, find_bundle, load_bundle, make_card
 from regard.decode.torch_engine import load_model
 from regard.errors import UserError
 from regard.files import write_manifest
@@ -98,3 +99,10 @@ def test_every_earlier_format_is_still_read_and_translates_as_it_did(folder: Pat
 def test_there_is_a_golden_bundle_of_every_format() -> None:
     formats = {json.loads((folder / "config.json").read_text())["format"] for folder in GOLDEN.glob("bundle-*/")}
     assert formats == set(range(1, FORMAT + 1))
+
+
+def test_the_card_shows_scores_with_their_whole_signatures(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "bundle")
+    metric = {"name": "BLEU", "score": 32.5, "confidence": 1.25, "signature": "nrefs:1|case:mixed"}
+    card = make_card(dataclasses.replace(bundle, facts={**bundle.facts, "test": {"metrics": {"bleu": metric}}}))
+    assert "- BLEU 32.50 ± 1.25, `nrefs:1|case:mixed`" in card.splitlines()
