@@ -302,8 +302,13 @@ def run_evaluate(arguments: argparse.Namespace) -> None:
     from regard.data.corpus import read_lines
     from regard.evaluate import compare, score
 
-    if arguments.hypothesis and (arguments.model or arguments.source or arguments.output):
-        raise UserError("--hypothesis is scored as it is; leave out -m, --source and -o, or leave out --hypothesis")
+    if arguments.hypothesis:
+        ignored = {"-m": arguments.model, "--source": arguments.source, "-o": arguments.output}
+        ignored |= {"--beam": arguments.beam, "--alpha": arguments.alpha}
+        if given := [name for name, value in ignored.items() if value is not None]:
+            raise UserError(
+                f"--hypothesis is scored as it is; leave out {' and '.join(given)}, or leave out --hypothesis"
+            )
     if arguments.output and not arguments.output.resolve().parent.is_dir():
         raise UserError(f"{arguments.output}: the folder {arguments.output.parent} does not exist")
     references = list(read_lines(arguments.reference))

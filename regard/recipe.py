@@ -92,7 +92,9 @@ class TrainRecipe:
     monitor: Monitor = "loss"  # what "best" means on the validation set
     patience: int = 0  # stop after this many validations without a new best; 0: never
     validate_every: int = 0  # steps; 0: ten validations a run
-    validate_sentences: int = 400  # validation sentences translated for BLEU; the loss is over all of them
+    validate_sentences: int = (
+        400  # validation sentences translated for BLEU; the loss is over all up to data.max_length
+    )
     save_every: int = 0  # steps; 0: twenty checkpoints a run
     log_every: int = 0  # steps; 0: about every ten seconds
     workers: int = 0  # processes that tokenize; 0: one for each core

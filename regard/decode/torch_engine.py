@@ -21,7 +21,6 @@ from regard.errors import UserError
 from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
 from regard.nn.attention import set_kernel
-from regard.nn.embedding import SinusoidalPositions
 from regard.nn.linear import set_row_tile
 
 _ROW_TILE = {"cpu": 64, "cuda": 256, "mps": 256}
@@ -139,16 +138,12 @@ class TorchEngine:
         )
         layout = SequenceLayout.from_lengths([len(tgt[number]) + 1 for number in numbers], self.device)
         hidden = self.model.decode(torch.tensor(tgt_in, device=self.device), layout, memory, src_layout)
-        values = iter(
-            [
-                value
-                # The logits of all tokens would be too much to hold at once.
-                for part, label in zip(torch.split(hidden, _SCORED), torch.split(labels, _SCORED), strict=True)
-                for value in torch.log_softmax(self.model.logits(part).float(), dim=-1)
-                .gather(1, label[:, None])[:, 0]
-                .tolist()
-            ]
-        )
+        picked: list[float] = []
+        # The logits of all tokens would be too much to hold at once.
+        for part, label in zip(torch.split(hidden, _SCORED), torch.split(labels, _SCORED), strict=True):
+            log_probs = torch.log_softmax(self.model.logits(part).float(), dim=-1)
+            picked += log_probs.gather(1, label[:, None])[:, 0].tolist()
+        values = iter(picked)
         for length in layout.lengths:
             yield list(islice(values, length))
 
@@ -175,7 +170,4 @@ def load_model(bundle: Bundle) -> Transformer:
     if extra := set(weights) - set(expected):
         raise UserError(f"{bundle.weights}: tensor {min(extra)} does not belong to this model")
     model.load_state_dict(weights, assign=True)
-    for module in model.modules():
-        if isinstance(module, SinusoidalPositions):
-            module.fill()
     return model.requires_grad_(False)

@@ -31,12 +31,7 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, d_model: int, length: int = 512) -> None:
         super().__init__()
-        self.d_model, self.length = d_model, length
         self.register_buffer("table", sinusoids(length, d_model), persistent=False)
-
-    def fill(self) -> None:
-        """Compute the table again, on the CPU, for a model that was built on the meta device."""
-        self.table = sinusoids(self.length, self.d_model)
 
     def forward(self, x: Tensor, positions: Tensor, longest: int) -> Tensor:
         if longest > self.table.shape[0]:

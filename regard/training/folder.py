@@ -6,7 +6,6 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from regard.errors import UserError
@@ -23,71 +22,59 @@ _CHANGEABLE = {
     "data": {"test", "root"},
     "decode": {"beam", "alpha", "max_extra"},
 }  # fmt: skip
+LOCK = ".lock"
 _LENGTH = ("steps", "epochs", "minutes")
 
 
-@dataclass(frozen=True)
 class RunFolder:
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe = path / "recipe.toml"
+        self.tokenizer = path / "tokenizer"
+        self.store = path / "store"
+        self.held_out = path / "heldout"
+        self.checkpoints = path / "checkpoints"
+        self.metrics = path / "metrics.jsonl"
+        self.model = path / "model"
+        self.report = path / "report.html"  # the last thing that a run writes: where it is, the run is finished
 
     @property
-    def recipe(self) -> Path:
-        return self.path / "recipe.toml"
-
-    @property
-    def tokenizer(self) -> Path:
-        return self.path / "tokenizer"
-
-    @property
-    def store(self) -> Path:
-        return self.path / "store"
-
-    @property
-    def held_out(self) -> Path:
-        return self.path / "heldout"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def model(self) -> Path:
-        return self.path / "model"
-
-    @property
-    def report(self) -> Path:
-        """The last thing that a run writes: where it is, the run is finished."""
-        return self.path / "report.html"
+    def is_begun(self) -> bool:
+        """Whether anything was trained here."""
+        return bool(list_checkpoints(self.checkpoints)) or self.model.exists()
 
     @property
     def resume_command(self) -> str:
         return f"regard train {shlex.quote(str(self.recipe))} --out {shlex.quote(str(self.path))} --resume"
 
 
-def claim_folder(out: Path, recipe: Recipe, resume: bool) -> RunFolder:
-    """Make the run folder, or take the one that is there if it may be resumed."""
-    folder = RunFolder(out)
-    is_run = folder.checkpoints.is_dir()
-    if not is_run and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out}: must be a new or empty folder, or a run with --resume; choose another with --out")
-    if list_checkpoints(folder.checkpoints) or folder.model.exists():
+def check_folder(folder: RunFolder, recipe: Recipe, resume: bool) -> None:
+    """Refuse a folder that holds something else, or a run that may not be gone on with; nothing is written yet."""
+    path = folder.path
+    if folder.is_begun:
         if not resume:
-            raise UserError(f"{out}: holds a run already; go on with --resume, or choose another folder with --out")
+            raise UserError(f"{path}: holds a run already; go on with --resume, or choose another folder with --out")
+        check_same_run(load_recipe(folder.recipe), recipe, folder.recipe)
+    elif not folder.checkpoints.is_dir() and not _is_empty(path):
+        raise UserError(f"{path}: must be a new or empty folder, or a run with --resume; choose another with --out")
+
+
+def _is_empty(path: Path) -> bool:
+    return not path.exists() or (path.is_dir() and all(entry.name == LOCK for entry in path.iterdir()))
+
+
+def claim_folder(folder: RunFolder, recipe: Recipe) -> None:
+    """Make a folder that was checked and locked ready for this recipe."""
+    if folder.is_begun:
         old = load_recipe(folder.recipe)
-        check_same_run(old, recipe, folder.recipe)
         if any(getattr(old.train, name) != getattr(recipe.train, name) for name in _LENGTH):
             folder.report.unlink(missing_ok=True)  # a finished run that is made longer is not finished
-    elif is_run:
+    else:
         # Nothing was trained here yet: whatever the recipe was, this one may begin.
         for leftover in (folder.tokenizer, folder.store, folder.held_out):
             shutil.rmtree(leftover, ignore_errors=True)
-    folder.checkpoints.mkdir(parents=True, exist_ok=True)
+    folder.checkpoints.mkdir(exist_ok=True)
     write_atomic(folder.recipe, recipe.to_toml())
-    return folder
 
 
 def check_same_run(old: Recipe, new: Recipe, where: Path) -> None:
@@ -104,12 +91,13 @@ def check_same_run(old: Recipe, new: Recipe, where: Path) -> None:
 @contextmanager
 def locked(folder: RunFolder) -> Iterator[None]:
     """Keep a second process out of the folder while this one trains in it (where the system has file locks)."""
+    folder.path.mkdir(parents=True, exist_ok=True)
     try:
         import fcntl
     except ImportError:  # Windows
         yield
         return
-    with (folder.path / ".lock").open("w") as file:
+    with (folder.path / LOCK).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -56,12 +56,8 @@ class RunState:
     best_step: int = 0
     stale: int = 0  # validations since the best
     validation_seconds: float = 0.0  # how long the last one took, with the checkpoint
-    window: tuple[float, float, int, float] = (
-        0.0,
-        0.0,
-        0,
-        0.0,
-    )  # loss, nll, tokens and seconds since the last log line
+    # Loss, nll, tokens and seconds since the last log line.
+    window: tuple[float, float, int, float] = (0.0, 0.0, 0, 0.0)
 
 
 @dataclass
@@ -156,11 +152,16 @@ class Trainer:
                     self._log(self._window, norm, rate)
                     self._window = self._new_window()
                 begun = time.perf_counter()
-                if self.validation.due(self.state.step, before, after) and after < 1.0:
-                    self.validate()
-                if self.saving.due(self.state.step, before, after) or after >= 1.0:
-                    self.save(scheduled=True)
-                self._window.paused += time.perf_counter() - begun
+                # The end of the run is validated when the weights are averaged.
+                validated = self.validation.due(self.state.step, before, after) and after < 1.0
+                is_best = self.validate() if validated else False
+                scheduled = self.saving.due(self.state.step, before, after) or after >= 1.0
+                if is_best or scheduled:
+                    self.save(scheduled)
+                paused = time.perf_counter() - begun
+                self._window.paused += paused
+                if validated:
+                    self.state.validation_seconds = paused
                 before = after
         if self._saved != self.state.step:
             self.save(scheduled=not self.stop_requested)
@@ -207,9 +208,8 @@ class Trainer:
             ) from error
         return loss.total.detach(), loss.nll
 
-    def validate(self) -> None:
-        """Measure the model (or its moving average) and remember whether it is the best so far."""
-        begun = time.perf_counter()
+    def validate(self) -> bool:
+        """Measure the model (or its moving average); whether it is the best so far."""
         record = self.measure()
         monitored = self.monitored(record)
         is_best = self.state.best is None or monitored < self.state.best
@@ -219,10 +219,7 @@ class Trainer:
             self.state.stale += 1
         self._tick()
         self.write({"kind": "valid", **self.place(), **record, "best": is_best})
-        if is_best:
-            self.save(scheduled=False)
-        self.state.validation_seconds = time.perf_counter() - begun
-        self._tick()
+        return is_best
 
     def monitored(self, record: dict[str, Any]) -> float:
         """The number that decides what is best; lower is better."""

@@ -27,12 +27,12 @@ def find_corpora(recipe: Recipe) -> list[Corpus]:
     return list(chain.from_iterable(found))
 
 
-def check_inputs(recipe: Recipe) -> None:
-    """Find every file that the recipe names, before anything is made: a mistake must not cost a run folder."""
-    find_corpora(recipe)
+def find_inputs(recipe: Recipe) -> list[Corpus]:
+    """The training corpora, after a look at every file that the recipe names: a mistake must not cost a run folder."""
     for spec in (recipe.data.valid, recipe.data.test):
         if isinstance(spec, str):
             resolve(spec, Path(recipe.data.root), recipe.data.source, recipe.data.target)
+    return find_corpora(recipe)
 
 
 def evaluation_pairs(

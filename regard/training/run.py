@@ -25,11 +25,11 @@ from regard.recipe import Recipe, TrainRecipe
 from regard.training.checkpoint import load_checkpoint, newest_intact
 from regard.training.display import Display, make_display
 from regard.training.finish import final_weights, report_facts, score_test_set, write_model
-from regard.training.folder import RunFolder, claim_folder, locked
+from regard.training.folder import RunFolder, check_folder, claim_folder, locked
 from regard.training.loop import Length, RunState, Trainer
 from regard.training.metrics import MetricsLog, RecordWriter, TensorBoardLog, read_metrics
 from regard.training.optimizer import make_optimizer
-from regard.training.prepare import check_inputs, evaluation_pairs, find_corpora, make_store, make_tokenizer
+from regard.training.prepare import evaluation_pairs, find_inputs, make_store, make_tokenizer
 from regard.training.report import write_report
 from regard.training.validate import Validator
 
@@ -40,16 +40,17 @@ def train(
     """Train a model as the recipe says, into the run folder `out` (runs/SOURCE-TARGET), and return its bundle."""
     started = time.perf_counter()
     display = display or make_display()
-    check_inputs(recipe)
+    corpora = find_inputs(recipe)
     pick_device(recipe.train.device)
-    folder = claim_folder(Path(out or f"runs/{recipe.data.source}-{recipe.data.target}"), recipe, resume)
-    if folder.report.is_file():
-        display.say(f"{folder.path} is finished; its model is in {folder.model}")
-        return load_bundle(folder.model)
+    folder = RunFolder(Path(out or f"runs/{recipe.data.source}-{recipe.data.target}"))
+    check_folder(folder, recipe, resume)
     with ExitStack() as stack:
         stack.enter_context(locked(folder))
         stack.callback(display.close)
-        corpora = find_corpora(recipe)
+        claim_folder(folder, recipe)
+        if folder.report.is_file():
+            display.say(f"{folder.path} is finished; its model is in {folder.model}")
+            return load_bundle(folder.model)
         held_out, valid, test = evaluation_pairs(recipe, corpora, folder)
         tokenizer = make_tokenizer(recipe, corpora, held_out, folder, display)
         store = make_store(recipe, corpora, held_out, tokenizer, folder, display)

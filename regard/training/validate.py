@@ -45,7 +45,8 @@ class Validator:
         measured = np.flatnonzero(lengths <= self.max_length)
         if not len(measured):
             raise UserError(
-                f"data.valid: all {len(lengths)} pairs are longer than data.max_length = {self.max_length} tokens"
+                f"data.valid: all {len(lengths)} pairs are longer than data.max_length = {self.max_length} tokens; "
+                f"raise it, or name other pairs"
             )
         self._order = measured[np.argsort(lengths[measured], kind="stable")]
         self._ends = np.cumsum(lengths[self._order] + 1)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from regard.nn.linear import Linear, linear, set_row_tile
@@ -29,12 +30,17 @@ def test_a_row_does_not_depend_on_its_company(d_in: int, threads: int) -> None:
     assert torch.equal(linear(x[shuffled], weight, bias, TILE), together[shuffled])
 
 
-def test_without_tiles_a_row_does_depend_on_its_company() -> None:
-    """Else the tiles would be for nothing, and the test above could not fail."""
-    x, weight, bias = inputs(2048)
-    together = linear(x, weight, bias)
-    if all(torch.equal(linear(x[:rows], weight, bias), together[:rows]) for rows in range(1, 64)):
-        pytest.skip("this processor's matrix products need no tiles")
+def test_tiles_help_where_a_product_depends_on_the_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a processor's products do is its own affair, so here is one whose products plainly do."""
+    product = F.linear
+
+    def moody(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return product(x, weight, bias) + x.shape[0]
+
+    monkeypatch.setattr(F, "linear", moody)
+    x, weight, bias = inputs(32)
+    assert not torch.equal(linear(x[:3], weight, bias), linear(x, weight, bias)[:3])
+    assert torch.equal(linear(x[:3], weight, bias, TILE), linear(x, weight, bias, TILE)[:3])
 
 
 @pytest.mark.parametrize("rows", [0, 1, 63, 64, 65, 200])

@@ -25,7 +25,7 @@ from regard.recipe import load_recipe, recipe_from_dict
 from regard.training.checkpoint import average_weights, list_checkpoints
 from regard.training.display import Display
 from regard.training.finish import public_recipe
-from regard.training.folder import claim_folder, locked
+from regard.training.folder import RunFolder, claim_folder, locked
 from regard.training.loop import Interval, Length, RunState, Trainer
 from regard.training.metrics import read_metrics
 from regard.training.run import train
@@ -216,9 +216,14 @@ def test_a_budget_that_preparing_uses_up_is_said_to_be_too_small(
 
 def test_a_second_process_is_kept_out_of_the_folder(tmp_path: Path) -> None:
     recipe = load_recipe(write_recipe(tmp_path / "recipe", steps=2))
-    folder = claim_folder(tmp_path / "run", recipe, resume=False)
-    with locked(folder), pytest.raises(UserError, match="another process is training"):
-        train(recipe, tmp_path / "run", display=Display())
+    folder = RunFolder(tmp_path / "run")
+    with locked(folder):
+        claim_folder(folder, recipe)
+        folder.tokenizer.mkdir()  # what the first process is making
+        with pytest.raises(UserError, match="another process is training"):
+            train(recipe, tmp_path / "run", display=Display())
+        assert folder.tokenizer.is_dir()
+        assert folder.recipe.is_file()
     train(recipe, tmp_path / "run", display=Display())
 
 
@@ -243,6 +248,29 @@ def test_a_bundle_says_nothing_of_where_the_text_lay() -> None:
     assert "secret" not in text
     assert 'train = ["{a.en,b.de}", "{a.en,b.de}", "sub/x.{en,de}"]' in text
     assert 'valid = "v.tsv"' in text
+
+
+def test_a_checkpoint_that_was_not_finished_is_swept_away(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "recipe", steps=20)
+    quiet(recipe, tmp_path / "whole")
+    quiet(recipe, tmp_path / "run", "train.steps=10")
+    newest = list_checkpoints(tmp_path / "run" / "checkpoints")[-1]
+    half = newest.with_name(".step-000015.999.tmp")  # what SIGKILL leaves in the middle of a write
+    half.mkdir()
+    (half / "model.safetensors").write_bytes((newest / "model.safetensors").read_bytes()[:1000])
+    quiet(recipe, tmp_path / "run", resume=True)
+    assert not half.exists()
+    assert_same_weights(tmp_path / "whole", tmp_path / "run")
+
+
+def test_a_step_is_written_once_even_if_it_is_the_best_and_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = []
+    monkeypatch.setattr("regard.training.loop.save_checkpoint", lambda _, step, *__: steps.append(step))
+    monkeypatch.setattr("regard.training.run.final_weights", lambda *_: ({}, ""))
+    monkeypatch.setattr("regard.training.run.write_model", lambda *_: None)
+    monkeypatch.setattr("regard.training.run.report_facts", lambda *_: {})
+    quiet(write_recipe(tmp_path / "recipe"), tmp_path / "run")
+    assert steps == list(range(5, 41, 5))
 
 
 def test_accumulation_does_not_change_the_run(tmp_path: Path) -> None:
