@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import tomllib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -50,10 +49,6 @@ class Bundle:
     @property
     def weights(self) -> Path:
         return self.folder / WEIGHTS
-
-    @cached_property
-    def recipe(self) -> dict[str, Any]:
-        return tomllib.loads((self.folder / "recipe.toml").read_text(encoding="utf-8"))
 
 
 def save_bundle(

@@ -5,7 +5,6 @@ source   ids </s>          tgt_in   <s> ids          labels   ids </s>
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,13 +61,6 @@ def make_batch(
     )
 
 
-def batch_from_pairs(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], bos_id: int, eos_id: int) -> Batch:
-    """A batch of pairs of id lists."""
-    src_ids, src_lengths = _concatenate([src for src, _ in pairs])
-    tgt_ids, tgt_lengths = _concatenate([tgt for _, tgt in pairs])
-    return make_batch(src_ids, src_lengths, tgt_ids, tgt_lengths, bos_id, eos_id)
-
-
 def split_indices(indices: NDArray[np.int64], lengths: Array, parts: int) -> list[NDArray[np.int64]]:
     """Cut an update's pairs into `parts` micro-batches of about equal tokens, or into fewer, so that none is empty.
 
@@ -88,9 +80,3 @@ def _with_ends(ids: Array, lengths: Array, mark: int, shift: int) -> Tensor:
     out = np.full(len(ids) + len(lengths), mark, dtype=np.int64)
     out[np.arange(len(ids)) + np.repeat(np.arange(len(lengths)), lengths) + shift] = ids
     return torch.from_numpy(out)
-
-
-def _concatenate(sentences: Sequence[Sequence[int]]) -> tuple[Array, Array]:
-    lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
-    ids = np.concatenate([np.asarray(sentence, dtype=np.int64) for sentence in sentences] or [np.zeros(0, np.int64)])
-    return ids, lengths

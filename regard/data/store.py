@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -28,6 +27,7 @@ from regard.data.split import HeldOut
 from regard.data.tokenizer import Tokenizer
 from regard.data.workers import Chunk, EncodedChunk, Job, Line, WorkerPool
 from regard.errors import UserError
+from regard.files import atomic_folder
 
 FORMAT_VERSION = 1
 CHUNK_PAIRS = 4096
@@ -141,19 +141,12 @@ def prepare(
         check_file(path)
     if folder.exists() and not (folder / "store.json").exists() and (folder.is_file() or any(folder.iterdir())):
         raise UserError(f"{folder}: must be free for the token store, but holds something else; move it away")
-    partial = folder.with_name(folder.name + ".partial")
     job = Job(tokenizer, clean, held_out, "<u2" if tokenizer.vocab_size <= 65535 else "<u4")
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        account = _write_store(partial, corpora, job, workers or _num_cores(), progress)
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
-        _sync(folder.parent)
+        with atomic_folder(folder) as temporary:
+            account = _write_store(temporary, corpora, job, workers or _num_cores(), progress)
     except OSError as error:
         raise UserError(f"{folder}: the token store cannot be written ({error.strerror or error})") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return Store.open(folder), account
 
 
@@ -205,10 +198,7 @@ def _write_store(
         "key": store_key(corpora, job.tokenizer, job.clean, job.held_out),
         "account": account.to_json(),
     }
-    with open(folder / "store.json", "w", encoding="utf-8") as file:
-        json.dump(info, file, indent=2, ensure_ascii=False)
-        _flush(file)
-    _sync(folder)
+    (folder / "store.json").write_text(json.dumps(info, indent=2, ensure_ascii=False), encoding="utf-8")
     return account
 
 
@@ -262,8 +252,7 @@ class _SideWriter:
 
     def __exit__(self, *_: object) -> None:
         for file in (self._ids, self._offsets):
-            with file:
-                _flush(file)
+            file.close()
 
 
 # --- files ---
@@ -301,21 +290,6 @@ def _map(path: Path, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 def _damaged(path: Path) -> UserError:
     return UserError(f"{path}: is missing, cut short or damaged; delete {path.parent} and it is made anew")
-
-
-def _flush(file: IO[Any]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    """Make the names in a folder durable, where the system can."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _num_cores() -> int:

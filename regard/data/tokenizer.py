@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import random
 import re
 from collections import Counter
@@ -25,6 +24,7 @@ from typing import Any, Literal
 import sentencepiece
 
 from regard.errors import RegardError, UserError
+from regard.files import write_atomic
 
 FORMAT_VERSION = 1
 NUM_SPANS = 32
@@ -191,9 +191,9 @@ class Tokenizer:
         """Write the models and tokenizer.json into a folder."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, model in zip(_file_names(self.kind), self.models, strict=True):
-            _write(folder / name, model)
+            write_atomic(folder / name, model)
         description = {"format": FORMAT_VERSION, "kind": self.kind, "vocab_size": self.vocab_size}
-        _write(folder / "tokenizer.json", (json.dumps(description, indent=2) + "\n").encode())
+        write_atomic(folder / "tokenizer.json", json.dumps(description, indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -359,12 +359,3 @@ def _read_model(path: Path) -> bytes:
     except RuntimeError:
         pass
     raise UserError(f"{path}: must be a sentencepiece model, but is damaged; fetch or train it again")
-
-
-def _write(path: Path, content: bytes) -> None:
-    temporary = path.with_name(path.name + ".partial")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from regard.errors import UserError
-from regard.files import write_atomic
+from regard.files import sweep_temporaries, write_atomic
 from regard.recipe import Recipe, load_recipe
 from regard.training.checkpoint import list_checkpoints
 
@@ -65,6 +65,7 @@ def _is_empty(path: Path) -> bool:
 
 def claim_folder(folder: RunFolder, recipe: Recipe) -> None:
     """Make a folder that was checked and locked ready for this recipe."""
+    sweep_temporaries(folder.path)
     if folder.is_begun:
         old = load_recipe(folder.recipe)
         if any(getattr(old.train, name) != getattr(recipe.train, name) for name in _LENGTH):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -107,8 +106,6 @@ def make_store(
         store = Store.open(folder.store)
         if store.key == store_key(corpora, tokenizer, clean, held_out):
             return store
-    elif folder.store.exists():
-        shutil.rmtree(folder.store)  # left by a run that was killed while it replaced an older store
     seen = 0
 
     with progress("tokenizing", None, "pairs") as done:

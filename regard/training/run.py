@@ -94,13 +94,12 @@ def make_trainer(
     length = run_length(recipe.train, sampler)
     state = RunState()
     newest, damaged = newest_intact(folder.checkpoints) if resume else (None, [])
-    for word in damaged:
-        display.say(f"passed over: {word}")
+    notes = [f"passed over: {word}" for word in damaged]
     if newest is not None:
         saved = load_checkpoint(newest, model, optimizer, shadow if recipe.train.ema else None)
         sampler.load_state(saved["sampler"])
         state = RunState(**saved["run"])
-        display.say(f"going on from step {state.step}")
+        notes.append(f"going on from step {state.step}")
     else:
         state.seconds = state.prepared = time.perf_counter() - started
     if state.step == 0 and length.progress(state) >= 1.0:
@@ -111,6 +110,10 @@ def make_trainer(
     logs: list[RecordWriter] = [MetricsLog(folder.metrics, resume_step)]
     if recipe.train.tensorboard:
         logs.append(TensorBoardLog(folder.path / "tensorboard", resume_step))
+    for note in notes:
+        display.say(note)
+        for log in logs:
+            log.write({"kind": "note", "text": note})
     validator = Validator(
         valid,
         tokenizer,

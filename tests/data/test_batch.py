@@ -6,18 +6,29 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.batch import batch_from_pairs, make_batch, split_indices
+from regard.data.batch import Batch, make_batch, split_indices
 from regard.data.store import encode_pairs
 from regard.data.tokenizer import Tokenizer
 
 BOS, EOS = 1, 2
+Pairs = list[tuple[list[int], list[int]]]
+
+
+def batch_of(pairs: Pairs) -> Batch:
+    src, tgt = (
+        (np.array([i for sentence in side for i in sentence], dtype=np.int64), np.array([*map(len, side)]))
+        for side in zip(*pairs, strict=True)
+    )
+    return make_batch(*src, *tgt, BOS, EOS)
+
+
 ids = st.lists(st.integers(4, 99), max_size=6)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(ids, ids), min_size=1, max_size=8))
 def test_a_batch_is_the_pairs_end_to_end_with_their_marks(pairs: list[tuple[list[int], list[int]]]) -> None:
-    batch = batch_from_pairs(pairs, BOS, EOS)
+    batch = batch_of(pairs)
     assert batch.src.tolist() == [i for src, _ in pairs for i in [*src, EOS]]
     assert batch.tgt_in.tolist() == [i for _, tgt in pairs for i in [BOS, *tgt]]
     assert batch.labels.tolist() == [i for _, tgt in pairs for i in [*tgt, EOS]]
@@ -30,14 +41,12 @@ def test_a_batch_is_the_pairs_end_to_end_with_their_marks(pairs: list[tuple[list
 def test_a_gathered_batch_equals_one_from_lists(tokenizer: Tokenizer, pairs: list[tuple[str, str]]) -> None:
     chosen = [5, 0, 17, 5]
     gathered = make_batch(*encode_pairs(pairs, tokenizer).gather(np.array(chosen)), BOS, EOS)
-    listed = batch_from_pairs(
-        [(tokenizer.encode(pairs[i][0]), tokenizer.encode(pairs[i][1])) for i in chosen], BOS, EOS
-    )
+    listed = batch_of([(tokenizer.encode(pairs[i][0]), tokenizer.encode(pairs[i][1])) for i in chosen])
     assert torch.equal(gathered.src, listed.src) and torch.equal(gathered.labels, listed.labels)
 
 
 def test_a_batch_moves_with_its_layouts() -> None:
-    moved = batch_from_pairs([([5], [6, 7])], BOS, EOS).to("meta")
+    moved = batch_of([([5], [6, 7])]).to("meta")
     devices = {
         moved.src.device,
         moved.tgt_in.device,
