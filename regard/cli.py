@@ -251,7 +251,8 @@ def _translate_blocks(
             out.flush()
     if skip:
         raise UserError(
-            f"--resume: {arguments.output} has {skip} more lines than {arguments.input}; it belongs to another file"
+            f"--resume: {arguments.output}.partial has {skip} more lines than {arguments.input}, so it belongs to another file; "
+            f"name that one, or remove {arguments.output}.partial"
         )
     if arguments.json:
         out.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")

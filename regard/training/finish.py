@@ -36,7 +36,7 @@ def to_average(folder: RunFolder, last: int) -> list[Path]:
     """The checkpoints that an average is made of, each checked."""
     paths = scheduled_checkpoints(folder.checkpoints)[-last:] or list_checkpoints(folder.checkpoints)[-1:]
     if not paths:
-        raise UserError(f"{folder.path}: has no checkpoint yet")
+        raise UserError(f"{folder.path}: has no checkpoint yet; let it train until it has saved one")
     for path in paths:
         check_manifest(path)
     return paths

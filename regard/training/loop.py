@@ -137,6 +137,7 @@ class Trainer:
         self.stop_requested = False
         self._saved = state.step  # the last step that a checkpoint holds
         self._window = self._new_window(*state.window)
+        self._norm = torch.zeros(())  # of the last update's gradient, before clipping
         self._clock = time.perf_counter() - state.seconds
 
     def run(self) -> bool:
@@ -145,11 +146,11 @@ class Trainer:
         with on_interrupt(self._request_stop):
             before = self.length.progress(self.state)
             while before < 1.0 and not self.stop_requested and not self._is_stale():
-                norm, rate = self.update(self._window)
+                rate = self.update()
                 self._tick()
                 after = self.length.progress(self.state)
                 if self._is_log_due() or after >= 1.0:
-                    self._log(self._window, norm, rate)
+                    self._log(rate)
                     self._window = self._new_window()
                 begun = time.perf_counter()
                 # The end of the run is validated when the weights are averaged.
@@ -167,9 +168,9 @@ class Trainer:
             self.save(scheduled=not self.stop_requested)
         return not self.stop_requested
 
-    def update(self, window: Window) -> tuple[Tensor, float]:
-        """One optimizer step; returns the gradient's norm before clipping and the learning rate."""
-        recipe, state = self.recipe, self.state
+    def update(self) -> float:
+        """One optimizer step; returns its learning rate."""
+        recipe, state, window = self.recipe, self.state, self._window
         state.step += 1
         progress = self.length.progress(state)
         timed = self.length.total_steps is None
@@ -184,12 +185,12 @@ class Trainer:
             window.total += loss
             window.nll += nll
         window.tokens += count
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip or math.inf)
+        self._norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip or math.inf)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if self.average is not None:
             self.average.update(self.model, state.step)
-        return norm, rate
+        return rate
 
     def _batch(self, indices: Any) -> Batch:
         batch = make_batch(*self.store.gather(indices), self.tokenizer.bos_id, self.tokenizer.eos_id)
@@ -234,7 +235,8 @@ class Trainer:
         """Write a checkpoint; `scheduled` ones, at the run's intervals and its end, are those that are averaged."""
         self._tick()
         window = self._window
-        self._check_finite(float(window.total))
+        self._check_finite("loss", float(window.total))
+        self._check_finite("gradient's norm", float(self._norm))
         trained = time.perf_counter() - window.started - window.paused
         self.state.window = (float(window.total), float(window.nll), window.tokens, trained)
         state = {"scheduled": scheduled, "run": asdict(self.state), "sampler": self.sampler.state()}
@@ -244,7 +246,8 @@ class Trainer:
         prune(self.checkpoints, self.recipe.average, [best])
         self._saved = self.state.step
 
-    def _log(self, window: Window, norm: Tensor, rate: float) -> None:
+    def _log(self, rate: float) -> None:
+        window = self._window
         loss = float(window.total) / window.tokens  # waits for the device
         seconds = time.perf_counter() - window.started - window.paused
         self._tick()
@@ -254,17 +257,17 @@ class Trainer:
             "loss": loss,
             "nll": float(window.nll) / window.tokens,
             "lr": rate,
-            "grad_norm": float(norm),
+            "grad_norm": float(self._norm),
             "tokens_per_second": window.tokens / seconds,
         }
-        self._check_finite(loss)
+        self._check_finite("loss", loss)
         self.write(record)
 
-    def _check_finite(self, loss: float) -> None:
+    def _check_finite(self, name: str, value: float) -> None:
         """Stop a run that has diverged, before a checkpoint of it is written."""
-        if not math.isfinite(loss):
+        if not math.isfinite(value):
             raise RegardError(
-                f"the loss at step {self.state.step} is {loss}: the run has diverged; the checkpoints are from before that. "
+                f"the {name} at step {self.state.step} is {value}: the run has diverged; the checkpoints are from before that. "
                 f"Resume with a lower train.lr or with train.clip = 1.0, or begin again with a longer train.warmup"
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -20,7 +21,7 @@ from regard.bundle import load_bundle
 from regard.cli import main
 from regard.data.split import sentence_key
 from regard.data.store import Store
-from regard.errors import Interrupted, UserError
+from regard.errors import Interrupted, RegardError, UserError
 from regard.recipe import load_recipe, recipe_from_dict
 from regard.training.checkpoint import average_weights, list_checkpoints
 from regard.training.display import Display
@@ -268,6 +269,23 @@ def test_a_checkpoint_that_was_not_finished_is_swept_away(tmp_path: Path) -> Non
     assert_same_weights(tmp_path / "whole", tmp_path / "run")
 
 
+def test_a_diverged_run_stops_and_its_checkpoints_are_from_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = Trainer.update
+
+    def break_at_seventeen(self: Trainer) -> float:
+        if self.state.step == 16:  # the loss of the next update is still a number, its gradient is not
+            self.model.output_weight.register_hook(lambda gradient: gradient * math.nan)
+        return update(self)
+
+    monkeypatch.setattr(Trainer, "update", break_at_seventeen)
+    recipe = write_recipe(tmp_path / "recipe", save_every=17, log_every=1000, validate_every=1000)
+    with pytest.raises(RegardError, match=r"gradient's norm at step 17 is nan.*lower train\.lr"):
+        quiet(recipe, tmp_path / "run")
+    assert list_checkpoints(tmp_path / "run" / "checkpoints") == []
+
+
 def test_a_step_is_written_once_even_if_it_is_the_best_and_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = []
     monkeypatch.setattr("regard.training.loop.save_checkpoint", lambda _, step, *__: steps.append(step))
@@ -367,8 +385,8 @@ def test_an_interrupted_run_in_python_raises_and_can_go_on(tmp_path: Path, monke
     recipe = write_recipe(tmp_path / "recipe", steps=20)
     update = Trainer.update
 
-    def stop_at_seven(self: Trainer, window: object) -> object:
-        result = update(self, window)
+    def stop_at_seven(self: Trainer) -> float:
+        result = update(self)
         self.stop_requested = self.state.step == 7
         return result
 
