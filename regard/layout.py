@@ -1,4 +1,4 @@
-"""SequenceLayout: where the sequences lie in a packed tensor.
+"""SequenceLayout and SlotLayout: where the sequences lie in a packed tensor.
 
 Sentences lie end to end without padding. Three sentences of 2, 4 and 1 tokens are one tensor of seven rows:
 
@@ -7,6 +7,11 @@ Sentences lie end to end without padding. Three sentences of 2, 4 and 1 tokens a
     position   0  1 | 0  1  2  3 | 0
 
     lengths = [2, 4, 1]    offsets = [0, 2, 6, 7]    positions = [0, 1, 0, 1, 2, 3, 0]
+
+A SlotLayout has the same rows in a fixed number of places, here ten rows and five sequences, the last ones empty:
+
+    row        0  1 | 2  3  4  5 | 6 | 7  8  9
+    sequence   0  0 | 1  1  1  1 | 2 | -  -  -        offsets = [0, 2, 6, 7, 7, 7]
 
 Every tensor of shape (tokens, ...) travels with its layout. Nothing here knows about attention or about text.
 """
@@ -19,6 +24,8 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+
+GROUP_ROWS = 64  # of a tile that a kernel for short sequences works on
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,11 @@ class SequenceLayout:
         index = torch.arange(self.num_sequences, device=self.device)
         return index.repeat_interleave(counts, output_size=self.num_tokens)
 
+    @property
+    def groups(self) -> Tensor:
+        """The rows where groups of sequences begin, as in `SlotLayout`: here each sequence is one."""
+        return self.offsets
+
     @cached_property
     def slots(self) -> Tensor:
         """(tokens,) int64: each row's place in the padded grid (sequences, max_length), flattened."""
@@ -102,3 +114,55 @@ class SequenceLayout:
         starts = self.offsets[:-1].long()
         grid = starts[:, None] + torch.arange(self.max_length, device=self.device)
         return torch.where(self.valid, grid, torch.zeros_like(grid)).reshape(-1)
+
+
+@dataclass(frozen=True)
+class SlotLayout:
+    """A layout of fixed shape: so many rows and so many sequences, some of them empty.
+
+    Compiled code and captured graphs run again and again on the same shapes and the same memory. So the lengths are only
+    on the device here, and what is planned on the host is planned for the fullest case.
+
+    Groups are neighbouring sequences that are worked on together, in tiles of GROUP_ROWS rows: see `tile_groups`. The two
+    layouts of a batch of pairs are grouped alike.
+    """
+
+    offsets: Tensor  # (sequences + 1,) int32, the rows where sequences begin; unused ones at the end of the used rows
+    positions: Tensor  # (tokens,) int32, each row's place in its sequence; 0 in empty rows
+    sequence_ids: Tensor  # (tokens,) int32, which sequence a row belongs to; -1 in empty rows
+    groups: Tensor  # (sequences + 1,) int32, the rows where groups of sequences begin; unused ones as in `offsets`
+    max_length: int  # no sequence is longer
+
+    @property
+    def num_tokens(self) -> int:
+        """Rows, used or not."""
+        return self.positions.shape[0]
+
+    @property
+    def num_sequences(self) -> int:
+        """Places for sequences, used or not."""
+        return self.offsets.shape[0] - 1
+
+    @property
+    def device(self) -> torch.device:
+        return self.positions.device
+
+
+Layout = SequenceLayout | SlotLayout
+
+
+def tile_groups(src_lengths: Sequence[int], tgt_lengths: Sequence[int]) -> list[int]:
+    """Where groups of neighbouring pairs begin, and the end: as many pairs as have at most GROUP_ROWS rows on either side;
+    a longer pair is a group by itself.
+
+    >>> tile_groups([30, 30, 30, 90, 4], [20, 44, 4, 80, 4])
+    [0, 2, 3, 4, 5]
+    """
+    starts = [0]
+    src_rows = tgt_rows = 0
+    for number, (src, tgt) in enumerate(zip(src_lengths, tgt_lengths, strict=True)):
+        src_rows, tgt_rows = src_rows + src, tgt_rows + tgt
+        if number and (src_rows > GROUP_ROWS or tgt_rows > GROUP_ROWS):
+            starts.append(number)
+            src_rows, tgt_rows = src, tgt
+    return [*starts, len(src_lengths)] if src_lengths else [0]

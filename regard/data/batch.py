@@ -47,6 +47,14 @@ class Batch:
             self.tgt_layout.to(device, non_blocking),
         )
 
+    def pin(self) -> Batch:
+        """In page-locked memory, from where a copy to a GPU does not hold up the host."""
+        src_layout, tgt_layout = (
+            SequenceLayout(layout.lengths, layout.offsets.pin_memory(), layout.positions.pin_memory())
+            for layout in (self.src_layout, self.tgt_layout)
+        )
+        return Batch(self.src.pin_memory(), src_layout, self.tgt_in.pin_memory(), self.labels.pin_memory(), tgt_layout)
+
 
 def make_batch(
     src_ids: Array, src_lengths: Array, tgt_ids: Array, tgt_lengths: Array, bos_id: int, eos_id: int

@@ -1,5 +1,6 @@
 """Which pairs make up each update: batches of similar lengths, as full as they can be, in an order that can be resumed.
 
+Batches of fixed slots (`data/slots.py`) have no padding to save and so mix all lengths: they are cut from a random order.
 An epoch is planned as a whole from (seed, epoch) alone, so its place is two numbers. Only raw bits of the generator are
 used: numpy keeps those the same from version to version, and its shuffles not.
 """
@@ -9,15 +10,17 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import astuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.slots import Range, Slots, checked_ranges
 from regard.errors import UserError
 
 Indices = NDArray[np.int64]
-Range = tuple[str, float, int, int]  # name, weight, start, stop
 
 SOURCE_ROOM = 1.5  # a batch may have so many times as many source tokens as target tokens
 
@@ -28,6 +31,9 @@ class Sampler:
     `batch_tokens` limits the target tokens of an update, counting one `</s>` for each sentence; only a pair that is
     longer all by itself goes beyond it. A corpus of weight 2.5 gives each of its pairs twice an epoch, and half of them
     once more.
+
+    With `slots`, a batch is one part of an update, of which the training loop takes `accumulate`: `batch_tokens` is that
+    of a part then. Its pairs are of all lengths, and it never goes beyond the slots.
     """
 
     def __init__(
@@ -37,13 +43,17 @@ class Sampler:
         batch_tokens: int,
         seed: int,
         corpora: Sequence[Range] | None = None,
+        slots: Slots | None = None,
     ) -> None:
         if batch_tokens < 1:
             raise UserError(f"train.batch_tokens must be at least 1, but is {batch_tokens}")
         self._src = np.asarray(src_lengths, dtype=np.int64) + 1  # with </s>
         self._tgt = np.asarray(tgt_lengths, dtype=np.int64) + 1
-        self._corpora = [("", 1.0, 0, len(self._tgt))] if corpora is None else [_checked(entry) for entry in corpora]
+        self._corpora = checked_ranges(corpora, len(self._tgt))
         self._batch_tokens = int(batch_tokens)
+        self._slots = slots
+        if slots is not None:
+            self._check_fit(slots)
         self._seed = int(seed)
         self.epoch = 0
         self.position = 0  # batches taken in this epoch
@@ -71,44 +81,75 @@ class Sampler:
         """Epochs so far, such as 2.25."""
         return self.epoch + self.position / self.batches_per_epoch
 
-    def state(self) -> dict[str, Any]:
-        """Where the iteration stands, for JSON."""
-        return {"epoch": self.epoch, "position": self.position, "fingerprint": self._fingerprint()}
+    def state(self, epoch: int | None = None, position: int | None = None) -> dict[str, Any]:
+        """Where the iteration stands, or stood, for JSON."""
+        return {
+            "epoch": self.epoch if epoch is None else epoch,
+            "position": self.position if position is None else position,
+            "fingerprint": self._fingerprint,
+        }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on with exactly the batch that would have come next."""
-        for field, mine in self._fingerprint().items():
-            saved = state["fingerprint"].get(field)
-            if saved != mine:
+        mine, saved = self._fingerprint, state["fingerprint"]
+        for field in mine | saved:  # the slots stand in only one of the two if the run changed to them or from them
+            if saved.get(field) != mine.get(field):
                 raise UserError(
-                    f"the run cannot go on in the same order: its {field} was {saved} and is now {mine}; "
+                    f"the run cannot go on in the same order: its {field} was {saved.get(field)} and is now {mine.get(field)}; "
                     "resume with the data and settings it began with, or start a new run"
                 )
         self.epoch = int(state["epoch"])
         self.position = int(state["position"])
         self._plan()
 
+    @cached_property
     def _fingerprint(self) -> dict[str, Any]:
         lengths = zlib.crc32(self._tgt.tobytes(), zlib.crc32(self._src.tobytes()))
         weights = [[weight, start, stop] for _, weight, start, stop in self._corpora]
-        return {
+        fingerprint = {
             "number of pairs": len(self._tgt),
             "batch_tokens": self._batch_tokens,
             "seed": self._seed,
             "checksum of lengths": lengths,
             "corpus weights": weights,
         }
+        if self._slots is not None:  # without slots it stays as it always was, for the sake of older runs
+            fingerprint["slots"] = list(astuple(self._slots))
+        return fingerprint
+
+    def _check_fit(self, slots: Slots) -> None:
+        src_limit, tgt_limit = min(slots.src_tokens, slots.max_length), min(slots.tgt_tokens, slots.max_length)
+        for _, weight, start, stop in self._corpora:
+            misfits = (self._src[start:stop] > src_limit) | (self._tgt[start:stop] > tgt_limit)
+            if weight and misfits.any():
+                pair = start + int(misfits.argmax())
+                raise UserError(
+                    f"every pair must fit into a batch of {slots.src_tokens} source and {slots.tgt_tokens} target tokens with "
+                    f"sentences of up to {slots.max_length}, but number {pair + 1} has {self._src[pair]} and {self._tgt[pair]}, "
+                    f"</s> included; set data.max_length to at most {min(src_limit, tgt_limit) - 1}, or raise train.batch_tokens"
+                )
 
     def _plan(self) -> None:
-        """Draw the epoch's pairs, sort them by length, cut them into batches and shuffle the batches."""
+        """Draw the epoch's pairs, put them in order and cut them into batches.
+
+        The order is by length, and then the batches are shuffled; with slots it is random, and the batches stay in it.
+        """
         bits = np.random.PCG64(np.random.SeedSequence([self._seed % 2**64, self.epoch]))
         pairs = self._draw(bits)
         if len(pairs) == 0:
             raise UserError("an epoch must have at least one pair, but the corpora and their weights give none")
-        pairs = pairs[_sorting(self._tgt[pairs], self._src[pairs], bits)]
+        if self._slots is None:
+            pairs = pairs[_sorting(self._tgt[pairs], self._src[pairs], bits)]
+            limits = Limits(self._batch_tokens, int(SOURCE_ROOM * self._batch_tokens), len(pairs))
+            self._bounds = _cut(self._tgt[pairs], self._src[pairs], limits)
+            self._order = np.argsort(bits.random_raw(len(self._bounds) - 1), kind="stable")
+        else:
+            pairs = pairs[np.argsort(bits.random_raw(len(pairs)), kind="stable")]
+            slots = self._slots
+            limits = Limits(min(self._batch_tokens, slots.tgt_tokens), slots.src_tokens, slots.pairs)
+            self._bounds = _with_even_end(self._tgt[pairs], self._src[pairs], limits)
+            self._order = np.arange(len(self._bounds) - 1)
         self._pairs = pairs
-        self._bounds = _cut(self._tgt[pairs], self._src[pairs], self._batch_tokens)
-        self._order = np.argsort(bits.random_raw(len(self._bounds) - 1), kind="stable")
 
     def _draw(self, bits: np.random.PCG64) -> Indices:
         drawn = []
@@ -122,11 +163,12 @@ class Sampler:
         return np.concatenate(drawn)
 
 
-def _checked(entry: Range) -> Range:
-    name, weight, start, stop = entry
-    if not (math.isfinite(weight) and weight >= 0):
-        raise UserError(f"the weight of corpus {name!r} must be a number from 0 on, but is {weight}")
-    return name, float(weight), int(start), int(stop)
+class Limits(NamedTuple):
+    """What a batch may hold; a pair beyond them is a batch of its own."""
+
+    tgt: int
+    src: int
+    pairs: int
 
 
 def _sorting(tgt: Indices, src: Indices, bits: np.random.PCG64) -> Indices:
@@ -138,14 +180,21 @@ def _sorting(tgt: Indices, src: Indices, bits: np.random.PCG64) -> Indices:
     return np.argsort(key, kind="stable")
 
 
-def _cut(tgt: Indices, src: Indices, batch_tokens: int) -> Indices:
+def _cut(tgt: Indices, src: Indices, limits: Limits) -> Indices:
     """The bounds of batches, as few as can be; equally full where that leaves room, so that none is a tiny rest."""
-    src_limit = int(SOURCE_ROOM * batch_tokens)
-    full = _fill(tgt, src, batch_tokens, src_limit)
+    full = _fill(tgt, src, limits)
     even = np.concatenate([[0], even_cuts(tgt, len(full) - 1), [len(tgt)]])
-    fits = np.add.reduceat(tgt, even[:-1]) <= batch_tokens
-    fits &= np.add.reduceat(src, even[:-1]) <= src_limit
+    fits = np.add.reduceat(tgt, even[:-1]) <= limits.tgt
+    fits &= np.add.reduceat(src, even[:-1]) <= limits.src
+    fits &= np.diff(even) <= limits.pairs
     return even if np.all(fits | (np.diff(even) == 1)) else full
+
+
+def _with_even_end(tgt: Indices, src: Indices, limits: Limits) -> Indices:
+    """The bounds of `_cut`, with the last two batches equally full where a whole epoch of equally full ones does not fit."""
+    bounds = _cut(tgt, src, limits)
+    begin = int(bounds[-3]) if len(bounds) > 2 else 0
+    return np.concatenate([bounds[:-3], begin + _cut(tgt[begin:], src[begin:], limits)])
 
 
 def even_cuts(lengths: NDArray[np.integer[Any]], parts: int) -> Indices:
@@ -158,15 +207,16 @@ def even_cuts(lengths: NDArray[np.integer[Any]], parts: int) -> Indices:
     return np.minimum(cuts, len(lengths) - parts + steps)  # and on the right
 
 
-def _fill(tgt: Indices, src: Indices, tgt_limit: int, src_limit: int) -> Indices:
+def _fill(tgt: Indices, src: Indices, limits: Limits) -> Indices:
     """Bounds of batches filled one after the other until the next pair would not fit."""
     tgt_ends, src_ends = tgt.cumsum(), src.cumsum()
     bounds = [0]
     tgt_used = src_used = 0
     while bounds[-1] < len(tgt_ends):
         stop = min(
-            int(tgt_ends.searchsorted(tgt_used + tgt_limit, side="right")),
-            int(src_ends.searchsorted(src_used + src_limit, side="right")),
+            int(tgt_ends.searchsorted(tgt_used + limits.tgt, side="right")),
+            int(src_ends.searchsorted(src_used + limits.src, side="right")),
+            bounds[-1] + limits.pairs,
         )
         stop = max(stop, bounds[-1] + 1)
         bounds.append(stop)

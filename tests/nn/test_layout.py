@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.layout import SequenceLayout
+from regard.layout import GROUP_ROWS, SequenceLayout, tile_groups
 from regard.nn.kernels.grid import pad, unpad
 
 LENGTHS = st.lists(st.integers(0, 9), min_size=1, max_size=12)
@@ -82,3 +84,14 @@ def test_a_layout_moves_to_the_device_with_all_its_tensors() -> None:
         moved = getattr(there, name)
         assert moved.is_cuda, name
         assert torch.equal(moved.cpu(), getattr(here, name)), name
+
+
+@given(st.lists(st.tuples(st.integers(1, 100), st.integers(1, 100)), max_size=60))
+def test_groups_are_as_many_neighbours_as_fit_into_a_tile(lengths: list[tuple[int, int]]) -> None:
+    src, tgt = [pair[0] for pair in lengths], [pair[1] for pair in lengths]
+    starts = tile_groups(src, tgt)
+    assert starts[0] == 0 and starts[-1] == len(lengths) and starts == sorted(set(starts))
+    for begin, end in itertools.pairwise(starts):
+        assert end - begin == 1 or (sum(src[begin:end]) <= GROUP_ROWS and sum(tgt[begin:end]) <= GROUP_ROWS)
+        if end < len(lengths):  # the next one did not fit
+            assert sum(src[begin : end + 1]) > GROUP_ROWS or sum(tgt[begin : end + 1]) > GROUP_ROWS

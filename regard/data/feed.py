@@ -1,0 +1,93 @@
+"""The updates of a run, one after the other, made ahead of the training loop in a thread: pairs from the sampler, ids from
+the store, packed into tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from regard.data.batch import Batch, make_batch, split_indices
+from regard.data.prefetch import Prefetcher
+from regard.data.sampler import Sampler
+from regard.data.slots import Slots
+from regard.data.store import Store
+
+DEPTH = 32  # updates made ahead; planning the next epoch of millions of pairs takes as long as some of them
+
+
+@dataclass(frozen=True)
+class PreparedUpdate:
+    """The data of one update, in parts: batches, or the words of slots."""
+
+    parts: tuple[Batch, ...] | tuple[Tensor, ...]
+    count: int  # target tokens of all parts
+    epoch: int  # where the sampler stands afterwards
+    position: int
+    progress: float
+
+
+class Feed:
+    """An endless iterator over prepared updates; `state` and `progress` are those of the last one taken."""
+
+    def __init__(
+        self, store: Store, sampler: Sampler, bos_id: int, eos_id: int, accumulate: int, slots: Slots | None, pin: bool
+    ) -> None:
+        self._store, self._sampler, self._marks = store, sampler, (bos_id, eos_id)
+        self._accumulate, self.slots, self._pin = accumulate, slots, pin
+        self.epoch, self.position, self.progress = sampler.epoch, sampler.position, sampler.progress
+        # A batch with slots is one part of an update, and one without is a whole update, cut into parts here.
+        self.updates_per_epoch = sampler.batches_per_epoch / (accumulate if slots is not None else 1)
+        self._ahead: Prefetcher[PreparedUpdate] | None = None
+
+    def __iter__(self) -> Feed:
+        return self
+
+    def __next__(self) -> PreparedUpdate:
+        if self._ahead is None:
+            self._ahead = Prefetcher(self._updates(), DEPTH)
+        update = next(self._ahead)
+        self.epoch, self.position, self.progress = update.epoch, update.position, update.progress
+        return update
+
+    def state(self) -> dict[str, Any]:
+        """The sampler's state behind the last update taken, for JSON; those made ahead are made again."""
+        return self._sampler.state(self.epoch, self.position)
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on behind the update that `state` was taken after; before the first one is asked for."""
+        if self._ahead is not None:
+            raise ValueError("the state must be loaded before the first update is taken")
+        self._sampler.load_state(state)
+        self.epoch, self.position, self.progress = (
+            self._sampler.epoch,
+            self._sampler.position,
+            self._sampler.progress,
+        )
+
+    def close(self) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
+
+    def _updates(self) -> Iterator[PreparedUpdate]:
+        while True:
+            if self.slots is not None:
+                parts = [next(self._sampler) for _ in range(self._accumulate)]
+            else:
+                indices = next(self._sampler)
+                parts = split_indices(indices, self._store.tgt_lengths[indices], self._accumulate)
+            count = sum(int(self._store.tgt_lengths[part].sum()) + len(part) for part in parts)
+            tensors = tuple(self._make(part, count) for part in parts)
+            sampler = self._sampler
+            yield PreparedUpdate(tensors, count, sampler.epoch, sampler.position, sampler.progress)  # type: ignore[arg-type]
+
+    def _make(self, part: np.ndarray[Any, Any], count: int) -> Batch | Tensor:
+        gathered = self._store.gather(part)
+        if self.slots is None:
+            batch = make_batch(*gathered, *self._marks)
+            return batch.pin() if self._pin else batch
+        words = self.slots.pack(*gathered, *self._marks, count)
+        return words.pin_memory() if self._pin else words
