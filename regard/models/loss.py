@@ -6,8 +6,9 @@ that
     loss = logsumexp(z) - (1 - e) z_label - e mean(z)          d loss / d z = softmax(z) - (1 - e) [label] - e / V
 
 The mean over the vocabulary is one product with the mean row of the output matrix, and the last two terms of the
-gradient are a gather and a constant, so a chunk of logits is used for one softmax and two products and thrown away. A
-loss is a sum with a count beside it; who divides, and by what, is the training loop's affair.
+gradient are a gather and a constant, so a chunk of logits is used for one softmax and two products and thrown away.
+With Triton, one kernel turns a chunk of logits into its gradient. A loss is a sum with a count beside it; who divides,
+and by what, is the training loop's affair.
 """
 
 from __future__ import annotations
@@ -18,69 +19,88 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 28}  # logits held at a time: cache-sized, or enough to fill a GPU
+CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 29}  # logits held at a time: cache-sized, or enough to fill a GPU
 
 
 @dataclass(frozen=True)
 class Loss:
     total: Tensor  # label-smoothed, summed over tokens: what is differentiated
     nll: Tensor  # negative log-likelihood of the labels, summed, without smoothing: what is reported as perplexity
-    count: int  # tokens
+    count: int  # rows
+
+
+@dataclass
+class _Sums:
+    """What the chunks are added up in: losses, and the gradients where they are wanted, in at least float32."""
+
+    total: Tensor
+    nll: Tensor
+    d_hidden: Tensor | None
+    d_weight: Tensor | None
+
+    @classmethod
+    def zeros(cls, hidden: Tensor, weight: Tensor, with_gradients: bool) -> _Sums:
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        return cls(
+            hidden.new_zeros((), dtype=wide),
+            hidden.new_zeros((), dtype=wide),
+            torch.empty_like(hidden) if with_gradients else None,
+            torch.zeros_like(weight, dtype=wide) if with_gradients else None,
+        )
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, chunk: int) -> Any:
-        device = hidden.device.type
-        autocast = torch.is_autocast_enabled(device)
-        dtype = torch.get_autocast_dtype(device) if autocast else hidden.dtype
-        with torch.autocast(device, enabled=False):
-            return _LinearCrossEntropy._forward(ctx, hidden, weight, labels, smoothing, chunk, dtype)
-
-    @staticmethod
-    def _forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, chunk: int, dtype: torch.dtype
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, chunk: int
     ) -> tuple[Tensor, Tensor]:
-        needs_grad = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
-        wide = torch.promote_types(
-            hidden.dtype, torch.float32
-        )  # what is summed over tokens is summed in at least float32
-        compute_weight = weight.to(dtype)
-        mean_row = weight.to(wide).mean(dim=0)  # (d_model,): hidden @ mean_row = mean of the logits
-        total = hidden.new_zeros((), dtype=wide)
-        nll = hidden.new_zeros((), dtype=wide)
-        d_hidden = torch.empty_like(hidden) if needs_grad else None
-        d_weight = torch.zeros_like(weight, dtype=wide) if needs_grad else None
-        for begin in range(0, hidden.shape[0], chunk):
-            part = hidden[begin : begin + chunk]
-            label = labels[begin : begin + chunk, None]
-            compute_part = part.to(dtype)
-            logits = compute_part @ compute_weight.t()  # (chunk, vocab_size)
-            picked = logits.gather(1, label).to(wide)
-            if needs_grad:
-                probabilities = torch.softmax(logits, dim=-1)
-                normaliser = _normaliser(logits, probabilities, wide)
-            else:
-                normaliser = torch.logsumexp(logits.to(wide), dim=-1, keepdim=True)
-            nll += (normaliser - picked).sum()
-            mean_logits = (part.to(wide) @ mean_row).sum()
-            total += normaliser.sum() - (1.0 - smoothing) * picked.sum() - smoothing * mean_logits
-            if d_hidden is not None and d_weight is not None:
-                pull = weight[label[:, 0]].to(wide) * (1.0 - smoothing) + mean_row * smoothing
-                d_hidden[begin : begin + chunk] = (probabilities @ compute_weight).to(wide) - pull
-                d_weight += (probabilities.t() @ compute_part).to(wide)
-        if d_hidden is not None and d_weight is not None:
-            d_weight -= hidden.to(wide).sum(dim=0) * (smoothing / weight.shape[0])
-            d_weight.index_add_(0, labels, hidden.to(wide), alpha=-(1.0 - smoothing))
-            ctx.save_for_backward(d_hidden, d_weight.to(weight.dtype))
-        ctx.mark_non_differentiable(nll)
-        return total, nll
+        device = hidden.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+        sums = _Sums.zeros(hidden, weight, ctx.needs_input_grad[0] or ctx.needs_input_grad[1])
+        with torch.autocast(device, enabled=False):
+            _add_up(sums, hidden, weight, labels, smoothing, chunk, dtype)
+        if sums.d_hidden is not None and sums.d_weight is not None:
+            ctx.save_for_backward(sums.d_hidden, sums.d_weight.to(weight.dtype))
+        ctx.mark_non_differentiable(sums.nll)
+        return sums.total, sums.nll
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         d_hidden, d_weight = ctx.saved_tensors
         scale = gradients[0]
         return d_hidden * scale, d_weight * scale, None, None, None
+
+
+def _add_up(
+    sums: _Sums, hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, chunk: int, dtype: torch.dtype
+) -> None:
+    wide = sums.total.dtype
+    compute_weight = weight.to(dtype)
+    mean_row = weight.to(wide).mean(dim=0)  # (d_model,): hidden @ mean_row = mean of the logits
+    for begin in range(0, hidden.shape[0], chunk):
+        part = hidden[begin : begin + chunk]
+        label = labels[begin : begin + chunk, None].long()
+        used = label >= 0  # a row without a label counts for nothing
+        label = label.clamp(min=0)
+        compute_part = part.to(dtype)
+        logits = compute_part @ compute_weight.t()  # (chunk, vocab_size)
+        picked = logits.gather(1, label).to(wide)
+        if sums.d_hidden is not None:
+            probabilities = torch.softmax(logits, dim=-1)
+            normaliser = _normaliser(logits, probabilities, wide)
+        else:
+            normaliser = torch.logsumexp(logits.to(wide), dim=-1, keepdim=True)
+        mean_logits = (part.to(wide) @ mean_row)[:, None]
+        sums.nll += ((normaliser - picked) * used).sum()
+        sums.total += ((normaliser - (1.0 - smoothing) * picked - smoothing * mean_logits) * used).sum()
+        if sums.d_hidden is not None and sums.d_weight is not None:
+            probabilities.mul_(used)
+            pull = (weight[label[:, 0]].to(wide) * (1.0 - smoothing) + mean_row * smoothing) * used
+            sums.d_hidden[begin : begin + chunk] = (probabilities @ compute_weight).to(wide) - pull
+            sums.d_weight += (probabilities.t() @ compute_part).to(wide)
+            pushed = part.to(wide) * used
+            sums.d_weight -= pushed.sum(dim=0) * (smoothing / weight.shape[0])
+            sums.d_weight.index_add_(0, label[:, 0], pushed, alpha=-(1.0 - smoothing))
 
 
 def _normaliser(logits: Tensor, probabilities: Tensor, wide: torch.dtype) -> Tensor:
@@ -90,8 +110,47 @@ def _normaliser(logits: Tensor, probabilities: Tensor, wide: torch.dtype) -> Ten
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float = 0.0) -> Loss:
-    """Loss of hidden states (tokens, d_model) under the output matrix (vocab_size, d_model)."""
-    elements = CHUNK_ELEMENTS.get(hidden.device.type, CHUNK_ELEMENTS["cuda"])
-    chunk = max(64, elements // weight.shape[0])
+    """Loss of hidden states (tokens, d_model) under the output matrix (vocab_size, d_model). A label of -1 marks an empty
+    row."""
+    chunk = _chunk(hidden, weight)
     total, nll = _LinearCrossEntropy.apply(hidden, weight, labels, smoothing, chunk)  # type: ignore[no-untyped-call]
     return Loss(total, nll, labels.shape[0])
+
+
+def backward_linear_cross_entropy(
+    hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, scale: Tensor
+) -> Loss:
+    """The same loss with Triton, and at once the backward pass of `scale` times it, from `hidden` and the weight (a leaf)
+    on: the kernel has scaled the gradients on its way, so that nobody has to multiply them."""
+    from regard.nn.kernels.triton_loss import cross_entropy_
+
+    with torch.no_grad():
+        sums = _Sums.zeros(hidden, weight, with_gradients=True)
+        assert sums.d_hidden is not None and sums.d_weight is not None
+        chunk = _chunk(hidden, weight)
+        for begin in range(0, hidden.shape[0], chunk):
+            part = hidden[begin : begin + chunk]
+            logits = part @ weight.t()  # (chunk, vocab_size)
+            losses = cross_entropy_(logits, labels[begin : begin + chunk], smoothing, scale).sum(dim=0)
+            sums.total += losses[0]
+            sums.nll += losses[1]
+            sums.d_hidden[begin : begin + chunk] = logits @ weight  # the logits are their gradient by now
+            _add_product(sums.d_weight, logits.t(), part)
+    torch.autograd.backward((hidden, weight), (sums.d_hidden, sums.d_weight.to(weight.dtype)))
+    return Loss(sums.total, sums.nll, labels.shape[0])
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a @ b; on a GPU within the product, which is added up in float32 anyway."""
+    if total.device.type == "cuda" and total.dtype == torch.float32 and a.dtype != torch.float32:
+        torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
+    else:
+        total += a @ b
+
+
+def _chunk(hidden: Tensor, weight: Tensor) -> int:
+    """Rows whose logits are held at a time; chunks are equally large, so that none is a small rest."""
+    elements = CHUNK_ELEMENTS.get(hidden.device.type, CHUNK_ELEMENTS["cuda"])
+    rows = max(1, hidden.shape[0])
+    chunks = -(-rows * weight.shape[0] // elements)
+    return max(64, -(-rows // chunks))

@@ -10,16 +10,18 @@ Shape legend for the repository:
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 from regard.config import ModelConfig
-from regard.layout import SequenceLayout
+from regard.layout import Layout, SequenceLayout
 from regard.nn.attention import CrossAttention, Recorder, SelfAttention, init_attention
 from regard.nn.block import DecoderLayer, EncoderLayer, FeedForward, make_norm
 from regard.nn.cache import CrossCache, DecoderCache, LayerCache, SelfCache
 from regard.nn.dropout import Dropout
-from regard.nn.embedding import Embedding, LearnedPositions, NoPositions, SinusoidalPositions
+from regard.nn.embedding import LearnedPositions, NoPositions, SinusoidalPositions
 from regard.nn.linear import linear
 
 
@@ -32,19 +34,20 @@ def make_positions(config: ModelConfig) -> nn.Module:
 
 
 class Stack(nn.Module):
-    """What encoder and decoder share: positions, dropout on the sum of embedding and position, layers, and with
-    pre-norm a norm at the end."""
+    """What encoder and decoder share: embeddings scaled by sqrt(d_model) where they enter, positions, dropout on the sum
+    of the two, layers, and with pre-norm a norm at the end."""
 
     def __init__(self, config: ModelConfig, layers: list[nn.Module]) -> None:
         super().__init__()
+        self.scale = math.sqrt(config.d_model)
         self.positions = make_positions(config)
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(layers)
         self.final_norm = make_norm(config) if config.norm_position == "pre" else nn.Identity()
 
     def enter(self, embedded: Tensor, positions: Tensor, longest: int) -> Tensor:
-        entered: Tensor = self.dropout(self.positions(embedded, positions, longest))
-        return entered
+        entered: Tensor = self.dropout(self.positions(embedded * self.scale, positions, longest))
+        return entered.to(embedded.dtype)  # the tables are in float32
 
 
 class Transformer(nn.Module):
@@ -62,11 +65,11 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         if config.tie_embeddings:
-            self.embedding = Embedding(config.vocab_size, config.d_model)
+            self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         else:
-            self.src_embedding = Embedding(config.vocab_size, config.d_model)
-            self.tgt_embedding = Embedding(config.vocab_size, config.d_model)
-            self.output = Embedding(config.vocab_size, config.d_model)
+            self.src_embedding = nn.Embedding(config.vocab_size, config.d_model)
+            self.tgt_embedding = nn.Embedding(config.vocab_size, config.d_model)
+            self.output = nn.Embedding(config.vocab_size, config.d_model)
         self.encoder = Stack(config, [EncoderLayer(config) for _ in range(config.encoder_layers)])
         self.decoder = Stack(config, [DecoderLayer(config) for _ in range(config.decoder_layers)])
         self.reset_parameters()
@@ -81,7 +84,7 @@ class Transformer(nn.Module):
                     nn.init.xavier_uniform_(block)
                 for projection in (module.inner, module.outer):
                     nn.init.zeros_(projection.bias)
-            elif isinstance(module, (Embedding, LearnedPositions)):
+            elif isinstance(module, (nn.Embedding, LearnedPositions)):
                 nn.init.normal_(module.weight, std=self.config.d_model**-0.5)
 
     def embed_source(self, src: Tensor) -> Tensor:
@@ -97,7 +100,7 @@ class Transformer(nn.Module):
         """(vocab_size, d_model): the matrix that turns a hidden state into logits."""
         return (self.embedding if self.config.tie_embeddings else self.output).weight
 
-    def encode(self, src: Tensor, layout: SequenceLayout, recorder: Recorder | None = None) -> Tensor:
+    def encode(self, src: Tensor, layout: Layout, recorder: Recorder | None = None) -> Tensor:
         """(src_tokens,) -> memory, (src_tokens, d_model)."""
         x = self.encoder.enter(self.embed_source(src), layout.positions, layout.max_length)
         for number, layer in enumerate(self.encoder.layers):
@@ -108,9 +111,9 @@ class Transformer(nn.Module):
     def decode(
         self,
         tgt_in: Tensor,
-        layout: SequenceLayout,
+        layout: Layout,
         memory: Tensor,
-        memory_layout: SequenceLayout,
+        memory_layout: Layout,
         recorder: Recorder | None = None,
     ) -> Tensor:
         """(tgt_tokens,) -> hidden states, (tgt_tokens, d_model), all places at once as in training."""
@@ -124,11 +127,11 @@ class Transformer(nn.Module):
         """(tokens, d_model) -> (tokens, vocab_size)."""
         return linear(hidden, self.output_weight, None, self.row_tile)
 
-    def hidden(self, src: Tensor, src_layout: SequenceLayout, tgt_in: Tensor, tgt_layout: SequenceLayout) -> Tensor:
+    def hidden(self, src: Tensor, src_layout: Layout, tgt_in: Tensor, tgt_layout: Layout) -> Tensor:
         """What the output matrix is applied to, (tgt_tokens, d_model); the loss takes it from here."""
         return self.decode(tgt_in, tgt_layout, self.encode(src, src_layout), src_layout)
 
-    def forward(self, src: Tensor, src_layout: SequenceLayout, tgt_in: Tensor, tgt_layout: SequenceLayout) -> Tensor:
+    def forward(self, src: Tensor, src_layout: Layout, tgt_in: Tensor, tgt_layout: Layout) -> Tensor:
         """Logits for the token after each place of tgt_in, (tgt_tokens, vocab_size)."""
         return self.logits(self.hidden(src, src_layout, tgt_in, tgt_layout))
 
@@ -138,7 +141,7 @@ class Transformer(nn.Module):
         layers = []
         for layer in self.decoder.layers:
             assert isinstance(layer, DecoderLayer)
-            k, v = layer.cross_attention.keys_values(memory)
+            k, v = layer.cross_attention.keys_values(memory).chunk(2, dim=1)
             self_cache = SelfCache(rows, self.config.kv_heads, self.config.d_head, capacity, like=k)
             layers.append(LayerCache(self_cache, CrossCache(k, v, layout, bucket)))
         return DecoderCache(layers)

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from regard.config import ModelConfig
-from regard.layout import SequenceLayout
+from regard.layout import Layout
 from regard.nn.cache import CrossCache, SelfCache
 from regard.nn.embedding import rotate
-from regard.nn.kernels import Kernel, attention
+from regard.nn.kernels import Kernel, attend_cross, attend_self, attention
 from regard.nn.kernels.reference import WeightsHook
 from regard.nn.linear import Linear
 
@@ -46,18 +46,24 @@ class SelfAttention(nn.Module):
         self.qkv = Linear(config.d_model, (self.num_heads + 2 * self.kv_heads) * self.d_head)
         self.out = Linear(config.d_model, config.d_model)
 
+    def heads(self, x: Tensor) -> Tensor:
+        """(tokens, d_model) -> queries, keys and values, (tokens, num_heads + 2 kv_heads, d_head)"""
+        heads: Tensor = self.qkv(x).view(x.shape[0], -1, self.d_head)
+        return heads
+
     def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        # (tokens, d_model) -> (tokens, num_heads + 2 kv_heads, d_head) -> queries, keys, values
-        heads = self.qkv(x).view(x.shape[0], -1, self.d_head)
-        q, k, v = heads.split((self.num_heads, self.kv_heads, self.kv_heads), dim=1)
+        q, k, v = self.heads(x).split((self.num_heads, self.kv_heads, self.kv_heads), dim=1)
         if self.rotary:
             q, k = rotate(q, positions), rotate(k, positions)
         return q, k, v
 
-    def forward(self, x: Tensor, layout: SequenceLayout, hook: WeightsHook | None = None) -> Tensor:
-        q, k, v = self.project(x, layout.positions)
-        heads = attention(q, k, v, layout, layout, self.causal, self.kernel, hook)
-        merged: Tensor = self.out(heads.flatten(1))
+    def forward(self, x: Tensor, layout: Layout, hook: WeightsHook | None = None, add_bias: bool = True) -> Tensor:
+        if self.rotary:
+            q, k, v = self.project(x, layout.positions)
+            mixed = attention(q, k, v, layout, layout, self.causal, self.kernel, hook)
+        else:
+            mixed = attend_self(self.heads(x), layout, self.kv_heads, self.causal, self.kernel, hook)
+        merged: Tensor = self.out(mixed.flatten(1), add_bias)
         return merged
 
     def step(self, x: Tensor, position: Tensor, cache: SelfCache) -> Tensor:
@@ -80,10 +86,10 @@ class CrossAttention(nn.Module):
         self.kv = Linear(config.d_model, 2 * self.kv_heads * self.d_head)
         self.out = Linear(config.d_model, config.d_model)
 
-    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        # (src_tokens, d_model) -> (src_tokens, 2 kv_heads, d_head) -> keys, values
-        k, v = self.kv(memory).view(memory.shape[0], -1, self.d_head).chunk(2, dim=1)
-        return k, v
+    def keys_values(self, memory: Tensor) -> Tensor:
+        """(src_tokens, d_model) -> keys and values, (src_tokens, 2 kv_heads, d_head)"""
+        heads: Tensor = self.kv(memory).view(memory.shape[0], -1, self.d_head)
+        return heads
 
     def queries(self, x: Tensor) -> Tensor:
         q: Tensor = self.q(x).view(x.shape[0], self.num_heads, self.d_head)
@@ -92,14 +98,15 @@ class CrossAttention(nn.Module):
     def forward(
         self,
         x: Tensor,
-        layout: SequenceLayout,
+        layout: Layout,
         memory: Tensor,
-        memory_layout: SequenceLayout,
+        memory_layout: Layout,
         hook: WeightsHook | None = None,
+        add_bias: bool = True,
     ) -> Tensor:
-        k, v = self.keys_values(memory)
-        heads = attention(self.queries(x), k, v, layout, memory_layout, False, self.kernel, hook)
-        merged: Tensor = self.out(heads.flatten(1))
+        kv = self.keys_values(memory)
+        mixed = attend_cross(self.queries(x), kv, layout, memory_layout, self.kernel, hook)
+        merged: Tensor = self.out(mixed.flatten(1), add_bias)
         return merged
 
     def step(self, x: Tensor, cache: CrossCache) -> Tensor:

@@ -2,18 +2,22 @@
 
 post-norm (the paper):  x -> [sub-layer] -> dropout -> (+ x) -> norm -> out
 pre-norm:               x -> norm -> [sub-layer] -> dropout -> (+ x) -> out
+
+Either way the sum of one sub-layer is followed by a norm (with pre-norm, by that of the next sub-layer), so that dropout,
+sum and norm can be one kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.config import ModelConfig
-from regard.layout import SequenceLayout
+from regard.layout import Layout
 from regard.nn.attention import CrossAttention, Recorder, SelfAttention
 from regard.nn.cache import LayerCache
 from regard.nn.dropout import Dropout
@@ -37,6 +41,8 @@ def silu(x: Tensor) -> Tensor:
 class FeedForward(nn.Module):
     """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, or with GELU, or gated (SwiGLU: silu(x W_g + b_g) * (x W_1 + b_1))."""
 
+    fused = False  # the ReLU inside the product, with Triton for the backward pass
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.activation = config.activation
@@ -44,21 +50,26 @@ class FeedForward(nn.Module):
         self.inner = Linear(config.d_model, config.d_ff * (2 if gated else 1))  # gated: gate and value side by side
         self.outer = Linear(config.d_ff, config.d_model)
 
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.inner(x)
+    def forward(self, x: Tensor, add_bias: bool = True) -> Tensor:
         if self.activation == "relu":
-            hidden = torch.relu_(hidden)
+            hidden = self._fused_relu(x) if self.fused else torch.relu_(self.inner(x))
         elif self.activation == "gelu":
-            hidden = F.gelu(hidden)
+            hidden = F.gelu(self.inner(x))
         else:
-            gate, value = hidden.chunk(2, dim=-1)
+            gate, value = self.inner(x).chunk(2, dim=-1)
             hidden = silu(gate) * value
-        output: Tensor = self.outer(hidden)
+        output: Tensor = self.outer(hidden, add_bias)
         return output
+
+    def _fused_relu(self, x: Tensor) -> Tensor:
+        from regard.nn.kernels.triton_relu import linear_relu_op
+
+        hidden: Tensor = linear_relu_op(x, self.inner.weight.to(x.dtype), self.inner.bias.to(x.dtype))
+        return hidden
 
 
 class Residual(nn.Module):
-    """The connection around one sub-layer: dropout on its output, the sum, and the norm on the configured side."""
+    """What is around one sub-layer: dropout on its output, and the norm on the configured side."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -66,15 +77,55 @@ class Residual(nn.Module):
         self.norm = make_norm(config)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.pre:
-            added: Tensor = x + self.dropout(sublayer(self.norm(x)))
-            return added
-        normed: Tensor = self.norm(x + self.dropout(sublayer(x)))
-        return normed
+
+@dataclass(frozen=True)
+class Step:
+    """A sub-layer and what is around it. `run(x, add_bias)`; `last` is its last product, whose bias can be left to the sum."""
+
+    residual: Residual
+    last: Linear
+    run: Callable[[Tensor, bool], Tensor]
+
+
+def through(x: Tensor, steps: Sequence[Step], fused: bool = False) -> Tensor:
+    """The residual stream through the sub-layers of one layer. `fused`: with `triton_residual`, in the type of x."""
+    seeds = draw_seeds(len(steps), x.device) if fused else None
+    if not steps[0].residual.pre:
+        for number, step in enumerate(steps):
+            _, x = add_norm(x, x, step, step.residual.norm, number, seeds, keep_sum=False)
+        return x
+    normed: Tensor = steps[0].residual.norm(x)
+    for number, step in enumerate(steps[:-1]):
+        x, normed = add_norm(x, normed, step, steps[number + 1].residual.norm, number, seeds, keep_sum=True)
+    added: Tensor = x + steps[-1].residual.dropout(steps[-1].run(normed, True))
+    return added
+
+
+def draw_seeds(count: int, device: torch.device) -> Tensor:
+    """Seeds of a layer's dropouts, from torch's generator of the device: one draw for the layer."""
+    return torch.randint(-(2**63), 2**63 - 1, (count,), device=device)
+
+
+def add_norm(
+    x: Tensor, entering: Tensor, step: Step, norm: nn.Module, number: int, seeds: Tensor | None, keep_sum: bool
+) -> tuple[Tensor, Tensor]:
+    """x + dropout(sub-layer), and the norm of that; fused where there are seeds, and the sum then only if it is kept."""
+    if seeds is None:
+        added = x + step.residual.dropout(step.run(entering, True))
+        return added, norm(added)
+    from regard.nn.kernels import triton_residual
+
+    assert isinstance(norm, (nn.LayerNorm, nn.RMSNorm)) and norm.eps is not None
+    probability = step.residual.dropout.probability if step.residual.training else 0.0
+    bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
+    return triton_residual.add_norm(
+        x, step.run(entering, False), step.last.bias, norm.weight, bias, seeds[number], probability, norm.eps, keep_sum
+    )
 
 
 class EncoderLayer(nn.Module):
+    fused = False
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.self_attention = SelfAttention(config, causal=False)
@@ -82,14 +133,19 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.feed_forward_residual = Residual(config)
 
-    def forward(self, x: Tensor, layout: SequenceLayout, name: str = "", recorder: Recorder | None = None) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, name: str = "", recorder: Recorder | None = None) -> Tensor:
         hook = recorder.hook(f"{name}.self") if recorder else None
-        x = self.self_residual(x, lambda y: self.self_attention(y, layout, hook))
-        output: Tensor = self.feed_forward_residual(x, self.feed_forward)
-        return output
+        attention, feed_forward = self.self_attention, self.feed_forward
+        steps = [
+            Step(self.self_residual, attention.out, lambda y, bias: attention(y, layout, hook, bias)),
+            Step(self.feed_forward_residual, feed_forward.outer, feed_forward),
+        ]
+        return through(x, steps, self.fused)
 
 
 class DecoderLayer(nn.Module):
+    fused = False
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.self_attention = SelfAttention(config, causal=True)
@@ -102,22 +158,41 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        layout: SequenceLayout,
+        layout: Layout,
         memory: Tensor,
-        memory_layout: SequenceLayout,
+        memory_layout: Layout,
         name: str = "",
         recorder: Recorder | None = None,
     ) -> Tensor:
         self_hook = recorder.hook(f"{name}.self") if recorder else None
         cross_hook = recorder.hook(f"{name}.cross") if recorder else None
-        x = self.self_residual(x, lambda y: self.self_attention(y, layout, self_hook))
-        x = self.cross_residual(x, lambda y: self.cross_attention(y, layout, memory, memory_layout, cross_hook))
-        output: Tensor = self.feed_forward_residual(x, self.feed_forward)
-        return output
+        attention, cross, feed_forward = self.self_attention, self.cross_attention, self.feed_forward
+        steps = [
+            Step(self.self_residual, attention.out, lambda y, bias: attention(y, layout, self_hook, bias)),
+            Step(
+                self.cross_residual,
+                cross.out,
+                lambda y, bias: cross(y, layout, memory, memory_layout, cross_hook, bias),
+            ),
+            Step(self.feed_forward_residual, feed_forward.outer, feed_forward),
+        ]
+        return through(x, steps, self.fused)
 
     def step(self, x: Tensor, position: Tensor, cache: LayerCache) -> Tensor:
         """One new token a row, (rows, d_model)."""
-        x = self.self_residual(x, lambda y: self.self_attention.step(y, position, cache.self_attention))
-        x = self.cross_residual(x, lambda y: self.cross_attention.step(y, cache.cross_attention))
-        output: Tensor = self.feed_forward_residual(x, self.feed_forward)
-        return output
+        attention, cross, feed_forward = self.self_attention, self.cross_attention, self.feed_forward
+        steps = [
+            Step(self.self_residual, attention.out, lambda y, _: attention.step(y, position, cache.self_attention)),
+            Step(self.cross_residual, cross.out, lambda y, _: cross.step(y, cache.cross_attention)),
+            Step(self.feed_forward_residual, feed_forward.outer, feed_forward),
+        ]
+        return through(x, steps)
+
+
+def set_fused(model: nn.Module, residual: bool, feed_forward: bool) -> None:
+    """Whether dropout, sum and norm of every layer are one Triton kernel, and whether its ReLU is in the product."""
+    for module in model.modules():
+        if isinstance(module, (EncoderLayer, DecoderLayer)):
+            module.fused = residual
+        elif isinstance(module, FeedForward):
+            module.fused = feed_forward

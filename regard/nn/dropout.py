@@ -35,7 +35,7 @@ def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
     """x with each element zeroed with this probability, the rest scaled so that the mean stays."""
     if not training or probability == 0.0:
         return x
-    if x.device.type == "cpu":
+    if x.device.type == "cpu" and not torch.compiler.is_compiling():  # compiled code draws on all threads
         dropped: Tensor = _BitDropout.apply(x, probability)  # type: ignore[no-untyped-call]
         return dropped
     return F.dropout(x, probability)

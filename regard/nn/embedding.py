@@ -1,4 +1,4 @@
-"""Token embeddings and positions: sinusoidal (the paper's), learned, or rotary."""
+"""Positions: sinusoidal (the paper's), learned, or rotary."""
 
 from __future__ import annotations
 
@@ -66,10 +66,3 @@ def rotate(x: Tensor, positions: Tensor) -> Tensor:
     cos, sin = angles.cos()[:, None, :].to(x.dtype), angles.sin()[:, None, :].to(x.dtype)
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
-
-
-class Embedding(nn.Embedding):
-    """Token embeddings, scaled by sqrt(d_model) where they enter a stack."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return super().forward(input) * math.sqrt(self.embedding_dim)

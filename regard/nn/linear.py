@@ -26,8 +26,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, row_tile: int = 0) ->
 class Linear(nn.Linear):
     row_tile = 0
 
-    def forward(self, input: Tensor) -> Tensor:
-        return linear(input, self.weight, self.bias, self.row_tile)
+    def forward(self, input: Tensor, add_bias: bool = True) -> Tensor:
+        """`add_bias`: not where what comes next adds it on the way."""
+        return linear(input, self.weight, self.bias if add_bias else None, self.row_tile)
 
 
 def set_row_tile(model: nn.Module, rows: int) -> None:

@@ -111,7 +111,7 @@ def test_logits_exist_only_a_chunk_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch, "softmax", watched)
     monkeypatch.setattr(loss_module, "CHUNK_ELEMENTS", {"cpu": 100 * 37, "cuda": 1})
     linear_cross_entropy(*problem(250), 0.1)
-    assert sizes == [(100, 37), (100, 37), (50, 37)]
+    assert sizes == [(84, 37), (84, 37), (82, 37)]  # as few as can be, and equally large
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

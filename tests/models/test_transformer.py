@@ -16,10 +16,11 @@ from regard.layout import SequenceLayout
 from regard.models.presets import PRESETS
 from regard.models.transformer import Transformer
 from regard.nn.attention import CrossAttention, SelfAttention, set_kernel
-from regard.nn.block import FeedForward, Residual
+from regard.nn.block import FeedForward, Residual, Step, through
 from regard.nn.dropout import Dropout
 from regard.nn.embedding import sinusoids
 from regard.nn.kernels import Kernel
+from regard.nn.linear import Linear
 from tests.build import SWITCHES, build, pack, random_sentences, tiny_config
 
 CPU_KERNELS: tuple[Kernel, ...] = ("auto", "reference", "sdpa", "matmul", "by_length")
@@ -267,8 +268,17 @@ def test_dropout_falls_on_the_sublayer_and_not_on_the_residual() -> None:
     residual = Residual(tiny_config(norm_position="pre", dropout=0.5))
     torch.manual_seed(0)
     x = torch.full((500, 32), 10.0)
-    y = residual(x, torch.ones_like)  # 10 + dropout(1): the sublayer's one is gone or doubled, the residual's ten stays
+    # 10 + dropout(1): the sublayer's one is gone or doubled, the residual's ten stays
+    y = through(x, [Step(residual, Linear(32, 32), lambda normed, add_bias: torch.ones_like(normed))])
     assert set(y.unique().tolist()) == {10.0, 12.0}
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+def test_embeddings_are_scaled_by_the_root_of_d_model_where_they_enter(positions: Any) -> None:
+    stack = Transformer(tiny_config(d_model=64, positions=positions)).eval().encoder
+    rows, places = torch.randn(3, 64), torch.arange(3)
+    added = sinusoids(3, 64) if positions == "sinusoidal" else 0.0
+    assert torch.equal(stack.enter(rows, places, 3), rows * 8.0 + added)
 
 
 # Initial weights

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.layout import SequenceLayout
+from regard.layout import SequenceLayout, SlotLayout
 from regard.nn.attention import CrossAttention, Recorder, SelfAttention, set_kernel
 from regard.nn.kernels import Kernel, attention, choose
 from tests.build import build, pack, random_sentences, tiny_config
 
-CPU_KERNELS: tuple[Kernel, ...] = ("reference", "sdpa", "matmul", "by_length")
+CPU_KERNELS: tuple[Kernel, ...] = ("reference", "sdpa", "matmul", "by_length", "dense")
 
 
 @dataclass(frozen=True)
@@ -168,15 +168,21 @@ def test_by_length_gives_a_sequence_the_same_bits_in_any_company(threads: int, n
 
 
 def test_the_kernel_is_chosen_by_device_and_precision() -> None:
-    assert choose(torch.device("cpu"), torch.float32) == "sdpa"
-    assert choose(torch.device("cpu"), torch.bfloat16) == "matmul"
+    lengths = SequenceLayout.from_lengths([1])
+    assert choose(torch.device("cpu"), torch.float32, lengths) == "sdpa"
+    assert choose(torch.device("cpu"), torch.bfloat16, lengths) == "matmul"
+    slots = SlotLayout(lengths.offsets, lengths.positions.int(), lengths.sequence_ids.int(), lengths.offsets, 1)
+    assert choose(torch.device("cpu"), torch.float32, slots) == "dense"
 
 
 @pytest.mark.gpu
 def test_half_precision_on_a_gpu_takes_the_varlen_kernel() -> None:
-    assert choose(torch.device("cuda"), torch.bfloat16) == "varlen"
-    assert choose(torch.device("cuda"), torch.float16) == "varlen"
-    assert choose(torch.device("cuda"), torch.float32) == "sdpa"
+    lengths = SequenceLayout.from_lengths([1], "cuda")
+    assert choose(torch.device("cuda"), torch.bfloat16, lengths) == "varlen"
+    assert choose(torch.device("cuda"), torch.float16, lengths) == "varlen"
+    assert choose(torch.device("cuda"), torch.float32, lengths) == "sdpa"
+    slots = SlotLayout(lengths.offsets, lengths.positions.int(), lengths.sequence_ids.int(), lengths.offsets, 1)
+    assert choose(torch.device("cuda"), torch.bfloat16, slots) == "triton"
 
 
 @pytest.mark.gpu

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.nn.embedding import Embedding, LearnedPositions, NoPositions, SinusoidalPositions, rotate, sinusoids
+from regard.nn.embedding import LearnedPositions, NoPositions, SinusoidalPositions, rotate, sinusoids
 
 
 @pytest.mark.parametrize("d_model", [2, 6, 64, 512])
@@ -89,9 +89,3 @@ def test_rotation_keeps_lengths_and_tells_places_apart() -> None:
     torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1), atol=1e-6, rtol=0)
     torch.testing.assert_close(turned[0], x[0])
     assert all(not torch.allclose(turned[a], turned[b], atol=1e-2) for a in range(5) for b in range(a))
-
-
-def test_embeddings_are_scaled_by_the_root_of_d_model() -> None:
-    embedding = Embedding(10, 64)
-    ids = torch.tensor([3, 3, 9])
-    assert torch.equal(embedding(ids), embedding.weight[ids] * 8.0)

@@ -5,22 +5,27 @@
     matmul      batched products on a padded grid; CPUs that compute in bf16
     by_length   torch's kernel on sequences of equal length; independent of the batch to the last bit
     varlen      flash attention on the packed rows; CUDA in half precision
+    dense       the formula with a mask over all rows; shapes that never change, any device
+    triton      tiles of rows as they lie, several sentences in one; shapes that never change, CUDA with Triton
 
-`choose` says which is the fastest where.
+The first five take the lengths from a `SequenceLayout` and plan on the host; the last two work on a `SlotLayout`, too.
+`choose` says which is the fastest where. `residual` and `triton_residual` are the other fused part of a layer.
 """
 
 from __future__ import annotations
 
+import importlib.util
+from functools import cache
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from regard.layout import SequenceLayout
-from regard.nn.kernels import by_length, matmul, reference, sdpa, varlen
+from regard.layout import Layout, SequenceLayout, SlotLayout
+from regard.nn.kernels import by_length, dense, matmul, reference, sdpa, varlen
 from regard.nn.kernels.reference import WeightsHook
 
-Kernel = Literal["auto", "reference", "sdpa", "matmul", "by_length", "varlen"]
+Kernel = Literal["auto", "reference", "sdpa", "matmul", "by_length", "varlen", "dense", "triton"]
 
 _KERNELS = {
     "sdpa": sdpa.attention,
@@ -30,8 +35,16 @@ _KERNELS = {
 }
 
 
-def choose(device: torch.device, dtype: torch.dtype) -> Kernel:
+@cache
+def has_triton() -> bool:
+    """Whether Triton is installed; it has a GPU to work for only where `device` is one."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def choose(device: torch.device, dtype: torch.dtype, layout: Layout) -> Kernel:
     """The fastest kernel for tensors of this kind."""
+    if isinstance(layout, SlotLayout):
+        return "triton" if device.type == "cuda" and has_triton() else "dense"
     if varlen.available(device, dtype):
         return "varlen"
     return "matmul" if device.type == "cpu" and dtype == torch.bfloat16 else "sdpa"
@@ -41,8 +54,8 @@ def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    q_layout: SequenceLayout,
-    k_layout: SequenceLayout,
+    q_layout: Layout,
+    k_layout: Layout,
     causal: bool = False,
     kernel: Kernel = "auto",
     hook: WeightsHook | None = None,
@@ -53,12 +66,63 @@ def attention(
     of k, and with `causal` only to places up to its own. `hook` receives the weights; only the reference kernel has
     any.
     """
-    if hook is not None:
-        if kernel not in ("auto", "reference"):
-            raise ValueError(f"the {kernel} kernel never holds attention weights: record them with kernel='reference'")
-        return reference.attention(q, k, v, q_layout, k_layout, causal, hook)
+    if hook is not None and kernel not in ("auto", "reference"):
+        raise ValueError(f"the {kernel} kernel never holds attention weights: record them with kernel='reference'")
     if kernel == "auto":
-        kernel = choose(q.device, q.dtype)
+        kernel = "reference" if hook is not None else choose(q.device, q.dtype, q_layout)
+    if kernel == "dense":
+        return dense.attention(q, k, v, q_layout, k_layout, causal)
+    if kernel == "triton":
+        if q_layout is k_layout:
+            return attend_self(torch.cat((q, k, v), dim=1), q_layout, k.shape[1], causal, kernel)
+        if causal:
+            raise ValueError("causal attention is over one sequence: both layouts must be the same object")
+        return attend_cross(q, torch.cat((k, v), dim=1), q_layout, k_layout, kernel)
+    if not (isinstance(q_layout, SequenceLayout) and isinstance(k_layout, SequenceLayout)):
+        raise ValueError(f"the {kernel} kernel plans by lengths, which a SlotLayout has not: take dense or triton")
     if kernel == "reference":
-        return reference.attention(q, k, v, q_layout, k_layout, causal)
+        return reference.attention(q, k, v, q_layout, k_layout, causal, hook)
     return _KERNELS[kernel](q, k, v, q_layout, k_layout, causal)
+
+
+def attend_self(
+    qkv: Tensor,
+    layout: Layout,
+    kv_heads: int,
+    causal: bool,
+    kernel: Kernel = "auto",
+    hook: WeightsHook | None = None,
+) -> Tensor:
+    """Self-attention on queries, keys and values as one projection gives them, (tokens, num_heads + 2 kv_heads, d_head):
+    the Triton kernel reads and writes them where they lie."""
+    num_heads = qkv.shape[1] - 2 * kv_heads
+    if kernel == "triton" or (kernel == "auto" and hook is None and choose(qkv.device, qkv.dtype, layout) == "triton"):
+        from regard.nn.kernels.triton_attention import self_attention_op
+
+        merged: Tensor = self_attention_op(
+            qkv.flatten(1), layout.sequence_ids, layout.groups, num_heads, kv_heads, causal
+        )[0]
+        return merged.view(qkv.shape[0], num_heads, qkv.shape[2])
+    q, k, v = qkv.split((num_heads, kv_heads, kv_heads), dim=1)
+    return attention(q, k, v, layout, layout, causal, kernel, hook)
+
+
+def attend_cross(
+    q: Tensor,
+    kv: Tensor,
+    q_layout: Layout,
+    k_layout: Layout,
+    kernel: Kernel = "auto",
+    hook: WeightsHook | None = None,
+) -> Tensor:
+    """Cross-attention with keys and values side by side, (k_tokens, 2 kv_heads, d_head)."""
+    if kernel == "triton" or (kernel == "auto" and hook is None and choose(q.device, q.dtype, q_layout) == "triton"):
+        from regard.nn.kernels.triton_attention import cross_attention_op
+
+        merged: Tensor = cross_attention_op(
+            q.flatten(1), kv.flatten(1), q_layout.sequence_ids, k_layout.sequence_ids, q_layout.groups,
+            k_layout.groups, q.shape[1], kv.shape[1] // 2,
+        )[0]  # fmt: skip
+        return merged.view(q.shape)
+    k, v = kv.chunk(2, dim=1)
+    return attention(q, k, v, q_layout, k_layout, False, kernel, hook)

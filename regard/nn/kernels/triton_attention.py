@@ -1,0 +1,335 @@
+"""Attention for short packed sequences, in Triton: several sentences in one tile.
+
+Neighbouring sentences whose rows fit into one tile, on both sides, are a group, and a program takes a group and a head:
+
+    keys      s s | t t t | u          a group of three sentences; x: may attend, so that
+    row s0    x x | . . . | .          the mask is block-diagonal, made from each row's sequence
+    row t0    . . | x x x | .          number (and with `causal` from the order of rows)
+    row t1    . . | x x x | .
+    row u0    . . | . . . | x
+
+Nearly all sentences are shorter than a tile, so that forward and backward are one load of everything, a few products of
+whole tiles, and one store. A longer sentence is a group by itself and is walked through tile by tile. How sentences are
+grouped is the layout's affair (`SlotLayout.groups`); any grouping is right. The order of sums is fixed, so results are the
+same from run to run. The twin that it is held to is `regard.nn.kernels.dense`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from regard.layout import GROUP_ROWS
+
+FORWARD: dict[str, Any] = {"BLOCK": GROUP_ROWS, "num_warps": 4, "num_stages": 1}
+BACKWARD: dict[str, Any] = {"BLOCK": GROUP_ROWS, "num_warps": 4, "num_stages": 1}
+LOG2_E = 1.4426950408889634
+
+
+@triton.jit
+def _load(base, rows, end, stride, head, D: tl.constexpr, BLOCK_D: tl.constexpr):
+    """A tile of one head: (rows, d_head), zero from row `end` on."""
+    d = tl.arange(0, BLOCK_D)
+    at = base + rows[:, None] * stride + head * D + d[None, :]
+    return tl.load(at, mask=(rows[:, None] < end) & (d[None, :] < D), other=0.0)
+
+
+@triton.jit
+def _store(base, rows, end, stride, head, tile, D: tl.constexpr, BLOCK_D: tl.constexpr):
+    d = tl.arange(0, BLOCK_D)
+    at = base + rows[:, None] * stride + head * D + d[None, :]
+    tl.store(at, tile.to(base.dtype.element_ty), mask=(rows[:, None] < end) & (d[None, :] < D))
+
+
+@triton.jit
+def _store_zeros(base, used, num_rows, stride, head, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr):
+    """Zeros into the rows that no group holds, shared out among the programs of a head."""
+    for start in range(used + tl.program_id(1) * BLOCK, num_rows, tl.num_programs(1) * BLOCK):
+        rows = start + tl.arange(0, BLOCK)
+        _store(base, rows, num_rows, stride, head, tl.zeros((BLOCK, BLOCK_D), tl.float32), D, BLOCK_D)
+
+
+@triton.jit
+def _seen(queries, q_numbers, keys, k_numbers, CAUSAL: tl.constexpr):
+    """Which keys a query may attend to; rows outside have the numbers -1 and -2, which are never equal."""
+    seen = q_numbers[:, None] == k_numbers[None, :]
+    if CAUSAL:
+        seen = seen & (queries[:, None] >= keys[None, :])
+    return seen
+
+
+@triton.jit
+def _attention_kernel(
+    q, k, v, out, lse, q_ids, k_ids, q_groups, k_groups, q_stride, k_stride, v_stride, out_stride, q_rows, scale,
+    GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, CAUSAL: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    head, group = tl.program_id(0), tl.program_id(1)
+    kv_head = head // GROUP
+    q_begin, q_end = tl.load(q_groups + group), tl.load(q_groups + group + 1)
+    k_begin, k_end = tl.load(k_groups + group), tl.load(k_groups + group + 1)
+    for q_start in range(q_begin, q_end, BLOCK):
+        queries = q_start + tl.arange(0, BLOCK)
+        q_numbers = tl.load(q_ids + queries, mask=queries < q_end, other=-1)
+        q_tile = _load(q, queries, q_end, q_stride, head, D, BLOCK_D)
+        highest = tl.full((BLOCK,), float("-inf"), tl.float32)
+        total = tl.zeros((BLOCK,), tl.float32)
+        mixed = tl.zeros((BLOCK, BLOCK_D), tl.float32)
+        last = tl.minimum(k_end, q_start + BLOCK) if CAUSAL else k_end
+        for k_start in range(k_begin, last, BLOCK):
+            keys = k_start + tl.arange(0, BLOCK)
+            k_numbers = tl.load(k_ids + keys, mask=keys < k_end, other=-2)
+            k_tile = _load(k, keys, k_end, k_stride, kv_head, D, BLOCK_D)
+            v_tile = _load(v, keys, k_end, v_stride, kv_head, D, BLOCK_D)
+            scores = tl.dot(q_tile, tl.trans(k_tile)) * scale
+            scores = tl.where(_seen(queries, q_numbers, keys, k_numbers, CAUSAL), scores, float("-inf"))
+            higher = tl.maximum(highest, tl.max(scores, 1))
+            shift = tl.where(higher == float("-inf"), 0.0, higher)  # a row that has seen no key yet
+            weights = tl.exp2(scores - shift[:, None])
+            fade = tl.exp2(highest - shift)
+            total = total * fade + tl.sum(weights, 1)
+            mixed = mixed * fade[:, None] + tl.dot(weights.to(v_tile.dtype), v_tile)
+            highest = higher
+        saw = total > 0.0
+        total = tl.where(saw, total, 1.0)
+        _store(out, queries, q_end, out_stride, head, mixed / total[:, None], D, BLOCK_D)
+        normaliser = tl.where(saw, highest + tl.log2(total), 0.0)
+        tl.store(lse + head * q_rows + queries, normaliser, mask=queries < q_end)
+    _store_zeros(out, tl.load(q_groups + tl.num_programs(1)), q_rows, out_stride, head, D, BLOCK_D, BLOCK)
+
+
+@triton.jit
+def _weights(
+    q_tile, k_tile, normaliser, queries, q_numbers, keys, k_numbers, scale, CAUSAL: tl.constexpr
+):  # fmt: skip
+    """The attention weights of a tile of queries for a tile of keys, once more, from the normalisers."""
+    scores = tl.dot(q_tile, tl.trans(k_tile)) * scale
+    return tl.where(_seen(queries, q_numbers, keys, k_numbers, CAUSAL), tl.exp2(scores - normaliser[:, None]), 0.0)
+
+
+@triton.jit
+def _attention_backward_kernel(
+    q, k, v, out, d_out, lse, d_q, d_k, d_v, q_ids, k_ids, q_groups, k_groups, q_stride, k_stride, v_stride,
+    out_stride, d_q_stride, d_k_stride, d_v_stride, q_rows, k_rows, scale, scale_e,
+    GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, CAUSAL: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """With P the weights: dV = P^T dO, dP = dO V^T, dS = P (dP - rowsum(O dO)), dQ = dS K and dK = dS^T Q."""
+    kv_head, group = tl.program_id(0), tl.program_id(1)
+    q_begin, q_end = tl.load(q_groups + group), tl.load(q_groups + group + 1)
+    k_begin, k_end = tl.load(k_groups + group), tl.load(k_groups + group + 1)
+    # The keys' side, and in the same sweep the queries' where one tile of keys is all there is.
+    is_one_tile = k_end - k_begin <= BLOCK
+    for k_start in range(k_begin, k_end, BLOCK):
+        keys = k_start + tl.arange(0, BLOCK)
+        k_numbers = tl.load(k_ids + keys, mask=keys < k_end, other=-2)
+        k_tile = _load(k, keys, k_end, k_stride, kv_head, D, BLOCK_D)
+        v_tile = _load(v, keys, k_end, v_stride, kv_head, D, BLOCK_D)
+        k_gradient = tl.zeros((BLOCK, BLOCK_D), tl.float32)
+        v_gradient = tl.zeros((BLOCK, BLOCK_D), tl.float32)
+        for member in range(GROUP):
+            head = kv_head * GROUP + member
+            first = q_begin + (k_start - k_begin) if CAUSAL else q_begin
+            for q_start in range(first, q_end, BLOCK):
+                queries = q_start + tl.arange(0, BLOCK)
+                q_numbers = tl.load(q_ids + queries, mask=queries < q_end, other=-1)
+                normaliser = tl.load(lse + head * q_rows + queries, mask=queries < q_end, other=0.0)
+                q_tile = _load(q, queries, q_end, q_stride, head, D, BLOCK_D)
+                out_tile = _load(out, queries, q_end, out_stride, head, D, BLOCK_D)
+                d_out_tile = _load(d_out, queries, q_end, out_stride, head, D, BLOCK_D)
+                weights = _weights(q_tile, k_tile, normaliser, queries, q_numbers, keys, k_numbers, scale, CAUSAL)
+                v_gradient += tl.dot(tl.trans(weights.to(d_out_tile.dtype)), d_out_tile)
+                delta = tl.sum(out_tile.to(tl.float32) * d_out_tile.to(tl.float32), 1)
+                d_scores = weights * (tl.dot(d_out_tile, tl.trans(v_tile)) - delta[:, None])
+                d_scores = d_scores.to(q_tile.dtype)
+                k_gradient += tl.dot(tl.trans(d_scores), q_tile)
+                if is_one_tile:
+                    _store(d_q, queries, q_end, d_q_stride, head, tl.dot(d_scores, k_tile) * scale_e, D, BLOCK_D)
+        _store(d_k, keys, k_end, d_k_stride, kv_head, k_gradient * scale_e, D, BLOCK_D)
+        _store(d_v, keys, k_end, d_v_stride, kv_head, v_gradient, D, BLOCK_D)
+    # The queries' side of what has several tiles of keys.
+    last_query = tl.where(is_one_tile & (k_end > k_begin), q_begin, q_end)
+    for q_start in range(q_begin, last_query, BLOCK):
+        queries = q_start + tl.arange(0, BLOCK)
+        q_numbers = tl.load(q_ids + queries, mask=queries < q_end, other=-1)
+        for member in range(GROUP):
+            head = kv_head * GROUP + member
+            normaliser = tl.load(lse + head * q_rows + queries, mask=queries < q_end, other=0.0)
+            q_tile = _load(q, queries, q_end, q_stride, head, D, BLOCK_D)
+            out_tile = _load(out, queries, q_end, out_stride, head, D, BLOCK_D)
+            d_out_tile = _load(d_out, queries, q_end, out_stride, head, D, BLOCK_D)
+            delta = tl.sum(out_tile.to(tl.float32) * d_out_tile.to(tl.float32), 1)
+            gradient = tl.zeros((BLOCK, BLOCK_D), tl.float32)
+            last = tl.minimum(k_end, q_start + BLOCK) if CAUSAL else k_end
+            for k_start in range(k_begin, last, BLOCK):
+                keys = k_start + tl.arange(0, BLOCK)
+                k_numbers = tl.load(k_ids + keys, mask=keys < k_end, other=-2)
+                k_tile = _load(k, keys, k_end, k_stride, kv_head, D, BLOCK_D)
+                v_tile = _load(v, keys, k_end, v_stride, kv_head, D, BLOCK_D)
+                weights = _weights(q_tile, k_tile, normaliser, queries, q_numbers, keys, k_numbers, scale, CAUSAL)
+                d_scores = weights * (tl.dot(d_out_tile, tl.trans(v_tile)) - delta[:, None])
+                gradient += tl.dot(d_scores.to(k_tile.dtype), k_tile)
+            _store(d_q, queries, q_end, d_q_stride, head, gradient * scale_e, D, BLOCK_D)
+    for member in range(GROUP):
+        head = kv_head * GROUP + member
+        _store_zeros(d_q, tl.load(q_groups + tl.num_programs(1)), q_rows, d_q_stride, head, D, BLOCK_D, BLOCK)
+    k_used = tl.load(k_groups + tl.num_programs(1))
+    _store_zeros(d_k, k_used, k_rows, d_k_stride, kv_head, D, BLOCK_D, BLOCK)
+    _store_zeros(d_v, k_used, k_rows, d_v_stride, kv_head, D, BLOCK_D, BLOCK)
+
+
+def _shape(d_head: int) -> dict[str, Any]:
+    return {"D": d_head, "BLOCK_D": max(16, triton.next_power_of_2(d_head))}
+
+
+def _scales(d_head: int) -> tuple[float, float]:
+    """1 / sqrt(d_head) for exponentials of base 2, and as it is."""
+    return LOG2_E * d_head**-0.5, d_head**-0.5
+
+
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, q_ids: Tensor, k_ids: Tensor, q_groups: Tensor, k_groups: Tensor,
+    num_heads: int, kv_heads: int, causal: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Heads' outputs (q_tokens, num_heads * d_head) and log2 of the normalisers (num_heads, q_tokens)."""
+    rows, d_head = q.shape[0], q.shape[1] // num_heads
+    for name, tensor in (("query", q), ("key", k)):
+        if tensor.shape[0] * tensor.stride(0) >= 2**31:
+            raise ValueError(f"{tensor.shape[0]} {name} rows are too many for one kernel; use more train.accumulate")
+    out = torch.empty((rows, num_heads * d_head), dtype=q.dtype, device=q.device)
+    lse = torch.empty((num_heads, rows), dtype=torch.float32, device=q.device)
+    _attention_kernel[(num_heads, q_groups.shape[0] - 1)](
+        q, k, v, out, lse, q_ids, k_ids, q_groups, k_groups, q.stride(0), k.stride(0), v.stride(0), out.stride(0),
+        rows, _scales(d_head)[0], GROUP=num_heads // kv_heads, CAUSAL=causal, **_shape(d_head), **FORWARD,
+    )  # fmt: skip
+    return out, lse
+
+
+def _backward(
+    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, d_q: Tensor, d_k: Tensor, d_v: Tensor,
+    q_ids: Tensor, k_ids: Tensor, q_groups: Tensor, k_groups: Tensor, num_heads: int, kv_heads: int, causal: bool,
+) -> None:  # fmt: skip
+    """Writes the three gradients into their places."""
+    d_out = d_out.contiguous()
+    d_head = q.shape[1] // num_heads
+    _attention_backward_kernel[(kv_heads, q_groups.shape[0] - 1)](
+        q, k, v, out, d_out, lse, d_q, d_k, d_v, q_ids, k_ids, q_groups, k_groups, q.stride(0), k.stride(0),
+        v.stride(0), out.stride(0), d_q.stride(0), d_k.stride(0), d_v.stride(0), q.shape[0], k.shape[0],
+        *_scales(d_head), GROUP=num_heads // kv_heads, CAUSAL=causal, **_shape(d_head), **BACKWARD,
+    )  # fmt: skip
+
+
+def _split_qkv(qkv: Tensor, num_heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Columns of a projection, cut by heads."""
+    d_head = qkv.shape[1] // (num_heads + 2 * kv_heads)
+    q, k, v = torch.split(qkv, [num_heads * d_head, kv_heads * d_head, kv_heads * d_head], dim=1)
+    return q, k, v
+
+
+def _split_kv(kv: Tensor) -> tuple[Tensor, Tensor]:
+    k, v = torch.chunk(kv, 2, dim=1)
+    return k, v
+
+
+@torch.library.custom_op("regard::self_attention", mutates_args=())
+def self_attention_op(
+    qkv: Tensor, ids: Tensor, groups: Tensor, num_heads: int, kv_heads: int, causal: bool
+) -> tuple[Tensor, Tensor]:
+    q, k, v = _split_qkv(qkv, num_heads, kv_heads)
+    return _forward(q, k, v, ids, ids, groups, groups, num_heads, kv_heads, causal)
+
+
+@self_attention_op.register_fake
+def _(qkv: Tensor, ids: Tensor, groups: Tensor, num_heads: int, kv_heads: int, causal: bool) -> tuple[Tensor, Tensor]:
+    d_head = qkv.shape[1] // (num_heads + 2 * kv_heads)
+    out = qkv.new_empty((qkv.shape[0], num_heads * d_head))
+    return out, qkv.new_empty((num_heads, qkv.shape[0]), dtype=torch.float32)
+
+
+@torch.library.custom_op("regard::self_attention_backward", mutates_args=())
+def self_attention_backward_op(
+    d_out: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, ids: Tensor, groups: Tensor,
+    num_heads: int, kv_heads: int, causal: bool,
+) -> Tensor:  # fmt: skip
+    gradient = torch.empty_like(qkv)
+    _backward(
+        d_out, *_split_qkv(qkv, num_heads, kv_heads), out, lse, *_split_qkv(gradient, num_heads, kv_heads),
+        ids, ids, groups, groups, num_heads, kv_heads, causal,
+    )  # fmt: skip
+    return gradient
+
+
+@self_attention_backward_op.register_fake
+def _(
+    d_out: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, ids: Tensor, groups: Tensor,
+    num_heads: int, kv_heads: int, causal: bool,
+) -> Tensor:  # fmt: skip
+    return torch.empty_like(qkv)
+
+
+def _save_self(ctx: Any, inputs: Any, output: Any) -> None:
+    qkv, ids, groups, ctx.num_heads, ctx.kv_heads, ctx.causal = inputs
+    ctx.set_materialize_grads(False)  # nobody differentiates the normalisers
+    ctx.save_for_backward(qkv, *output, ids, groups)
+
+
+def _differentiate_self(ctx: Any, d_out: Tensor, _: Any) -> Any:
+    gradient = self_attention_backward_op(d_out, *ctx.saved_tensors, ctx.num_heads, ctx.kv_heads, ctx.causal)
+    return gradient, None, None, None, None, None
+
+
+self_attention_op.register_autograd(_differentiate_self, setup_context=_save_self)
+
+
+@torch.library.custom_op("regard::cross_attention", mutates_args=())
+def cross_attention_op(
+    q: Tensor, kv: Tensor, q_ids: Tensor, k_ids: Tensor, q_groups: Tensor, k_groups: Tensor,
+    num_heads: int, kv_heads: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    k, v = _split_kv(kv)
+    return _forward(q, k, v, q_ids, k_ids, q_groups, k_groups, num_heads, kv_heads, False)
+
+
+@cross_attention_op.register_fake
+def _(
+    q: Tensor, kv: Tensor, q_ids: Tensor, k_ids: Tensor, q_groups: Tensor, k_groups: Tensor,
+    num_heads: int, kv_heads: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    return q.new_empty(q.shape), q.new_empty((num_heads, q.shape[0]), dtype=torch.float32)
+
+
+@torch.library.custom_op("regard::cross_attention_backward", mutates_args=())
+def cross_attention_backward_op(
+    d_out: Tensor, q: Tensor, kv: Tensor, out: Tensor, lse: Tensor, q_ids: Tensor, k_ids: Tensor, q_groups: Tensor,
+    k_groups: Tensor, num_heads: int, kv_heads: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    d_q, d_kv = torch.empty_like(q), torch.empty_like(kv)
+    _backward(
+        d_out, q, *_split_kv(kv), out, lse, d_q, *_split_kv(d_kv),
+        q_ids, k_ids, q_groups, k_groups, num_heads, kv_heads, False,
+    )  # fmt: skip
+    return d_q, d_kv
+
+
+@cross_attention_backward_op.register_fake
+def _(
+    d_out: Tensor, q: Tensor, kv: Tensor, out: Tensor, lse: Tensor, q_ids: Tensor, k_ids: Tensor, q_groups: Tensor,
+    k_groups: Tensor, num_heads: int, kv_heads: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    return torch.empty_like(q), torch.empty_like(kv)
+
+
+def _save_cross(ctx: Any, inputs: Any, output: Any) -> None:
+    q, kv, q_ids, k_ids, q_groups, k_groups, ctx.num_heads, ctx.kv_heads = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(q, kv, *output, q_ids, k_ids, q_groups, k_groups)
+
+
+def _differentiate_cross(ctx: Any, d_out: Tensor, _: Any) -> Any:
+    d_q, d_kv = cross_attention_backward_op(d_out, *ctx.saved_tensors, ctx.num_heads, ctx.kv_heads)
+    return d_q, d_kv, None, None, None, None, None, None
+
+
+cross_attention_op.register_autograd(_differentiate_cross, setup_context=_save_cross)

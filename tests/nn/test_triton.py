@@ -1,0 +1,229 @@
+"""The Triton kernels beside their twins: forward and gradients.
+
+On a machine without a GPU they run through Triton's interpreter, in a process of its own (the interpreter is chosen when
+Triton is imported) and in fp32 and fp16, since it computes bf16 products wrongly. On a GPU (`make test-gpu`) they run in
+bf16 and fp16.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.layout import Layout, SequenceLayout, SlotLayout, tile_groups
+from regard.models.loss import backward_linear_cross_entropy, linear_cross_entropy
+from regard.nn.kernels import attention, has_triton, residual
+from tests.nn.test_attention import Case, assert_close, run_expected, with_gradients
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+FP32, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
+TOLERANCE = {FP32: 2e-5, FP16: 4e-3, BF16: 3e-2}
+
+interpreted = [
+    pytest.param("cpu", dtype, marks=pytest.mark.skipif(not INTERPRETED, reason="through the interpreter only"))
+    for dtype in (FP32, FP16)
+]
+on_gpu = [pytest.param("cuda", dtype, marks=pytest.mark.gpu) for dtype in (BF16, FP16)]
+everywhere = pytest.mark.parametrize(("device", "dtype"), interpreted + on_gpu)
+
+
+if INTERPRETED:  # its loops end at int(array of one element), which numpy has refused since 2.4
+    from triton.runtime import interpreter
+
+    patch_tensor = interpreter._patch_lang_tensor
+
+    def patch_index(tensor: type, scope: Any) -> None:
+        patch_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    interpreter._patch_lang_tensor = patch_index
+
+
+@pytest.mark.skipif(not has_triton(), reason="Triton is not installed")
+@pytest.mark.skipif(INTERPRETED, reason="this is that process")
+def test_the_kernels_pass_through_the_interpreter() -> None:
+    """Runs this file once more, interpreted; at least as many tests as there are cases must have run there."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "cpu", str(Path(__file__))]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout[-4000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed and int(passed[1]) >= len(CASES) * 2 + 20 and "skipped" not in done.stdout, done.stdout[-1000:]
+
+
+CASES = [
+    Case("self", (5, 1, 9, 3), (5, 1, 9, 3), 2, 2, 16, seed=1),
+    Case("causal", (5, 1, 9, 3), (5, 1, 9, 3), 2, 2, 16, seed=2),
+    Case("cross", (5, 1, 9, 3), (2, 8, 1, 11), 2, 2, 16, seed=3),
+    Case("self", (70, 3, 130, 1, 64), (70, 3, 130, 1, 64), 1, 1, 16, seed=4),  # longer than a tile, across tiles
+    Case("causal", (70, 3, 130, 1, 64), (70, 3, 130, 1, 64), 1, 1, 16, seed=5),
+    Case("cross", (1, 150, 64, 2), (140, 1, 3, 65), 1, 1, 16, seed=6),
+    Case("causal", (28,) * 9, (28,) * 9, 4, 2, 8, seed=7),  # groups of heads share keys
+    Case("cross", (28,) * 5, (31,) * 5, 4, 1, 8, seed=8),
+    Case("self", (3, 4), (3, 4), 2, 2, 48, seed=9),  # a head that is no power of two
+    Case("cross", (0, 4, 0), (3, 2, 1), 2, 2, 16, seed=10),  # keys that nobody asks
+]
+
+
+def layouts(case: Case, device: str) -> tuple[Layout, Layout]:
+    q_layout, k_layout = (layout.to(device) for layout in case.layouts)
+    return q_layout, k_layout if case.kind == "cross" else q_layout
+
+
+@everywhere
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.kind}{case.seed}")
+def test_attention_is_the_formula(case: Case, device: str, dtype: torch.dtype) -> None:
+    q_layout, k_layout = layouts(case, device)
+    function = partial(run_triton, q_layout, k_layout, case.kind == "causal")
+    assert_close(with_gradients(function, case, dtype, device), run_expected(case), 4 * TOLERANCE[dtype])
+
+
+def run_triton(q_layout: Layout, k_layout: Layout, causal: bool, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return attention(q, k, v, q_layout, k_layout, causal, "triton")
+
+
+def slot_layout(lengths: tuple[int, ...], groups: list[int], tokens: int, sequences: int, device: str) -> SlotLayout:
+    """So many rows and places for sequences, the last ones empty."""
+    packed, empty = SequenceLayout.from_lengths(lengths), tokens - sum(lengths)
+    offsets = torch.cat([packed.offsets, packed.offsets[-1:].repeat(sequences - len(lengths))])
+    positions = torch.cat([packed.positions.int(), torch.zeros(empty, dtype=torch.int32)])
+    ids = torch.cat([packed.sequence_ids.int(), torch.full((empty,), -1, dtype=torch.int32)])
+    rows = torch.cat([packed.offsets[groups], packed.offsets[-1:].repeat(sequences + 1 - len(groups))])
+    return SlotLayout(offsets.to(device), positions.to(device), ids.to(device), rows.to(device), max(lengths))
+
+
+@everywhere
+@pytest.mark.parametrize("kind", ["self", "causal", "cross"])
+def test_empty_rows_give_nothing_and_take_nothing(kind: str, device: str, dtype: torch.dtype) -> None:
+    """Slots, several sentences in a group: the used rows get what they get alone, whatever lies in the empty ones; those get
+    zero."""
+    q_lengths, k_lengths = (7, 61, 2, 20, 30, 90, 3, 4), (7, 61, 2, 20, 30, 90, 3, 4)
+    if kind == "cross":
+        k_lengths = (30, 2, 9, 11, 40, 70, 1, 60)
+    groups = tile_groups(k_lengths, q_lengths)
+    assert 3 < len(groups) < 9
+    case = Case(kind, q_lengths, k_lengths, 2, 2, 16, seed=11)
+    q_used, k_used = sum(q_lengths), sum(k_lengths)
+    q_layout: Layout = slot_layout(q_lengths, groups, q_used + 75, 12, device)
+    k_layout: Layout = slot_layout(k_lengths, groups, k_used + 75, 12, device) if kind == "cross" else q_layout
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (torch.cat([t, torch.full_like(t[:1], 7.0).expand(75, -1, -1)]) for t in (q, k, v))
+        for tensor in (q, k, v):
+            tensor.retain_grad()
+        whole = attention(q, k, v, q_layout, k_layout, kind == "causal", "triton")
+        assert whole[q_used:].abs().max() == 0.0
+        whole.register_hook(lambda _: kept.extend((q, k, v)))
+        return whole[:q_used]
+
+    kept: list[Tensor] = []
+    assert_close(with_gradients(function, case, dtype, device), run_expected(case), 4 * TOLERANCE[dtype])
+    for tensor, used in zip(kept, (q_used, k_used, k_used), strict=True):
+        assert tensor.grad is not None and tensor.grad[used:].abs().max() == 0.0
+
+
+@everywhere
+@pytest.mark.parametrize("keep_sum", [False, True], ids=["post", "pre"])
+@pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
+@pytest.mark.parametrize(("rows", "d_model", "probability"), [(13, 64, 0.3), (300, 48, 0.0), (1, 512, 0.1)])
+def test_add_norm_is_its_twin(
+    rows: int, d_model: int, probability: float, rms: bool, keep_sum: bool, device: str, dtype: torch.dtype
+) -> None:
+    from regard.nn.kernels import triton_residual
+
+    generator = torch.Generator().manual_seed(rows)
+    x, y, d_sum, d_normed = (torch.randn(rows, d_model, generator=generator) for _ in range(4))
+    y_bias, weight, bias = (torch.randn(d_model, generator=generator) for _ in range(3))
+    seed = torch.tensor(-(2**62) + 12345, device=device)
+
+    def run(function: object, dtype: torch.dtype, *extra: bool) -> list[Tensor]:
+        inputs = [tensor.detach().clone().to(device, dtype).requires_grad_() for tensor in (x, y)]
+        parameters = [
+            tensor.detach().clone().to(device).requires_grad_() for tensor in (y_bias, weight, bias)[: 2 if rms else 3]
+        ]
+        norm = (*parameters, None)[:3]
+        added, normed = function(*inputs, *norm, seed, probability, 1e-5, *extra)  # type: ignore[operator]
+        loss = (normed.float() * d_normed.to(device)).sum()
+        if keep_sum:
+            loss = loss + (added.float() * d_sum.to(device)).sum()
+        loss.backward()
+        results = [normed, *([added] if keep_sum else []), *(t.grad for t in (*inputs, *parameters))]
+        return [tensor.detach().float().cpu() for tensor in results]
+
+    expected = run(residual.add_norm, FP32)
+    for number, (got, wanted) in enumerate(zip(run(triton_residual.add_norm, dtype, keep_sum), expected, strict=True)):
+        error = (got - wanted).norm() / wanted.norm()
+        assert error < TOLERANCE[dtype], f"result {number}: {error}"
+
+
+@everywhere
+def test_dropout_drops_what_its_twin_drops_and_as_often_as_asked(device: str, dtype: torch.dtype) -> None:
+    from regard.nn.kernels import triton_residual
+
+    zeros = torch.zeros(64, 512, device=device, dtype=dtype)
+    weight, masks = torch.ones(512, device=device), []
+    for value in (1, 2, -1, 2**40, 2**40 + 1):
+        seed = torch.tensor(value, device=device)
+        added, _ = triton_residual.add_norm(zeros, zeros, weight, weight, None, seed, 0.25, 1e-5, True)
+        mask = added != 0
+        assert torch.equal(mask, residual.keep_mask((64, 512), seed, 0.25))
+        masks.append(mask.float().flatten())
+        assert abs(float(mask.float().mean()) - 0.75) < 0.01  # 4 standard deviations of 32,768 draws
+    for number, mask in enumerate(masks):  # neither seeds nor neighbouring elements go together
+        for other in (*masks[:number], mask.roll(1), mask.roll(512)):
+            assert abs(float(torch.corrcoef(torch.stack([mask, other]))[0, 1])) < 0.025
+
+
+@everywhere
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("vocab_size", [37, 5000])
+def test_the_loss_is_its_twin(vocab_size: int, smoothing: float, device: str, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(vocab_size)
+    hidden, weight = torch.randn(70, 16, generator=generator), torch.randn(vocab_size, 16, generator=generator)
+    labels = torch.randint(vocab_size, (70,), generator=generator, dtype=torch.int32)
+    labels[::9] = -1
+
+    def run(dtype: torch.dtype, fused: bool) -> list[Tensor]:
+        inputs = [tensor.detach().clone().to(device, dtype).requires_grad_() for tensor in (hidden, weight)]
+        target = (inputs[0] * 1.0, inputs[1], labels.to(device), smoothing)
+        if fused:
+            loss = backward_linear_cross_entropy(*target, torch.tensor(1.0 / 3.0, device=device))
+        else:
+            loss = linear_cross_entropy(*target)
+            (loss.total / 3.0).backward()
+        return [t.detach().double().cpu() for t in (loss.total, loss.nll, inputs[0].grad, inputs[1].grad)]
+
+    for number, (got, wanted) in enumerate(zip(run(dtype, True), run(torch.float64, False), strict=True)):
+        error = (got - wanted).norm() / wanted.norm()
+        assert error < TOLERANCE[dtype], f"result {number}: {error}"
+
+
+@everywhere
+@pytest.mark.parametrize(("rows", "d_ff"), [(3, 16), (70, 80), (33, 1040)])
+def test_linear_relu_is_its_twin(rows: int, d_ff: int, device: str, dtype: torch.dtype) -> None:
+    from regard.nn.kernels.triton_relu import linear_relu_op
+
+    generator = torch.Generator().manual_seed(rows)
+    # Rounded first: a sum near zero must have the same sign in both.
+    problem = [torch.randn(*shape, generator=generator).to(dtype) for shape in ((rows, 16), (d_ff, 16), (d_ff,))]
+    incoming = torch.randn(rows, d_ff, generator=generator)
+
+    def run(function: Any, dtype: torch.dtype) -> list[Tensor]:
+        inputs = [tensor.detach().clone().to(device, dtype).requires_grad_() for tensor in problem]
+        output = function(*inputs)
+        output.backward(incoming.to(device, dtype))
+        return [t.detach().double().cpu() for t in (output, *(tensor.grad for tensor in inputs))]
+
+    plain = run(lambda x, weight, bias: torch.relu(torch.nn.functional.linear(x, weight, bias)), torch.float64)
+    for number, (got, wanted) in enumerate(zip(run(linear_relu_op, dtype), plain, strict=True)):
+        error = (got - wanted).norm() / wanted.norm()
+        assert error < 2 * TOLERANCE[dtype], f"result {number}: {error}"
