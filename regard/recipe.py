@@ -25,6 +25,15 @@ Schedule = Literal["paper", "linear", "cosine"]
 Optimizer = Literal["adam", "adamw"]
 Precision = Literal["auto", "fp32", "bf16"]
 Monitor = Literal["loss", "bleu"]
+FAST_PARTS = (
+    "slots",
+    "attention",
+    "residual",
+    "feedforward",
+    "loss",
+    "compile",
+    "graph",
+)  # see regard/training/fast.py
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,7 @@ class TrainRecipe:
     clip: float = 1.0  # largest gradient norm; 0: no clipping, as in the paper
     label_smoothing: float = 0.1
     precision: Precision = "auto"
+    fast: str = "auto"  # the fast path on GPUs: auto, off, or some of FAST_PARTS joined by commas
     device: str = "auto"
     seed: int = 1
     average: int = 5  # the last N checkpoints, averaged, become the model; 1: no averaging
@@ -326,6 +336,12 @@ def _check(recipe: Recipe, where: str) -> None:
     if config.positions == "learned" and data.max_length >= config.max_positions:
         raise UserError(
             f"{where}: data.max_length ({data.max_length}) must be below model.max_positions ({config.max_positions})"
+        )
+    unknown = [name for name in recipe.train.fast.split(",") if name.strip() not in FAST_PARTS]
+    if recipe.train.fast not in ("auto", "off") and unknown:
+        raise UserError(
+            f"{where}: train.fast must be auto, off, or some of {', '.join(FAST_PARTS)} joined by commas, "
+            f"but has {unknown[0].strip()!r}"
         )
     if data.max_ratio < 1:
         raise UserError(f"{where}: data.max_ratio must be at least 1, but is {data.max_ratio}")

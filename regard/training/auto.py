@@ -5,24 +5,29 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from regard.config import ModelConfig
+from regard.data.batch import make_batch
 from regard.data.corpus import Corpus, read_lines
 from regard.data.language import guess_language
+from regard.data.slots import fit_slots
 from regard.device import compute_dtype, describe, pick_device
 from regard.errors import UserError
-from regard.layout import SequenceLayout
-from regard.models.loss import linear_cross_entropy
 from regard.models.transformer import Transformer
-from regard.recipe import Recipe, apply_overrides, recipe_from_dict
+from regard.recipe import Recipe, TrainRecipe, apply_overrides, recipe_from_dict
+from regard.training.fast import fast_path
+from regard.training.optimizer import make_optimizer, set_learning_rate
 from regard.training.prepare import find_corpora
+from regard.training.update import WARM_UPDATES, PlainUpdate, Result, SlotUpdate, UpdateOptions
 
 SAMPLE_LINES = 500
 PIECES_A_WORD = 1.4  # of a subword vocabulary, about
@@ -186,7 +191,7 @@ def _duration_line(
     recipe: Recipe, config: ModelConfig, device: torch.device, dtype: torch.dtype | None, tokens: int
 ) -> str:
     train = recipe.train
-    rate = measure_rate(config, device, dtype, train.batch_tokens)
+    rate = measure_rate(config, device, dtype, train)
     if train.minutes:
         epochs = train.minutes * 60 * rate / tokens
         return f"time: {train.minutes:g} minutes, about {epochs:.1f} epochs at {rate:,.0f} target tokens/s (measured)"
@@ -204,29 +209,34 @@ def _words(seconds: float) -> str:
 
 
 def measure_rate(
-    config: ModelConfig, device: torch.device, dtype: torch.dtype | None, batch_tokens: int, length: int = 20
+    config: ModelConfig, device: torch.device, dtype: torch.dtype | None, train: TrainRecipe, length: int = 20
 ) -> float:
-    """Target tokens a second of real updates on made-up sentences: one to warm up, then for about two seconds."""
+    """Target tokens a second of a run's own updates on made-up sentences: a few to warm up, then for about two seconds."""
     model = Transformer(config).to(device).train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=device.type in ("cpu", "cuda"))
-    if device.type == "cpu":
-        batch_tokens = min(batch_tokens, 2_000)  # a small batch tells as much as a large one, sooner
-    layout = SequenceLayout.from_lengths([length] * max(1, batch_tokens // length), device)
-    tokens = torch.randint(config.vocab_size, (layout.num_tokens,), device=device)
-
-    def update() -> None:
-        with torch.autocast(device.type, dtype, enabled=dtype is not None):
-            hidden = model.hidden(tokens, layout, tokens, layout)
-            loss = linear_cross_entropy(hidden, model.output_weight, tokens, 0.1)
-        torch.autograd.backward(loss.total / loss.count)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-    update()  # the first one is slower
+    optimizer = make_optimizer(model, train)
+    set_learning_rate(optimizer, 1e-4)
+    options = UpdateOptions(train.label_smoothing, train.clip, dtype)
+    # On a CPU a small batch tells as much as a large one, sooner.
+    batch_tokens = min(train.batch_tokens, 2_000) if device.type == "cpu" else train.batch_tokens
+    part_tokens = max(length, -(-batch_tokens // train.accumulate))
+    pairs = part_tokens // length
+    lengths = np.full(pairs, length - 1)  # and </s>
+    ids = np.random.default_rng(0).integers(config.vocab_size, size=int(lengths.sum()))
+    sentences = ids, lengths, ids, lengths, 0, 0
+    count = train.accumulate * pairs * length
+    path = fast_path(train.fast, device, dtype)
+    update: Callable[[], Result]
+    if path is None:
+        batches = [make_batch(*sentences)] * train.accumulate
+        update = partial(PlainUpdate(model, optimizer, options), batches, count)
+    else:
+        slots = fit_slots(lengths, lengths, None, part_tokens, length)
+        words = [slots.pack(*sentences, count)] * train.accumulate
+        update = partial(SlotUpdate(model, optimizer, options, slots, train.accumulate, path), words, count)
+    for _ in range(1 if path is None else WARM_UPDATES + 1):  # the first ones are slower: they compile and capture
+        float(update().total)  # waits for the device
     begun, updates = time.perf_counter(), 0
     while updates < 1 or time.perf_counter() - begun < 2.0:
-        update()
+        float(update().total)
         updates += 1
-    return updates * layout.num_tokens / (time.perf_counter() - begun)
+    return updates * count / (time.perf_counter() - begun)

@@ -2,12 +2,11 @@
 
     until the run is over:
         set the learning rate for this step
-        take one update's pairs from the sampler; in `accumulate` parts:
-            loss (sum over tokens) -> divide by the tokens of the whole update -> backward
-        clip, step the optimizer, move the average
+        take the next update's data from the feed, which made it ahead
+        apply it: loss and gradients, clipping, the optimizer's step (update.py); move the average
         now and then: log, validate, save a checkpoint
 
-Everything that changes from step to step is in `RunState`, the model, the optimizer, the sampler and torch's random state; a
+Everything that changes from step to step is in `RunState`, the model, the optimizer, the feed and torch's random state; a
 checkpoint holds all of it.
 """
 
@@ -25,18 +24,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.data.batch import Batch, make_batch, split_indices
-from regard.data.sampler import Sampler
+from regard.data.feed import Feed
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError
-from regard.models.loss import linear_cross_entropy
 from regard.models.transformer import Transformer
 from regard.recipe import TrainRecipe
 from regard.training.checkpoint import prune, save_checkpoint
 from regard.training.display import Display
 from regard.training.metrics import RecordWriter
 from regard.training.optimizer import MovingAverage, learning_rate, set_learning_rate, warmup_steps
+from regard.training.update import PlainUpdate, SlotUpdate
 from regard.training.validate import Validator
 
 VALIDATIONS, SAVES = 10, 20  # in a run, where the recipe names no interval
@@ -114,7 +112,8 @@ class Trainer:
         model: Transformer,
         shadow: Transformer,
         optimizer: torch.optim.Optimizer,
-        sampler: Sampler,
+        feed: Feed,
+        apply: PlainUpdate | SlotUpdate,
         store: Store,
         tokenizer: Tokenizer,
         validator: Validator,
@@ -126,7 +125,8 @@ class Trainer:
         autocast: torch.dtype | None,
     ) -> None:
         self.recipe, self.model, self.shadow, self.optimizer = recipe, model, shadow, optimizer
-        self.sampler, self.store, self.tokenizer, self.validator = sampler, store, tokenizer, validator
+        self.feed, self.apply = feed, apply
+        self.store, self.tokenizer, self.validator = store, tokenizer, validator
         self.length, self.state, self.checkpoints = length, state, checkpoints
         self.logs, self.display, self.autocast = logs, display, autocast
         self.device = next(model.parameters()).device
@@ -176,38 +176,21 @@ class Trainer:
         timed = self.length.total_steps is None
         rate = learning_rate(recipe, self.model.config.d_model, state.step, self.warmup, progress, timed)
         set_learning_rate(self.optimizer, rate)
-        indices = next(self.sampler)
-        parts = split_indices(indices, self.store.tgt_lengths[indices], recipe.accumulate)
-        # The loss is a sum; the one division is by the tokens of the whole update, however it is cut into parts.
-        count = int(self.store.tgt_lengths[indices].sum()) + len(indices)
-        for part in parts:
-            loss, nll = self._backward(self._batch(part), count)
-            window.total += loss
-            window.nll += nll
-        window.tokens += count
-        self._norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip or math.inf)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        prepared = next(self.feed)
+        try:
+            result = self.apply(prepared.parts, prepared.count)  # type: ignore[arg-type]
+        except torch.OutOfMemoryError as error:
+            raise RegardError(
+                f"out of memory at step {state.step} with {prepared.count} target tokens in {len(prepared.parts)} "
+                f"part(s); set train.accumulate to {2 * recipe.accumulate} and resume"
+            ) from error
+        window.total += result.total
+        window.nll += result.nll
+        window.tokens += prepared.count
+        self._norm = result.norm
         if self.average is not None:
             self.average.update(self.model, state.step)
         return rate
-
-    def _batch(self, indices: Any) -> Batch:
-        batch = make_batch(*self.store.gather(indices), self.tokenizer.bos_id, self.tokenizer.eos_id)
-        return batch.to(self.device)
-
-    def _backward(self, batch: Batch, count: int) -> tuple[Tensor, Tensor]:
-        try:
-            with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
-                hidden = self.model.hidden(batch.src, batch.src_layout, batch.tgt_in, batch.tgt_layout)
-                loss = linear_cross_entropy(hidden, self.model.output_weight, batch.labels, self.recipe.label_smoothing)
-            torch.autograd.backward(loss.total / count)
-        except torch.OutOfMemoryError as error:
-            raise RegardError(
-                f"out of memory at step {self.state.step} with {batch.num_pairs} pairs, {batch.src_layout.num_tokens} source "
-                f"and {batch.num_tokens} target tokens; set train.accumulate to {2 * self.recipe.accumulate} and resume"
-            ) from error
-        return loss.total.detach(), loss.nll
 
     def validate(self) -> bool:
         """Measure the model (or its moving average); whether it is the best so far."""
@@ -239,7 +222,7 @@ class Trainer:
         self._check_finite("gradient's norm", float(self._norm))
         trained = time.perf_counter() - window.started - window.paused
         self.state.window = (float(window.total), float(window.nll), window.tokens, trained)
-        state = {"scheduled": scheduled, "run": asdict(self.state), "sampler": self.sampler.state()}
+        state = {"scheduled": scheduled, "run": asdict(self.state), "sampler": self.feed.state()}
         average = self.shadow if self.average is not None else None
         save_checkpoint(self.checkpoints, self.state.step, self.model, self.optimizer, average, state)
         best = self.checkpoints / f"step-{self.state.best_step:06d}"
@@ -285,7 +268,7 @@ class Trainer:
         """Where the run is, for a record."""
         return {
             "step": self.state.step,
-            "epoch": round(self.sampler.progress, 4),
+            "epoch": round(self.feed.progress, 4),
             "elapsed": round(self.state.seconds, 2),
         }
 

@@ -17,7 +17,10 @@ WARMUP_SHARE = 0.1
 def make_optimizer(model: nn.Module, recipe: TrainRecipe) -> torch.optim.Optimizer:
     """Adam as in the paper, or AdamW, which decays matrices and leaves biases and norms alone."""
     options: dict[str, Any] = {"lr": 0.0, "betas": (recipe.beta1, recipe.beta2), "eps": recipe.eps}
-    fused = next(model.parameters()).device.type in ("cpu", "cuda")
+    device = next(model.parameters()).device
+    fused = device.type in ("cpu", "cuda")
+    if device.type == "cuda":  # the rate lives on the device, so that a captured graph reads what it is today
+        options |= {"lr": torch.zeros((), device=device), "capturable": True}
     if recipe.optimizer == "adam":
         return torch.optim.Adam(model.parameters(), weight_decay=recipe.weight_decay, fused=fused, **options)
     matrices = [p for p in model.parameters() if p.ndim > 1]
@@ -62,7 +65,10 @@ def learning_rate(recipe: TrainRecipe, d_model: int, step: int, warmup: int, pro
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 class MovingAverage:

@@ -14,7 +14,9 @@ from pathlib import Path
 import torch
 
 from regard.bundle import Bundle, load_bundle
+from regard.data.feed import Feed
 from regard.data.sampler import Sampler
+from regard.data.slots import fit_slots
 from regard.data.split import Pair
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
@@ -24,6 +26,7 @@ from regard.models.transformer import Transformer
 from regard.recipe import Recipe, TrainRecipe
 from regard.training.checkpoint import load_checkpoint, newest_intact
 from regard.training.display import Display, make_display
+from regard.training.fast import fast_path
 from regard.training.finish import final_weights, report_facts, score_test_set, write_model
 from regard.training.folder import RunFolder, check_folder, claim_folder, locked
 from regard.training.loop import Length, RunState, Trainer
@@ -31,6 +34,7 @@ from regard.training.metrics import MetricsLog, RecordWriter, TensorBoardLog, re
 from regard.training.optimizer import make_optimizer
 from regard.training.prepare import evaluation_pairs, find_inputs, make_store, make_tokenizer
 from regard.training.report import write_report
+from regard.training.update import PlainUpdate, SlotUpdate, UpdateOptions
 from regard.training.validate import Validator
 
 
@@ -55,6 +59,7 @@ def train(
         tokenizer = make_tokenizer(recipe, corpora, held_out, folder, display)
         store = make_store(recipe, corpora, held_out, tokenizer, folder, display)
         trainer = make_trainer(recipe, tokenizer, store, valid, folder, display, resume, started)
+        stack.callback(trainer.feed.close)
         for log in trainer.logs:
             stack.callback(log.close)
         try:
@@ -90,14 +95,14 @@ def make_trainer(
     model = Transformer(recipe.model.config(tokenizer.vocab_size)).to(device)
     shadow = copy.deepcopy(model).requires_grad_(False)
     optimizer = make_optimizer(model, recipe.train)
-    sampler = Sampler(store.src_lengths, store.tgt_lengths, recipe.train.batch_tokens, recipe.train.seed, store.corpora)
-    length = run_length(recipe.train, sampler)
+    feed = make_feed(recipe, store, tokenizer, device)
+    length = run_length(recipe.train, feed)
     state = RunState()
     newest, damaged = newest_intact(folder.checkpoints) if resume else (None, [])
     notes = [f"passed over: {word}" for word in damaged]
     if newest is not None:
         saved = load_checkpoint(newest, model, optimizer, shadow if recipe.train.ema else None)
-        sampler.load_state(saved["sampler"])
+        feed.load_state(saved["sampler"])
         state = RunState(**saved["run"])
         notes.append(f"going on from step {state.step}")
     else:
@@ -124,17 +129,34 @@ def make_trainer(
     precision = "bf16" if autocast is not None else "fp32"
     display.say(
         f"{recipe.data.source} → {recipe.data.target}: {model.num_parameters():,} parameters, {len(store):,} pairs, "
-        f"{sampler.batches_per_epoch:,} updates an epoch; {describe(device)}, {precision}"
+        f"{feed.updates_per_epoch:,.0f} updates an epoch; {describe(device)}, {precision}"
     )
     display.start(length.total_steps, length.total_seconds)
+    options = UpdateOptions(recipe.train.label_smoothing, recipe.train.clip, autocast)
+    apply: PlainUpdate | SlotUpdate = PlainUpdate(model, optimizer, options)
+    path = fast_path(recipe.train.fast, device, autocast)
+    if path is not None and feed.slots is not None:
+        apply = SlotUpdate(model, optimizer, options, feed.slots, recipe.train.accumulate, path, display.say)
     return Trainer(
-        recipe.train, model, shadow, optimizer, sampler, store, tokenizer, validator, length, state, folder.checkpoints,
+        recipe.train, model, shadow, optimizer, feed, apply, store, tokenizer, validator, length, state, folder.checkpoints,
         logs, display, autocast,
     )  # fmt: skip
 
 
-def run_length(recipe: TrainRecipe, sampler: Sampler) -> Length:
+def make_feed(recipe: Recipe, store: Store, tokenizer: Tokenizer, device: torch.device) -> Feed:
+    """Batches of similar lengths, or on the fast path batches of one fixed shape with sentences of all lengths."""
+    train, lengths = recipe.train, (store.src_lengths, store.tgt_lengths)
+    slots, tokens = None, train.batch_tokens
+    if fast_path(train.fast, device, compute_dtype(train.precision, device)) is not None:
+        tokens = -(-train.batch_tokens // train.accumulate)
+        slots = fit_slots(*lengths, store.corpora, tokens, recipe.data.max_length + 1)
+    sampler = Sampler(*lengths, tokens, train.seed, store.corpora, slots)
+    pin = device.type == "cuda"
+    return Feed(store, sampler, tokenizer.bos_id, tokenizer.eos_id, train.accumulate, slots, pin)
+
+
+def run_length(recipe: TrainRecipe, feed: Feed) -> Length:
     if recipe.minutes:
         return Length(None, recipe.minutes * 60.0)
-    steps = recipe.steps or max(1, round(recipe.epochs * sampler.batches_per_epoch))
+    steps = recipe.steps or max(1, round(recipe.epochs * feed.updates_per_epoch))
     return Length(steps, None)

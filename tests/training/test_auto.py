@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from regard.config import ModelConfig
 from regard.errors import UserError
-from regard.recipe import recipe_from_dict
+from regard.recipe import TrainRecipe, recipe_from_dict
 from regard.training.auto import CPU_TIERS, GPU_TIERS, Tier, choose_recipe, measure_rate
+from regard.training.update import WARM_UPDATES, PlainUpdate, SlotUpdate
 from tests.tiny import reversal_pairs, write_pairs
 
 
@@ -81,7 +84,33 @@ def test_the_device_has_a_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert on_gpu.train.batch_tokens > on_cpu.train.batch_tokens
 
 
-def test_a_rate_is_measured_on_real_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "train", "to_warm_up"),
+    [
+        (PlainUpdate, TrainRecipe(steps=1, batch_tokens=205), 1),
+        (SlotUpdate, TrainRecipe(steps=1, batch_tokens=205, accumulate=2, fast="slots"), WARM_UPDATES + 1),
+    ],
+)
+def test_a_rate_is_measured_on_the_updates_of_the_run(
+    kind: Any, train: TrainRecipe, to_warm_up: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.undo()
     config = ModelConfig(100, d_model=16, d_ff=16, num_heads=2, encoder_layers=1, decoder_layers=1)
-    assert measure_rate(config, torch.device("cpu"), None, 200) > 0
+    call, counts = kind.__call__, []
+
+    def counted(self: Any, parts: Any, count: int) -> Any:
+        assert len(parts) == train.accumulate
+        counts.append(count)
+        return call(self, parts, count)
+
+    clock = iter([0.0, 0.5, 1.0, 1.5, 2.0, 4.0])  # when it begins, after each of four updates, and at the end
+
+    def now() -> float:
+        assert len(counts) >= to_warm_up
+        return next(clock)
+
+    monkeypatch.setattr(kind, "__call__", counted)
+    monkeypatch.setattr("regard.training.auto.time", SimpleNamespace(perf_counter=now))
+    rate = measure_rate(config, torch.device("cpu"), None, train)
+    assert counts == [200] * (to_warm_up + 4)  # ten sentences of 20 tokens, in one part or in two
+    assert rate == pytest.approx(4 * 200 / 4.0)

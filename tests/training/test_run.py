@@ -381,8 +381,11 @@ def test_a_time_budget_ends_the_run_with_a_bundle(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["kind"] == "valid"
 
 
-def test_an_interrupted_run_in_python_raises_and_can_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = write_recipe(tmp_path / "recipe", steps=20)
+@pytest.mark.parametrize("fast", ["auto", "slots"])
+def test_an_interrupted_run_in_python_raises_and_can_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast: str
+) -> None:
+    recipe = write_recipe(tmp_path / "recipe", steps=20, fast=fast, accumulate=2, ema=0.9)
     update = Trainer.update
 
     def stop_at_seven(self: Trainer) -> float:
@@ -397,6 +400,47 @@ def test_an_interrupted_run_in_python_raises_and_can_go_on(tmp_path: Path, monke
     quiet(recipe, tmp_path / "run", resume=True)
     quiet(recipe, tmp_path / "whole")
     assert_same_weights(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_run_in_slots_learns_through_the_command_line(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "recipe", steps=300, lr=5e-3, save_every=100, validate_every=100, average=1)
+    run = tmp_path / "run"
+    sets = ("train.fast=slots", "train.accumulate=2", "train.log_every=10", "data.max_length=20", "model.dropout=0.1")
+    arguments = [word for each in sets for word in ("--set", each)]
+    assert main(["train", str(recipe), "--out", str(run), *arguments]) == 0
+    state = json.loads((run / "checkpoints" / "step-000300" / "state.json").read_text())
+    assert state["sampler"]["fingerprint"]["slots"][-1] == 21  # the longest sentence, </s> included
+    records = read_metrics(run / "metrics.jsonl")
+    losses = [record["nll"] for record in records if record["kind"] == "train"]
+    assert len(losses) == 30 and losses[-1] < 0.3 * losses[0]
+    # What was trained on slots is measured on batches of any shape: the two compute the same.
+    valid = [record["loss"] for record in records if record["kind"] == "valid"]
+    assert valid[-1] < 1.2 * losses[-1]
+
+
+def test_a_run_in_slots_is_not_resumed_without_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = write_recipe(tmp_path / "recipe", steps=5, fast="slots")
+    quiet(recipe, tmp_path / "run")
+    resumed = ["train", str(recipe), "--out", str(tmp_path / "run"), "--resume", "--set"]
+    assert main([*resumed, "train.fast=off"]) == 2
+    assert "train.fast is 'off', but the run was started with 'slots'" in capsys.readouterr().err
+
+
+def test_a_run_on_a_cpu_needs_no_triton(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "recipe", steps=3, save_every=0, validate_every=0)
+    for fast in ("auto", "slots"):
+        arguments = ["train", str(recipe), "--out", str(tmp_path / fast), "--set", f"train.fast={fast}"]
+        code = f"""
+import sys
+sys.modules["triton"] = None  # an import of it fails as if it were not there
+from regard.cli import main
+from regard.nn.kernels import has_triton
+assert not has_triton()
+assert main({arguments!r}) == 0
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert load_bundle(tmp_path / fast / "model").facts["steps"] == 3
 
 
 @pytest.mark.slow

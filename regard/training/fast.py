@@ -1,0 +1,47 @@
+"""The fast path: which of its parts a run takes. Every part has a plain twin, so each can be switched off on its own.
+
+    slots       batches of one fixed shape, sentences of all lengths mixed; the ground that the other parts stand on
+    attention   the Triton kernel for short packed sequences      (twin: kernels.dense)
+    residual    dropout, sum and norm in one Triton kernel        (twin: kernels.residual)
+    feedforward the ReLU in the product, and a Triton kernel for its backward pass (twin: relu(linear))
+    loss        a chunk of logits to its gradient in one kernel   (twin: models.loss without `fused`)
+    compile     torch.compile, layer by layer
+    graph       a whole update captured once as a CUDA graph, then replayed
+
+`train.fast = "auto"` takes all of them on a CUDA device that computes in bf16 and has Triton, and none elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from regard.errors import UserError
+from regard.nn.kernels import has_triton
+from regard.recipe import FAST_PARTS
+
+KERNELS = ("attention", "residual", "feedforward", "loss")
+
+
+@dataclass(frozen=True)
+class FastPath:
+    attention: bool = False
+    residual: bool = False
+    feedforward: bool = False
+    loss: bool = False
+    compile: bool = False
+    graph: bool = False
+
+
+def fast_path(spec: str, device: torch.device, dtype: torch.dtype | None) -> FastPath | None:
+    """The parts that `train.fast` asks for; None is the plain path, with batches of any shape."""
+    able = device.type == "cuda" and dtype is not None and has_triton()
+    if spec == "off" or (spec == "auto" and not able):
+        return None
+    names = set(FAST_PARTS) if spec == "auto" else {name.strip() for name in spec.split(",")}
+    if not able and (missing := sorted(names & {*KERNELS, "graph"})):
+        raise UserError(
+            f"train.fast: {missing[0]} needs a CUDA device, Triton and bf16 (train.precision); leave it out, or say auto"
+        )
+    return FastPath(**{name: name in names for name in FAST_PARTS if name != "slots"})

@@ -1,0 +1,307 @@
+"""The two ways of an update beside each other, compiled and captured, and which parts of the fast path a recipe gets."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from regard.config import ModelConfig
+from regard.data.batch import Batch, make_batch
+from regard.data.slots import Slots
+from regard.errors import UserError
+from regard.models.transformer import Transformer
+from regard.nn import block
+from regard.recipe import FAST_PARTS, TrainRecipe
+from regard.training.fast import KERNELS, FastPath, fast_path
+from regard.training.optimizer import make_optimizer, set_learning_rate
+from regard.training.update import WARM_UPDATES, PlainUpdate, Result, SlotUpdate, UpdateOptions
+from tests.build import build, tiny_config
+
+BOS, EOS = 1, 2
+SLOTS = Slots(src_tokens=70, tgt_tokens=60, pairs=12, max_length=16)
+Pairs = list[tuple[list[int], list[int]]]
+# torch.compile asks tensors whether they have a gradient, and only keeps the warning about that from being shown.
+compiling = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+
+
+def make_pairs(number: int, vocab_size: int, seed: int, longest: int = 14) -> Pairs:
+    """Sentences of all lengths, the empty one among them, each with its reversal; few of the words, so that there is
+    something to learn at once."""
+    draw = np.random.default_rng(seed)
+    sources = [draw.integers(3, vocab_size // 3, draw.integers(0, longest)).tolist() for _ in range(number)]
+    return [(source, source[::-1][: max(1, len(source) - 1)]) for source in sources]
+
+
+def gathered(pairs: Pairs) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """What `Store.gather` would give."""
+    src, tgt = (
+        (np.array([i for sentence in side for i in sentence], np.int64), np.array([*map(len, side)], np.int64))
+        for side in zip(*pairs, strict=True)
+    )
+    return *src, *tgt
+
+
+def both_kinds(parts: list[Pairs], slots: Slots) -> tuple[list[Batch], list[Tensor], int]:
+    """An update's parts as batches and as words of slots, and its target tokens."""
+    count = sum(len(tgt) + 1 for pairs in parts for _, tgt in pairs)
+    batches = [make_batch(*gathered(pairs), BOS, EOS) for pairs in parts]
+    return batches, [slots.pack(*gathered(pairs), BOS, EOS, count) for pairs in parts], count
+
+
+def updates(number: int, accumulate: int, vocab_size: int) -> list[list[Pairs]]:
+    """Of 2 to 6 pairs a part: every part leaves rows and places for pairs empty, each time others."""
+    return [[make_pairs(2 + (n + m) % 5, vocab_size, 10 * n + m) for m in range(accumulate)] for n in range(number)]
+
+
+def twins(config: ModelConfig, device: str = "cpu", dtype: torch.dtype = torch.float64) -> Iterator[Any]:
+    """Twice the same model with an optimizer; in float64, where not even Adam makes much of rounding errors."""
+    for _ in range(2):
+        model = build(config).to(device, dtype).train()
+        optimizer = make_optimizer(model, TrainRecipe(steps=1))
+        set_learning_rate(optimizer, 3e-3)
+        yield model, optimizer
+
+
+def assert_same_results(one: Result, other: Result) -> None:
+    for field in dataclasses.fields(Result):
+        torch.testing.assert_close(getattr(one, field.name), getattr(other, field.name), rtol=1e-9, atol=0.0)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("clip", [0.0, 0.5])
+@pytest.mark.parametrize("switches", [{}, {"norm_position": "pre", "positions": "rotary", "num_kv_heads": 2}], ids=str)
+def test_slots_learn_what_batches_of_any_shape_learn(switches: dict[str, Any], clip: float, accumulate: int) -> None:
+    config = tiny_config(**switches)
+    options = UpdateOptions(0.1, clip, None)
+    (model, optimizer), (slot_model, slot_optimizer) = twins(config)
+    plain = PlainUpdate(model, optimizer, options)
+    slotted = SlotUpdate(slot_model, slot_optimizer, options, SLOTS, accumulate, FastPath())
+    totals = []
+    for parts in updates(6, accumulate, config.vocab_size):
+        batches, words, count = both_kinds(parts, SLOTS)
+        expected = plain(batches, count)
+        assert_same_results(slotted(words, count), expected)
+        totals.append(float(expected.total) / count)
+    assert totals[-1] < 0.9 * totals[0]  # it learns, so that wrong gradients would show
+    for (name, weight), other in zip(model.named_parameters(), slot_model.parameters(), strict=True):
+        torch.testing.assert_close(weight, other, rtol=0.0, atol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_slots_in_half_precision_learn_what_autocast_learns(accumulate: int) -> None:
+    options = UpdateOptions(0.1, 1.0, torch.bfloat16)
+    (model, optimizer), (slot_model, slot_optimizer) = twins(tiny_config(), dtype=torch.float32)
+    plain = PlainUpdate(model, optimizer, options)
+    slotted = SlotUpdate(slot_model, slot_optimizer, options, SLOTS, accumulate, FastPath())
+    losses = []
+    for parts in updates(12, accumulate, 53):
+        batches, words, count = both_kinds(parts, SLOTS)
+        expected, found = plain(batches, count), slotted(words, count)
+        losses.append((float(expected.total) / count, float(found.total) / count))
+        assert float(found.norm) == pytest.approx(float(expected.norm), rel=0.1), losses
+    assert losses[-1][0] < 0.8 * losses[0][0], losses
+    for one, other in losses:
+        assert other == pytest.approx(one, rel=0.02), losses
+    assert {parameter.dtype for parameter in slot_model.parameters()} == {torch.float32}
+
+
+# --- compiled ---
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.fx.GraphModule]]:
+    """What was compiled, with a backend that takes no time to compile."""
+    from torch._dynamo.backends.debugging import aot_eager
+
+    compiled: list[torch.fx.GraphModule] = []
+    compile_ = torch.compile
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        compiled.append(graph)
+        return aot_eager(graph, inputs)
+
+    monkeypatch.setattr(torch, "compile", lambda *args, **options: compile_(*args, backend=backend, **options))
+    yield compiled
+    torch._dynamo.reset()
+
+
+@compiling
+@pytest.mark.slow
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+def test_one_compilation_serves_all_layers_of_a_stack_and_all_batches(
+    norm_position: Any, graphs: list[torch.fx.GraphModule]
+) -> None:
+    config = tiny_config(norm_position=norm_position)
+    options = UpdateOptions(0.1, 1.0, None)
+    (model, optimizer), (slot_model, slot_optimizer) = twins(config)
+    plain = PlainUpdate(model, optimizer, options)
+    said: list[str] = []
+    slotted = SlotUpdate(slot_model, slot_optimizer, options, SLOTS, 2, FastPath(compile=True), said.append)
+    for number, parts in enumerate(updates(4, 2, config.vocab_size)):
+        batches, words, count = both_kinds(parts, SLOTS)
+        assert_same_results(slotted(words, count), plain(batches, count))
+        assert len(graphs) == 4, f"update {number}"  # a layer of each stack, and where each stack is entered
+    assert len(said) == 1 and said[0].startswith("compiled 4 graphs; first update after")
+
+
+@compiling
+def test_what_breaks_a_graph_is_refused(graphs: list[torch.fx.GraphModule], monkeypatch: pytest.MonkeyPatch) -> None:
+    through = block.through
+
+    def broken(*args: Any) -> Tensor:
+        torch._dynamo.graph_break()
+        return through(*args)
+
+    monkeypatch.setattr(block, "through", broken)
+    (model, optimizer), _ = twins(tiny_config())
+    slotted = SlotUpdate(model, optimizer, UpdateOptions(0.1, 1.0, None), SLOTS, 1, FastPath(compile=True))
+    _, words, count = both_kinds(updates(1, 1, 53)[0], SLOTS)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="graph_break"):
+        slotted(words, count)
+
+
+# --- which parts ---
+
+
+def test_a_cpu_takes_the_plain_path_unless_it_is_told_otherwise() -> None:
+    cpu = torch.device("cpu")
+    for dtype in (None, torch.bfloat16):
+        assert fast_path("auto", cpu, dtype) is None
+        assert fast_path("off", cpu, dtype) is None
+        assert fast_path("slots", cpu, dtype) == FastPath()
+        assert fast_path("slots, compile", cpu, dtype) == fast_path("compile", cpu, dtype) == FastPath(compile=True)
+
+
+@pytest.mark.parametrize("name", [*KERNELS, "graph"])
+def test_what_a_cpu_cannot_do_is_refused_by_name(name: str) -> None:
+    message = (
+        rf"^train\.fast: {name} needs a CUDA device, Triton and bf16 \(train\.precision\); leave it out, or say auto$"
+    )
+    with pytest.raises(UserError, match=message):
+        fast_path(f"slots,{name}", torch.device("cpu"), torch.bfloat16)
+
+
+def test_a_gpu_takes_all_parts_or_those_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.training.fast.has_triton", lambda: True)
+    gpu, dtype = torch.device("cuda"), torch.bfloat16
+    parts = [field.name for field in dataclasses.fields(FastPath)]
+    assert ["slots", *parts] == list(FAST_PARTS)
+    assert fast_path("auto", gpu, dtype) == FastPath(**dict.fromkeys(parts, True))
+    assert fast_path("off", gpu, dtype) is None
+    assert fast_path("slots", gpu, dtype) == FastPath()
+    for name in parts:
+        assert fast_path(name, gpu, dtype) == FastPath(**{name: True})
+
+
+@pytest.mark.parametrize(("dtype", "triton"), [(None, True), (torch.bfloat16, False)])
+def test_a_gpu_without_bf16_or_triton_takes_the_plain_path(
+    dtype: torch.dtype | None, triton: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regard.training.fast.has_triton", lambda: triton)
+    gpu = torch.device("cuda")
+    assert fast_path("auto", gpu, dtype) is None
+    assert fast_path("compile", gpu, dtype) == FastPath(compile=True)
+    with pytest.raises(UserError, match="attention needs a CUDA device, Triton and bf16"):
+        fast_path("attention,loss", gpu, dtype)
+
+
+# --- on a GPU ---
+
+EVERYTHING = FastPath(**{field.name: True for field in dataclasses.fields(FastPath)})
+GPU_SLOTS = Slots(src_tokens=1280, tgt_tokens=1152, pairs=192, max_length=80)
+
+
+def gpu_config(**changes: Any) -> ModelConfig:
+    return tiny_config(vocab_size=208, d_model=128, d_ff=256, num_heads=4, **changes)
+
+
+def gpu_updates(number: int, accumulate: int) -> list[list[Pairs]]:
+    """Sentences of up to 79 tokens: longer ones than a tile among them."""
+    return [[make_pairs(20 + (n + m) % 5, 208, 10 * n + m, 80) for m in range(accumulate)] for n in range(number)]
+
+
+@pytest.fixture
+def pinning() -> Iterator[None]:
+    """Another thread takes and returns page-locked memory all the time, as the feed does; a capture must bear it."""
+    done = threading.Event()
+
+    def pin() -> None:
+        size = 1000
+        while not done.wait(0.0005):
+            torch.zeros(size).pin_memory().to("cuda", non_blocking=True)
+            size = size % 1_000_000 + 997
+
+    thread = threading.Thread(target=pin, daemon=True)
+    thread.start()
+    yield
+    done.set()
+    thread.join()
+
+
+def weights(model: Transformer) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def same(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(torch.equal(left, right) for left, right in zip(one, other, strict=True))
+
+
+@compiling
+@pytest.mark.gpu
+@pytest.mark.usefixtures("pinning")
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("switches", [{}, {"norm_position": "pre"}, {"norm_position": "pre", "norm": "rms"}], ids=str)
+def test_the_whole_fast_path_learns_what_the_plain_one_learns(switches: dict[str, Any], accumulate: int) -> None:
+    options = UpdateOptions(0.1, 1.0, torch.bfloat16)
+    (model, optimizer), (fast_model, fast_optimizer) = twins(gpu_config(**switches), "cuda", torch.float32)
+    plain = PlainUpdate(model, optimizer, options)
+    fast = SlotUpdate(fast_model, fast_optimizer, options, GPU_SLOTS, accumulate, EVERYTHING)
+    losses: list[tuple[float, float, int]] = []
+    for number, parts in enumerate(gpu_updates(20, accumulate)):
+        for each in (optimizer, fast_optimizer):  # the captured update must see that it changes
+            set_learning_rate(each, 3e-4 * min(number + 1, 10))
+        batches, words, count = both_kinds(parts, GPU_SLOTS)
+        expected, found = plain(batches, count), fast([part.pin_memory() for part in words], count)
+        losses.append((float(expected.total) / count, float(found.total) / count, number))
+        assert float(found.nll) == pytest.approx(float(expected.nll), rel=0.02), losses
+        assert float(found.norm) == pytest.approx(float(expected.norm), rel=0.1), losses
+    assert fast._graph is not None and losses[-1][0] < 0.8 * losses[0][0], losses
+    for one, other, _ in losses:
+        assert other == pytest.approx(one, rel=0.02), losses
+
+
+@compiling
+@pytest.mark.gpu
+def test_a_replayed_update_changes_the_weights_and_obeys_the_learning_rate() -> None:
+    (model, optimizer), _ = twins(gpu_config(), "cuda", torch.float32)
+    fast = SlotUpdate(model, optimizer, UpdateOptions(0.1, 1.0, torch.bfloat16), GPU_SLOTS, 1, EVERYTHING)
+    for number, parts in enumerate(gpu_updates(WARM_UPDATES + 4, 1)):
+        _, words, count = both_kinds(parts, GPU_SLOTS)
+        rate = 0.0 if number in (WARM_UPDATES - 1, WARM_UPDATES + 2) else 1e-3
+        set_learning_rate(optimizer, rate)
+        before = weights(model)
+        fast(words, count)
+        assert (fast._graph is not None) == (number >= WARM_UPDATES)
+        assert same(before, weights(model)) == (rate == 0.0), f"update {number}"
+
+
+@compiling
+@pytest.mark.gpu
+def test_a_replayed_update_draws_its_dropout_anew_and_the_seed_decides_it() -> None:
+    """On one batch and at a learning rate of 0, only dropout tells the losses of two updates apart."""
+    _, words, count = both_kinds(gpu_updates(1, 1)[0], GPU_SLOTS)
+    runs = []
+    for model, optimizer in twins(gpu_config(dropout=0.3), "cuda", torch.float32):
+        set_learning_rate(optimizer, 0.0)
+        fast = SlotUpdate(model, optimizer, UpdateOptions(0.1, 1.0, torch.bfloat16), GPU_SLOTS, 1, EVERYTHING)
+        torch.manual_seed(3)
+        runs.append([float(fast(words, count).total) for _ in range(WARM_UPDATES + 7)])
+    assert len(set(runs[0])) == len(runs[0])
+    assert runs[0] == runs[1]
