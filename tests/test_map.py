@@ -225,8 +225,9 @@ except SystemExit as stop:
     assert loaded_after(code, ("torch", "numpy", "rich", "sacrebleu", "sentencepiece", "safetensors")) == []
 
 
-# tensorboard, transformers and the like come with extras; py3langid and zstandard are for single tasks.
-OPTIONAL = ("py3langid", "zstandard", "tensorboard", "transformers", "ctranslate2", "fastapi", "uvicorn")
+# tensorboard, transformers and the like come with extras; py3langid and zstandard are for single tasks; triton comes with the
+# CUDA builds of torch, and only the kernels that are written in it import it.
+OPTIONAL = ("py3langid", "zstandard", "tensorboard", "transformers", "ctranslate2", "fastapi", "uvicorn", "triton")
 
 BLOCK = f"""
 import importlib, sys
@@ -241,8 +242,9 @@ sys.meta_path.insert(0, Block())
 
 
 def modules() -> list[str]:
-    """Every module of Regard, by its dotted name."""
-    parts = [path.relative_to(PACKAGE.parent).with_suffix("").parts for path in sorted(PACKAGE.rglob("*.py"))]
+    """Every module of Regard that is to be imported everywhere, by its dotted name."""
+    paths = [path for path in sorted(PACKAGE.rglob("*.py")) if not path.name.startswith("triton_")]
+    parts = [path.relative_to(PACKAGE.parent).with_suffix("").parts for path in paths]
     return [".".join(part for part in module if part != "__init__") for module in parts]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from regard.config import ModelConfig
 from regard.errors import UserError
 from regard.models.presets import PRESETS
-from regard.recipe import dump_toml, load_recipe, recipe_from_dict
+from regard.recipe import FAST_PARTS, dump_toml, load_recipe, recipe_from_dict
 
 GOOD: dict[str, Any] = {
     "data": {"source": "en", "target": "de", "train": "a.{en,de}", "valid": "b.{en,de}"},
@@ -84,6 +84,9 @@ def test_a_root_said_on_the_command_line_is_meant_from_there(tmp_path: Path, mon
         (changed("train", steps=-5), "train.steps must not be negative, but is -5"),
         (changed("train", label_smoothing=1.0), "train.label_smoothing must be at least 0 and below 1"),
         (changed("train", batch_tokens=0), "train.batch_tokens must be at least 1"),
+        (changed("train", fast="slots, grpah,x"), "joined by commas, but has 'grpah'"),
+        (changed("train", fast="auto,slots"), "train.fast must be auto, off, or some of slots, attention,"),
+        (changed("train", fast=""), "but has ''"),
         (changed("data", valid=0), "data.valid must name a corpus or say how many pairs to hold out"),
         (changed("data", train=[]), "data.train must name at least one corpus"),
         (changed("data", train=[{"path": "x", "wieght": 2}]), "did you mean weight?"),
@@ -98,6 +101,11 @@ def test_a_mistake_is_named_with_its_field(values: dict[str, Any], message: str)
         recipe_from_dict(values)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("fast", ["auto", "off", *FAST_PARTS, "slots, compile", ",".join(FAST_PARTS)])
+def test_parts_of_the_fast_path_are_taken_by_their_names(fast: str) -> None:
+    assert recipe_from_dict(changed("train", fast=fast)).train.fast == fast
 
 
 def test_broken_toml_is_refused_with_its_line(tmp_path: Path) -> None:

@@ -1,0 +1,253 @@
+"""What `regard train` costs over the bare step: data, learning rate, sums, logging and moving average, all but validating and
+saving.
+
+    python -m benchmarks.loop_overhead recipes/wmt-8min.toml
+    python -m benchmarks.loop_overhead recipes/tatoeba.toml --set model.preset=tiny --steps 20
+
+The recipe's data are prepared and its trainer is made and run as in training, in a temporary run folder. The time is that
+between two records of its log, for which the trainer has waited for the device: the one after the warm-up and the last one. Then
+the trainer's own update is called on updates that lie ready in (on CUDA page-locked) memory, and the device is waited for once
+at each end. Only real target tokens count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import machine, print_facts, print_table, synchronize, write_json
+from regard.data.batch import Batch
+from regard.data.feed import Feed, PreparedUpdate
+from regard.data.split import Pair
+from regard.data.store import Store
+from regard.data.tokenizer import Tokenizer
+from regard.device import pick_device
+from regard.errors import RegardError
+from regard.recipe import Recipe, load_recipe
+from regard.training.display import Display, make_display
+from regard.training.folder import RunFolder, claim_folder
+from regard.training.loop import Trainer
+from regard.training.optimizer import WARMUP
+from regard.training.prepare import evaluation_pairs, find_inputs, make_store, make_tokenizer
+from regard.training.run import make_trainer
+from regard.training.update import SlotUpdate
+
+WARM_STEPS = 50  # then compiling and capturing are over; also the steps between two log records
+KEPT = 32  # updates that the bare step goes round and round on
+TABLE = ("what", "target tokens/s", "step ms", "waits for data, ms a step", "steps", "seconds")
+
+
+class WatchedFeed:
+    """The trainer's feed, with the target tokens that were taken from it and the seconds that their taker waited."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self.tokens = 0
+        self.waited = 0.0
+
+    def __next__(self) -> PreparedUpdate:
+        begun = time.perf_counter()
+        update = next(self._feed)
+        self.waited += time.perf_counter() - begun
+        self.tokens += update.count
+        return update
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._feed, name)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where the run was when a record was logged."""
+
+    step: int
+    time: float
+    tokens: int
+    waited: float
+
+
+class Marks:
+    """One more log of the trainer, which looks at the clock."""
+
+    def __init__(self, feed: WatchedFeed) -> None:
+        self._feed = feed
+        self.seen: list[Mark] = []
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        if record["kind"] == "train":
+            feed = self._feed
+            self.seen.append(Mark(record["step"], time.perf_counter(), feed.tokens, feed.waited))
+
+    def close(self) -> None:
+        pass
+
+
+def prepare_run(recipe: Recipe, folder: RunFolder, display: Display) -> tuple[Tokenizer, Store, list[Pair]]:
+    """Tokenizer, store and validation pairs as `regard.training.run.train` makes them, in an empty folder."""
+    corpora = find_inputs(recipe)
+    claim_folder(folder, recipe)
+    held_out, valid, _ = evaluation_pairs(recipe, corpora, folder)
+    tokenizer = make_tokenizer(recipe, corpora, held_out, folder, display)
+    return tokenizer, make_store(recipe, corpora, held_out, tokenizer, folder, display), valid
+
+
+def measured_recipe(recipe: Recipe, steps: int) -> Recipe:
+    """The recipe for so many steps, all of them training; its learning rate rises slowly, lest a short run diverge."""
+    total = WARM_STEPS + steps
+    train = replace(
+        recipe.train,
+        steps=total,
+        epochs=0.0,
+        minutes=0.0,
+        warmup=recipe.train.warmup or WARMUP,
+        patience=0,
+        validate_every=total + 1,
+        save_every=total + 1,
+        log_every=WARM_STEPS,
+    )
+    return replace(recipe, train=train)
+
+
+def time_loop(trainer: Trainer) -> dict[str, Any]:
+    """Run the trainer to its end, and what it did from the first record of its log to the last one."""
+    feed = WatchedFeed(trainer.feed)
+    trainer.feed = feed  # type: ignore[assignment]
+    marks = Marks(feed)
+    trainer.logs.append(marks)
+    if not trainer.run():
+        raise KeyboardInterrupt
+    first, last = marks.seen[0], marks.seen[-1]
+    assert first.step == WARM_STEPS
+    steps = last.step - first.step
+    row = speed("regard train", steps, last.tokens - first.tokens, last.time - first.time)
+    row["waits for data, ms a step"] = 1e3 * (last.waited - first.waited) / steps
+    # One by one they show whether the machine slowed down, or the feed had to plan an epoch.
+    spans = itertools.pairwise(marks.seen)
+    row["target tokens/s by record"] = [round((b.tokens - a.tokens) / (b.time - a.time)) for a, b in spans]
+    return row
+
+
+def time_bare(
+    trainer: Trainer, kept: Sequence[PreparedUpdate], steps: int, what: str, then: Callable[[], None] | None = None
+) -> dict[str, Any]:
+    """The trainer's update over and over, without anything around it but `then`."""
+
+    def step(update: PreparedUpdate) -> None:
+        trainer.apply(fresh(update.parts), update.count)
+        if then is not None:
+            then()
+
+    for update in kept:  # whatever the first round would pay for
+        step(update)
+    synchronize(trainer.device)
+    begun = time.perf_counter()
+    for number in range(steps):
+        step(kept[number % len(kept)])
+    synchronize(trainer.device)
+    seconds = time.perf_counter() - begun
+    return speed(what, steps, sum(kept[number % len(kept)].count for number in range(steps)), seconds)
+
+
+def fresh(parts: Sequence[Any]) -> Sequence[Any]:
+    """Batches without what their layouts cache, which a real run has to compute for every update."""
+    if not isinstance(parts[0], Batch):
+        return parts
+    return [replace(p, src_layout=replace(p.src_layout), tgt_layout=replace(p.tgt_layout)) for p in parts]
+
+
+def speed(what: str, steps: int, tokens: int, seconds: float) -> dict[str, Any]:
+    return {
+        "what": what,
+        "target tokens/s": round(tokens / seconds),
+        "step ms": 1e3 * seconds / steps,
+        "steps": steps,
+        "target tokens": tokens,
+        "seconds": seconds,
+    }
+
+
+def measure(trainer: Trainer, steps: int) -> list[dict[str, Any]]:
+    """The loop, the bare step, and where the recipe has a moving average the bare step with that."""
+    rows = [time_loop(trainer)]
+    kept = [next(trainer.feed) for _ in range(KEPT)]
+    trainer.feed.close()  # its thread would work beside the bare step
+    rows.append(time_bare(trainer, kept, steps, "bare step"))
+    if (average := trainer.average) is not None:
+        step = trainer.state.step
+        what = "bare step and moving average"
+        rows.append(time_bare(trainer, kept, steps, what, lambda: average.update(trainer.model, step)))
+    for row in rows:
+        row["regard train / this"] = rows[0]["target tokens/s"] / row["target tokens/s"]
+    return rows
+
+
+def trainer_facts(recipe: Recipe, trainer: Trainer) -> dict[str, Any]:
+    """What was trained, and how."""
+    apply, train = trainer.apply, recipe.train
+    parts = [name for name, taken in asdict(apply.path).items() if taken] if isinstance(apply, SlotUpdate) else None
+    return {
+        "preset": recipe.model.preset,
+        "parameters": trainer.model.num_parameters(),
+        "vocabulary": trainer.tokenizer.vocab_size,
+        "precision": "fp32" if trainer.autocast is None else "bf16",
+        "path": "plain" if parts is None else " + ".join(["slots", *parts]),
+        "pairs": len(trainer.store),
+        "batch_tokens": train.batch_tokens,
+        "accumulate": train.accumulate,
+        "moving average": str(train.ema or "none"),
+        "steps before": WARM_STEPS,
+        "steps between log records": train.log_every,
+    }
+
+
+def run(recipe: Recipe, steps: int, out: Path | None, where: str) -> None:
+    recipe = measured_recipe(recipe, steps)
+    device = pick_device(recipe.train.device)  # before anything is prepared
+    with ExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+        folder = RunFolder(Path(name))
+        display = make_display()
+        stack.callback(display.close)
+        tokenizer, store, valid = prepare_run(recipe, folder, display)
+        trainer = make_trainer(recipe, tokenizer, store, valid, folder, display, False, time.perf_counter())
+        stack.callback(trainer.feed.close)
+        for log in trainer.logs:
+            stack.callback(log.close)
+        rows = measure(trainer, steps)
+        facts = {**machine(device, ("triton",)), "recipe": where, **trainer_facts(recipe, trainer)}
+    facts["target tokens a step"] = round(rows[0]["target tokens"] / rows[0]["steps"])
+    by_record = rows[0]["target tokens/s by record"]
+    facts["slowest, median, fastest record"] = [min(by_record), round(statistics.median(by_record)), max(by_record)]
+    print_facts(facts)
+    print_table([{column: row.get(column) for column in TABLE} for row in rows])
+    for row in rows[1:]:
+        print(f"regard train runs at {row['regard train / this']:.2%} of the speed of: {row['what']}")
+    print(f"written to {write_json('loop_overhead', rows, facts, out)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe", type=Path, help="a recipe file; how long it trains does not matter")
+    parser.add_argument("--set", action="append", default=[], metavar="section.key=value", help="change the recipe")
+    parser.add_argument("--steps", type=int, default=1000, help="steps that are timed, each way (default: 1,000)")
+    parser.add_argument("--out", type=Path, help="the JSON file (default: benchmarks/results/loop_overhead.json)")
+    arguments = parser.parse_args()
+    if arguments.steps < 1:
+        parser.error(f"--steps must be at least 1, but is {arguments.steps}")
+    try:
+        recipe = load_recipe(arguments.recipe, arguments.set)
+        run(recipe, arguments.steps, arguments.out, " ".join([str(arguments.recipe), *arguments.set]))
+    except RegardError as error:
+        raise SystemExit(str(error)) from None
+
+
+if __name__ == "__main__":
+    main()
