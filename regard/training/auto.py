@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -225,6 +225,8 @@ def measure_rate(
     sentences = ids, lengths, ids, lengths, 0, 0
     count = train.accumulate * pairs * length
     path = fast_path(train.fast, device, dtype)
+    if path is not None:
+        path = replace(path, compile=False)  # which is a few percent of the speed and most of the wait
     update: Callable[[], Result]
     if path is None:
         batches = [make_batch(*sentences)] * train.accumulate

@@ -101,8 +101,9 @@ class Window:
     total: Tensor
     nll: Tensor
     tokens: int = 0
+    timed_tokens: int = 0  # of those, without the updates that compiled
     started: float = field(default_factory=time.perf_counter)
-    paused: float = 0.0  # seconds of validation and saving, which are not training
+    paused: float = 0.0  # seconds of compiling, validation and saving, which are not training
 
 
 class Trainer:
@@ -146,7 +147,7 @@ class Trainer:
         with on_interrupt(self._request_stop):
             before = self.length.progress(self.state)
             while before < 1.0 and not self.stop_requested and not self._is_stale():
-                rate = self.update()
+                rate = self.update() if self.apply.is_settled else self._first_update()
                 self._tick()
                 after = self.length.progress(self.state)
                 if self._is_log_due() or after >= 1.0:
@@ -168,6 +169,18 @@ class Trainer:
             self.save(scheduled=not self.stop_requested)
         return not self.stop_requested
 
+    def _first_update(self) -> float:
+        """An update that compiles on the way: its time is part of the preparation, not of the schedule's warm-up."""
+        begun, window, tokens = time.perf_counter(), self._window, self._window.timed_tokens
+        rate = self.update()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        spent = time.perf_counter() - begun
+        self.state.prepared += spent
+        window.paused += spent
+        window.timed_tokens = tokens
+        return rate
+
     def update(self) -> float:
         """One optimizer step; returns its learning rate."""
         recipe, state, window = self.recipe, self.state, self._window
@@ -187,6 +200,7 @@ class Trainer:
         window.total += result.total
         window.nll += result.nll
         window.tokens += prepared.count
+        window.timed_tokens += prepared.count
         self._norm = result.norm
         if self.average is not None:
             self.average.update(self.model, state.step)
@@ -241,7 +255,7 @@ class Trainer:
             "nll": float(window.nll) / window.tokens,
             "lr": rate,
             "grad_norm": float(self._norm),
-            "tokens_per_second": window.tokens / seconds,
+            "tokens_per_second": window.timed_tokens / max(seconds, 1e-9),
         }
         self._check_finite("loss", loss)
         self.write(record)
@@ -275,11 +289,12 @@ class Trainer:
     def _is_log_due(self) -> bool:
         if self.recipe.log_every:
             return self.state.step % self.recipe.log_every == 0
-        return time.perf_counter() - self._window.started >= LOG_SECONDS or self.state.step == FIRST_LOG
+        elapsed = time.perf_counter() - self._window.started
+        return self.apply.is_settled and (elapsed >= LOG_SECONDS or self.state.step == FIRST_LOG)
 
     def _new_window(self, total: float = 0.0, nll: float = 0.0, tokens: int = 0, seconds: float = 0.0) -> Window:
         sums = [torch.tensor(value, device=self.device) for value in (total, nll)]
-        return Window(sums[0], sums[1], tokens, time.perf_counter() - seconds)
+        return Window(sums[0], sums[1], tokens, tokens, time.perf_counter() - seconds)
 
     def _is_stale(self) -> bool:
         return bool(self.recipe.patience) and self.state.stale >= self.recipe.patience

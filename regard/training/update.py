@@ -47,6 +47,8 @@ class UpdateOptions:
 
 
 class PlainUpdate:
+    is_settled = True  # nothing is compiled on the way
+
     def __init__(self, model: Transformer, optimizer: torch.optim.Optimizer, options: UpdateOptions) -> None:
         self.model, self.optimizer, self.options = model, optimizer, options
         self.device = next(model.parameters()).device
@@ -119,6 +121,11 @@ class SlotUpdate:
         if path.compile:
             for stack in (working.encoder, working.decoder):
                 compile_stack(stack)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the updates that compile and capture are over: what follows is the speed of the run."""
+        return self._updates > (WARM_UPDATES if self.path.graph else 0)
 
     def __call__(self, parts: Sequence[Tensor], count: int) -> Result:
         for words, part in zip(self.words, parts, strict=True):
