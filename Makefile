@@ -9,9 +9,10 @@ STAMP := $(VENV)/.setup-done
 TORCH_INDEX ?=
 
 BENCHMARKS := attention_cpu train_throughput
+GPU_BENCHMARKS := train_throughput profile_step loss_curves
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu lint types format bench
+.PHONY: help setup demo test test-gpu lint types format bench bench-gpu
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,3 +51,8 @@ format: setup ## rewrite the code in the project's style
 
 bench: setup ## run the benchmarks; each prints a table and writes JSON
 	@set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done
+
+bench-gpu: setup ## the benchmarks that are about a CUDA device
+	@set -e; for name in $(GPU_BENCHMARKS); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done
+	@echo "== loop_overhead"; $(BIN)/python -m benchmarks.loop_overhead recipes/tatoeba.toml --set model.preset=base \
+		--set train.batch_tokens=25000
