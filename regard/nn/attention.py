@@ -18,6 +18,7 @@ from regard.nn.embedding import rotate
 from regard.nn.kernels import Kernel, attend_cross, attend_self, attention
 from regard.nn.kernels.reference import WeightsHook
 from regard.nn.linear import Linear
+from regard.nn.slots import SlotCrossCache, SlotSelfCache
 
 
 class Recorder:
@@ -66,7 +67,7 @@ class SelfAttention(nn.Module):
         merged: Tensor = self.out(mixed.flatten(1), add_bias)
         return merged
 
-    def step(self, x: Tensor, position: Tensor, cache: SelfCache) -> Tensor:
+    def step(self, x: Tensor, position: Tensor, cache: SelfCache | SlotSelfCache) -> Tensor:
         """One new token a row; what came before is in the cache."""
         q, k, v = self.project(x, position)
         cache.append(k, v)
@@ -109,7 +110,7 @@ class CrossAttention(nn.Module):
         merged: Tensor = self.out(mixed.flatten(1), add_bias)
         return merged
 
-    def step(self, x: Tensor, cache: CrossCache) -> Tensor:
+    def step(self, x: Tensor, cache: CrossCache | SlotCrossCache) -> Tensor:
         merged: Tensor = self.out(cache.attend(self.queries(x)).flatten(1))
         return merged
 

@@ -148,6 +148,13 @@ class DecoderCache:
     layers: list[LayerCache]
     position: int = 0  # of the next token
 
+    def begin_step(self) -> tuple[Tensor, int]:
+        """The places of the tokens to come, a row each, and a bound for them."""
+        keys = self.layers[0].self_attention.keys
+        positions = torch.full((keys.shape[0],), self.position, device=keys.device)
+        self.position += 1
+        return positions, self.position
+
     def select(self, rows: Tensor, sentences: list[int] | None = None) -> None:
         """Reorder the hypotheses; with `sentences`, also drop the sentences that are not among them."""
         for layer in self.layers:

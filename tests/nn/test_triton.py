@@ -22,6 +22,7 @@ from torch import Tensor
 from regard.layout import Layout, SequenceLayout, SlotLayout, tile_groups
 from regard.models.loss import backward_linear_cross_entropy, linear_cross_entropy
 from regard.nn.kernels import attention, has_triton, residual
+from regard.nn.slots import gathered_attention
 from tests.nn.test_attention import Case, assert_close, run_expected, with_gradients
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -227,3 +228,27 @@ def test_linear_relu_is_its_twin(rows: int, d_ff: int, device: str, dtype: torch
     for number, (got, wanted) in enumerate(zip(run(linear_relu_op, dtype), plain, strict=True)):
         error = (got - wanted).norm() / wanted.norm()
         assert error < 2 * TOLERANCE[dtype], f"result {number}: {error}"
+
+
+@everywhere
+@pytest.mark.parametrize("with_holders", [False, True])
+@pytest.mark.parametrize(("num_heads", "kv_heads", "d_head"), [(4, 4, 16), (4, 2, 8), (3, 1, 48)])
+def test_attention_over_a_cache_is_its_twin(
+    num_heads: int, kv_heads: int, d_head: int, with_holders: bool, device: str, dtype: torch.dtype
+) -> None:
+    from regard.nn.kernels.triton_decode import decode_attention
+
+    beam, slots, capacity = 3, 5, 40
+    generator = torch.Generator().manual_seed(d_head)
+    q = torch.randn(slots * beam, num_heads, d_head, generator=generator).to(device, dtype)
+    holding = slots * beam if with_holders else slots
+    keys, values = (
+        torch.randn(holding, capacity, kv_heads, d_head, generator=generator).to(device, dtype) for _ in range(2)
+    )
+    lengths = torch.tensor([1, 40, 32, 33, 7], device=device)
+    holders = torch.randint(holding, (slots * beam, capacity), generator=generator, dtype=torch.int32).to(device)
+    arguments = (lengths, holders if with_holders else None, beam)
+    got = decode_attention(q, keys, values, *arguments)
+    wanted = gathered_attention(q.double(), keys.double(), values.double(), *arguments)
+    error = (got.double() - wanted).norm() / wanted.norm()
+    assert error < TOLERANCE[dtype], error

@@ -1,0 +1,153 @@
+"""A cache of fixed shape for decoding: sentences take a slot, leave it when they are done, and others take their place.
+
+A slot has room for one source sentence and for `beam` hypotheses, its rows. Nothing is ever moved: a key that was written
+for place t by row r stays there, and every row has a list of the rows that hold its places (its ancestors' when it took
+over their prefix). So reordering the beam copies small numbers instead of keys and values, and a step always runs on the
+same memory, as a captured graph demands.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.layout import SequenceLayout
+from regard.nn.kernels import has_triton
+
+
+def gathered_attention(
+    q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, holders: Tensor | None, shared: int
+) -> Tensor:
+    """The same as `triton_decode.decode_attention` in plain torch: all places of a row are gathered first."""
+    rows, num_heads, d_head = q.shape
+    _, capacity, kv_heads, _ = keys.shape
+    places = torch.arange(capacity, device=q.device)
+    owners = torch.arange(rows, device=q.device) // shared
+    slots = owners[:, None].expand(-1, capacity) if holders is None else holders.long()
+    # (rows, capacity, kv_heads, d_head) -> (rows, kv_heads, capacity, d_head)
+    k, v = keys[slots, places].transpose(1, 2), values[slots, places].transpose(1, 2)
+    grouped = q.view(rows, kv_heads, num_heads // kv_heads, d_head)
+    scores = torch.matmul(grouped, k.transpose(-2, -1)) / math.sqrt(d_head)
+    seen = (places < lengths[owners][:, None])[:, None, None, :]
+    weights = torch.softmax(scores.float().masked_fill(~seen, torch.finfo(torch.float32).min), dim=-1)
+    return torch.matmul(weights.to(v.dtype), v).reshape(rows, num_heads, d_head)
+
+
+def attend(q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, holders: Tensor | None, shared: int) -> Tensor:
+    if q.device.type == "cuda" and has_triton():
+        from regard.nn.kernels.triton_decode import decode_attention
+
+        return decode_attention(q, keys, values, lengths, holders, shared)
+    return gathered_attention(q, keys, values, lengths, holders, shared)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the rows of all slots stand; the layers share it."""
+
+    beam: int
+    positions: Tensor  # (slots,) int64, the place of the token that a step computes
+    holders: Tensor  # (slots * beam, capacity) int32, the row that holds each place of a row
+
+    @property
+    def row_positions(self) -> Tensor:
+        return self.positions.repeat_interleave(self.beam)
+
+
+class SlotSelfCache:
+    """Keys and values of the tokens decoded so far, (rows, capacity, kv_heads, d_head)."""
+
+    def __init__(self, places: Places, kv_heads: int, d_head: int, like: Tensor) -> None:
+        self.places = places
+        shape = (*places.holders.shape, kv_heads, d_head)
+        self.keys, self.values = like.new_zeros(shape), like.new_zeros(shape)
+        self._rows = torch.arange(shape[0], device=like.device)
+
+    def append(self, k: Tensor, v: Tensor) -> None:
+        """One token's keys and values for every row, each (rows, kv_heads, d_head), at the row's place."""
+        at = (self._rows, self.places.row_positions)
+        self.keys.index_put_(at, k)
+        self.values.index_put_(at, v)
+
+    def attend(self, q: Tensor) -> Tensor:
+        lengths = self.places.positions + 1
+        return attend(q, self.keys, self.values, lengths, self.places.holders, self.places.beam)
+
+
+class SlotCrossCache:
+    """Keys and values of the source sentences, (slots, capacity, kv_heads, d_head); hypotheses share their sentence's."""
+
+    def __init__(self, beam: int, lengths: Tensor, capacity: int, kv_heads: int, d_head: int, like: Tensor) -> None:
+        self.beam, self.lengths = beam, lengths
+        shape = (lengths.shape[0], capacity, kv_heads, d_head)
+        self.keys, self.values = like.new_zeros(shape), like.new_zeros(shape)
+
+    def put(self, kv: Tensor, slots: Tensor, positions: Tensor) -> None:
+        """Packed keys and values side by side, (src_tokens, 2 kv_heads, d_head), into the slots of their sentences."""
+        k, v = kv.chunk(2, dim=1)
+        self.keys.index_put_((slots, positions), k)
+        self.values.index_put_((slots, positions), v)
+
+    def attend(self, q: Tensor) -> Tensor:
+        return attend(q, self.keys, self.values, self.lengths, None, self.beam)
+
+
+@dataclass(frozen=True)
+class SlotLayerCache:
+    self_attention: SlotSelfCache
+    cross_attention: SlotCrossCache
+
+
+class SlotCache:
+    """The caches of all decoder layers, `slots` sentences of `beam` hypotheses."""
+
+    def __init__(
+        self,
+        num_layers: int,
+        slots: int,
+        beam: int,
+        src_capacity: int,
+        tgt_capacity: int,
+        kv_heads: int,
+        d_head: int,
+        like: Tensor,
+    ) -> None:
+        device = like.device
+        self.slots, self.beam, self.src_capacity, self.tgt_capacity = slots, beam, src_capacity, tgt_capacity
+        self.places = Places(
+            beam,
+            torch.zeros(slots, dtype=torch.int64, device=device),
+            torch.zeros((slots * beam, tgt_capacity), dtype=torch.int32, device=device),
+        )
+        self.src_lengths = torch.ones(slots, dtype=torch.int64, device=device)  # an empty slot reads one place of zeros
+        self._rows = torch.arange(slots * beam, dtype=torch.int32, device=device)
+        self.layers = [
+            SlotLayerCache(
+                SlotSelfCache(self.places, kv_heads, d_head, like),
+                SlotCrossCache(beam, self.src_lengths, src_capacity, kv_heads, d_head, like),
+            )
+            for _ in range(num_layers)
+        ]
+
+    def begin_step(self) -> tuple[Tensor, int]:
+        """The places of the tokens to come, a row each, and a bound for them; from now on each row holds its own."""
+        positions = self.places.row_positions
+        self.places.holders.scatter_(1, positions[:, None], self._rows[:, None])
+        return positions, self.tgt_capacity
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row n goes on with the prefix of `rows[n]`, and every sentence stands one place further."""
+        self.places.holders.copy_(self.places.holders[rows])
+        self.places.positions.add_(1).clamp_(max=self.tgt_capacity - 1)  # a slot that nobody has taken stops at the end
+
+    def enter(self, slots: list[int], layout: SequenceLayout, keys_values: list[Tensor]) -> None:
+        """Give sentences their slots: the encoder's output, packed, projected for each layer."""
+        numbers = torch.tensor(slots, device=self.src_lengths.device)
+        self.places.positions[numbers] = 0
+        self.src_lengths[numbers] = (layout.offsets[1:] - layout.offsets[:-1]).long()
+        slot_of_token = numbers[layout.sequence_ids]
+        for layer, kv in zip(self.layers, keys_values, strict=True):
+            layer.cross_attention.put(kv, slot_of_token, layout.positions)
