@@ -49,7 +49,8 @@ class SlotRunner:
         self.device = model.output_weight.device
         room = min(shape.room, model.config.max_positions) if model.config.positions == "learned" else shape.room
         self.cache = model.start_slots(shape.slots, shape.options.beam, room, room)
-        self.search = SlotSearch(shape.slots, room, shape.options, bos_id, eos_id, forbidden, self.device)
+        vocab_size = model.config.vocab_size
+        self.search = SlotSearch(shape.slots, room, vocab_size, shape.options, bos_id, eos_id, forbidden, self.device)
         self._use_graph = use_graph
         self._graph: torch.cuda.CUDAGraph | None = None
         self._steps = 0

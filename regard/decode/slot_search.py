@@ -15,9 +15,17 @@ from torch import Tensor
 
 from regard.decode.options import Hypothesis, SearchOptions
 from regard.decode.search import length_penalty
+from regard.nn.kernels import has_triton
 
 Step = Callable[[Tensor], Tensor]  # newest tokens (rows,) -> logits (rows, vocab_size)
 Reorder = Callable[[Tensor], None]  # row n goes on with the prefix of rows[n]
+
+
+def top_tokens(logits: Tensor, allowed: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalisers (rows, 1), logits (rows, count) and numbers (rows, count) of the best allowed tokens, best first."""
+    normaliser = torch.logsumexp(logits.float(), dim=-1, keepdim=True)
+    values, tokens = logits.masked_fill(allowed == 0, -math.inf).topk(count, dim=-1)
+    return normaliser, values.float(), tokens
 
 
 class SlotSearch:
@@ -27,6 +35,7 @@ class SlotSearch:
         self,
         slots: int,
         capacity: int,
+        vocab_size: int,
         options: SearchOptions,
         bos_id: int,
         eos_id: int,
@@ -34,8 +43,15 @@ class SlotSearch:
         device: torch.device,
     ) -> None:
         self.options, self.bos_id, self.eos_id = options, bos_id, eos_id
+        self._num_forbidden = len(set(forbidden))
+        self._top_tokens = top_tokens
+        if device.type == "cuda" and has_triton():
+            from regard.nn.kernels import triton_top
+
+            self._top_tokens = triton_top.top_tokens
         beam = options.beam
-        self.forbidden = torch.tensor(sorted(forbidden), dtype=torch.int64, device=device)
+        self.allowed = torch.ones(vocab_size, dtype=torch.uint8, device=device)  # what may be chosen
+        self.allowed[list(forbidden)] = 0
 
         def filled(value: float, *shape: int) -> Tensor:
             return torch.full((slots, *shape), value, device=device)
@@ -84,12 +100,11 @@ class SlotSearch:
     def _candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(S, 2B): the best extensions, the beams that they extend and their tokens."""
         slots, beam = self.log_probs.shape
-        width = min(2 * beam, logits.shape[1])
-        normaliser = torch.logsumexp(logits.float(), dim=-1, keepdim=True)
-        ending = logits[:, self.eos_id : self.eos_id + 1].float() - normaliser
+        width = min(2 * beam, logits.shape[1] - self._num_forbidden)
         # No more of a row's tokens than there are candidates can be among them.
-        values, tokens = logits.index_fill(1, self.forbidden, -math.inf).topk(width, dim=-1)
-        values = values.float() - normaliser
+        normaliser, values, tokens = self._top_tokens(logits, self.allowed, width)
+        values = values - normaliser
+        ending = logits[:, self.eos_id : self.eos_id + 1].float() - normaliser
         # At the limit only the end can follow.
         at_limit = (self.length >= self.limits).repeat_interleave(beam)[:, None]
         only_end = torch.cat((ending, torch.full_like(values[:, 1:], -math.inf)), dim=1)

@@ -19,6 +19,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from regard.decode.slot_search import top_tokens
 from regard.layout import Layout, SequenceLayout, SlotLayout, tile_groups
 from regard.models.loss import backward_linear_cross_entropy, linear_cross_entropy
 from regard.nn.kernels import attention, has_triton, residual
@@ -252,3 +253,22 @@ def test_attention_over_a_cache_is_its_twin(
     wanted = gathered_attention(q.double(), keys.double(), values.double(), *arguments)
     error = (got.double() - wanted).norm() / wanted.norm()
     assert error < TOLERANCE[dtype], error
+
+
+@everywhere
+@pytest.mark.parametrize(("vocab_size", "count"), [(53, 8), (2048, 2), (5000, 10)])
+def test_top_tokens_are_its_twins(vocab_size: int, count: int, device: str, dtype: torch.dtype) -> None:
+    from regard.nn.kernels import triton_top
+
+    generator = torch.Generator().manual_seed(count)
+    # No two logits of a row are alike, in half precision neither.
+    ranks = torch.stack([torch.randperm(vocab_size, generator=generator) for _ in range(7)])
+    logits = torch.where(ranks < 1000, ranks, -1 - ranks % 1000).to(device, dtype) / 64.0
+    allowed = torch.ones(vocab_size, dtype=torch.uint8, device=device)
+    allowed[:: 1 + vocab_size // 11] = 0
+    normaliser, values, tokens = triton_top.top_tokens(logits, allowed, count)
+    wanted_normaliser, wanted_values, wanted_tokens = top_tokens(logits, allowed, count)
+    torch.testing.assert_close(normaliser, wanted_normaliser)
+    torch.testing.assert_close(values, wanted_values)
+    assert torch.equal(tokens, wanted_tokens)
+    assert values.min() > -1.0 and allowed[tokens].all()
