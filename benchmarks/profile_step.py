@@ -38,9 +38,10 @@ FUSED = r"^triton_(poi|per|red|for)_"
 NOT_FUSED = r"^(?!triton_(poi|per|red|for)_).*"
 GROUPS = [
     ("optimizer and clipping", r"adam|multi_tensor|foreach|lerp|vector_norm|clip_grad"),
-    ("attention", NOT_FUSED + r"(attention|attn|flash|fmha|sdpa|_backward_(q|kv)_kernel)"),
+    ("attention", NOT_FUSED + r"(attention|attn|flash|fmha|sdpa)"),
     ("loss", r"softmax|cross_?entropy|nll|logsumexp|_loss"),
-    ("residual and norm", r"layer_?norm|rms_?norm|residual|dropout|GammaBeta|RowwiseMoments|cuCompute"),
+    ("feed-forward, element-wise", r"_relu_backward_kernel|triton_poi_fused_(relu|threshold_backward)_\d+"),
+    ("residual and norm", r"add_norm|layer_?norm|rms_?norm|residual|dropout|GammaBeta|RowwiseMoments|cuCompute"),
     ("embedding", r"embedding|compute_grad_weight|index_?(select|add|put|func)|sum_and_scatter|krn_partial|radixsort"),
     ("copies and casts", r"memcpy|memset|^triton_poi_fused__to_copy_\d+"),
     (OTHER, FUSED),
@@ -66,6 +67,8 @@ def group_of(name: str) -> str:
     """
     >>> group_of("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64"), group_of("Memcpy DtoD (Device -> Device)")
     ('matrix products', 'copies and casts')
+    >>> [group_of(f"_{name}_kernel") for name in ("attention_backward", "add_norm", "relu_backward", "cross_entropy")]
+    ['attention', 'residual and norm', 'feed-forward, element-wise', 'loss']
     """
     return next((group for group, pattern in GROUPS if re.search(pattern, name, re.IGNORECASE)), OTHER)
 
