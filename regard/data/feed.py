@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from regard.data.batch import Batch, make_batch, split_indices
@@ -34,10 +35,18 @@ class Feed:
     """An endless iterator over prepared updates; `state` and `progress` are those of the last one taken."""
 
     def __init__(
-        self, store: Store, sampler: Sampler, bos_id: int, eos_id: int, accumulate: int, slots: Slots | None, pin: bool
+        self,
+        store: Store,
+        sampler: Sampler,
+        bos_id: int,
+        eos_id: int,
+        accumulate: int,
+        slots: Slots | None,
+        device: torch.device | str = "cpu",
     ) -> None:
+        """For CUDA devices batches are made in page-locked memory."""
         self._store, self._sampler, self._marks = store, sampler, (bos_id, eos_id)
-        self._accumulate, self.slots, self._pin = accumulate, slots, pin
+        self._accumulate, self.slots, self._device = accumulate, slots, torch.device(device)
         self.epoch, self.position, self.progress = sampler.epoch, sampler.position, sampler.progress
         # A batch with slots is one part of an update, and one without is a whole update, cut into parts here.
         self.updates_per_epoch = sampler.batches_per_epoch / (accumulate if slots is not None else 1)
@@ -73,6 +82,8 @@ class Feed:
             self._ahead.close()
 
     def _updates(self) -> Iterator[PreparedUpdate]:
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)  # of this thread
         while True:
             if self.slots is not None:
                 parts = [next(self._sampler) for _ in range(self._accumulate)]
@@ -88,6 +99,6 @@ class Feed:
         gathered = self._store.gather(part)
         if self.slots is None:
             batch = make_batch(*gathered, *self._marks)
-            return batch.pin() if self._pin else batch
+            return batch.pin() if self._device.type == "cuda" else batch
         words = self.slots.pack(*gathered, *self._marks, count)
-        return words.pin_memory() if self._pin else words
+        return words.pin_memory() if self._device.type == "cuda" else words

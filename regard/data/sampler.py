@@ -94,9 +94,10 @@ class Sampler:
         mine, saved = self._fingerprint, state["fingerprint"]
         for field in mine | saved:  # the slots stand in only one of the two if the run changed to them or from them
             if saved.get(field) != mine.get(field):
+                hint = " (train.fast = off goes without slots)" if field == "slots" else ""
                 raise UserError(
                     f"the run cannot go on in the same order: its {field} was {saved.get(field)} and is now {mine.get(field)}; "
-                    "resume with the data and settings it began with, or start a new run"
+                    f"resume with the data and settings it began with{hint}, or start a new run"
                 )
         self.epoch = int(state["epoch"])
         self.position = int(state["position"])

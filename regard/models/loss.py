@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 29}  # logits held at a time: cache-sized, or enough to fill a GPU
+CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 28}  # logits held at a time: cache-sized, or enough to fill a GPU
+FUSED_CHUNK_ELEMENTS = 1 << 29  # with Triton, where nothing else of their size is held beside them
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Loss:
 
 @dataclass
 class _Sums:
-    """What the chunks are added up in: losses, and the gradients where they are wanted, in at least float32."""
+    """What the chunks are added up in, at least in float32, and the gradients where they are wanted."""
 
     total: Tensor
     nll: Tensor
@@ -112,7 +113,7 @@ def _normaliser(logits: Tensor, probabilities: Tensor, wide: torch.dtype) -> Ten
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float = 0.0) -> Loss:
     """Loss of hidden states (tokens, d_model) under the output matrix (vocab_size, d_model). A label of -1 marks an empty
     row."""
-    chunk = _chunk(hidden, weight)
+    chunk = _chunk(hidden, weight, CHUNK_ELEMENTS.get(hidden.device.type, CHUNK_ELEMENTS["cuda"]))
     total, nll = _LinearCrossEntropy.apply(hidden, weight, labels, smoothing, chunk)  # type: ignore[no-untyped-call]
     return Loss(total, nll, labels.shape[0])
 
@@ -127,7 +128,7 @@ def backward_linear_cross_entropy(
     with torch.no_grad():
         sums = _Sums.zeros(hidden, weight, with_gradients=True)
         assert sums.d_hidden is not None and sums.d_weight is not None
-        chunk = _chunk(hidden, weight)
+        chunk = _chunk(hidden, weight, FUSED_CHUNK_ELEMENTS)
         for begin in range(0, hidden.shape[0], chunk):
             part = hidden[begin : begin + chunk]
             logits = part @ weight.t()  # (chunk, vocab_size)
@@ -148,9 +149,8 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
         total += a @ b
 
 
-def _chunk(hidden: Tensor, weight: Tensor) -> int:
+def _chunk(hidden: Tensor, weight: Tensor, elements: int) -> int:
     """Rows whose logits are held at a time; chunks are equally large, so that none is a small rest."""
-    elements = CHUNK_ELEMENTS.get(hidden.device.type, CHUNK_ELEMENTS["cuda"])
     rows = max(1, hidden.shape[0])
     chunks = -(-rows * weight.shape[0] // elements)
     return max(64, -(-rows // chunks))

@@ -22,6 +22,7 @@ from regard.nn.attention import CrossAttention, Recorder, SelfAttention
 from regard.nn.cache import LayerCache
 from regard.nn.dropout import Dropout
 from regard.nn.linear import Linear
+from regard.nn.slots import SlotLayerCache
 
 
 def make_norm(config: ModelConfig) -> nn.Module:
@@ -39,7 +40,7 @@ def silu(x: Tensor) -> Tensor:
 
 
 class FeedForward(nn.Module):
-    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, or with GELU, or gated (SwiGLU: silu(x W_g + b_g) * (x W_1 + b_1))."""
+    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, or with GELU or SiLU, or gated (SwiGLU: silu(x W_g + b_g) * (x W_1 + b_1))."""
 
     fused = False  # the ReLU inside the product, with Triton for the backward pass
 
@@ -55,6 +56,8 @@ class FeedForward(nn.Module):
             hidden = self._fused_relu(x) if self.fused else torch.relu_(self.inner(x))
         elif self.activation == "gelu":
             hidden = F.gelu(self.inner(x))
+        elif self.activation == "silu":
+            hidden = silu(self.inner(x))
         else:
             gate, value = self.inner(x).chunk(2, dim=-1)
             hidden = silu(gate) * value
@@ -178,7 +181,7 @@ class DecoderLayer(nn.Module):
         ]
         return through(x, steps, self.fused)
 
-    def step(self, x: Tensor, position: Tensor, cache: LayerCache) -> Tensor:
+    def step(self, x: Tensor, position: Tensor, cache: LayerCache | SlotLayerCache) -> Tensor:
         """One new token a row, (rows, d_model)."""
         attention, cross, feed_forward = self.self_attention, self.cross_attention, self.feed_forward
         steps = [

@@ -33,9 +33,14 @@ class SinusoidalPositions(nn.Module):
         super().__init__()
         self.register_buffer("table", sinusoids(length, d_model), persistent=False)
 
-    def forward(self, x: Tensor, positions: Tensor, longest: int) -> Tensor:
+    def reserve(self, longest: int) -> None:
         if longest > self.table.shape[0]:
-            self.table = sinusoids(2 * longest, x.shape[-1]).to(self.table)  # in the device and precision of the model
+            self.table = sinusoids(2 * longest, self.table.shape[1]).to(
+                self.table
+            )  # in the model's device and precision
+
+    def forward(self, x: Tensor, positions: Tensor, longest: int) -> Tensor:
+        self.reserve(longest)
         return x + self.table[positions]
 
 

@@ -8,11 +8,14 @@
     compile     torch.compile, layer by layer
     graph       a whole update captured once as a CUDA graph, then replayed
 
-`train.fast = "auto"` takes all of them on a CUDA device that computes in bf16 and has Triton, and none elsewhere.
+`train.fast = "auto"` takes all of them on a CUDA device that computes in bf16, with Triton and a C compiler, and none
+elsewhere. What runs with a part left out is the model as it is written; the twins are what the parts are tested against.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 from dataclasses import dataclass
 
 import torch
@@ -34,14 +37,25 @@ class FastPath:
     graph: bool = False
 
 
+def obstacle(device: torch.device, dtype: torch.dtype | None) -> str | None:
+    """What the fast path needs and does not find; None: nothing."""
+    if device.type != "cuda":
+        return "a CUDA device"
+    if dtype is None:
+        return "bf16 (train.precision)"
+    if not has_triton():
+        return "Triton (pip install triton)"
+    if not (os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang")))):
+        return "a C compiler, which Triton calls (install gcc, or name one in CC)"
+    return None
+
+
 def fast_path(spec: str, device: torch.device, dtype: torch.dtype | None) -> FastPath | None:
     """The parts that `train.fast` asks for; None is the plain path, with batches of any shape."""
-    able = device.type == "cuda" and dtype is not None and has_triton()
-    if spec == "off" or (spec == "auto" and not able):
+    missing = obstacle(device, dtype)
+    if spec == "off" or (spec == "auto" and missing):
         return None
     names = set(FAST_PARTS) if spec == "auto" else {name.strip() for name in spec.split(",")}
-    if not able and (missing := sorted(names & {*KERNELS, "graph"})):
-        raise UserError(
-            f"train.fast: {missing[0]} needs a CUDA device, Triton and bf16 (train.precision); leave it out, or say auto"
-        )
+    if missing and (unable := sorted(names & {*KERNELS, "graph"})):
+        raise UserError(f"train.fast: {unable[0]} needs {missing}; leave it out, or say auto")
     return FastPath(**{name: name in names for name in FAST_PARTS if name != "slots"})

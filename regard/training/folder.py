@@ -74,7 +74,12 @@ def claim_folder(folder: RunFolder, recipe: Recipe) -> None:
         # Nothing was trained here yet: whatever the recipe was, this one may begin.
         for leftover in (folder.tokenizer, folder.store, folder.held_out):
             shutil.rmtree(leftover, ignore_errors=True)
+        write_recipe(folder, recipe)
     folder.checkpoints.mkdir(exist_ok=True)
+
+
+def write_recipe(folder: RunFolder, recipe: Recipe) -> None:
+    """What the run is from now on: for a run that goes on, only after its checkpoint has been found to fit."""
     write_atomic(folder.recipe, recipe.to_toml())
 
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from regard.data.feed import Feed
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
-from regard.errors import RegardError
+from regard.errors import RegardError, UserError
 from regard.models.transformer import Transformer
 from regard.recipe import TrainRecipe
 from regard.training.checkpoint import prune, save_checkpoint
@@ -49,7 +49,7 @@ class RunState:
 
     step: int = 0
     seconds: float = 0.0  # spent in this run up to now, over all its sittings
-    prepared: float = 0.0  # of those, before the first step
+    prepared: float = 0.0  # of those, for data before the first step and for the compiler in the first ones
     best: float | None = None  # the validation measure, lower is better
     best_step: int = 0
     stale: int = 0  # validations since the best
@@ -136,7 +136,7 @@ class Trainer:
         self.validation = Interval(recipe.validate_every, VALIDATIONS)
         self.saving = Interval(recipe.save_every, SAVES)
         self.stop_requested = False
-        self._saved = state.step  # the last step that a checkpoint holds
+        self.saved_step = state.step  # the last step that a checkpoint holds
         self._window = self._new_window(*state.window)
         self._norm = torch.zeros(())  # of the last update's gradient, before clipping
         self._clock = time.perf_counter() - state.seconds
@@ -165,7 +165,7 @@ class Trainer:
                 if validated:
                     self.state.validation_seconds = paused
                 before = after
-        if self._saved != self.state.step:
+        if self.saved_step != self.state.step:
             self.save(scheduled=not self.stop_requested)
         return not self.stop_requested
 
@@ -177,6 +177,12 @@ class Trainer:
             torch.cuda.synchronize(self.device)
         spent = time.perf_counter() - begun
         self.state.prepared += spent
+        self._tick()
+        if self.length.total_seconds is not None and self.length.progress(self.state) >= 1.0:
+            raise UserError(
+                f"train.minutes = {self.length.total_seconds / 60:g} was used up by preparing and compiling "
+                f"({self.state.prepared:.0f} s); give it more, or go without the compiler (train.fast = off)"
+            )
         window.paused += spent
         window.timed_tokens = tokens
         return rate
@@ -195,7 +201,7 @@ class Trainer:
         except torch.OutOfMemoryError as error:
             raise RegardError(
                 f"out of memory at step {state.step} with {prepared.count} target tokens in {len(prepared.parts)} "
-                f"part(s); set train.accumulate to {2 * recipe.accumulate} and resume"
+                f"part(s); set train.accumulate to {2 * recipe.accumulate} and resume, or on the fast path begin again"
             ) from error
         window.total += result.total
         window.nll += result.nll
@@ -241,7 +247,7 @@ class Trainer:
         save_checkpoint(self.checkpoints, self.state.step, self.model, self.optimizer, average, state)
         best = self.checkpoints / f"step-{self.state.best_step:06d}"
         prune(self.checkpoints, self.recipe.average, [best])
-        self._saved = self.state.step
+        self.saved_step = self.state.step
 
     def _log(self, rate: float) -> None:
         window = self._window
@@ -255,7 +261,7 @@ class Trainer:
             "nll": float(window.nll) / window.tokens,
             "lr": rate,
             "grad_norm": float(self._norm),
-            "tokens_per_second": window.timed_tokens / max(seconds, 1e-9),
+            "tokens_per_second": (window.timed_tokens or window.tokens) / max(seconds, 1e-9),
         }
         self._check_finite("loss", loss)
         self.write(record)

@@ -26,9 +26,9 @@ from regard.models.transformer import Transformer
 from regard.recipe import Recipe, TrainRecipe
 from regard.training.checkpoint import load_checkpoint, newest_intact
 from regard.training.display import Display, make_display
-from regard.training.fast import fast_path
+from regard.training.fast import fast_path, obstacle
 from regard.training.finish import final_weights, report_facts, score_test_set, write_model
-from regard.training.folder import RunFolder, check_folder, claim_folder, locked
+from regard.training.folder import RunFolder, check_folder, claim_folder, locked, write_recipe
 from regard.training.loop import Length, RunState, Trainer
 from regard.training.metrics import MetricsLog, RecordWriter, TensorBoardLog, read_metrics
 from regard.training.optimizer import make_optimizer
@@ -59,6 +59,7 @@ def train(
         tokenizer = make_tokenizer(recipe, corpora, held_out, folder, display)
         store = make_store(recipe, corpora, held_out, tokenizer, folder, display)
         trainer = make_trainer(recipe, tokenizer, store, valid, folder, display, resume, started)
+        write_recipe(folder, recipe)
         stack.callback(trainer.feed.close)
         for log in trainer.logs:
             stack.callback(log.close)
@@ -71,7 +72,7 @@ def train(
                 scores = score_test_set(recipe, bundle, test, trainer)
                 bundle = write_model(recipe, trainer, weights, chosen, folder, scores)
         except KeyboardInterrupt:
-            step = trainer.state.step
+            step = trainer.saved_step
             raise Interrupted(f"stopped at step {step} and saved; go on with: {folder.resume_command}") from None
     write_report(folder.path, recipe.to_dict(), read_metrics(folder.metrics), report_facts(bundle, store))
     display.say(f'model   {folder.model}\nreport  {folder.report}\ntry it  regard translate -m {folder.path} "..."')
@@ -90,6 +91,8 @@ def make_trainer(
 ) -> Trainer:
     """Everything that the loop needs, fresh or as the newest intact checkpoint left it."""
     device = pick_device(recipe.train.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # where Triton launches its kernels
     autocast = compute_dtype(recipe.train.precision, device)
     torch.manual_seed(recipe.train.seed)
     model = Transformer(recipe.model.config(tokenizer.vocab_size)).to(device)
@@ -127,6 +130,8 @@ def make_trainer(
         min(recipe.train.validate_sentences, len(valid)),
     )
     precision = "bf16" if autocast is not None else "fp32"
+    if recipe.train.fast == "auto" and device.type == "cuda" and (missing := obstacle(device, autocast)):
+        display.say(f"on the plain path, several times slower than the fast one, which needs {missing}")
     display.say(
         f"{recipe.data.source} → {recipe.data.target}: {model.num_parameters():,} parameters, {len(store):,} pairs, "
         f"{feed.updates_per_epoch:,.0f} updates an epoch; {describe(device)}, {precision}"
@@ -151,8 +156,7 @@ def make_feed(recipe: Recipe, store: Store, tokenizer: Tokenizer, device: torch.
         tokens = -(-train.batch_tokens // train.accumulate)
         slots = fit_slots(*lengths, store.corpora, tokens, recipe.data.max_length + 1)
     sampler = Sampler(*lengths, tokens, train.seed, store.corpora, slots)
-    pin = device.type == "cuda"
-    return Feed(store, sampler, tokenizer.bos_id, tokenizer.eos_id, train.accumulate, slots, pin)
+    return Feed(store, sampler, tokenizer.bos_id, tokenizer.eos_id, train.accumulate, slots, device)
 
 
 def run_length(recipe: TrainRecipe, feed: Feed) -> Length:

@@ -2,7 +2,7 @@
 
 `PlainUpdate` takes batches of any shape on any machine. `SlotUpdate` takes batches of one shape from memory that never
 moves, so that its code can be compiled and the whole update captured as a CUDA graph: the host then copies the next batch
-and replays. Neither waits for the device.
+and replays. The host never waits for a result, and only so as not to be more than two updates ahead.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from regard.models.loss import backward_linear_cross_entropy, linear_cross_entro
 from regard.models.transformer import Stack, Transformer
 from regard.nn.attention import set_kernel
 from regard.nn.block import set_fused
+from regard.nn.embedding import SinusoidalPositions
 from regard.training.fast import FastPath
 
 WARM_UPDATES = 3  # before the capture; they compile, and they are updates like any other
@@ -116,6 +117,9 @@ class SlotUpdate:
         self._result: Result | None = None
         self._pending: deque[torch.cuda.Event] = deque()
         working = self.copy.model if self.copy is not None else model
+        for stack in (working.encoder, working.decoder):
+            if isinstance(stack.positions, SinusoidalPositions):
+                stack.positions.reserve(slots.max_length)  # not on the way, in compiled code
         set_kernel(working, "triton" if path.attention else "dense")
         set_fused(working, path.residual, path.feedforward)
         if path.compile:
@@ -159,8 +163,6 @@ class SlotUpdate:
             self._graph.replay()
 
     def _capture(self) -> Result:
-        if self.copy is None:
-            self.optimizer.zero_grad(set_to_none=True)
         torch.cuda.synchronize(self.device)
         graph = torch.cuda.CUDAGraph()
         # The feed's thread takes page-locked memory meanwhile; a capture that watches all threads would be spoilt by that.

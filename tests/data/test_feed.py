@@ -46,7 +46,7 @@ def sampler_of(store: Store, slots: Slots | None) -> Sampler:
 
 
 def feed_of(store: Store, accumulate: int, slots: Slots | None) -> Feed:
-    return Feed(store, sampler_of(store, slots), 1, 2, accumulate, slots, pin=False)
+    return Feed(store, sampler_of(store, slots), 1, 2, accumulate, slots)
 
 
 def values(update: PreparedUpdate) -> list[Any]:

@@ -34,6 +34,8 @@ def fed_forward(x: Tensor, layer: FeedForward, activation: str) -> Tensor:
         inner = torch.where(inner > 0, inner, 0.0)
     elif activation == "gelu":
         inner = inner * 0.5 * (1 + torch.erf(inner / math.sqrt(2)))
+    elif activation == "silu":
+        inner = inner / (1 + torch.exp(-inner))
     else:
         gate, value = inner[:, :48], inner[:, 48:]
         inner = gate / (1 + torch.exp(-gate)) * value
@@ -41,7 +43,7 @@ def fed_forward(x: Tensor, layer: FeedForward, activation: str) -> Tensor:
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
-@pytest.mark.parametrize("activation", ["relu", "gelu", "swiglu"])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "swiglu"])
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
 @torch.no_grad()
 def test_an_encoder_layer_is_two_sublayers_with_residual_and_norm(

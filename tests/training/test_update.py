@@ -195,9 +195,7 @@ def test_a_cpu_takes_the_plain_path_unless_it_is_told_otherwise() -> None:
 
 @pytest.mark.parametrize("name", [*KERNELS, "graph"])
 def test_what_a_cpu_cannot_do_is_refused_by_name(name: str) -> None:
-    message = (
-        rf"^train\.fast: {name} needs a CUDA device, Triton and bf16 \(train\.precision\); leave it out, or say auto$"
-    )
+    message = rf"^train\.fast: {name} needs a CUDA device; leave it out, or say auto$"
     with pytest.raises(UserError, match=message):
         fast_path(f"slots,{name}", torch.device("cpu"), torch.bfloat16)
 
@@ -222,7 +220,7 @@ def test_a_gpu_without_bf16_or_triton_takes_the_plain_path(
     gpu = torch.device("cuda")
     assert fast_path("auto", gpu, dtype) is None
     assert fast_path("compile", gpu, dtype) == FastPath(compile=True)
-    with pytest.raises(UserError, match="attention needs a CUDA device, Triton and bf16"):
+    with pytest.raises(UserError, match="attention needs "):
         fast_path("attention,loss", gpu, dtype)
 
 

@@ -23,7 +23,6 @@ def _cross_entropy_kernel(
     scale,
     blocks,
     ALIGNED: tl.constexpr,
-    WITH_GRADIENT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """The vocabulary is `blocks` times ALIGNED: written so, the compiler knows that rows begin at whole vectors."""
@@ -59,37 +58,36 @@ def _cross_entropy_kernel(
     smooth = normaliser / LOG2_E - tl.sum(summed, 0) / vocab_size  # cross-entropy with the uniform distribution
     tl.store(losses + row * 2, tl.where(used, (1.0 - smoothing) * nll + smoothing * smooth, 0.0))
     tl.store(losses + row * 2 + 1, tl.where(used, nll, 0.0))
-    if WITH_GRADIENT:
-        # Scaled: in the exponent it costs nothing.
-        factor = tl.load(scale)
-        floor = factor * smoothing / vocab_size
-        shift = normaliser - tl.log2(factor)
-        if used:
-            for start in range(0, whole, BLOCK):
-                z = tl.load(logits + start + places).to(tl.float32)
-                tl.store(logits + start + places, (tl.exp2(z * LOG2_E - shift) - floor).to(logits.dtype.element_ty))
-            z = tl.load(logits + rest, mask=inside, other=0.0).to(tl.float32)
-            gradient = tl.exp2(z * LOG2_E - shift) - floor
-            tl.store(logits + rest, gradient.to(logits.dtype.element_ty), mask=inside)
-            tl.debug_barrier()  # the label's own gradient, over what was written there just now
-            at_label = tl.exp2(picked * LOG2_E - shift) - floor - factor * (1.0 - smoothing)
-            tl.store(logits + label, at_label.to(logits.dtype.element_ty))
-        else:
-            for start in range(0, vocab_size, BLOCK):
-                nothing = tl.zeros((BLOCK,), logits.dtype.element_ty)
-                tl.store(logits + start + places, nothing, mask=start + places < vocab_size)
+    # Scaled: in the exponent it costs nothing.
+    factor = tl.load(scale)
+    floor = factor * smoothing / vocab_size
+    shift = normaliser - tl.log2(factor)
+    if used:
+        for start in range(0, whole, BLOCK):
+            z = tl.load(logits + start + places).to(tl.float32)
+            tl.store(logits + start + places, (tl.exp2(z * LOG2_E - shift) - floor).to(logits.dtype.element_ty))
+        z = tl.load(logits + rest, mask=inside, other=0.0).to(tl.float32)
+        gradient = tl.exp2(z * LOG2_E - shift) - floor
+        tl.store(logits + rest, gradient.to(logits.dtype.element_ty), mask=inside)
+        tl.debug_barrier()  # the label's own gradient, over what was written there just now
+        at_label = tl.exp2(picked * LOG2_E - shift) - floor - factor * (1.0 - smoothing)
+        tl.store(logits + label, at_label.to(logits.dtype.element_ty))
+    else:
+        for start in range(0, vocab_size, BLOCK):
+            nothing = tl.zeros((BLOCK,), logits.dtype.element_ty)
+            tl.store(logits + start + places, nothing, mask=start + places < vocab_size)
 
 
-def cross_entropy_(logits: Tensor, labels: Tensor, smoothing: float, scale: Tensor | None) -> Tensor:
-    """(rows, 2): the smoothed loss and the negative log-likelihood of each row, 0 where the label is -1. With a `scale`
-    (float32, one element, above 0), `logits` hold the gradient of the first times that afterwards."""
+def cross_entropy_(logits: Tensor, labels: Tensor, smoothing: float, scale: Tensor) -> Tensor:
+    """(rows, 2): the smoothed loss and the negative log-likelihood of each row, 0 where the label is -1. Afterwards
+    `logits` hold the gradient of the first times `scale` (float32, one element, above 0)."""
     rows, vocab_size = logits.shape
     aligned = math.gcd(vocab_size, 16)
     assert logits.is_contiguous()
     losses = torch.empty((rows, 2), dtype=torch.float32, device=logits.device)
     if rows:
         _cross_entropy_kernel[(rows,)](
-            logits, labels, losses, smoothing, losses if scale is None else scale, vocab_size // aligned,
-            ALIGNED=aligned, WITH_GRADIENT=scale is not None, BLOCK=min(BLOCK, triton.next_power_of_2(vocab_size)), num_warps=16,
+            logits, labels, losses, smoothing, scale, vocab_size // aligned,
+            ALIGNED=aligned, BLOCK=min(BLOCK, triton.next_power_of_2(vocab_size)), num_warps=16,
         )  # fmt: skip
     return losses
