@@ -13,7 +13,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
@@ -26,8 +26,13 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-FORMAT = 1  # raised when an older Regard could not read what is written; every earlier number stays readable
+Stored = Literal["fp32", "fp16", "int8"]
+
+FORMAT = 2  # the highest that is read; every earlier number stays readable
+# What is written is the lowest number whose Regards can read it: 2 for weights that are stored small, else 1.
+FORMAT_OF: dict[Stored, int] = {"fp32": 1, "fp16": 2, "int8": 2}
 WEIGHTS = "model.safetensors"
+_LATER_SWITCHES = ("output_bias",)  # an older Regard refuses those that it does not know, so off is not written
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class Bundle:
     decode: DecodeRecipe
     max_length: int  # source tokens that the model was trained on at most; longer lines are cut
     facts: dict[str, Any]  # training data, scores, versions: for the card and for `regard info`
+    stored: Stored = "fp32"  # how the weights lie in their file; whoever reads them gets fp32
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -63,30 +69,34 @@ def save_bundle(
     decode: DecodeRecipe,
     max_length: int,
     facts: Mapping[str, Any],
+    stored: Stored = "fp32",
 ) -> Bundle:
-    """Write a bundle in one step; an older one at the same place is replaced."""
+    """Write a bundle in one step; an older one at the same place is replaced. `weights` are as `stored` says."""
     from safetensors.torch import save_file
 
     with atomic_folder(folder) as temporary:
         contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
         save_file(contiguous, str(temporary / WEIGHTS))
+        switches = dataclasses.asdict(config)
         settings = {
-            "format": FORMAT,
-            "model": dataclasses.asdict(config),
+            "format": FORMAT_OF[stored],
+            "model": {k: v for k, v in switches.items() if v or k not in _LATER_SWITCHES},
             "source": source,
             "target": target,
             "decode": dataclasses.asdict(decode),
             "max_length": max_length,
             "facts": dict(facts),
         }
+        if stored != "fp32":
+            settings["weights"] = stored
         text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
         (temporary / "config.json").write_text(text, encoding="utf-8")
         (temporary / "tokenizer").mkdir()
         tokenizer.save(temporary / "tokenizer")
         (temporary / "recipe.toml").write_text(recipe_toml, encoding="utf-8")
-        bundle = Bundle(temporary, config, source, target, decode, max_length, dict(facts))
+        bundle = Bundle(temporary, config, source, target, decode, max_length, dict(facts), stored)
         (temporary / "card.md").write_text(make_card(bundle), encoding="utf-8")
-        write_manifest(temporary, format=FORMAT)
+        write_manifest(temporary, format=FORMAT_OF[stored])
     return dataclasses.replace(bundle, folder=folder)
 
 
@@ -101,6 +111,11 @@ def load_bundle(folder: Path) -> Bundle:
             f"{folder}: is a bundle of format {number}, and this Regard reads up to {FORMAT}; upgrade Regard"
         )
     check_manifest(folder)
+    stored = settings.get("weights", "fp32")
+    if stored not in get_args(Stored):
+        raise UserError(
+            f"{folder / 'config.json'}: field weights must be one of {', '.join(get_args(Stored))}, but is {stored!r}"
+        )
     known = {f.name for f in dataclasses.fields(ModelConfig)}
     try:
         model = {key: value for key, value in settings["model"].items() if key in known}
@@ -114,9 +129,31 @@ def load_bundle(folder: Path) -> Bundle:
             decode=DecodeRecipe(**settings["decode"]),
             max_length=settings["max_length"],
             facts=settings.get("facts", {}),
+            stored=stored,
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / 'config.json'}: is not a bundle's settings ({error})") from None
+
+
+def load_weights(bundle: Bundle) -> dict[str, Tensor]:
+    """The weights in fp32, whatever they are stored as."""
+    from safetensors.torch import load_file
+
+    tensors = load_file(str(bundle.weights))
+    if bundle.stored == "fp32":
+        return tensors
+    weights = {}
+    for name in [name for name, tensor in tensors.items() if not tensor.is_floating_point()]:
+        scale = tensors.pop(scale_name(name), None)
+        if scale is None:
+            raise UserError(f"{bundle.weights}: tensor {scale_name(name)} is missing")
+        weights[name] = tensors.pop(name).float().div_(scale[:, None])
+    return weights | {name: tensor.float() for name, tensor in tensors.items()}
+
+
+def scale_name(name: str) -> str:
+    """Of the tensor that says what the rows of an int8 matrix were multiplied with before they were rounded."""
+    return f"{name}_scale"
 
 
 def find_bundle(model: str | Path | None) -> Path:
@@ -140,13 +177,20 @@ def find_bundle(model: str | Path | None) -> Path:
     raise UserError(f"{folder}: is neither a bundle (config.json is missing) nor a run folder")
 
 
+_STORED_AS = {
+    "fp16": "16-bit floats, vectors as 32-bit floats; computed in fp32",
+    "int8": "8-bit integers with a scale for each row of a matrix, vectors as 32-bit floats; computed in fp32",
+}
+
+
 def make_card(bundle: Bundle) -> str:
     """The bundle's card.md: what the model is, what it was made from and how good it is."""
     config, facts = bundle.config, bundle.facts
+    made = "imported" if "imported" in facts else "trained"
     lines = [
         f"# {bundle.source} → {bundle.target}",
         "",
-        f"A Transformer translation model trained with Regard {facts.get('regard', '')}.".replace(" .", "."),
+        f"A Transformer translation model {made} with Regard {facts.get('regard', '')}.".replace(" .", "."),
         "",
         "| | |",
         "|---|---|",
@@ -154,8 +198,12 @@ def make_card(bundle: Bundle) -> str:
         f"| d_model, d_ff, heads | {config.d_model}, {config.d_ff}, {config.num_heads} |",
         f"| vocabulary | {config.vocab_size:,} |",
     ]
+    if bundle.stored != "fp32":
+        lines.append(f"| stored as | {_STORED_AS[bundle.stored]} |")
     rows = {
         "parameters": "parameters",
+        "imported from": "imported",
+        "its weights": "imported_weights",
         "training pairs": "pairs",
         "training corpora": "corpora",
         "steps": "steps",

@@ -10,7 +10,7 @@ from regard.errors import UserError
 
 NormPosition = Literal["post", "pre"]
 Norm = Literal["layer", "rms"]
-Activation = Literal["relu", "gelu", "swiglu"]
+Activation = Literal["relu", "gelu", "silu", "swiglu"]
 Positions = Literal["sinusoidal", "learned", "rotary"]
 
 _CHOICES = {"norm_position": NormPosition, "norm": Norm, "activation": Activation, "positions": Positions}
@@ -38,6 +38,7 @@ class ModelConfig:
     positions: Positions = "sinusoidal"
     num_kv_heads: int = 0  # 0: as many as num_heads; fewer: groups of query heads share one key/value head
     tie_embeddings: bool = True  # one matrix for source, target and output; False: three
+    output_bias: bool = False  # a number for each piece, added to its logit; imported models have it
     max_positions: int = 1024  # rows of the table of learned positions; the others have no limit
     norm_eps: float = 1e-5
 

@@ -18,6 +18,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "pre-norm": {"norm_position": "pre"},
     "rms": {"norm": "rms"},
     "gelu": {"activation": "gelu"},
+    "silu": {"activation": "silu"},
     "swiglu": {"activation": "swiglu"},
     "learned": {"positions": "learned", "max_positions": 64},
     "rotary": {"positions": "rotary"},
@@ -25,6 +26,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "one-kv-head": {"num_kv_heads": 1},
     "deep-encoder": {"encoder_layers": 3, "decoder_layers": 1},
     "untied": {"tie_embeddings": False},
+    "output-bias": {"output_bias": True},
     "modern": {
         "norm_position": "pre",
         "norm": "rms",

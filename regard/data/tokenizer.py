@@ -4,7 +4,8 @@
     piece    <unk>  <s>  </s>  <pad>  <u2581>  <span0>..  <tag0>..  <0x00>..      what BPE learnt
 
 The pieces below the bytes are control symbols: no text produces them, whatever it says. `<u2581>` stands for a literal
-U+2581, which sentencepiece itself uses for the space. Two models, as imported translators have them, are read too.
+U+2581, which sentencepiece itself uses for the space. Two models, as imported translators have them, are read too; those have a
+vocabulary of their own, in which their pieces are looked up.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -23,16 +25,20 @@ from typing import Any, Literal
 
 import sentencepiece
 
+from regard.data.vocabulary import Vocabulary, read_vocabulary
 from regard.errors import RegardError, UserError
 from regard.files import write_atomic
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # the highest that is read; 2 is written where there is a vocabulary beside the models, else 1
 NUM_SPANS = 32
 NUM_TAGS = 32
-MAX_TRAINING_LINES = 2_000_000
+MAX_TRAINING_LINES = (
+    500_000  # a random sample; with twice as many, 24,000 pieces cut Europarl into as many tokens, to 1 in 10,000
+)
 
 Side = Literal["source", "target"]
 
+_DESCRIPTION = "tokenizer.json"
 _SPACE = "\u2581"
 _SPACE_PIECE = "<u2581>"
 _SPANS = [f"<span{i}>" for i in range(NUM_SPANS)]
@@ -46,9 +52,9 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 class Tokenizer:
     """A trained tokenizer: `decode(encode(text)) == text` for every text. Only lone surrogates become U+FFFD."""
 
-    def __init__(self, models: Sequence[bytes]) -> None:
+    def __init__(self, models: Sequence[bytes], vocabulary: Vocabulary | None = None) -> None:
         """`models` are serialized sentencepiece models: one joint model, or an imported source and target model."""
-        self.models = tuple(models)
+        self.models, self.vocabulary = tuple(models), vocabulary
         self.kind: Literal["joint", "pair"] = "joint" if len(self.models) == 1 else "pair"
         processors = [sentencepiece.SentencePieceProcessor(model_proto=model) for model in self.models]
         self._source, self._target = processors[0], processors[-1]
@@ -60,6 +66,9 @@ class Tokenizer:
         self.bos_id: int = self._source.bos_id()
         self.eos_id: int = self._source.eos_id()
         self.pad_id: int = self._source.pad_id()
+        if vocabulary is not None:
+            special, self.vocab_size = vocabulary.special, vocabulary.vocab_size
+            self.unk_id, self.bos_id, self.eos_id, self.pad_id = special.unk, special.start, special.end, special.pad
         self.span_ids = self._ids_of(_SPANS)
         self.tag_ids = self._ids_of(_TAGS)
         self._reserved = frozenset(self.span_ids + self.tag_ids)
@@ -70,12 +79,13 @@ class Tokenizer:
         return tuple(i for i in ids if self._source.is_control(i))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Tokenizer, (self.models,)
+        return Tokenizer, (self.models, self.vocabulary)
 
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the models: equal fingerprints give equal ids."""
-        return hashlib.sha256(b"".join(self.models)).hexdigest()
+        vocabulary = b"" if self.vocabulary is None else self.vocabulary.to_bytes()
+        return hashlib.sha256(b"".join(self.models) + vocabulary).hexdigest()
 
     # --- text to ids ---
 
@@ -113,7 +123,7 @@ class Tokenizer:
             return []
         text = _SURROGATES.sub("\ufffd", text)
         if self.kind == "pair":
-            return list((self._source if side == "source" else self._target).encode(text))
+            return self._encode_imported(text, side)
         if at_start:
             text = " " + text
         if _SPACE not in text:
@@ -124,6 +134,18 @@ class Tokenizer:
             ids.append(self._space_id)
             ids += self._source.encode(between)
         return ids
+
+    def _encode_imported(self, text: str, side: Side) -> list[int]:
+        processor = self._source if side == "source" else self._target
+        if self.vocabulary is None:
+            return list(processor.encode(text))
+        code, text = self.vocabulary.split_code(text)
+        pieces = processor.encode(text, out_type=str)
+        return self.vocabulary.ids([code, *pieces] if code else pieces, side == "source")
+
+    def split_code(self, text: str) -> tuple[str, str]:
+        """The language code that a text begins with (`>>deu<<`) and the rest; only imported models know codes."""
+        return ("", text) if self.vocabulary is None else self.vocabulary.split_code(text)
 
     @cached_property
     def _space_id(self) -> int:
@@ -160,6 +182,8 @@ class Tokenizer:
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The pieces behind the ids of a translation, to be shown to people."""
+        if self.vocabulary is not None:
+            return self.vocabulary.pieces(ids)
         size = self._target.get_piece_size()
         return [self._target.id_to_piece(int(i)) if 0 <= i < size else f"<{i}>" for i in ids]
 
@@ -182,6 +206,9 @@ class Tokenizer:
         return table
 
     def _decode_imported(self, ids: Iterable[int]) -> str:
+        if self.vocabulary is not None:
+            text = self._target.decode_pieces(self.vocabulary.text_pieces(ids))
+            return str(text).replace(_SPACE, " ").strip()  # sentencepiece leaves it in pieces that it does not know
         size = self._target.get_piece_size()
         return str(self._target.decode([int(i) for i in ids if 0 <= i < size and not self._target.is_control(int(i))]))
 
@@ -192,15 +219,22 @@ class Tokenizer:
         folder.mkdir(parents=True, exist_ok=True)
         for name, model in zip(_file_names(self.kind), self.models, strict=True):
             write_atomic(folder / name, model)
-        description = {"format": FORMAT_VERSION, "kind": self.kind, "vocab_size": self.vocab_size}
-        write_atomic(folder / "tokenizer.json", json.dumps(description, indent=2) + "\n")
+        description: dict[str, Any] = {"format": 1, "kind": self.kind, "vocab_size": self.vocab_size}
+        if self.vocabulary is not None:
+            self.vocabulary.save(folder)
+            description |= {"format": 2, "special": asdict(self.vocabulary.special)}
+        write_atomic(folder / _DESCRIPTION, json.dumps(description, indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
         """Read what `save` wrote, or a folder with `source.model` and `target.model`."""
-        kind = _kind_of(folder)
-        models = [_read_model(folder / name) for name in _file_names(kind)]
-        tokenizer = cls(models)
+        description = _read_description(folder)
+        kind = description["kind"]
+        models = [read_model(folder / name) for name in _file_names(kind)]
+        vocabulary = None
+        if "special" in description:
+            vocabulary = read_vocabulary(folder, description, folder / _DESCRIPTION)
+        tokenizer = cls(models, vocabulary)
         if kind == "joint" and len(tokenizer._reserved) != NUM_SPANS + NUM_TAGS:
             raise UserError(f"{folder / 'joint.model'}: must hold Regard's reserved pieces, but lacks them")
         return tokenizer
@@ -327,14 +361,14 @@ def _file_names(kind: str) -> tuple[str, ...]:
     return ("joint.model",) if kind == "joint" else ("source.model", "target.model")
 
 
-def _kind_of(folder: Path) -> str:
-    path = folder / "tokenizer.json"
+def _read_description(folder: Path) -> dict[str, Any]:
+    path = folder / _DESCRIPTION
     if not path.exists():
         if not folder.is_dir():
             raise UserError(f"{folder}: must be a folder with a tokenizer, but there is none")
-        return "pair" if (folder / "source.model").exists() else "joint"
+        return {"kind": "pair" if (folder / "source.model").exists() else "joint"}
     try:
-        description = json.loads(path.read_text(encoding="utf-8"))
+        description: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         version, kind = description["format"], description["kind"]
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{path}: must be a tokenizer's description in JSON, but cannot be read as one") from None
@@ -342,10 +376,10 @@ def _kind_of(folder: Path) -> str:
         raise UserError(f"{path}: has format {version}, and this Regard reads up to {FORMAT_VERSION}; update Regard")
     if kind not in ("joint", "pair"):
         raise UserError(f"{path}: `kind` must be 'joint' or 'pair', but is {kind!r}")
-    return str(kind)
+    return description
 
 
-def _read_model(path: Path) -> bytes:
+def read_model(path: Path) -> bytes:
     try:
         model = path.read_bytes()
     except FileNotFoundError:

@@ -46,13 +46,14 @@ class SlotRunner:
         self, model: Transformer, shape: Shape, bos_id: int, eos_id: int, forbidden: Sequence[int], use_graph: bool
     ) -> None:
         self.model, self.shape, self.eos_id = model, shape, eos_id
-        self.device = model.output_weight.device
+        self.device = model.output_matrix.device
         room = min(shape.room, model.config.max_positions) if model.config.positions == "learned" else shape.room
         self.cache = model.start_slots(shape.slots, shape.options.beam, room, room)
         vocab_size = model.config.vocab_size
         self.search = SlotSearch(shape.slots, room, vocab_size, shape.options, bos_id, eos_id, forbidden, self.device)
         self._use_graph = use_graph
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._captured: list[Tensor] = []
         self._steps = 0
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, list[Hypothesis]]]:
@@ -91,6 +92,8 @@ class SlotRunner:
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._compute()
             self._graph = graph
+            # What it reads must not be freed, also where the model gets a larger table of positions later on.
+            self._captured = [*self.model.parameters(), *self.model.buffers()]
             graph.replay()
         else:
             self._compute()
@@ -109,7 +112,7 @@ class SlotDecoder:
     def __init__(self, model: Transformer, bos_id: int, eos_id: int, forbidden: Sequence[int], slots: int) -> None:
         self.model, self.slots = model, slots
         self.bos_id, self.eos_id, self.forbidden = bos_id, eos_id, forbidden
-        self.device = model.output_weight.device
+        self.device = model.output_matrix.device
         self._runners: dict[Shape, SlotRunner] = {}
 
     @torch.inference_mode()
@@ -132,7 +135,7 @@ class SlotDecoder:
 
     def _num_slots(self, jobs: int, room: int, beam: int) -> int:
         """A power of two, so that few shapes are ever captured: enough for the jobs, and not more than the memory holds."""
-        config, weight = self.model.config, self.model.output_weight
+        config, weight = self.model.config, self.model.output_matrix
         slot_bytes = 2 * (beam + 1) * room * config.kv_heads * config.d_head * config.decoder_layers * weight.itemsize
         memory = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 8 << 30
         most = max(1, min(self.slots, int(MEMORY_SHARE * memory) // slot_bytes))

@@ -55,6 +55,10 @@ def cut_line(line: str, tokenizer: Tokenizer, max_length: int) -> list[Part]:
     """The parts of a line, none longer than `max_length` tokens; most lines are one part."""
     if len(line) <= 1 or len(tokenizer.encode(line)) <= max_length:
         return [Part(line, "")]
+    code, text = tokenizer.split_code(line)
+    if code:  # every part must say into which language it goes
+        parts = cut_line(text.lstrip(), tokenizer, max(1, max_length - 1))
+        return [Part(f"{code} {part.text}", part.after) for part in parts]
     left, after, right = _cut_once(line)
     parts = cut_line(left, tokenizer, max_length)
     parts[-1] = Part(parts[-1].text, parts[-1].after + after)

@@ -1,7 +1,8 @@
 """The engine that runs the model itself, on any device that torch knows.
 
-Sentences are sorted by length and searched in batches. What a sentence gets does not depend on its batch: linear layers
-take rows in tiles of a fixed size, and attention works at lengths that are a function of the sentence alone.
+On CPUs sentences are sorted by length and searched in batches, and what a sentence gets does not depend on its batch, to
+the last bit: linear layers take rows in tiles of a fixed size, and attention works at lengths that are a function of the
+sentence alone. On GPUs they take turns in slots, in fp16 (`slot_engine.py`).
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from regard.bundle import Bundle
-from regard.data.tokenizer import Tokenizer
+from regard.bundle import Bundle, load_weights
 from regard.decode.options import Done, Hypothesis, SearchOptions
+from regard.decode.options import forbidden_ids as forbidden_ids
 from regard.decode.search import beam_search
+from regard.decode.slot_engine import SlotDecoder
 from regard.device import pick_device
 from regard.errors import UserError
 from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
-from regard.nn.attention import set_kernel
+from regard.nn.attention import CrossAttention, set_kernel
 from regard.nn.linear import set_row_tile
 
-_ROW_TILE = {"cpu": 64, "cuda": 256, "mps": 256}
+_ROW_TILE = {"cpu": 64, "cuda": 1024, "mps": 256}
 _BUCKET = {"cpu": 8, "cuda": 64, "mps": 64}
 _SCORED = 2_048  # rows of logits held at a time; a multiple of every row tile
 _ROOM = {"cpu": 8_192, "cuda": 32_768, "mps": 8_192}  # tokens of a batch, counted at the longest sentence's length
@@ -44,18 +46,39 @@ class TorchEngine:
         batch: int = 0,
     ) -> None:
         self.device = torch.device(device)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # where Triton launches its kernels
         self.model = model.to(self.device).eval()
         self.bos_id, self.eos_id, self.forbidden = bos_id, eos_id, tuple(forbidden)
         self.batch = batch or _BATCH.get(self.device.type, 64)
         self.room = _ROOM.get(self.device.type, 8_192)
         self.bucket = _BUCKET.get(self.device.type, 64)
-        set_row_tile(self.model, _ROW_TILE.get(self.device.type, 64))
-        set_kernel(self.model, "by_length")
+        self.slots: SlotDecoder | None = None
+        if self.device.type == "cuda":
+            self._prepare_slots()
+        else:
+            set_row_tile(self.model, _ROW_TILE.get(self.device.type, 64))
+            set_kernel(self.model, "by_length")
+
+    def _prepare_slots(self) -> None:
+        """On a GPU sentences take turns in slots. A step has as many rows as there are slots, always; what goes through the
+        encoder has not, so that its rows go in tiles."""
+        model = self.model
+        set_kernel(model, "by_length" if model.output_matrix.dtype == torch.float32 else "auto")
+        set_row_tile(model, 0)
+        tile = _ROW_TILE[self.device.type]
+        set_row_tile(model.encoder, tile)
+        for module in model.decoder.modules():
+            if isinstance(module, CrossAttention):
+                module.kv.row_tile = tile
+        self.slots = SlotDecoder(model, self.bos_id, self.eos_id, self.forbidden, self.batch)
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, device: str = "auto", batch: int = 0) -> TorchEngine:
         tokenizer = bundle.tokenizer
         model = load_model(bundle)
+        if pick_device(device).type == "cuda":
+            model = model.half()  # eleven bits of a number where bf16 has eight: fewer near-ties fall another way
         return cls(
             model,
             tokenizer.bos_id,
@@ -69,6 +92,13 @@ class TorchEngine:
         self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None = None
     ) -> list[list[Hypothesis]]:
         results: list[list[Hypothesis]] = [[] for _ in ids]
+        if self.slots is not None:
+            limits = [self._limit(sentence, options) for sentence in ids]
+            for number, hypotheses in self.slots.translate(ids, limits, options):
+                results[number] = hypotheses
+                if done is not None:
+                    done(1)
+            return results
         order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
         for numbers in self._batches(order, [len(sentence) for sentence in ids]):
             found = self._search([ids[number] for number in numbers], options)
@@ -94,7 +124,7 @@ class TorchEngine:
     @torch.inference_mode()
     def _search(self, ids: Sequence[Sequence[int]], options: SearchOptions) -> list[list[Hypothesis]]:
         memory, layout = self._encode(ids)
-        limits = [min(len(sentence) + options.max_extra, self._longest()) for sentence in ids]
+        limits = [self._limit(sentence, options) for sentence in ids]
         capacity = min(max(limits) + 1, 2 * layout.max_length + 16)
         cache = self.model.start(memory, layout, options.beam, capacity, self.bucket)
         return beam_search(
@@ -108,10 +138,11 @@ class TorchEngine:
             device=self.device,
         )
 
-    def _longest(self) -> int:
+    def _limit(self, sentence: Sequence[int], options: SearchOptions) -> int:
         """Tokens that a translation may have at most: a table of learned positions has an end."""
         config = self.model.config
-        return config.max_positions - 1 if config.positions == "learned" else 1 << 30
+        limit = len(sentence) + options.max_extra
+        return min(limit, config.max_positions - 1) if config.positions == "learned" else limit
 
     def _encode(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, SequenceLayout]:
         flat = torch.tensor([token for sentence in ids for token in (*sentence, self.eos_id)], device=self.device)
@@ -148,18 +179,11 @@ class TorchEngine:
             yield list(islice(values, length))
 
 
-def forbidden_ids(tokenizer: Tokenizer) -> list[int]:
-    """Tokens that no translation may contain: those that stand for nothing in a text."""
-    return [tokenizer.unk_id, tokenizer.bos_id, tokenizer.pad_id, *tokenizer.span_ids, *tokenizer.tag_ids]
-
-
 def load_model(bundle: Bundle) -> Transformer:
     """The bundle's model with its weights, on the CPU."""
-    from safetensors.torch import load_file
-
     with torch.device("meta"):
         model = Transformer(bundle.config)
-    weights = load_file(str(bundle.weights))
+    weights = load_weights(bundle)
     expected = model.state_dict()
     for name, tensor in expected.items():
         if name not in weights:

@@ -11,6 +11,7 @@ Shape legend for the repository:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from regard.nn.cache import CrossCache, DecoderCache, LayerCache, SelfCache
 from regard.nn.dropout import Dropout
 from regard.nn.embedding import LearnedPositions, NoPositions, SinusoidalPositions
 from regard.nn.linear import linear
+from regard.nn.slots import SlotCache, SlotLayerCache
 
 
 def make_positions(config: ModelConfig) -> nn.Module:
@@ -70,6 +72,7 @@ class Transformer(nn.Module):
             self.src_embedding = nn.Embedding(config.vocab_size, config.d_model)
             self.tgt_embedding = nn.Embedding(config.vocab_size, config.d_model)
             self.output = nn.Embedding(config.vocab_size, config.d_model)
+        self.output_bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.output_bias else None
         self.encoder = Stack(config, [EncoderLayer(config) for _ in range(config.encoder_layers)])
         self.decoder = Stack(config, [DecoderLayer(config) for _ in range(config.decoder_layers)])
         self.reset_parameters()
@@ -96,9 +99,16 @@ class Transformer(nn.Module):
         return embedded
 
     @property
-    def output_weight(self) -> Tensor:
-        """(vocab_size, d_model): the matrix that turns a hidden state into logits."""
+    def output_matrix(self) -> Tensor:
+        """(vocab_size, d_model): what hidden states are multiplied with to give logits."""
         return (self.embedding if self.config.tie_embeddings else self.output).weight
+
+    @property
+    def output_weight(self) -> Tensor:
+        """What turns the states of `hidden` into logits: the output matrix, and a bias as one more column of it."""
+        if self.output_bias is None:
+            return self.output_matrix
+        return torch.cat((self.output_matrix, self.output_bias[:, None]), dim=1)
 
     def encode(self, src: Tensor, layout: Layout, recorder: Recorder | None = None) -> Tensor:
         """(src_tokens,) -> memory, (src_tokens, d_model)."""
@@ -125,15 +135,17 @@ class Transformer(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(tokens, d_model) -> (tokens, vocab_size)."""
-        return linear(hidden, self.output_weight, None, self.row_tile)
+        return linear(hidden, self.output_matrix, self.output_bias, self.row_tile)
 
     def hidden(self, src: Tensor, src_layout: Layout, tgt_in: Tensor, tgt_layout: Layout) -> Tensor:
-        """What the output matrix is applied to, (tgt_tokens, d_model); the loss takes it from here."""
-        return self.decode(tgt_in, tgt_layout, self.encode(src, src_layout), src_layout)
+        """What `output_weight` is applied to, (tgt_tokens, d_model); the loss takes it from here, and learns a bias as the
+        weight of a 1 at the end of each state."""
+        states = self.decode(tgt_in, tgt_layout, self.encode(src, src_layout), src_layout)
+        return states if self.output_bias is None else nn.functional.pad(states, (0, 1), value=1.0)
 
     def forward(self, src: Tensor, src_layout: Layout, tgt_in: Tensor, tgt_layout: Layout) -> Tensor:
         """Logits for the token after each place of tgt_in, (tgt_tokens, vocab_size)."""
-        return self.logits(self.hidden(src, src_layout, tgt_in, tgt_layout))
+        return self.logits(self.decode(tgt_in, tgt_layout, self.encode(src, src_layout), src_layout))
 
     def start(self, memory: Tensor, layout: SequenceLayout, beam: int, capacity: int, bucket: int = 8) -> DecoderCache:
         """An empty cache for decoding the encoded sentences with `beam` hypotheses each."""
@@ -146,14 +158,30 @@ class Transformer(nn.Module):
             layers.append(LayerCache(self_cache, CrossCache(k, v, layout, bucket)))
         return DecoderCache(layers)
 
-    def step(self, tokens: Tensor, cache: DecoderCache) -> Tensor:
+    def start_slots(self, slots: int, beam: int, src_capacity: int, tgt_capacity: int) -> SlotCache:
+        """A cache of fixed shape, in which sentences come and go."""
+        config = self.config
+        return SlotCache(
+            config.decoder_layers, slots, beam, src_capacity, tgt_capacity, config.kv_heads, config.d_head,
+            like=self.output_matrix,
+        )  # fmt: skip
+
+    def enter_slots(self, cache: SlotCache, slots: list[int], memory: Tensor, layout: SequenceLayout) -> None:
+        """Encoded sentences take their places in the cache."""
+        keys_values = []
+        for layer in self.decoder.layers:
+            assert isinstance(layer, DecoderLayer)
+            keys_values.append(layer.cross_attention.keys_values(memory))
+        cache.enter(slots, layout, keys_values)
+
+    def step(self, tokens: Tensor, cache: DecoderCache | SlotCache) -> Tensor:
         """The newest token of every row, (rows,) -> logits for the next one, (rows, vocab_size)."""
-        position = torch.full_like(tokens, cache.position)
-        x = self.decoder.enter(self.embed_target(tokens), position, cache.position + 1)
-        for layer, layer_cache in zip(self.decoder.layers, cache.layers, strict=True):
+        position, bound = cache.begin_step()
+        x = self.decoder.enter(self.embed_target(tokens), position, bound)
+        layer_caches: Sequence[LayerCache | SlotLayerCache] = cache.layers
+        for layer, layer_cache in zip(self.decoder.layers, layer_caches, strict=True):
             assert isinstance(layer, DecoderLayer)
             x = layer.step(x, position, layer_cache)
-        cache.position += 1
         return self.logits(self.decoder.final_norm(x))
 
     def num_parameters(self) -> int:

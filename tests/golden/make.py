@@ -13,19 +13,36 @@ import tempfile
 from pathlib import Path
 
 from regard.api import load
-from regard.bundle import FORMAT
+from regard.bundle import FORMAT, load_bundle
 from regard.errors import UserError
+from regard.export import export
 from regard.recipe import load_recipe
 from regard.training.run import train
 from tests.tiny import reversal_pairs, write_pairs, write_recipe
 
+GOLDEN = Path(__file__).parent
 SENTENCES = ["a b c", "p o n m", "k", "", "h e l"]
 
 
 def main() -> None:
-    target = Path(__file__).parent / f"bundle-{FORMAT}"
+    target = GOLDEN / f"bundle-{FORMAT}"
     if target.exists():
         raise UserError(f"{target}: exists already, and a golden bundle is never written again")
+    {1: train_bundle, 2: quantise_bundle}[FORMAT](target)
+    translations = load(target, device="cpu").translate(SENTENCES)
+    expected = [
+        {"source": source, "translation": translation}
+        for source, translation in zip(SENTENCES, translations, strict=True)
+    ]
+    target.with_suffix(".json").write_text(json.dumps(expected, indent=2) + "\n", encoding="utf-8")
+
+
+def quantise_bundle(target: Path) -> None:
+    """Format 2 is format 1 with its weights stored small."""
+    export(load_bundle(GOLDEN / "bundle-1"), "bundle", target, "int8")
+
+
+def train_bundle(target: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         recipe = write_recipe(folder, steps=2500, batch_tokens=800, save_every=2500, validate_every=500, warmup=100)
@@ -40,12 +57,6 @@ def main() -> None:
         ]
         train(load_recipe(recipe, [*sets, "tokenizer.vocab_size=345"]), folder / "run")
         shutil.copytree(folder / "run" / "model", target)
-    translations = load(target, device="cpu").translate(SENTENCES)
-    expected = [
-        {"source": source, "translation": translation}
-        for source, translation in zip(SENTENCES, translations, strict=True)
-    ]
-    target.with_suffix(".json").write_text(json.dumps(expected, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

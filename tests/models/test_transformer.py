@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from regard.config import ModelConfig
 from regard.errors import UserError
 from regard.layout import SequenceLayout
+from regard.models.loss import linear_cross_entropy
 from regard.models.presets import PRESETS
 from regard.models.transformer import Transformer
 from regard.nn.attention import CrossAttention, SelfAttention, set_kernel
@@ -154,6 +155,8 @@ def test_the_papers_213_million_of_big_are_another_vocabulary() -> None:
         ({"norm_position": "pre"}, 2 * 2 * 32),  # a norm after each stack
         ({"norm": "rms"}, -(2 * 2 + 2 * 3) * 32),  # no bias in ten norms
         ({"activation": "gelu"}, 0),
+        ({"activation": "silu"}, 0),
+        ({"output_bias": True}, 53),
         ({"activation": "swiglu"}, 4 * (32 * 48 + 48)),  # a gate in four feed-forward networks
         ({"positions": "rotary"}, 0),
         ({"positions": "learned", "max_positions": 64}, 2 * 64 * 32),
@@ -221,6 +224,42 @@ def test_what_enters_a_stack_is_the_scaled_embedding_plus_the_position(side: str
     rows = [*range(4), *range(2)]
     expected = model.embedding.weight[ids] * math.sqrt(32) + sinusoids(4, 32)[rows]
     torch.testing.assert_close(entered[0], expected)
+
+
+# The bias of the output
+
+
+@torch.no_grad()
+def test_an_output_bias_is_added_to_the_logits_in_training_and_in_decoding() -> None:
+    model, without = build(tiny_config(output_bias=True)), build(tiny_config())
+    without.load_state_dict({name: tensor for name, tensor in model.state_dict().items() if name != "output_bias"})
+    assert model.output_bias is not None and float(model.output_bias.abs().min()) > 0
+    src, tgt = pack(random_sentences([4, 7], seed=1)), pack(random_sentences([3, 3], seed=2))
+    expected = without(*src, *tgt) + model.output_bias
+    torch.testing.assert_close(model(*src, *tgt), expected, atol=1e-5, rtol=0)
+    cache = model.start(model.encode(*src), src[1], beam=1, capacity=8)
+    stepped = [model.step(tgt[0][[place, place + 3]], cache) for place in range(3)]
+    torch.testing.assert_close(torch.stack(stepped, dim=1).flatten(0, 1), expected, atol=1e-5, rtol=0)
+
+
+def test_the_loss_learns_an_output_bias_and_all_else_as_torch_would() -> None:
+    model = build(tiny_config(output_bias=True)).double()
+    src, tgt = pack(random_sentences([4, 7], seed=1)), pack(random_sentences([3, 5], seed=2))
+    labels = torch.cat(random_sentences([3, 5], seed=3))
+
+    def gradients(loss: Tensor) -> dict[str, Tensor]:
+        model.zero_grad()
+        loss.backward()
+        return {name: weight.grad.clone() for name, weight in model.named_parameters()}
+
+    expected = nn.functional.cross_entropy(model(*src, *tgt), labels, reduction="sum", label_smoothing=0.1)
+    wanted = gradients(expected)
+    loss = linear_cross_entropy(model.hidden(*src, *tgt), model.output_weight, labels, 0.1)
+    torch.testing.assert_close(loss.total, expected, atol=1e-9, rtol=0)
+    found = gradients(loss.total)
+    assert float(wanted["output_bias"].abs().sum()) > 1
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name], gradient, atol=1e-9, rtol=0, msg=name)
 
 
 # Norms and dropout
@@ -349,7 +388,7 @@ def test_every_projection_is_initialised_by_its_own_shape(num_kv_heads: int, act
         ({"d_model": 12, "positions": "rotary"}, "'rotary' needs an even d_model / num_heads, but that is 3"),
         ({"norm": "batch"}, "norm must be one of layer, rms, but is 'batch'"),
         ({"norm_position": "middle"}, "norm_position must be one of post, pre, but is 'middle'"),
-        ({"activation": "tanh"}, "activation must be one of relu, gelu, swiglu, but is 'tanh'"),
+        ({"activation": "tanh"}, "activation must be one of relu, gelu, silu, swiglu, but is 'tanh'"),
         ({"positions": "none"}, "positions must be one of sinusoidal, learned, rotary, but is 'none'"),
     ],
 )

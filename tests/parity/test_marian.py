@@ -28,11 +28,13 @@ SENTENCES = 40
     [
         {},
         {"activation": "gelu"},
+        {"activation": "silu"},
+        {"output_bias": True},
         {"encoder_layers": 3, "decoder_layers": 1},
         {"tie_embeddings": False},
         {"d_model": 64, "num_heads": 2, "d_ff": 256},
     ],
-    ids=["paper", "gelu", "deep-encoder", "untied", "wider"],
+    ids=["paper", "gelu", "silu", "output-bias", "deep-encoder", "untied", "wider"],
 )
 @torch.no_grad()
 def test_logits_equal_those_of_marian(switches: dict[str, Any]) -> None:

@@ -1,0 +1,52 @@
+"""Bundles for other programs: CTranslate2, ONNX, Hugging Face transformers, and smaller bundles.
+
+Each target is a module with a function `write(bundle, folder, weights, samples) -> list[list[float]]`, which writes into an
+empty folder and gives back the samples' log-probabilities as the written model computes them, in the target's own runtime.
+A target that does not know one of the model's switches refuses it by name. Nothing wrong is left behind: the folder gets its
+name only after the numbers agree.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from regard.bundle import Bundle
+from regard.errors import UserError
+from regard.export.verify import TOLERANCE, check, make_samples
+from regard.files import atomic_folder
+
+# What each target can store its weights as; the first one is the default.
+TARGETS = {
+    "ctranslate2": ("fp32", "fp16", "int8"),
+    "onnx": ("fp32",),
+    "transformers": ("fp32",),
+    "bundle": ("int8", "fp16", "fp32"),
+}
+_MODULES = {"ctranslate2": "ctranslate2", "onnx": "onnx", "transformers": "transformers", "bundle": "quantised"}
+
+
+@dataclass(frozen=True)
+class Report:
+    folder: Path
+    weights: str
+    difference: float  # the largest of the samples' log-probabilities, token by token
+    tolerance: float
+
+
+def export(bundle: Bundle, to: str, out: Path, weights: str | None = None) -> Report:
+    """Write a bundle for another program into the new folder `out`, and compare the two."""
+    if to not in TARGETS:
+        raise UserError(f"--to must be one of {', '.join(TARGETS)}, but is {to!r}")
+    weights = weights or TARGETS[to][0]
+    if weights not in TARGETS[to]:
+        raise UserError(f"--weights must be one of {', '.join(TARGETS[to])} for --to {to}, but is {weights!r}")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out}: exists already; choose another folder with -o")
+    module = importlib.import_module(f"regard.export.{_MODULES[to]}")
+    samples = make_samples(bundle)
+    with atomic_folder(out) as temporary:
+        scores = module.write(bundle, temporary, weights, samples)
+        difference = check(samples, scores, TOLERANCE[weights], to)
+    return Report(out, weights, difference, TOLERANCE[weights])

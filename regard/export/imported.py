@@ -1,0 +1,356 @@
+"""Translation models from Hugging Face's Marian format (OPUS-MT's, as people have them on disk) as bundles.
+
+    config.json  generation_config.json  source.spm  target.spm  vocab.json  tokenizer_config.json  model.safetensors
+
+Everything is read here, without the package transformers. What a bundle cannot express is refused by name; nothing is left out
+in silence.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.bundle import Bundle, save_bundle
+from regard.config import ModelConfig
+from regard.data.tokenizer import Tokenizer, read_model
+from regard.data.vocabulary import Special, Vocabulary, read_pieces
+from regard.errors import UserError
+from regard.export import marian
+from regard.export.marian_file import read_tensors, take_embeddings, take_positions
+from regard.files import read_json, sha256
+from regard.models.transformer import Transformer
+from regard.recipe import DecodeRecipe
+from regard.version import __version__
+
+# What a field means where config.json lacks it.
+_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 58101,
+    "decoder_vocab_size": None,
+    "d_model": 1024,
+    "encoder_layers": 12,
+    "decoder_layers": 12,
+    "encoder_ffn_dim": 4096,
+    "decoder_ffn_dim": 4096,
+    "encoder_attention_heads": 16,
+    "decoder_attention_heads": 16,
+    "activation_function": "gelu",
+    "dropout": 0.1,
+    "scale_embedding": False,
+    "max_position_embeddings": 1024,
+    "share_encoder_decoder_embeddings": True,
+    "tie_word_embeddings": True,
+    "decoder_start_token_id": 58100,
+    "eos_token_id": 0,
+    "pad_token_id": 58100,
+}
+_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
+# Fields that older models have, and the one value of each that Regard can compute.
+_FIXED: dict[str, Any] = {
+    "model_type": "marian",
+    "is_encoder_decoder": True,
+    "normalize_before": False,
+    "normalize_embedding": False,
+    "layernorm_embedding": False,
+    "add_final_layer_norm": False,
+    "static_position_embeddings": True,
+}
+# Settings of a search that Regard's does not have, and the value that means that they are off.
+_OFF: dict[str, Any] = {
+    "do_sample": False,
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "num_beam_groups": 1,
+    "diversity_penalty": 0.0,
+    "forced_bos_token_id": None,
+    "begin_suppress_tokens": None,
+    "sequence_bias": None,
+    "exponential_decay_length_penalty": None,
+    "guidance_scale": None,
+}
+_IMPOSSIBLE = -1e4  # added to a logit that must not take part: e^-10000 is 0, and the number still fits into 16 bits
+
+
+def import_transformers(
+    folder: Path, out: Path, *, source: str | None = None, target: str | None = None, allow_pickle: bool = False
+) -> Bundle:
+    """Make a bundle of a folder in Marian's format; `source` and `target` are labels, by default those of the folder."""
+    if not folder.is_dir():
+        raise UserError(
+            f"{folder}: must be a folder with a Marian model (config.json, source.spm, ...), but there is none"
+        )
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out}: exists already; choose another folder with -o")
+    settings = _DEFAULTS | {key: value for key, value in read_json(folder / "config.json").items() if value is not None}
+    search = _read_search(folder, settings)
+    where = folder / "config.json"
+    _refuse(settings, _FIXED, where, "a bundle has no such model")
+    tokenizer_settings = _read_optional(folder / "tokenizer_config.json")
+    forbidden = _forbidden(search, folder)
+    tokenizer = _tokenizer(folder, settings, search, tokenizer_settings, forbidden)
+    tensors, weights_file = read_tensors(folder, allow_pickle)
+    # Some models are searched with probabilities that add up to 1 over the pieces that are not forbidden.
+    renormalise = bool(search.get("renormalize_logits"))
+    config, weights = _convert(tensors, settings, tokenizer, renormalise, where, weights_file)
+    longest = min(settings["max_position_embeddings"], _length(tokenizer_settings.get("model_max_length")))
+    guessed = _languages(folder, tokenizer_settings)
+    return save_bundle(
+        out,
+        weights,
+        config,
+        tokenizer,
+        "# Imported: there is no recipe.\n",
+        source=source or guessed[0],
+        target=target or guessed[1],
+        decode=_decode(search, folder),
+        max_length=max(1, longest - 1),  # the end token takes a place
+        facts={
+            "regard": __version__,
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "parameters": sum(weight.numel() for weight in weights.values()),
+            "imported": f"{_name(folder)}, a Marian model of Hugging Face's transformers",
+            "imported_weights": f"{weights_file.name}, SHA-256 {sha256(weights_file)}",
+        },
+    )
+
+
+# --- settings ---
+
+
+def _read_optional(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.exists() else {}
+
+
+def _read_search(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """How the model is meant to be searched: generation_config.json where there is one, else what config.json says of it."""
+    path = folder / "generation_config.json"
+    search = read_json(path) if path.exists() else dict(settings)
+    ids = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
+    search = {**{name: settings[name] for name in ids}, **{k: v for k, v in search.items() if v is not None}}
+    where = path if path.exists() else folder / "config.json"
+    _refuse(
+        search, _OFF, where, "Regard's search has no such thing; take it out of the file if the model can do without"
+    )
+    for name in ids:
+        if not isinstance(search[name], int):
+            raise UserError(f"{where}: {name} must be one whole number, but is {search[name]!r}")
+    forced = search.get("forced_eos_token_id")
+    if forced not in (None, search["eos_token_id"]):
+        raise UserError(
+            f"{where}: forced_eos_token_id must be eos_token_id ({search['eos_token_id']}), but is {forced!r}"
+        )
+    return search
+
+
+def _refuse(settings: Mapping[str, Any], allowed: Mapping[str, Any], where: Path, remedy: str) -> None:
+    for name, value in allowed.items():
+        if name in settings and settings[name] not in (None, value):
+            raise UserError(f"{where}: {name} must be {value!r}, but is {settings[name]!r}; {remedy}")
+
+
+def _forbidden(search: Mapping[str, Any], folder: Path) -> list[int]:
+    """The ids that the search never chooses."""
+    ids = list(search.get("suppress_tokens") or [])
+    for words in search.get("bad_words_ids") or []:
+        if len(words) != 1:
+            raise UserError(
+                f"{folder}: bad_words_ids has {words!r}, and Regard forbids single pieces only; "
+                "take it out of the file if the model can do without"
+            )
+        ids += words
+    return [i for i in ids if i != search["eos_token_id"]]  # the end is never forbidden there
+
+
+def _decode(search: Mapping[str, Any], folder: Path) -> DecodeRecipe:
+    beam, penalty = search.get("num_beams", 1), search.get("length_penalty", 1.0)
+    if not isinstance(penalty, (int, float)) or penalty < 0:
+        raise UserError(f"{folder}: length_penalty must be a number from 0 on, but is {penalty!r}")
+    return DecodeRecipe(beam=beam, alpha=float(penalty))
+
+
+def _length(value: Any) -> float:
+    return value if isinstance(value, int) and value > 1 else math.inf
+
+
+def _name(folder: Path) -> str:
+    """The model's name: its folder's, or in the cache of Hugging Face's hub that of the repository."""
+    for part in reversed(folder.resolve().parts):
+        if part.startswith("models--"):
+            return part.removeprefix("models--").replace("--", "/")
+    return folder.resolve().name
+
+
+def _languages(folder: Path, tokenizer_settings: Mapping[str, Any]) -> tuple[str, str]:
+    """What the tokenizer says of itself, else what the name says, else two plain words."""
+    named = re.search(r"opus-mt-(?:tc-\w+-)?(\w+)-(\w+)$", _name(folder))
+    from_name = (named[1], named[2]) if named else ("source", "target")
+    return (
+        tokenizer_settings.get("source_lang") or from_name[0],
+        tokenizer_settings.get("target_lang") or from_name[1],
+    )
+
+
+# --- tokenizer ---
+
+
+def _tokenizer(
+    folder: Path,
+    settings: Mapping[str, Any],
+    search: Mapping[str, Any],
+    tokenizer_settings: Mapping[str, Any],
+    forbidden: list[int],
+) -> Tokenizer:
+    names = {name: _token(tokenizer_settings.get(f"{name}_token"), usual) for name, usual in _TOKENS.items()}
+    _refuse_added(folder, tokenizer_settings, set(names.values()))
+    source = read_pieces(folder / "vocab.json")
+    separate = bool(tokenizer_settings.get("separate_vocabs"))
+    target = read_pieces(folder / "target_vocab.json") if separate else source
+    sizes = _vocab_sizes(settings)
+    target_file = folder / ("target_vocab.json" if separate else "vocab.json")
+    for pieces, file, size in ((source, folder / "vocab.json", sizes[0]), (target, target_file, sizes[1])):
+        if max(pieces.values(), default=0) >= size:
+            raise UserError(f"{file}: ids must be below {size}, but there is {max(pieces.values())}")
+    for name, i in (
+        ("bad_words_ids", max(forbidden, default=0)),
+        ("decoder_start_token_id", search["decoder_start_token_id"]),
+        ("pad_token_id", search["pad_token_id"]),
+    ):
+        if not 0 <= i < max(sizes):
+            raise UserError(f"{folder}: {name} must be below the vocabulary's size, {max(sizes)}, but is {i}")
+    ids = {name: source.get(token) for name, token in names.items()}
+    for name in ("eos", "unk"):
+        if ids[name] is None:
+            raise UserError(f"{folder / 'vocab.json'}: must hold {names[name]!r}, but does not")
+    if not ids["eos"] == target.get(names["eos"]) == search["eos_token_id"]:
+        raise UserError(
+            f"{folder}: the end of a sentence must have one id, but is {ids['eos']} in vocab.json "
+            f"and {search['eos_token_id']} as eos_token_id"
+        )
+    special = Special(
+        unk=ids["unk"] or 0,
+        start=search["decoder_start_token_id"],
+        end=search["eos_token_id"],
+        pad=search["pad_token_id"],
+        # The smaller of two vocabularies is filled up with pieces that are none.
+        forbidden=tuple(sorted({*forbidden, *range(sizes[1], max(sizes))})),
+    )
+    models = [read_model(folder / "source.spm"), read_model(folder / "target.spm")]
+    return Tokenizer(models, Vocabulary(source, target, special, max(sizes)))
+
+
+def _vocab_sizes(settings: Mapping[str, Any]) -> tuple[int, int]:
+    """Pieces of the source and of the target."""
+    size = settings["vocab_size"]
+    if settings["share_encoder_decoder_embeddings"]:
+        return size, size
+    return size, settings["decoder_vocab_size"] or size
+
+
+_TOKENS = {"unk": "<unk>", "eos": "</s>", "pad": "<pad>"}
+
+
+def _token(value: Any, usual: str) -> str:
+    """A token's name: text, or an object with more about it."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else usual
+
+
+def _refuse_added(folder: Path, tokenizer_settings: Mapping[str, Any], known: set[str]) -> None:
+    """Tokens that were added to the vocabulary later cut a text before sentencepiece sees it, which Regard does not do."""
+    added = list(_read_optional(folder / "added_tokens.json"))
+    added += [_token(entry, "") for entry in (tokenizer_settings.get("added_tokens_decoder") or {}).values()]
+    for name in ("additional_special_tokens", "extra_special_tokens"):
+        added += [_token(entry, "") for entry in tokenizer_settings.get(name) or []]
+    if other := [token for token in added if token not in known]:
+        raise UserError(
+            f"{folder}: the tokenizer must have no added tokens, but has {other[0]!r}; a bundle cannot hold them"
+        )
+    if tokenizer_settings.get("sp_model_kwargs"):
+        value = tokenizer_settings["sp_model_kwargs"]
+        raise UserError(f"{folder / 'tokenizer_config.json'}: sp_model_kwargs must be empty, but is {value!r}")
+
+
+# --- weights ---
+
+
+def _convert(
+    tensors: dict[str, Tensor],
+    settings: Mapping[str, Any],
+    tokenizer: Tokenizer,
+    renormalise: bool,
+    where: Path,
+    file: Path,
+) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """The model's shape and its weights. `where` is config.json, and `file` the one that the tensors come from."""
+    vocab_size = tokenizer.vocab_size
+    bias = _output_bias(tensors, settings, tokenizer, renormalise)
+    embeddings = take_embeddings(tensors, settings, vocab_size, file)
+    config = _config(settings, vocab_size, tied=len(embeddings) == 1, output_bias=bool(bias.any()), where=where)
+    take_positions(tensors, config.d_model, file)
+    tensors |= {**embeddings, marian.OUTPUT_BIAS: bias}
+    needed = {name for entry in marian.entries(config) for name in entry.theirs} | {marian.OUTPUT_BIAS}
+    if missing := needed - set(tensors):
+        raise UserError(f"{file}: tensor {min(missing)} is missing")
+    if extra := set(tensors) - needed:
+        raise UserError(f"{file}: tensor {min(extra)} has no place in a bundle; the model is another than Marian's")
+    weights = marian.from_marian(tensors, config)
+    with torch.device("meta"):
+        expected = Transformer(config).state_dict()
+    for name, tensor in expected.items():
+        if weights[name].shape != tensor.shape:
+            wanted, came = tuple(tensor.shape), tuple(weights[name].shape)
+            raise UserError(f"{file}: what becomes {name} must have shape {wanted} by config.json, but has {came}")
+    return config, weights
+
+
+def _output_bias(
+    tensors: dict[str, Tensor], settings: Mapping[str, Any], tokenizer: Tokenizer, renormalise: bool
+) -> Tensor:
+    """What is added to the logits. It also puts impossible pieces out of the way: those that only fill up the smaller of two
+    vocabularies, and with `renormalise` the forbidden ones, so that probabilities add up to 1 without them."""
+    bias = tensors.pop(marian.OUTPUT_BIAS, torch.zeros(0)).float().flatten()
+    bias = torch.cat((bias, torch.zeros(max(0, tokenizer.vocab_size - len(bias)))))
+    assert tokenizer.vocabulary is not None
+    filling = range(_vocab_sizes(settings)[1], tokenizer.vocab_size)
+    bias[[*(tokenizer.vocabulary.special.forbidden if renormalise else ()), *filling]] = _IMPOSSIBLE
+    return bias
+
+
+def _config(settings: Mapping[str, Any], vocab_size: int, tied: bool, output_bias: bool, where: Path) -> ModelConfig:
+    for name in ("attention_heads", "ffn_dim"):
+        ours, other = settings[f"encoder_{name}"], settings[f"decoder_{name}"]
+        if ours != other:
+            raise UserError(
+                f"{where}: encoder_{name} and decoder_{name} must be equal, but are {ours} and {other}; "
+                "a bundle has one number for both"
+            )
+    activation = _ACTIVATIONS.get(settings["activation_function"])
+    if activation is None:
+        raise UserError(
+            f"{where}: activation_function must be one of {', '.join(_ACTIVATIONS)}, "
+            f"but is {settings['activation_function']!r}"
+        )
+    return ModelConfig(
+        vocab_size=vocab_size,
+        d_model=settings["d_model"],
+        d_ff=settings["encoder_ffn_dim"],
+        num_heads=settings["encoder_attention_heads"],
+        encoder_layers=settings["encoder_layers"],
+        decoder_layers=settings["decoder_layers"],
+        dropout=settings["dropout"],
+        activation=activation,  # type: ignore[arg-type]
+        tie_embeddings=tied,
+        output_bias=output_bias,
+    )

@@ -1,0 +1,89 @@
+"""A Marian model's tensors from the file that they lie in: found, checked, and the embeddings as Regard has them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.errors import UserError
+from regard.export.marian import OUTPUT, SHARED, SRC_EMBEDDING, TGT_EMBEDDING
+from regard.nn.embedding import sinusoids
+
+_SAFE, _PICKLED = "model.safetensors", "pytorch_model.bin"
+
+
+def read_tensors(folder: Path, allow_pickle: bool) -> tuple[dict[str, Tensor], Path]:
+    """The tensors by name, and the file that they were in."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    path = folder / _SAFE
+    if path.exists():
+        try:
+            return load_file(str(path)), path
+        except SafetensorError as error:
+            raise UserError(f"{path}: is damaged ({error}); fetch it again") from None
+    path = folder / _PICKLED
+    if not path.exists():
+        raise UserError(f"{folder / _SAFE}: is missing, and so is {_PICKLED}; fetch the model's weights, too")
+    if not allow_pickle:
+        raise UserError(
+            f"{path}: is a pickle, which can hold a program, and there is no {_SAFE}; if you trust where it comes from, "
+            "say --allow-pickle (only tensors are read from it), or fetch the model as safetensors"
+        )
+    # The one pickle that Regard reads, on demand: torch's reader for weights alone, which runs nothing that is in it.
+    try:
+        tensors = torch.load(path, map_location="cpu", weights_only=True)  # noqa: TID251
+    except Exception as error:  # noqa: BLE001 - it refuses what is damaged or no tensor in many ways
+        reason = str(error).strip().split("\n")[0]
+        raise UserError(f"{path}: cannot be read as tensors alone ({reason}); fetch the model as safetensors") from None
+    if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+        raise UserError(f"{path}: must hold a model's tensors by name, but holds something else")
+    return {name: tensor.detach() for name, tensor in tensors.items()}, path
+
+
+def take_embeddings(
+    tensors: dict[str, Tensor], settings: Mapping[str, Any], vocab_size: int, file: Path
+) -> dict[str, Tensor]:
+    """The one matrix that source, target and output share, or all three, out of `tensors`.
+
+    Where the target has another vocabulary than the source, the smaller matrix is filled up. Where embeddings are not scaled, they
+    are divided here by what Regard scales them with.
+    """
+    names = (SHARED, SRC_EMBEDDING, TGT_EMBEDDING, OUTPUT)
+    found = {name: tensors.pop(name).float() for name in names if name in tensors}
+    shared, tied = settings["share_encoder_decoder_embeddings"], settings["tie_word_embeddings"]
+    if shared and tied and found:
+        # Files keep one of the names of a shared tensor, and not all writers the same one.
+        found = dict.fromkeys(names, next(iter(found.values())))
+        if settings["scale_embedding"]:
+            return {SHARED: found[SHARED]}
+    if shared and SHARED in found:
+        found = {SRC_EMBEDDING: found[SHARED], TGT_EMBEDDING: found[SHARED], **found}
+    if tied and TGT_EMBEDDING in found:
+        found[OUTPUT] = found[TGT_EMBEDDING]
+    scale = 1.0 if settings["scale_embedding"] else math.sqrt(settings["d_model"])
+    result = {}
+    for name, divisor in ((SRC_EMBEDDING, scale), (TGT_EMBEDDING, scale), (OUTPUT, 1.0)):
+        if name not in found:
+            raise UserError(f"{file}: tensor {name} is missing")
+        result[name] = F.pad(found[name], (0, 0, 0, vocab_size - found[name].shape[0])) / divisor
+    return result
+
+
+def take_positions(tensors: dict[str, Tensor], d_model: int, file: Path) -> None:
+    """Older files hold the sinusoids; anything else in their place would be a model that a bundle is not."""
+    for name in ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"):
+        if name not in tensors:
+            continue
+        table = tensors.pop(name).float()
+        ours = sinusoids(table.shape[0], d_model)
+        expected = torch.cat((ours[:, 0::2], ours[:, 1::2]), dim=1)
+        if table.shape != expected.shape or float((table - expected).abs().max()) > 1e-3:
+            raise UserError(f"{file}: tensor {name} must be the paper's sinusoids, but is not")

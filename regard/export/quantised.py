@@ -1,0 +1,69 @@
+"""Smaller bundles: the same model, its matrices stored as 8-bit integers or 16-bit floats.
+
+A row of an int8 matrix is multiplied with 127 / its largest magnitude and rounded half to even, as CTranslate2 does it, so
+that both engines hold the same numbers. Vectors stay in fp32: they are few. `regard.bundle.load_weights` reads them back.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from regard.bundle import Bundle, Stored, load_bundle, load_weights, save_bundle, scale_name
+from regard.decode.torch_engine import TorchEngine
+from regard.errors import UserError
+from regard.export.verify import Samples
+
+_POSITIONS = ".positions.weight"  # a table that is added, not multiplied with; CTranslate2 leaves it in fp32, too
+
+
+def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[list[float]]:
+    """Write the bundle into `folder` with its matrices as `weights` says, and score the samples with what was written."""
+    stored = next((kind for kind in get_args(Stored) if kind == weights), None)
+    if stored is None:
+        raise UserError(f"--weights must be one of {', '.join(get_args(Stored))}, but is {weights!r}")
+    tensors: dict[str, Tensor] = {}
+    for name, weight in load_weights(bundle).items():
+        tensors |= store(name, weight, stored)
+    save_bundle(
+        folder,
+        tensors,
+        bundle.config,
+        bundle.tokenizer,
+        (bundle.folder / "recipe.toml").read_text(encoding="utf-8"),
+        source=bundle.source,
+        target=bundle.target,
+        decode=bundle.decode,
+        max_length=bundle.max_length,
+        facts=bundle.facts,
+        stored=stored,
+    )
+    return TorchEngine.from_bundle(load_bundle(folder), "cpu").score(samples.src, samples.tgt)
+
+
+def store(name: str, weight: Tensor, stored: Stored) -> dict[str, Tensor]:
+    """The tensors that a weight is stored as: itself, or its integers and their scales."""
+    if weight.ndim < 2 or stored == "fp32" or name.endswith(_POSITIONS):
+        return {name: weight}
+    if stored == "fp16":
+        return {name: weight.half()}
+    integers, scales = quantise(weight)
+    return {name: integers, scale_name(name): scales}
+
+
+def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """(rows, columns) -> integers from -127 to 127 of the same shape, and for each row what it was multiplied with.
+
+    >>> integers, scales = quantise(torch.tensor([[0.5, -1.0], [0.0, 0.0]]))
+    >>> integers.tolist(), scales.tolist()
+    ([[64, -127], [0, 0]], [127.0, 1.0])
+    """
+    largest = weight.abs().amax(dim=1)
+    largest[largest == 0] = 127.0
+    most = torch.tensor(127.0)  # a tensor, since torch divides a number by a tensor with a rounding more
+    # So that the scale of a row that is nearly nothing still is a number.
+    scales = most / largest.maximum(most / torch.finfo(torch.float32).max)
+    return (weight * scales[:, None]).round().to(torch.int8), scales

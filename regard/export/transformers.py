@@ -1,0 +1,234 @@
+"""Bundles for Hugging Face's transformers: a folder that `MarianMTModel` and `MarianTokenizer` load.
+
+Marian is the paper's model there, and nothing but it: post-norm, LayerNorm, sinusoids. Whatever else a model has is refused by
+name. What transformers does otherwise with the same weights (its length penalty, its limits, its reading of odd text) stands in
+the README.md that is written beside them.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.bundle import Bundle, load_weights
+from regard.config import ModelConfig
+from regard.data.tokenizer import Tokenizer
+from regard.decode.torch_engine import forbidden_ids
+from regard.errors import RegardError, UserError
+from regard.export.marian import to_marian
+from regard.export.verify import Samples
+
+_MIN_POSITIONS = 512  # rows of the table of sinusoids, which transformers computes again when it loads a model
+
+# What transformers' Marian has of each switch; and Regard's names in its words.
+_KNOWN: dict[str, dict[Any, Any]] = {
+    "norm_position": {"post": None},
+    "norm": {"layer": None},
+    "activation": {"relu": "relu", "gelu": "gelu", "silu": "swish"},
+    "positions": {"sinusoidal": None},
+    "norm_eps": {1e-5: None},
+}
+
+
+def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[list[float]]:
+    """Write the bundle into `folder` in Marian's format, load that again with transformers, and score the samples with it."""
+    if weights != "fp32":
+        raise UserError(f"--weights must be fp32 for --to transformers, but is {weights!r}")
+    refuse_unknown(bundle.config)
+    from safetensors.torch import save_file
+
+    with _quiet_transformers() as transformers:
+        settings = marian_settings(bundle.config, bundle.tokenizer, max_positions(bundle))
+        transformers.MarianConfig(architectures=["MarianMTModel"], dtype="float32", **settings).save_pretrained(folder)
+        transformers.GenerationConfig(**generation_settings(bundle)).save_pretrained(folder)
+        tensors = to_marian(load_weights(bundle), bundle.config)
+        save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
+        write_tokenizer(bundle, folder)
+        (folder / "README.md").write_text(make_readme(bundle), encoding="utf-8")
+        check_tokenizer(bundle.tokenizer, transformers.MarianTokenizer.from_pretrained(folder), samples)
+        model = transformers.MarianMTModel.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = bundle.tokenizer
+    return [
+        score(model, [*src, tokenizer.eos_id], [tokenizer.bos_id, *tgt], [*tgt, tokenizer.eos_id])
+        for src, tgt in zip(samples.src, samples.tgt, strict=True)
+    ]
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[Any]:
+    """The package, without its progress bars and its advice to install another one."""
+    try:
+        import transformers
+    except ModuleNotFoundError:
+        raise UserError(
+            "--to transformers needs the package transformers, which is not installed; pip install 'regard[export]'"
+        ) from None
+    logging: Any = transformers.utils.logging
+    had_bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Recommended: pip install sacremoses", UserWarning)
+            yield transformers
+    finally:
+        logging.set_verbosity(verbosity)
+        if had_bars:
+            logging.enable_progress_bar()
+
+
+def refuse_unknown(config: ModelConfig) -> None:
+    """Raise for a model that transformers' Marian cannot compute, naming the switch."""
+    unknown = [name for name, choices in _KNOWN.items() if getattr(config, name) not in choices]
+    if config.kv_heads != config.num_heads:
+        unknown.append("num_kv_heads")
+    if unknown:
+        value = getattr(config, unknown[0])
+        raise UserError(
+            f"model.{unknown[0]} = {value!r} is not known to transformers' Marian, which is the paper's model alone; "
+            "--to ctranslate2 and --to onnx take it"
+        )
+
+
+def max_positions(bundle: Bundle) -> int:
+    """Tokens that either side may have in transformers: what the model was trained on, and what a translation may add."""
+    return max(_MIN_POSITIONS, bundle.max_length + bundle.decode.max_extra + 2)
+
+
+def marian_settings(config: ModelConfig, tokenizer: Tokenizer, max_positions: int) -> dict[str, Any]:
+    """What MarianConfig is called with."""
+    return {
+        "vocab_size": config.vocab_size,
+        "d_model": config.d_model,
+        "encoder_layers": config.encoder_layers,
+        "decoder_layers": config.decoder_layers,
+        "encoder_ffn_dim": config.d_ff,
+        "decoder_ffn_dim": config.d_ff,
+        "encoder_attention_heads": config.num_heads,
+        "decoder_attention_heads": config.num_heads,
+        "activation_function": _KNOWN["activation"][config.activation],
+        "dropout": config.dropout,
+        "scale_embedding": True,
+        "max_position_embeddings": max_positions,
+        "share_encoder_decoder_embeddings": config.tie_embeddings,
+        "tie_word_embeddings": config.tie_embeddings,
+        "decoder_start_token_id": tokenizer.bos_id,
+        "bos_token_id": tokenizer.bos_id,
+        "eos_token_id": tokenizer.eos_id,
+        "pad_token_id": tokenizer.pad_id,
+        "forced_eos_token_id": None,
+    }
+
+
+def generation_settings(bundle: Bundle) -> dict[str, Any]:
+    """What transformers' `generate` does when it is told nothing: as near to the bundle's own search as it comes."""
+    tokenizer = bundle.tokenizer
+    return {
+        "num_beams": bundle.decode.beam,
+        "length_penalty": bundle.decode.alpha,
+        "early_stopping": False,
+        "max_length": max_positions(bundle),
+        "bad_words_ids": [[i] for i in sorted(set(forbidden_ids(tokenizer)))] or None,
+        "decoder_start_token_id": tokenizer.bos_id,
+        "bos_token_id": tokenizer.bos_id,
+        "eos_token_id": tokenizer.eos_id,
+        "pad_token_id": tokenizer.pad_id,
+    }
+
+
+def write_tokenizer(bundle: Bundle, folder: Path) -> None:
+    """MarianTokenizer's files: a sentencepiece model for each side, and ids for their pieces, which are the bundle's."""
+    tokenizer = bundle.tokenizer
+    if tokenizer.kind == "pair" and tokenizer.vocabulary is None:
+        raise UserError(
+            f"{bundle.folder / 'tokenizer'}: two sentencepiece models without vocab.json cannot become a MarianTokenizer; "
+            "--to ctranslate2 takes them"
+        )
+    (folder / "source.spm").write_bytes(tokenizer.models[0])
+    (folder / "target.spm").write_bytes(tokenizer.models[-1])
+    files = {"vocab.json": {piece: i for i, piece in enumerate(tokenizer.pieces(range(tokenizer.vocab_size)))}}
+    if tokenizer.vocabulary is not None:
+        files = tokenizer.vocabulary.files()
+    names = {i: piece for piece, i in files["vocab.json"].items()}
+    settings = {
+        "tokenizer_class": "MarianTokenizer",
+        "source_lang": bundle.source,
+        "target_lang": bundle.target,
+        "unk_token": names[tokenizer.unk_id],
+        "eos_token": names[tokenizer.eos_id],
+        "pad_token": names[tokenizer.pad_id],
+        "separate_vocabs": "target_vocab.json" in files,
+        "model_max_length": bundle.max_length + 1,
+        "split_special_tokens": True,  # or "</s>" in a text would be the end
+        "clean_up_tokenization_spaces": False,
+    }
+    for name, content in {**files, "tokenizer_config.json": settings}.items():
+        text = json.dumps(content, ensure_ascii=False, indent=2)
+        (folder / name).write_text(text + "\n", encoding="utf-8")
+
+
+def check_tokenizer(ours: Tokenizer, theirs: Any, samples: Samples) -> None:
+    """The samples' text must get the same ids from both, but for U+2581, which MarianTokenizer takes for a space."""
+    for text in [ours.decode(ids).replace("\u2581", "") for ids in samples.src + samples.tgt]:
+        pairs = [
+            (theirs(text)["input_ids"], ours.encode(text)),
+            (theirs(text_target=text)["input_ids"], ours.encode(text, "target")),
+        ]
+        for found, expected in pairs:
+            if found != [*expected, ours.eos_id]:
+                raise RegardError(
+                    f"MarianTokenizer of this transformers gives other ids than the bundle's to {text!r}; nothing was written"
+                )
+
+
+@torch.no_grad()
+def score(model: Any, src: list[int], tgt_in: list[int], labels: list[int]) -> list[float]:
+    """Log-probabilities of the labels."""
+    logits: Tensor = model(input_ids=torch.tensor([src]), decoder_input_ids=torch.tensor([tgt_in])).logits[0]
+    picked = torch.log_softmax(logits.float(), dim=-1).gather(1, torch.tensor(labels)[:, None])
+    values: list[float] = picked[:, 0].tolist()
+    return values
+
+
+def make_readme(bundle: Bundle) -> str:
+    """How to load the folder, and what transformers does otherwise."""
+    decode, positions = bundle.decode, max_positions(bundle)
+    return f"""---
+library_name: transformers
+pipeline_tag: translation
+---
+
+# {bundle.source} → {bundle.target}
+
+A translation model that was exported by Regard for Hugging Face's transformers.
+
+    from transformers import MarianMTModel, MarianTokenizer
+
+    tokenizer = MarianTokenizer.from_pretrained("FOLDER")
+    model = MarianMTModel.from_pretrained("FOLDER")
+    batch = tokenizer(["A sentence."], return_tensors="pt", padding=True)
+    print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))
+
+The weights give the same log-probabilities as in Regard, and greedy search (`num_beams=1`) the same translations. What
+`generation_config.json` sets, and what differs:
+
+- `num_beams` = {decode.beam}, as in the bundle. Without a length penalty on either side (`length_penalty=0.0`, and `--alpha 0`
+  in Regard) both searches find the same.
+- `length_penalty` = {decode.alpha}, the bundle's alpha, but another formula: transformers divides a log-probability by n^penalty,
+  Regard by ((5 + n) / 6)^alpha. Translations can differ, mostly in length.
+- `max_length` = {positions}: a fixed number of tokens. Regard allows a translation {decode.max_extra} tokens more than its source.
+- `bad_words_ids`: the pieces that stand for nothing in a text, which Regard never writes either.
+- A source may have up to {positions} tokens; transformers raises beyond, where Regard cuts a line longer than {bundle.max_length}
+  tokens at a clause and joins the translations.
+
+The tokenizer gives the ids that Regard's gives, but for odd text: spaces around a line count here, and Regard takes them away
+first; a literal U+2581 (▁) is a space here; a text that begins with `>>`, and has `<<` somewhere, begins with a language code
+here. `MarianTokenizer` suggests to install sacremoses; nothing here needs it.
+"""

@@ -1,0 +1,61 @@
+"""Does the exported model compute what the original does? Sample sentences and their log-probabilities under the original,
+in float32, for a comparison token by token."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+
+from regard.bundle import Bundle
+from regard.decode.options import SearchOptions
+from regard.errors import RegardError
+
+SENTENCES, LONGEST = 12, 40
+# The largest difference of a log-probability that is rounding and not a mistake, by what the weights are stored as.
+TOLERANCE = {"fp32": 1e-4, "fp16": 5e-2, "int8": 1.0}
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Source and target ids without marks, and the log-probabilities of the targets' tokens, the end token last."""
+
+    src: list[list[int]]
+    tgt: list[list[int]]
+    log_probs: list[list[float]]
+
+
+def make_samples(bundle: Bundle) -> Samples:
+    """Sentences of random pieces, from one piece to the longest, half with the model's own translation and half with
+    another sentence: what a model finds likely, and what it finds odd."""
+    from regard.decode.torch_engine import TorchEngine, forbidden_ids
+
+    tokenizer = bundle.tokenizer
+    draw = random.Random(1)
+    reserved = {*forbidden_ids(tokenizer), tokenizer.eos_id}
+    pieces = [i for i in range(tokenizer.vocab_size) if i not in reserved]
+    longest = max(1, min(LONGEST, bundle.max_length, bundle.config.max_positions - 2))
+    lengths = [1 + round((longest - 1) * n / (SENTENCES - 1)) for n in range(SENTENCES)]
+    src = [draw.choices(pieces, k=length) for length in lengths]
+    engine = TorchEngine.from_bundle(bundle, "cpu")
+    found = engine.translate(src, SearchOptions(beam=1, max_extra=0))
+    tgt = [
+        list(hypotheses[0].ids) if number % 2 else draw.choices(pieces, k=draw.randint(0, longest - 1))
+        for number, hypotheses in enumerate(found)
+    ]
+    return Samples(src, tgt, engine.score(src, tgt))
+
+
+def check(samples: Samples, scores: list[list[float]], tolerance: float, target: str) -> float:
+    """The largest difference; too large a one is an error, and so are numbers that are missing or none."""
+    worst = 0.0
+    for ours, theirs in zip(samples.log_probs, scores, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            difference = abs(one - other)
+            worst = max(worst, difference if math.isfinite(difference) else math.inf)
+    if worst > tolerance:
+        raise RegardError(
+            f"the {target} model does not compute what the original does: log-probabilities differ by up to {worst:.3g}, "
+            f"and {tolerance:.3g} would be rounding; nothing was written"
+        )
+    return worst

@@ -1,0 +1,209 @@
+"""Bundles with their weights stored small: the same numbers as CTranslate2's, and all else as it was."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from regard import bundle as bundle_module
+from regard.api import load
+from regard.bundle import Bundle, load_bundle, load_weights, save_bundle
+from regard.cli import main
+from regard.decode.torch_engine import load_model
+from regard.errors import RegardError, UserError
+from regard.export import export, quantised
+from regard.files import write_manifest
+from tests.build import SWITCHES, build, tiny_config
+from tests.tiny import make_bundle
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    return make_bundle(tmp_path / "bundle")
+
+
+def export_bundle(bundle: Bundle, out: Path, weights: str) -> Bundle:
+    export(bundle, "bundle", out, weights)
+    return load_bundle(out)
+
+
+# The numbers
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 300.0])
+def test_rows_are_rounded_as_ctranslate2_rounds_them(scale: float) -> None:
+    weight = torch.randn(40, 33, generator=torch.Generator().manual_seed(1)) * scale
+    weight[3] = 0.0
+    weight[4] = 1e-42  # of which 127 / it is no float32
+    weight[5, 0], weight[5, 1:] = 127.0, torch.arange(32) - 15.5  # halves, exactly
+    spec: Any = import_module("ctranslate2.specs.common_spec").LinearSpec()
+    spec.weight = weight.numpy().copy()
+    spec.bias = np.zeros(40, dtype=np.float32)
+    spec.validate()
+    spec.optimize(quantization="int8")
+    integers, scales = quantised.quantise(weight)
+    assert integers.dtype == torch.int8 and np.array_equal(integers.numpy(), spec.weight.numpy())
+    assert scales.dtype == torch.float32 and np.array_equal(scales.numpy(), spec.weight_scale.numpy())
+    assert integers[5, 1:9].tolist() == [-16, -14, -14, -12, -12, -10, -10, -8], "half to even"
+
+
+def test_int8_is_the_nearest_of_255_steps_and_vectors_are_untouched(bundle: Bundle, tmp_path: Path) -> None:
+    small = export_bundle(bundle, tmp_path / "small", "int8")
+    before, after = load_weights(bundle), load_weights(small)
+    assert set(after) == set(before) and {tensor.dtype for tensor in after.values()} == {torch.float32}
+    for name, weight in before.items():
+        if weight.ndim == 1:
+            assert torch.equal(after[name], weight), name
+        else:
+            step = weight.abs().amax(dim=1, keepdim=True) / 127
+            assert ((after[name] - weight).abs() <= 0.501 * step).all(), name
+            assert not torch.equal(after[name], weight), name
+    stored = load_file(small.weights)
+    assert stored["embedding.weight"].dtype == torch.int8
+    assert stored["embedding.weight_scale"].shape == (bundle.config.vocab_size,)
+    assert small.weights.stat().st_size < 0.35 * bundle.weights.stat().st_size
+
+
+def test_fp16_is_half_as_large_and_exact_to_16_bits(bundle: Bundle, tmp_path: Path) -> None:
+    small = export_bundle(bundle, tmp_path / "small", "fp16")
+    before, after = load_weights(bundle), load_weights(small)
+    for name, weight in before.items():
+        assert torch.equal(after[name], weight if weight.ndim == 1 else weight.half().float()), name
+        assert after[name].dtype == torch.float32
+    assert small.weights.stat().st_size < 0.6 * bundle.weights.stat().st_size
+
+
+@pytest.mark.parametrize("weights", ["fp16", "int8"])
+def test_what_was_stored_small_can_be_stored_in_fp32_again(bundle: Bundle, tmp_path: Path, weights: str) -> None:
+    small = export_bundle(bundle, tmp_path / "small", weights)
+    large = export_bundle(small, tmp_path / "large", "fp32")
+    assert large.stored == "fp32" and json.loads((large.folder / "config.json").read_text())["format"] == 1
+    stored, expected = load_file(large.weights), load_weights(small)
+    assert set(stored) == set(expected) and all(torch.equal(stored[name], expected[name]) for name in stored)
+
+
+def test_rounding_twice_is_rounding_once(bundle: Bundle, tmp_path: Path) -> None:
+    once = export_bundle(bundle, tmp_path / "once", "int8")
+    twice = export_bundle(once, tmp_path / "twice", "int8")
+    first, second = load_file(once.weights), load_file(twice.weights)
+    for name in first:
+        torch.testing.assert_close(second[name], first[name], rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("weights", ["fp16", "int8"])
+@pytest.mark.parametrize("switches", SWITCHES.values(), ids=SWITCHES)
+def test_every_switch_is_carried(bundle: Bundle, tmp_path: Path, switches: dict[str, Any], weights: str) -> None:
+    config = tiny_config(vocab_size=bundle.config.vocab_size, **switches)
+    model = build(config)
+    whole = save_bundle(
+        tmp_path / "whole",
+        model.state_dict(),
+        config,
+        bundle.tokenizer,
+        "",
+        source="en",
+        target="de",
+        decode=bundle.decode,
+        max_length=24,
+        facts={},
+    )
+    small = export_bundle(whole, tmp_path / "small", weights)  # which compares log-probabilities
+    assert small.config == config
+    if config.positions == "learned":
+        assert torch.equal(load_file(small.weights)["encoder.positions.weight"], model.encoder.positions.weight)
+
+
+def test_a_wrong_number_is_noticed_and_nothing_is_left_behind(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        integers, scales = quantise(weight)
+        return integers, scales / 3
+
+    quantise = quantised.quantise
+    monkeypatch.setattr(quantised, "quantise", wrong)
+    with pytest.raises(RegardError, match="does not compute what the original does"):
+        export(bundle, "bundle", tmp_path / "small", "int8")
+    assert not (tmp_path / "small").exists()
+
+
+# The bundle around them
+
+
+@pytest.mark.parametrize("weights", ["fp32", "fp16", "int8"])
+def test_all_else_is_carried_over(bundle: Bundle, tmp_path: Path, weights: str) -> None:
+    small = export_bundle(bundle, tmp_path / "small", weights)
+    for name in ("config", "source", "target", "decode", "max_length", "facts"):
+        assert getattr(small, name) == getattr(bundle, name), name
+    assert small.stored == weights
+    assert small.tokenizer.fingerprint == bundle.tokenizer.fingerprint
+    assert (small.folder / "recipe.toml").read_text() == (bundle.folder / "recipe.toml").read_text()
+    card = (small.folder / "card.md").read_text(encoding="utf-8")
+    expected = {"fp32": "", "fp16": "| stored as | 16-bit floats", "int8": "| stored as | 8-bit integers with a scale"}
+    assert expected[weights] in card and ("stored as" in card) == (weights != "fp32")
+
+
+def test_it_translates_as_the_original_does_on_the_golden_model(tmp_path: Path) -> None:
+    golden = Path(__file__).parents[1] / "golden" / "bundle-1"
+    small = export_bundle(load_bundle(golden), tmp_path / "small", "int8")
+    lines = ["a b c", "p o n m", "k l", "h e l d"]
+    assert load(small.folder, device="cpu").translate(lines) == load(golden, device="cpu").translate(lines)
+
+
+def test_info_shows_how_the_weights_are_stored(
+    bundle: Bundle, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    export(bundle, "bundle", tmp_path / "small", "int8")
+    assert main(["info", str(tmp_path / "small")]) == 0
+    assert "8-bit integers" in capfd.readouterr().out
+
+
+def test_an_older_regard_refuses_it_with_the_remedy(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for weights in ("fp16", "int8"):
+        export(bundle, "bundle", tmp_path / weights, weights)
+        with monkeypatch.context() as older:
+            older.setattr(bundle_module, "FORMAT", 1)
+            with pytest.raises(
+                UserError, match=r"is a bundle of format 2, and this Regard reads up to 1; upgrade Regard"
+            ):
+                load_bundle(tmp_path / weights)
+
+
+def test_an_ordinary_bundle_is_one_that_older_regards_read(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = json.loads((bundle.folder / "config.json").read_text())
+    assert settings["format"] == 1 and "weights" not in settings
+    first = {
+        "vocab_size", "d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers", "dropout", "norm_position", "norm",
+        "activation", "positions", "num_kv_heads", "tie_embeddings", "max_positions", "norm_eps",
+    }  # fmt: skip
+    assert set(settings["model"]) == first, "a field that they do not know would be refused"
+    monkeypatch.setattr(bundle_module, "FORMAT", 1)
+    assert load_model(load_bundle(bundle.folder)).config == bundle.config
+
+
+def test_a_way_of_storing_that_is_not_known_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+    export(bundle, "bundle", tmp_path / "small", "int8")
+    settings = json.loads((tmp_path / "small" / "config.json").read_text())
+    (tmp_path / "small" / "config.json").write_text(json.dumps({**settings, "weights": "int4"}))
+    write_manifest(tmp_path / "small")
+    with pytest.raises(UserError, match="field weights must be one of fp32, fp16, int8, but is 'int4'"):
+        load_bundle(tmp_path / "small")
+
+
+def test_a_matrix_without_its_scales_is_refused_by_name(bundle: Bundle, tmp_path: Path) -> None:
+    small = export_bundle(bundle, tmp_path / "small", "int8")
+    tensors = load_file(small.weights)
+    del tensors["embedding.weight_scale"]
+    save_file(tensors, small.weights)
+    write_manifest(small.folder)
+    with pytest.raises(UserError, match=r"model\.safetensors: tensor embedding\.weight_scale is missing"):
+        load_model(load_bundle(small.folder))
