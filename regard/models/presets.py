@@ -13,5 +13,12 @@ PRESETS: dict[str, dict[str, Any]] = {
     "small": {"d_model": 256, "d_ff": 1024, "num_heads": 4, "encoder_layers": 3, "decoder_layers": 3, "dropout": 0.1},
     # A deep encoder and a shallow decoder, which is the part that runs once for every token of a translation.
     "fast": {"d_model": 512, "d_ff": 2048, "num_heads": 8, "encoder_layers": 6, "decoder_layers": 2, "dropout": 0.1},
-    "fastest": {"d_model": 512, "d_ff": 2048, "num_heads": 8, "encoder_layers": 12, "decoder_layers": 1, "dropout": 0.1},
+    "fastest": {
+        "d_model": 512,
+        "d_ff": 2048,
+        "num_heads": 8,
+        "encoder_layers": 12,
+        "decoder_layers": 1,
+        "dropout": 0.1,
+    },
 }
