@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from regard.bundle import Bundle, find_bundle, load_bundle
+from regard.decode.engines import make_engine
 from regard.decode.options import Done, SearchOptions
 from regard.decode.text import Result, Translator
 
@@ -19,12 +20,10 @@ class Model:
     ['c b a', 'm n o p']
     """
 
-    def __init__(self, bundle: Bundle, *, device: str = "auto", batch: int = 0) -> None:
-        from regard.decode.torch_engine import TorchEngine
-
+    def __init__(self, bundle: Bundle, *, device: str = "auto", batch: int = 0, engine: str = "auto") -> None:
         self.bundle = bundle
         self.options = SearchOptions(**dataclasses.asdict(bundle.decode))
-        self.engine = TorchEngine.from_bundle(bundle, device, batch)
+        self.engine = make_engine(bundle, engine, device, batch)
 
     def translate(
         self, text: str | Sequence[str], *, beam: int | None = None, alpha: float | None = None
@@ -73,6 +72,6 @@ class Model:
         )
 
 
-def load(model: str | Path, *, device: str = "auto", batch: int = 0) -> Model:
-    """Load a bundle or the model of a run folder."""
-    return Model(load_bundle(find_bundle(model)), device=device, batch=batch)
+def load(model: str | Path, *, device: str = "auto", batch: int = 0, engine: str = "auto") -> Model:
+    """Load a bundle or the model of a run folder. `engine` is auto, torch or ctranslate2: see `regard.decode.engines`."""
+    return Model(load_bundle(find_bundle(model)), device=device, batch=batch, engine=engine)

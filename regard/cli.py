@@ -63,6 +63,8 @@ def make_parser() -> argparse.ArgumentParser:
     _add_translate(verbs)
     _add_evaluate(verbs)
     _add_score(verbs)
+    _add_export(verbs)
+    _add_import(verbs)
     _add_average(verbs)
     _add_info(verbs)
     return parser
@@ -76,6 +78,12 @@ def _verb(verbs: Any, name: str, run: Any, help: str, description: str = "") -> 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", "--model", metavar="MODEL", help="a bundle or a run folder")
+    parser.add_argument(
+        "--engine",
+        default="auto",
+        choices=("auto", "torch", "ctranslate2"),
+        help="auto: ctranslate2 on CPUs where it is installed and knows the model, else torch (default: auto)",
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
     parser.add_argument(
         "--batch", type=int, default=0, metavar="N", help="sentences computed together (default: by device)"
@@ -268,12 +276,12 @@ def _result_json(result: Result) -> dict[str, Any]:
 def _load(arguments: argparse.Namespace) -> Model:
     from regard.bundle import find_bundle
 
-    folder = find_bundle(arguments.model)  # before torch is imported: a wrong name is said at once
+    folder = find_bundle(arguments.model)  # before anything slow is imported: a wrong name is said at once
     if arguments.batch < 0:
         raise UserError(f"--batch must be at least 1, but is {arguments.batch}")
     from regard.api import load
 
-    return load(folder, device=arguments.device, batch=arguments.batch)
+    return load(folder, device=arguments.device, batch=arguments.batch, engine=arguments.engine)
 
 
 # --- evaluate ---
@@ -361,6 +369,86 @@ def _translate_all(model: Model, sources: list[str], arguments: argparse.Namespa
 def _print(arguments: argparse.Namespace, document: Any, lines: Sequence[str]) -> None:
     text = json.dumps(document, ensure_ascii=False, indent=2) if arguments.json else "\n".join(lines)
     sys.stdout.write(text + "\n")
+
+
+# --- export, import ---
+
+
+def _add_export(verbs: Any) -> None:
+    parser = _verb(
+        verbs,
+        "export",
+        run_export,
+        "write a model for another program, or a smaller one, and compare the two",
+        "Write a model for another program, or a smaller bundle. What was written is loaded there and compared with the original, "
+        "token by token; where the numbers differ by more than rounding, nothing is left behind.",
+    )
+    parser.add_argument(
+        "--to", required=True, metavar="FORMAT", help="ctranslate2, onnx, transformers, or bundle (a smaller one)"
+    )
+    parser.add_argument("-m", "--model", metavar="MODEL", help="a bundle or a run folder")
+    parser.add_argument("--weights", metavar="TYPE", help="fp32, fp16 or int8 (default: fp32; for --to bundle, int8)")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="a new folder")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def run_export(arguments: argparse.Namespace) -> None:
+    from regard.bundle import find_bundle, load_bundle
+    from regard.export import export
+
+    bundle = load_bundle(find_bundle(arguments.model))
+    report = export(bundle, arguments.to, arguments.output, arguments.weights)
+    document = {
+        "folder": str(report.folder),
+        "to": arguments.to,
+        "weights": report.weights,
+        "difference": report.difference,
+        "tolerance": report.tolerance,
+    }
+    line = (
+        f"{report.folder}: written for {arguments.to}, weights in {report.weights}; log-probabilities of tokens differ by up to "
+        f"{report.difference:.2g} from the original's ({report.tolerance:.2g} would be too much)"
+    )
+    _print(arguments, document, [line])
+
+
+def _add_import(verbs: Any) -> None:
+    parser = _verb(
+        verbs,
+        "import",
+        run_import,
+        "make a bundle of a translation model of Hugging Face transformers",
+        "Make a bundle of a translation model in Marian's format, such as those of OPUS-MT.",
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder with the model")
+    parser.add_argument("--from", dest="format", required=True, choices=("transformers",), help="what wrote the folder")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="BUNDLE", help="where the bundle goes")
+    parser.add_argument(
+        "--source", metavar="CODE", help="language that it translates from (default: as the folder says)"
+    )
+    parser.add_argument(
+        "--target", metavar="CODE", help="language that it translates into (default: as the folder says)"
+    )
+    parser.add_argument(
+        "--allow-pickle",
+        action="store_true",
+        help="read weights that are stored as a pickle, which can run any code: only from people whom you trust",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def run_import(arguments: argparse.Namespace) -> None:
+    from regard.export.imported import import_transformers
+
+    bundle = import_transformers(
+        arguments.folder,
+        arguments.output,
+        source=arguments.source,
+        target=arguments.target,
+        allow_pickle=arguments.allow_pickle,
+    )
+    document = {"folder": str(bundle.folder), "source": bundle.source, "target": bundle.target}
+    _print(arguments, document, [f"{bundle.folder}: {bundle.source} → {bundle.target}"])
 
 
 # --- score, average, info ---

@@ -1,9 +1,21 @@
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 
 import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests, and the commands that they start, leave the person's own cache alone."""
+    os.environ["REGARD_CACHE"] = tempfile.mkdtemp(prefix="regard-test-cache-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    shutil.rmtree(os.environ.pop("REGARD_CACHE"), ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

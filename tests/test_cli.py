@@ -143,6 +143,14 @@ def test_evaluate_scores_a_model_and_a_file_alike(
         (["translate", "--beam", "many", "x"], "invalid int value"),
         (["evaluate", "--reference", "nothing.de", "--hypothesis", "x"], "nothing.de"),
         (["average", "nothing", "-o", "x"], "nothing: is not a run folder"),
+        (["translate", "--engine", "fast", "x"], "argument --engine: invalid choice: 'fast'"),
+        (["export", "-m", "x", "-o", "y"], "the following arguments are required: --to"),
+        (["export", "--to", "onnx", "-m", "x"], "the following arguments are required: -o"),
+        (["export", "--to", "onnx", "-o", "y"], "no model is named"),
+        (["export", "--to", "onnx", "-m", "nothing", "-o", "y"], "nothing: there is no such model"),
+        (["import", "--from", "transformers", "nothing", "-o", "y"], "nothing: must be a folder with a Marian model"),
+        (["import", "--from", "fairseq", "x", "-o", "y"], "argument --from: invalid choice: 'fairseq'"),
+        (["import", "x", "-o", "y"], "the following arguments are required: --from"),
         (["trian"], "invalid choice"),
         ([], "required"),
     ],
@@ -157,6 +165,79 @@ def test_bad_search_options_are_refused(bundle: str, capfd: pytest.CaptureFixtur
     assert "beam must be at least 1" in fails(capfd, "translate", "-m", bundle, "--beam", "0", "x")
     assert "nbest must be between" in fails(capfd, "translate", "-m", bundle, "--beam", "2", "--nbest", "3", "x")
     assert "device must be" in fails(capfd, "translate", "-m", bundle, "--device", "toaster", "x")
+
+
+def test_engines_give_the_same_translations_and_scores(
+    bundle: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    golden = str(Path(__file__).parent / "golden" / "bundle-1")
+    engines = ("auto", "torch", "ctranslate2")
+    answers = [translate(capfd, "-m", golden, "--engine", engine, "a b c", "", "p o n") for engine in engines]
+    assert answers[0] == answers[1] == answers[2] == ["c b a", "", "n o p"]
+    source, target = tmp_path / "s", tmp_path / "t"
+    source.write_text("a b\nc\n")
+    target.write_text("b a\nd e f\n")
+    scores = []
+    for engine in ("torch", "ctranslate2"):
+        arguments = ["--engine", engine, "--source", str(source), "--target", str(target)]
+        assert main(["score", "-m", bundle, "--device", "cpu", *arguments]) == 0
+        scores.append([float(line) for line in capfd.readouterr().out.splitlines()])
+    assert scores[0] == pytest.approx(scores[1], abs=1e-4)
+
+
+def test_what_an_engine_cannot_do_is_refused_in_one_line(
+    bundle: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = fails(capfd, "translate", "-m", bundle, "--engine", "ctranslate2", "--device", "cuda", "x")
+    assert "device must be auto or cpu, but is 'cuda'; use --engine torch" in message
+    expected = translate(capfd, "-m", bundle, "--engine", "torch", "a b")
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    message = fails(capfd, "translate", "-m", bundle, "--engine", "ctranslate2", "x")
+    assert "pip install 'regard[export]'" in message
+    assert translate(capfd, "-m", bundle, "a b") == expected
+
+
+def test_export_says_where_and_how_near(bundle: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    command = ["export", "--to", "ctranslate2", "-m", bundle]
+    assert main([*command, "-o", str(tmp_path / "a")]) == 0
+    said = capfd.readouterr().out
+    assert said.startswith(f"{tmp_path / 'a'}: written for ctranslate2, weights in fp32; ")
+    assert (tmp_path / "a" / "model.bin").is_file()
+    assert main([*command, "--weights", "int8", "-o", str(tmp_path / "b"), "--json"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert document.keys() == {"folder", "to", "weights", "difference", "tolerance"}
+    assert document["folder"] == str(tmp_path / "b")
+    assert document["weights"] == "int8"
+    assert 1e-4 < document["difference"] < document["tolerance"]
+    assert "exists already" in fails(capfd, *command, "-o", str(tmp_path / "a"))
+    assert "--weights must be one of fp32, fp16, int8" in fails(
+        capfd, *command, "--weights", "x", "-o", str(tmp_path / "c")
+    )
+    assert "--to must be one of" in fails(capfd, "export", "--to", "paper", "-m", bundle, "-o", str(tmp_path / "c"))
+
+
+def test_import_passes_on_what_it_is_told(
+    bundle: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from regard.bundle import load_bundle
+    from regard.export import imported
+
+    calls = []
+
+    def import_transformers(folder: Path, out: Path, **options: object) -> object:
+        calls.append((folder, out, options))
+        return load_bundle(Path(bundle))
+
+    monkeypatch.setattr(imported, "import_transformers", import_transformers)
+    command = ["import", "--from", "transformers", str(tmp_path), "-o", "out"]
+    assert main(command) == 0
+    assert capfd.readouterr().out == f"{bundle}: en → de\n"
+    assert main([*command, "--allow-pickle", "--source", "fr", "--target", "it", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out) == {"folder": bundle, "source": "en", "target": "de"}
+    assert calls == [
+        (tmp_path, Path("out"), {"source": None, "target": None, "allow_pickle": False}),
+        (tmp_path, Path("out"), {"source": "fr", "target": "it", "allow_pickle": True}),
+    ]
 
 
 def test_files_of_unequal_length_are_refused_with_both_counts(

@@ -203,7 +203,16 @@ def loaded_after(code: str, names: tuple[str, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "module", ["regard", "regard.data.tokenizer", "regard.bundle", "regard.recipe", "regard.evaluate", "regard.cli"]
+    "module",
+    [
+        "regard",
+        "regard.data.tokenizer",
+        "regard.bundle",
+        "regard.recipe",
+        "regard.evaluate",
+        "regard.cli",
+        "regard.api",
+    ],
 )
 def test_module_imports_without_torch(module: str) -> None:
     assert loaded_after(f"import {module}", ("torch",)) == []
@@ -227,7 +236,10 @@ except SystemExit as stop:
 
 # tensorboard, transformers and the like come with extras; py3langid and zstandard are for single tasks; triton comes with the
 # CUDA builds of torch, and only the kernels that are written in it import it.
-OPTIONAL = ("py3langid", "zstandard", "tensorboard", "transformers", "ctranslate2", "fastapi", "uvicorn", "triton")
+OPTIONAL = (
+    "py3langid", "zstandard", "tensorboard", "transformers", "ctranslate2", "fastapi", "uvicorn", "triton", "onnx",
+    "onnxruntime", "onnxscript",
+)  # fmt: skip
 
 BLOCK = f"""
 import importlib, sys

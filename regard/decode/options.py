@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
 
 
@@ -49,3 +50,11 @@ class Engine(Protocol):
     ) -> list[list[Hypothesis]]: ...
 
     def score(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[float]]: ...
+
+
+def forbidden_ids(tokenizer: Tokenizer) -> list[int]:
+    """Tokens that no translation may contain: those that stand for nothing in a text. An imported model has its own list."""
+    if tokenizer.vocabulary is not None:
+        return list(tokenizer.vocabulary.special.forbidden)
+    ids = (tokenizer.unk_id, tokenizer.bos_id, tokenizer.pad_id, *tokenizer.span_ids, *tokenizer.tag_ids)
+    return [i for i in ids if i >= 0]  # a model without padding says -1, which would mean the last piece

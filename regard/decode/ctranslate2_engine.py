@@ -1,0 +1,280 @@
+"""The engine for CPUs: CTranslate2, without torch.
+
+It searches as Regard's own search does (`search.py`): the same candidates, the same ranking. What differs:
+
+- A sentence's search ends when 2 * beam hypotheses have ended and one of them was the best candidate of its step. Regard's own
+  goes on until nothing alive can win.
+- CTranslate2 bans tokens before the softmax, Regard after it. So it first searches with nothing banned; only where a forbidden
+  token turns up is the sentence searched again without them, and the log-probabilities are then computed anew.
+- A hypothesis that reaches the limit is ended there with the end token. Regard ends all that are alive; CTranslate2 does not
+  show those that took the place of one that had just ended.
+- It does not translate an empty sentence: the translation is empty, too.
+
+Log-probabilities are the model's own, to rounding. Sentences get the same in whatever batch they are, but for the last bits of
+the numbers, so that only near-ties can fall another way; `tests/decode/test_ctranslate2.py` holds it to that.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from regard.bundle import Bundle
+from regard.decode.ctranslate2_cache import converted
+from regard.decode.ctranslate2_model import Weights, positions, vocabularies
+from regard.decode.options import Done, Engine, Hypothesis, SearchOptions, forbidden_ids
+from regard.errors import UserError
+
+OLDEST = (4, 8)  # the earliest CTranslate2 that this was tried with; before it, `import ctranslate2` imported torch
+_BATCH = 64  # sentences searched together
+_ROOM = 8_192  # tokens of a batch, counted at the longest sentence's length
+_ENDED = 2  # times the beam: hypotheses that must have ended before a search may stop
+_COMPUTE = {"fp32": "float32", "fp16": "float32", "int8": "int8"}  # no CPU computes faster in 16-bit floats
+
+Found = list[tuple[tuple[int, ...], float]]  # hypotheses of one sentence with their log-probabilities
+
+
+def import_ctranslate2() -> Any:
+    """The package, which is an extra of Regard."""
+    try:
+        package = import_module("ctranslate2")
+        version = tuple(int(number) for number in package.__version__.split(".")[:2])
+    except (ImportError, AttributeError) as error:
+        raise UserError(
+            f"CTranslate2 is not installed ({error}); install it with pip install 'regard[export]', or use --engine torch"
+        ) from None
+    if version < OLDEST:
+        raise UserError(
+            f"CTranslate2 must be {'.'.join(map(str, OLDEST))} or later, but is {package.__version__}; "
+            f"renew it with pip install --upgrade ctranslate2, or use --engine torch"
+        )
+    return package
+
+
+def share_cores(cores: int) -> tuple[int, int]:
+    """How many batches are searched at a time, and by how many threads each. Batches beside each other use cores better than
+    threads inside one, which wait for each other at every step.
+
+    >>> share_cores(2), share_cores(8), share_cores(64)
+    ((2, 1), (4, 2), (16, 4))
+    """
+    threads = max(1, min(4, cores // 4))
+    return max(1, cores // threads), threads
+
+
+def _usable_cores() -> int:
+    if (wished := os.environ.get("OMP_NUM_THREADS", "")).isdigit():
+        return max(1, int(wished))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class CTranslate2Engine:
+    """Holds a converted model."""
+
+    def __init__(
+        self, folder: Path, bundle: Bundle, weights: Weights, *, forbidden: Sequence[int] = (), batch: int = 0
+    ) -> None:
+        """`folder` holds the bundle as `convert` wrote it, with these weights; it is not needed afterwards."""
+        self.bundle, self.batch, self.forbidden = bundle, batch or _BATCH, frozenset(forbidden)
+        self._source, self._target = vocabularies(bundle.tokenizer, bundle.config.vocab_size)
+        self._ids = {piece: i for i, piece in enumerate(self._target)}
+        self._rows = positions(bundle)
+        self._workers, threads = share_cores(_usable_cores())
+        package = import_ctranslate2()
+        compute = _COMPUTE[weights]
+        self._translator = package.Translator(
+            str(folder),
+            device="cpu",
+            compute_type=compute if compute in package.get_supported_compute_types("cpu") else "auto",
+            inter_threads=self._workers,
+            intra_threads=threads,
+        )
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle, batch: int = 0) -> CTranslate2Engine:
+        import_ctranslate2()  # before anything is converted
+        weights: Weights = "int8" if bundle.stored == "int8" else "fp32"
+        with converted(bundle, weights) as folder:
+            return cls(folder, bundle, weights, forbidden=forbidden_ids(bundle.tokenizer), batch=batch)
+
+    # --- translating ---
+
+    def translate(
+        self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None = None
+    ) -> list[list[Hypothesis]]:
+        results: list[list[Hypothesis]] = [[] for _ in ids]
+        limits = [self._limit(sentence, options) for sentence in ids]
+
+        def finish(number: int, hypotheses: list[Hypothesis]) -> None:
+            results[number] = hypotheses
+            if done is not None:
+                done(1)
+
+        far = [n for n, sentence in enumerate(ids) if max(len(sentence), limits[n]) >= self._rows]
+        if far:
+            for number, hypotheses in zip(far, self._fallback.translate([ids[n] for n in far], options), strict=True):
+                finish(number, hypotheses)
+        near = {n for n, sentence in enumerate(ids) if sentence} - set(far)
+        to_score: dict[int, Found] = {n: [((), 0.0)] for n, sentence in enumerate(ids) if not sentence}
+        with_forbidden, at_limit = [], []
+        for number, found in self._search(ids, near, limits, options):
+            if not self.forbidden.isdisjoint(token for tokens, _ in found for token in tokens):
+                with_forbidden.append(number)
+            elif any(len(tokens) > limits[number] for tokens, _ in found):
+                at_limit.append(number)
+            else:
+                finish(number, _rank(found, options))
+        for number, found in self._search(ids, with_forbidden, limits, options, ban=True):
+            if any(len(tokens) > limits[number] for tokens, _ in found):
+                at_limit.append(number)
+            else:
+                to_score[number] = _best(found, options, options.beam)
+        for number, found in self._search(ids, at_limit, limits, options, ban=True, to_limit=True):
+            ended = [one for one in found if len(one[0]) < limits[number]]
+            alive = [one for one in found if len(one[0]) == limits[number]]
+            to_score[number] = _best(ended, options, options.beam) + alive
+        for number, found in self._scored_anew(ids, to_score):
+            finish(number, _rank(found, options))
+        return results
+
+    def _limit(self, sentence: Sequence[int], options: SearchOptions) -> int:
+        """Tokens that a translation may have at most: a table of learned positions has an end."""
+        limit = len(sentence) + options.max_extra
+        return min(limit, self._rows - 1) if self.bundle.config.positions == "learned" else limit
+
+    def _search(
+        self,
+        ids: Sequence[Sequence[int]],
+        numbers: Iterable[int],
+        limits: Sequence[int],
+        options: SearchOptions,
+        *,
+        ban: bool = False,
+        to_limit: bool = False,
+    ) -> Iterator[tuple[int, Found]]:
+        """What CTranslate2 finds for these sentences. Its limit is one for a whole batch. So a search goes one token further than
+        the longest may, and a hypothesis with more tokens than its own limit shows that this was reached; `to_limit`: batches
+        have one limit, which is also where the search stops, and hypotheses of just so many tokens have no end yet."""
+        banned = [[self._target[i]] for i in sorted(self.forbidden)] if ban else None
+
+        def submit(batch: Sequence[int]) -> list[Any]:
+            longest = limits[batch[-1]] + (0 if to_limit else 1)
+            wanted = _hypotheses(options, longest if to_limit else 0)
+            submitted: list[Any] = self._translator.translate_batch(
+                [self._source_pieces(ids[n]) for n in batch],
+                beam_size=options.beam,
+                num_hypotheses=wanted,
+                patience=max(1.0, wanted / options.beam),
+                length_penalty=0,  # scores are then sums of log-probabilities
+                return_scores=True,
+                min_decoding_length=0,
+                max_decoding_length=longest,
+                max_input_length=0,
+                suppress_sequences=banned,
+                asynchronous=True,
+            )
+            return submitted
+
+        order = sorted(numbers, key=lambda n: (limits[n], len(ids[n]), n))
+        for number, result in self._in_order(self._batches(order, limits, alike=to_limit), submit):
+            found = zip(result.hypotheses, result.scores, strict=True)
+            yield number, [(tuple(self._ids[piece] for piece in pieces), log_prob) for pieces, log_prob in found]
+
+    def _scored_anew(self, ids: Sequence[Sequence[int]], found: Mapping[int, Found]) -> Iterator[tuple[int, Found]]:
+        pairs = [(number, tokens) for number, hypotheses in found.items() for tokens, _ in hypotheses]
+        scores = iter(self.score([ids[number] for number, _ in pairs], [tokens for _, tokens in pairs]))
+        for number, hypotheses in found.items():
+            yield number, [(tokens, sum(next(scores))) for tokens, _ in hypotheses]
+
+    @cached_property
+    def _fallback(self) -> Engine:
+        """For what is beyond the table of positions."""
+        from regard.decode.torch_engine import TorchEngine
+
+        sys.stderr.write(f"regard: what has {self._rows} tokens or more is left to torch\n")
+        return TorchEngine.from_bundle(self.bundle, "cpu", self.batch)
+
+    # --- scoring ---
+
+    def score(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Log-probabilities of the tokens of given translations, the end token last."""
+        results: list[list[float]] = [[] for _ in src]
+        lengths = [max(map(len, pair)) for pair in zip(src, tgt, strict=True)]
+        if far := [n for n, length in enumerate(lengths) if length >= self._rows]:
+            found = self._fallback.score([src[n] for n in far], [tgt[n] for n in far])
+            for number, values in zip(far, found, strict=True):
+                results[number] = values
+
+        def submit(numbers: Sequence[int]) -> list[Any]:
+            sources = [self._source_pieces(src[n]) for n in numbers]
+            targets = [[self._target[i] for i in tgt[n]] for n in numbers]
+            submitted: list[Any] = self._translator.score_batch(sources, targets, max_input_length=0, asynchronous=True)
+            return submitted
+
+        near = sorted(set(range(len(src))) - set(far), key=lambda n: (len(tgt[n]), len(src[n])))
+        for number, result in self._in_order(self._batches(near, lengths), submit):
+            results[number] = list(result.log_probs)
+        return results
+
+    # --- batches ---
+
+    def _source_pieces(self, ids: Sequence[int]) -> list[str]:
+        return [self._source[i] for i in ids]
+
+    def _batches(self, order: Sequence[int], lengths: Sequence[int], alike: bool = False) -> Iterator[list[int]]:
+        """Sentences in this order, so many at a time that neither their number nor their tokens are too many; `alike`: all of
+        one length."""
+        batch: list[int] = []
+        longest = 0
+        for number in order:
+            longest = max(longest, lengths[number] + 1)
+            full = len(batch) == self.batch or (len(batch) + 1) * longest > _ROOM
+            if batch and (full or (alike and lengths[number] != lengths[batch[0]])):
+                yield batch
+                batch, longest = [], lengths[number] + 1
+            batch.append(number)
+        if batch:
+            yield batch
+
+    def _in_order(
+        self, batches: Iterator[list[int]], submit: Callable[[Sequence[int]], list[Any]]
+    ) -> Iterator[tuple[int, Any]]:
+        """Hand in batches ahead of the workers, but not all at once, and give back each sentence's result."""
+        waiting: deque[tuple[int, Any]] = deque()
+        for numbers in batches:
+            waiting.extend(zip(numbers, submit(numbers), strict=True))
+            while len(waiting) > 2 * self._workers * self.batch:
+                number, result = waiting.popleft()
+                yield number, result.result()
+        for number, result in waiting:
+            yield number, result.result()
+
+
+def _hypotheses(options: SearchOptions, steps: int = 0) -> int:
+    """How many CTranslate2 is asked for. Without a length penalty it stops when so many have ended and one of them was the best
+    candidate of its step. In `steps` steps no more than beam * steps can end, so that it then goes on to the last."""
+    if options.beam == 1:
+        return 1
+    if steps:
+        return options.beam * steps
+    return 1 if options.alpha == 0 and options.nbest == 1 else _ENDED * options.beam
+
+
+def _score(length: int, log_prob: float, alpha: float) -> float:
+    """What hypotheses are ranked by; the length that counts is with the end token."""
+    return float(log_prob / ((5.0 + length + 1) / 6.0) ** alpha)
+
+
+def _best(found: Found, options: SearchOptions, number: int) -> Found:
+    return sorted(found, key=lambda one: -_score(len(one[0]), one[1], options.alpha))[:number]
+
+
+def _rank(found: Found, options: SearchOptions) -> list[Hypothesis]:
+    best = _best(found, options, options.nbest)
+    return [Hypothesis(tokens, log_prob, _score(len(tokens), log_prob, options.alpha)) for tokens, log_prob in best]

@@ -1,0 +1,61 @@
+"""Which engine translates.
+
+    torch          the model itself, on CPUs and GPUs; a sentence's translation is the same in any batch, to the last bit on CPUs
+    ctranslate2    several times as fast on CPUs and without torch; an extra (`regard[export]`); see `ctranslate2_engine.py`
+    auto           ctranslate2 on CPUs where it is installed and knows the model, else torch
+
+Both take every option of SearchOptions. What CTranslate2 cannot take is refused by name where it was asked for by name: a model
+with a switch that it does not know, a GPU. Sentences longer than its table of positions are given to torch with a word on
+standard error.
+"""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Literal, get_args
+
+from regard.bundle import Bundle
+from regard.decode.ctranslate2_engine import CTranslate2Engine, import_ctranslate2
+from regard.decode.ctranslate2_model import refusal
+from regard.decode.options import Engine
+from regard.errors import UserError
+
+EngineName = Literal["auto", "torch", "ctranslate2"]
+_SIGNS_OF_A_GPU = ("/proc/driver/nvidia/version", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")  # CUDA, under Windows, ROCm
+
+
+def make_engine(bundle: Bundle, engine: str = "auto", device: str = "auto", batch: int = 0) -> Engine:
+    """The engine of this name with the bundle's model in it."""
+    if engine not in get_args(EngineName):
+        raise UserError(f"engine must be one of {', '.join(get_args(EngineName))}, but is {engine!r}")
+    if engine == "ctranslate2":
+        if device not in ("auto", "cpu"):
+            raise UserError(
+                f"engine ctranslate2 computes on CPUs, so device must be auto or cpu, but is {device!r}; use --engine torch"
+            )
+        return CTranslate2Engine.from_bundle(bundle, batch)
+    if engine == "auto" and _is_cpu(device) and _can_ctranslate2(bundle):
+        return CTranslate2Engine.from_bundle(bundle, batch)
+    from regard.decode.torch_engine import TorchEngine
+
+    return TorchEngine.from_bundle(bundle, device, batch)
+
+
+def _can_ctranslate2(bundle: Bundle) -> bool:
+    try:
+        import_ctranslate2()
+    except UserError:
+        return False
+    return refusal(bundle) is None
+
+
+def _is_cpu(device: str) -> bool:
+    """Whether torch would compute on a CPU. It takes two seconds to ask torch, so it is asked only where there may be a GPU."""
+    if device != "auto":
+        return device == "cpu"
+    if platform.system() != "Darwin" and not any(Path(sign).exists() for sign in _SIGNS_OF_A_GPU):
+        return True
+    from regard.device import pick_device
+
+    return pick_device("auto").type == "cpu"

@@ -1,0 +1,60 @@
+"""Bundles for CTranslate2: a folder that `ctranslate2.Translator` loads, with the tokenizer and a page on how to use it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from regard.bundle import Bundle
+from regard.decode.ctranslate2_engine import CTranslate2Engine, import_ctranslate2
+from regard.decode.ctranslate2_model import Weights, convert, positions, vocabularies
+from regard.decode.options import forbidden_ids
+from regard.export.verify import Samples
+
+
+def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[list[float]]:
+    """Write the bundle into `folder`, load that with CTranslate2, and score the samples with it."""
+    import_ctranslate2()  # before anything is written
+    stored = cast(Weights, weights)
+    convert(bundle, folder, stored)
+    bundle.tokenizer.save(folder / "tokenizer")
+    (folder / "README.md").write_text(make_readme(bundle, stored), encoding="utf-8")
+    engine = CTranslate2Engine(folder, bundle, stored)
+    return engine.score(samples.src, samples.tgt)
+
+
+def make_readme(bundle: Bundle, weights: Weights) -> str:
+    """How to use the folder, and what CTranslate2 by itself does otherwise than Regard."""
+    tokenizer, decode = bundle.tokenizer, bundle.decode
+    _, target = vocabularies(tokenizer, bundle.config.vocab_size)
+    banned = [target[i] for i in forbidden_ids(tokenizer)]
+    models = ("joint.model", "joint.model") if tokenizer.kind == "joint" else ("source.model", "target.model")
+    rows = positions(bundle)
+    limit = f"- A sentence may have at most {rows - 1:,} pieces; a longer one is an error.\n" if rows < 1 << 30 else ""
+    return f"""# {bundle.source} → {bundle.target} for CTranslate2
+
+Written by `regard export --to ctranslate2 --weights {weights}`. The folder holds all that is needed:
+
+```python
+import ctranslate2
+import sentencepiece
+
+translator = ctranslate2.Translator("FOLDER")
+source = sentencepiece.SentencePieceProcessor("FOLDER/tokenizer/{models[0]}")
+target = sentencepiece.SentencePieceProcessor("FOLDER/tokenizer/{models[1]}")
+sentences = ["one sentence"]
+results = translator.translate_batch(
+    [source.encode(sentence, out_type=str) for sentence in sentences],
+    beam_size={decode.beam},
+    length_penalty={decode.alpha},
+    max_decoding_length={bundle.max_length + decode.max_extra},
+)
+print(*[target.decode(result.hypotheses[0]) for result in results], sep="\\n")
+```
+
+- The end token behind a source is put there by CTranslate2 (`add_source_eos`).
+- Its length penalty is n^p, and Regard's is ((5 + n) / 6)^alpha with the end token counted: the best of a beam can differ.
+{limit}- {len(banned)} pieces stand for nothing in a text. Should one turn up in a translation, ban them: `suppress_sequences` takes
+  a list such as `{[[piece] for piece in banned[:2]]}`.
+- `regard translate --engine ctranslate2` sees to all of this, and cuts lines that are too long.
+"""
