@@ -87,12 +87,13 @@ def test_what_is_no_model_is_said_to_be_none(tmp_path: Path) -> None:
         find_bundle(None)
 
 
+@pytest.mark.parametrize("engine", ["auto", "torch"])
 @pytest.mark.parametrize("folder", sorted(GOLDEN.glob("bundle-*/")), ids=lambda path: path.name)
-def test_every_earlier_format_is_still_read_and_translates_as_it_did(folder: Path) -> None:
+def test_every_earlier_format_is_still_read_and_translates_as_it_did(folder: Path, engine: str) -> None:
     from regard.api import load
 
     expected = json.loads((GOLDEN / f"{folder.name}.json").read_text(encoding="utf-8"))
-    model = load(folder, device="cpu")
+    model = load(folder, device="cpu", engine=engine)
     assert model.translate([entry["source"] for entry in expected]) == [entry["translation"] for entry in expected]
 
 

@@ -17,6 +17,7 @@ the numbers, so that only near-ties can fall another way; `tests/decode/test_ctr
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from regard.decode.ctranslate2_model import Weights, positions, vocabularies
 from regard.decode.options import Done, Engine, Hypothesis, SearchOptions, forbidden_ids
 from regard.errors import UserError
 
-OLDEST = (4, 8)  # the earliest CTranslate2 that this was tried with; before it, `import ctranslate2` imported torch
+OLDEST = (4, 8)  # the earliest that this was tried with
 _BATCH = 64  # sentences searched together
 _ROOM = 8_192  # tokens of a batch, counted at the longest sentence's length
 _ENDED = 2  # times the beam: hypotheses that must have ended before a search may stop
@@ -44,7 +45,7 @@ def import_ctranslate2() -> Any:
     """The package, which is an extra of Regard."""
     try:
         package = import_module("ctranslate2")
-        version = tuple(int(number) for number in package.__version__.split(".")[:2])
+        version = tuple(int(number) for number in re.findall(r"\d+", package.__version__)[:2])
     except (ImportError, AttributeError) as error:
         raise UserError(
             f"CTranslate2 is not installed ({error}); install it with pip install 'regard[export]', or use --engine torch"
@@ -91,7 +92,7 @@ class CTranslate2Engine:
         self._translator = package.Translator(
             str(folder),
             device="cpu",
-            compute_type=compute if compute in package.get_supported_compute_types("cpu") else "auto",
+            compute_type=compute if compute in package.get_supported_compute_types("cpu") else "default",
             inter_threads=self._workers,
             intra_threads=threads,
         )
@@ -116,7 +117,7 @@ class CTranslate2Engine:
             if done is not None:
                 done(1)
 
-        far = [n for n, sentence in enumerate(ids) if max(len(sentence), limits[n]) >= self._rows]
+        far = [n for n, sentence in enumerate(ids) if sentence and max(len(sentence), limits[n]) >= self._rows]
         if far:
             for number, hypotheses in zip(far, self._fallback.translate([ids[n] for n in far], options), strict=True):
                 finish(number, hypotheses)

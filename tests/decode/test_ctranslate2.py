@@ -286,9 +286,9 @@ def test_what_is_longer_than_the_table_of_positions_is_given_to_torch(
     assert capfd.readouterr().err.count("left to torch") == 1
     counts: list[int] = []
     options = SearchOptions(beam=1, max_extra=1020)
-    found = theirs.translate([[100], [100, 101, 102, 103]], options, counts.append)
+    found = theirs.translate([[100], [100, 101, 102, 103], []], options, counts.append)
     assert found[1] == ours.translate([[100, 101, 102, 103]], options)[0]
-    assert sum(counts) == 2
+    assert sum(counts) == 3
 
 
 # --- batches ---
@@ -659,8 +659,8 @@ def test_what_ctranslate2_cannot_do_is_refused_by_name(monkeypatch: pytest.Monke
 
 def test_without_the_package_auto_is_torch_and_the_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = load_bundle(GOLDEN)
-    monkeypatch.setattr("ctranslate2.__version__", "4.7.2")
-    with pytest.raises(UserError, match=r"must be 4\.8 or later, but is 4\.7\.2"):
+    monkeypatch.setattr("ctranslate2.__version__", "4.7.2rc1")
+    with pytest.raises(UserError, match=r"must be 4\.8 or later, but is 4\.7\.2rc1"):
         make_engine(bundle, "ctranslate2")
     assert isinstance(make_engine(bundle, device="cpu"), TorchEngine)
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
