@@ -194,7 +194,8 @@ class CTranslate2:
 
 
 class Regard:
-    """One call of an engine for all sentences, as `regard translate` does it."""
+    """One call of an engine for all sentences, as `regard translate` does it; with torch on a GPU in slots, which no command
+    takes yet."""
 
     def __init__(self, bundle: Bundle, device: torch.device, engine: str) -> None:
         self.bundle, self.device, self.name = bundle, device, engine
@@ -213,7 +214,7 @@ class Regard:
         if self.name == "torch":
             from regard.decode.torch_engine import TorchEngine
 
-            return TorchEngine.from_bundle(self.bundle, str(self.device), size)
+            return TorchEngine.from_bundle(self.bundle, str(self.device), size, slots=self.device.type == "cuda")
         from regard.decode.engines import make_engine
 
         return make_engine(self.bundle, self.name, str(self.device), size)

@@ -68,6 +68,12 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def check_new_folder(path: Path) -> None:
+    """Refuse to write over what is there; an empty folder is as good as none."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(f"{path}: exists already; choose another folder with -o")
+
+
 def sweep_temporaries(folder: Path) -> None:
     """Remove what an interrupted `atomic_folder` or `write_atomic` left in this folder."""
     for leftover in [*folder.glob(".*.tmp"), *folder.glob(".*.old")]:

@@ -11,7 +11,7 @@ Sentences lie end to end without padding. Three sentences of 2, 4 and 1 tokens a
 A SlotLayout has the same rows in a fixed number of places, here ten rows and five sequences, the last ones empty:
 
     row        0  1 | 2  3  4  5 | 6 | 7  8  9
-    sequence   0  0 | 1  1  1  1 | 2 | -  -  -        offsets = [0, 2, 6, 7, 7, 7]
+    sequence   0  0 | 1  1  1  1 | 2 | -  -  -        groups = [0, 7, 7, 7, 7, 7], all three in one
 
 Every tensor of shape (tokens, ...) travels with its layout. Nothing here knows about attention or about text.
 """
@@ -127,10 +127,9 @@ class SlotLayout:
     layouts of a batch of pairs are grouped alike.
     """
 
-    offsets: Tensor  # (sequences + 1,) int32, the rows where sequences begin; unused ones at the end of the used rows
     positions: Tensor  # (tokens,) int32, each row's place in its sequence; 0 in empty rows
     sequence_ids: Tensor  # (tokens,) int32, which sequence a row belongs to; -1 in empty rows
-    groups: Tensor  # (sequences + 1,) int32, the rows where groups of sequences begin; unused ones as in `offsets`
+    groups: Tensor  # (sequences + 1,) int32, the rows where groups of sequences begin; unused ones at the end of the used rows
     max_length: int  # no sequence is longer
 
     @property
@@ -141,7 +140,7 @@ class SlotLayout:
     @property
     def num_sequences(self) -> int:
         """Places for sequences, used or not."""
-        return self.offsets.shape[0] - 1
+        return self.groups.shape[0] - 1
 
     @property
     def device(self) -> torch.device:

@@ -329,6 +329,7 @@ def _check(recipe: Recipe, where: str) -> None:
             raise UserError(f"{where}: train.{name} must be at least 0 and below 1, but is {value}")
     if train.monitor == "bleu" and not train.validate_sentences:
         raise UserError(f"{where}: train.monitor = 'bleu' needs train.validate_sentences above 0")
+    _check_fast(train.fast, where)
     if not 0 < recipe.tokenizer.character_coverage <= 1:
         coverage = recipe.tokenizer.character_coverage
         raise UserError(f"{where}: tokenizer.character_coverage must be above 0 and at most 1, but is {coverage}")
@@ -336,12 +337,6 @@ def _check(recipe: Recipe, where: str) -> None:
     if config.positions == "learned" and data.max_length >= config.max_positions:
         raise UserError(
             f"{where}: data.max_length ({data.max_length}) must be below model.max_positions ({config.max_positions})"
-        )
-    unknown = [name for name in recipe.train.fast.split(",") if name.strip() not in FAST_PARTS]
-    if recipe.train.fast not in ("auto", "off") and unknown:
-        raise UserError(
-            f"{where}: train.fast must be auto, off, or some of {', '.join(FAST_PARTS)} joined by commas, "
-            f"but has {unknown[0].strip()!r}"
         )
     if data.max_ratio < 1:
         raise UserError(f"{where}: data.max_ratio must be at least 1, but is {data.max_ratio}")
@@ -351,6 +346,14 @@ def _check(recipe: Recipe, where: str) -> None:
         )
     if isinstance(data.test, int) and data.test < 0:
         raise UserError(f"{where}: data.test must not be negative, but is {data.test}")
+
+
+def _check_fast(fast: str, where: str) -> None:
+    unknown = [name.strip() for name in fast.split(",") if name.strip() not in FAST_PARTS]
+    if fast not in ("auto", "off") and unknown:
+        raise UserError(
+            f"{where}: train.fast must be auto, off, or some of {', '.join(FAST_PARTS)} joined by commas, but has {unknown[0]!r}"
+        )
 
 
 def _plain(value: Any) -> Any:

@@ -80,15 +80,23 @@ def make_bundle(folder: Path, max_length: int = 24, change: Callable[[Transforme
         model.embedding.weight[tokenizer.eos_id] *= 1.5  # so that translations end
     if change is not None:
         change(model)
+    facts = {"regard": "0.1.0", "parameters": model.num_parameters()}
+    return save_model(folder, model, tokenizer, max_length, facts)
+
+
+def save_model(
+    folder: Path, model: Transformer, tokenizer: Tokenizer, max_length: int = 24, facts: dict[str, Any] | None = None
+) -> Bundle:
+    """A bundle of any model."""
     return save_bundle(
         folder,
         model.state_dict(),
-        config,
+        model.config,
         tokenizer,
         "[data]\n",
         source="en",
         target="de",
         decode=DecodeRecipe(max_extra=10),
         max_length=max_length,
-        facts={"regard": "0.1.0", "parameters": model.num_parameters()},
+        facts=facts or {},
     )

@@ -25,7 +25,10 @@ Words = NDArray[np.int32]
 Range = tuple[str, float, int, int]  # name, weight, start, stop
 
 ALIGNMENT = 4  # words; a GPU loads 16 bytes at once from where a section begins
-TOKEN_STEP, PAIR_STEP = 128, 64  # the tiles that kernels work in
+TOKEN_STEP, PAIR_STEP = (
+    128,
+    64,
+)  # slots are multiples of these: products like tokens so, and runs of like corpora share them
 DEVIATIONS = 3.0  # with so much room above the mean, hardly a batch runs out of source tokens or pairs first
 
 
@@ -53,11 +56,11 @@ class Slots:
     @cached_property
     def _sections(self) -> list[slice]:
         """Where the parts of a batch lie in its words; each begins at a multiple of ALIGNMENT."""
-        src, tgt, offsets = self.src_tokens, self.tgt_tokens, self.pairs + 1
+        src, tgt, groups = self.src_tokens, self.tgt_tokens, self.pairs + 1
         sections = []
         start = 0
         # src and its layout; tgt_in, labels and their layout; count
-        for length in (src, offsets, src, src, offsets, tgt, tgt, offsets, tgt, tgt, offsets, 1):
+        for length in (src, src, src, groups, tgt, tgt, tgt, tgt, groups, 1):
             sections.append(slice(start, start + length))
             start = _round_up(start + length, ALIGNMENT)
         return sections
@@ -91,8 +94,8 @@ class Slots:
         self._check_side("target", tgt_ids, tgt_lengths, self.tgt_tokens)
         words: Words = np.zeros(self.size, dtype=np.int32)
         parts = [words[section] for section in self._sections]
-        src, *src_layout = parts[:5]
-        tgt_in, labels, *tgt_layout = parts[5:11]
+        src, *src_layout = parts[:4]
+        tgt_in, labels, *tgt_layout = parts[4:9]
         groups = np.array(tile_groups(src_lengths.tolist(), tgt_lengths.tolist()))
         ends = _write_layout(src_lengths, groups, *src_layout)
         _write_sentences(src_ids, ends, eos_id, src)
@@ -111,8 +114,8 @@ class Slots:
         if words.shape != (self.size,) or words.dtype != torch.int32:
             raise ValueError(f"a batch must be {self.size} int32 words, but is {tuple(words.shape)} of {words.dtype}")
         parts = [words[section] for section in self._sections]
-        src, *src_layout = parts[:5]
-        tgt_in, labels, *tgt_layout = parts[5:11]
+        src, *src_layout = parts[:4]
+        tgt_in, labels, *tgt_layout = parts[4:9]
         return SlotBatch(
             src=src,
             src_layout=self._layout(*src_layout),
@@ -122,8 +125,8 @@ class Slots:
             count=words[-1],
         )
 
-    def _layout(self, offsets: Tensor, positions: Tensor, sequence_ids: Tensor, groups: Tensor) -> SlotLayout:
-        return SlotLayout(offsets, positions, sequence_ids, groups, self.max_length)
+    def _layout(self, positions: Tensor, sequence_ids: Tensor, groups: Tensor) -> SlotLayout:
+        return SlotLayout(positions, sequence_ids, groups, self.max_length)
 
     def _check_side(self, side: str, ids: Array, lengths: NDArray[np.int64], limit: int) -> None:
         tokens = int(lengths.sum())
@@ -139,7 +142,6 @@ class Slots:
 def _write_layout(
     lengths: NDArray[np.int64],
     group_starts: NDArray[np.int64],
-    offsets: Words,
     positions: Words,
     sequence_ids: Words,
     groups: Words,
@@ -147,12 +149,10 @@ def _write_layout(
     """Fill in a layout whose words are 0; returns the rows where the sentences end."""
     ends = lengths.cumsum()
     used = int(lengths.sum())
-    offsets[1 : len(ends) + 1] = ends
-    offsets[len(ends) + 1 :] = used
     positions[:used] = np.arange(used) - np.repeat(ends - lengths, lengths)
     sequence_ids[:used] = np.repeat(np.arange(len(ends)), lengths)
     sequence_ids[used:] = -1
-    groups[: len(group_starts)] = offsets[group_starts]
+    groups[: len(group_starts)] = np.concatenate([[0], ends])[group_starts]
     groups[len(group_starts) :] = used
     return ends
 

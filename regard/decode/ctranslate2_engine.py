@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.bundle import Bundle
+from regard.decode.batches import cut_batches, length_limit
 from regard.decode.ctranslate2_cache import converted
 from regard.decode.ctranslate2_model import Weights, positions, vocabularies
 from regard.decode.options import Done, Engine, Hypothesis, SearchOptions, forbidden_ids
@@ -110,7 +111,7 @@ class CTranslate2Engine:
         self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None = None
     ) -> list[list[Hypothesis]]:
         results: list[list[Hypothesis]] = [[] for _ in ids]
-        limits = [self._limit(sentence, options) for sentence in ids]
+        limits = [length_limit(sentence, options, self.bundle.config) for sentence in ids]
 
         def finish(number: int, hypotheses: list[Hypothesis]) -> None:
             results[number] = hypotheses
@@ -143,11 +144,6 @@ class CTranslate2Engine:
         for number, found in self._scored_anew(ids, to_score):
             finish(number, _rank(found, options))
         return results
-
-    def _limit(self, sentence: Sequence[int], options: SearchOptions) -> int:
-        """Tokens that a translation may have at most: a table of learned positions has an end."""
-        limit = len(sentence) + options.max_extra
-        return min(limit, self._rows - 1) if self.bundle.config.positions == "learned" else limit
 
     def _search(
         self,
@@ -183,7 +179,7 @@ class CTranslate2Engine:
             return submitted
 
         order = sorted(numbers, key=lambda n: (limits[n], len(ids[n]), n))
-        for number, result in self._in_order(self._batches(order, limits, alike=to_limit), submit):
+        for number, result in self._in_order(cut_batches(order, limits, self.batch, _ROOM, alike=to_limit), submit):
             found = zip(result.hypotheses, result.scores, strict=True)
             yield number, [(tuple(self._ids[piece] for piece in pieces), log_prob) for pieces, log_prob in found]
 
@@ -219,7 +215,7 @@ class CTranslate2Engine:
             return submitted
 
         near = sorted(set(range(len(src))) - set(far), key=lambda n: (len(tgt[n]), len(src[n])))
-        for number, result in self._in_order(self._batches(near, lengths), submit):
+        for number, result in self._in_order(cut_batches(near, lengths, self.batch, _ROOM), submit):
             results[number] = list(result.log_probs)
         return results
 
@@ -227,21 +223,6 @@ class CTranslate2Engine:
 
     def _source_pieces(self, ids: Sequence[int]) -> list[str]:
         return [self._source[i] for i in ids]
-
-    def _batches(self, order: Sequence[int], lengths: Sequence[int], alike: bool = False) -> Iterator[list[int]]:
-        """Sentences in this order, so many at a time that neither their number nor their tokens are too many; `alike`: all of
-        one length."""
-        batch: list[int] = []
-        longest = 0
-        for number in order:
-            longest = max(longest, lengths[number] + 1)
-            full = len(batch) == self.batch or (len(batch) + 1) * longest > _ROOM
-            if batch and (full or (alike and lengths[number] != lengths[batch[0]])):
-                yield batch
-                batch, longest = [], lengths[number] + 1
-            batch.append(number)
-        if batch:
-            yield batch
 
     def _in_order(
         self, batches: Iterator[list[int]], submit: Callable[[Sequence[int]], list[Any]]

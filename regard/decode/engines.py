@@ -1,7 +1,7 @@
 """Which engine translates.
 
     torch          the model itself, on CPUs and GPUs; a sentence's translation is the same in any batch, to the last bit on CPUs
-    ctranslate2    several times as fast on CPUs and without torch; an extra (`regard[export]`); see `ctranslate2_engine.py`
+    ctranslate2    faster on CPUs and without torch; an extra (`regard[export]`); see `ctranslate2_engine.py`
     auto           ctranslate2 on CPUs where it is installed and knows the model, else torch
 
 Both take every option of SearchOptions. What CTranslate2 cannot take is refused by name where it was asked for by name: a model

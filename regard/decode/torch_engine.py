@@ -1,8 +1,8 @@
 """The engine that runs the model itself, on any device that torch knows.
 
-On CPUs sentences are sorted by length and searched in batches, and what a sentence gets does not depend on its batch, to
-the last bit: linear layers take rows in tiles of a fixed size, and attention works at lengths that are a function of the
-sentence alone. On GPUs they take turns in slots, in fp16 (`slot_engine.py`).
+Sentences are sorted by length and searched in batches. What a sentence gets does not depend on its batch: linear layers
+take rows in tiles of a fixed size, and attention works at lengths that are a function of the sentence alone. With `slots`
+they take turns in memory of a fixed shape instead, on GPUs in a captured graph (`slot_engine.py`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from regard.bundle import Bundle, load_weights
-from regard.decode.options import Done, Hypothesis, SearchOptions
-from regard.decode.options import forbidden_ids as forbidden_ids
+from regard.decode.batches import cut_batches, length_limit
+from regard.decode.options import Done, Hypothesis, SearchOptions, forbidden_ids
 from regard.decode.search import beam_search
 from regard.decode.slot_engine import SlotDecoder
 from regard.device import pick_device
@@ -25,7 +25,8 @@ from regard.models.transformer import Transformer
 from regard.nn.attention import CrossAttention, set_kernel
 from regard.nn.linear import set_row_tile
 
-_ROW_TILE = {"cpu": 64, "cuda": 1024, "mps": 256}
+_ROW_TILE = {"cpu": 64, "cuda": 256, "mps": 256}
+_SLOT_ROW_TILE = 1024  # of the encoder, where a step of the decoder always has the same rows
 _BUCKET = {"cpu": 8, "cuda": 64, "mps": 64}
 _SCORED = 2_048  # rows of logits held at a time; a multiple of every row tile
 _ROOM = {"cpu": 8_192, "cuda": 32_768, "mps": 8_192}  # tokens of a batch, counted at the longest sentence's length
@@ -44,6 +45,7 @@ class TorchEngine:
         forbidden: Sequence[int] = (),
         device: torch.device | str = "cpu",
         batch: int = 0,
+        slots: bool = False,
     ) -> None:
         self.device = torch.device(device)
         if self.device.type == "cuda":
@@ -54,30 +56,29 @@ class TorchEngine:
         self.room = _ROOM.get(self.device.type, 8_192)
         self.bucket = _BUCKET.get(self.device.type, 64)
         self.slots: SlotDecoder | None = None
-        if self.device.type == "cuda":
+        if slots:
             self._prepare_slots()
         else:
             set_row_tile(self.model, _ROW_TILE.get(self.device.type, 64))
             set_kernel(self.model, "by_length")
 
     def _prepare_slots(self) -> None:
-        """On a GPU sentences take turns in slots. A step has as many rows as there are slots, always; what goes through the
-        encoder has not, so that its rows go in tiles."""
+        """A step has as many rows as there are slots, always; what goes through the encoder has not, so that its rows go in
+        tiles."""
         model = self.model
         set_kernel(model, "by_length" if model.output_matrix.dtype == torch.float32 else "auto")
         set_row_tile(model, 0)
-        tile = _ROW_TILE[self.device.type]
-        set_row_tile(model.encoder, tile)
+        set_row_tile(model.encoder, _SLOT_ROW_TILE)
         for module in model.decoder.modules():
             if isinstance(module, CrossAttention):
-                module.kv.row_tile = tile
+                module.kv.row_tile = _SLOT_ROW_TILE
         self.slots = SlotDecoder(model, self.bos_id, self.eos_id, self.forbidden, self.batch)
 
     @classmethod
-    def from_bundle(cls, bundle: Bundle, device: str = "auto", batch: int = 0) -> TorchEngine:
+    def from_bundle(cls, bundle: Bundle, device: str = "auto", batch: int = 0, slots: bool = False) -> TorchEngine:
         tokenizer = bundle.tokenizer
         model = load_model(bundle)
-        if pick_device(device).type == "cuda":
+        if slots and pick_device(device).type == "cuda":
             model = model.half()  # eleven bits of a number where bf16 has eight: fewer near-ties fall another way
         return cls(
             model,
@@ -86,6 +87,7 @@ class TorchEngine:
             forbidden=forbidden_ids(tokenizer),
             device=pick_device(device),
             batch=batch,
+            slots=slots,
         )
 
     def translate(
@@ -93,14 +95,14 @@ class TorchEngine:
     ) -> list[list[Hypothesis]]:
         results: list[list[Hypothesis]] = [[] for _ in ids]
         if self.slots is not None:
-            limits = [self._limit(sentence, options) for sentence in ids]
+            limits = [length_limit(sentence, options, self.model.config) for sentence in ids]
             for number, hypotheses in self.slots.translate(ids, limits, options):
                 results[number] = hypotheses
                 if done is not None:
                     done(1)
             return results
         order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
-        for numbers in self._batches(order, [len(sentence) for sentence in ids]):
+        for numbers in cut_batches(order, [len(sentence) for sentence in ids], self.batch, self.room):
             found = self._search([ids[number] for number in numbers], options)
             for number, hypotheses in zip(numbers, found, strict=True):
                 results[number] = hypotheses
@@ -108,23 +110,10 @@ class TorchEngine:
                 done(len(numbers))
         return results
 
-    def _batches(self, order: Sequence[int], lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Sentences in this order, so many at a time that neither their number nor their tokens are too many."""
-        batch: list[int] = []
-        longest = 0
-        for number in order:
-            longest = max(longest, lengths[number] + 1)
-            if batch and (len(batch) == self.batch or (len(batch) + 1) * longest > self.room):
-                yield batch
-                batch, longest = [], lengths[number] + 1
-            batch.append(number)
-        if batch:
-            yield batch
-
     @torch.inference_mode()
     def _search(self, ids: Sequence[Sequence[int]], options: SearchOptions) -> list[list[Hypothesis]]:
         memory, layout = self._encode(ids)
-        limits = [self._limit(sentence, options) for sentence in ids]
+        limits = [length_limit(sentence, options, self.model.config) for sentence in ids]
         capacity = min(max(limits) + 1, 2 * layout.max_length + 16)
         cache = self.model.start(memory, layout, options.beam, capacity, self.bucket)
         return beam_search(
@@ -138,12 +127,6 @@ class TorchEngine:
             device=self.device,
         )
 
-    def _limit(self, sentence: Sequence[int], options: SearchOptions) -> int:
-        """Tokens that a translation may have at most: a table of learned positions has an end."""
-        config = self.model.config
-        limit = len(sentence) + options.max_extra
-        return min(limit, config.max_positions - 1) if config.positions == "learned" else limit
-
     def _encode(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, SequenceLayout]:
         flat = torch.tensor([token for sentence in ids for token in (*sentence, self.eos_id)], device=self.device)
         layout = SequenceLayout.from_lengths([len(sentence) + 1 for sentence in ids], self.device)
@@ -154,7 +137,8 @@ class TorchEngine:
         """Log-probabilities of the tokens of given translations, the end token last."""
         results: list[list[float]] = [[] for _ in src]
         order = sorted(range(len(src)), key=lambda number: (len(tgt[number]), len(src[number])))
-        for numbers in self._batches(order, [max(map(len, pair)) for pair in zip(src, tgt, strict=True)]):
+        lengths = [max(map(len, pair)) for pair in zip(src, tgt, strict=True)]
+        for numbers in cut_batches(order, lengths, self.batch, self.room):
             for number, values in zip(numbers, self._score(src, tgt, numbers), strict=True):
                 results[number] = values
         return results
@@ -180,7 +164,7 @@ class TorchEngine:
 
 
 def load_model(bundle: Bundle) -> Transformer:
-    """The bundle's model with its weights, on the CPU."""
+    """The bundle's model with its weights, on the CPU, ready to translate."""
     with torch.device("meta"):
         model = Transformer(bundle.config)
     weights = load_weights(bundle)
@@ -194,4 +178,4 @@ def load_model(bundle: Bundle) -> Transformer:
     if extra := set(weights) - set(expected):
         raise UserError(f"{bundle.weights}: tensor {min(extra)} does not belong to this model")
     model.load_state_dict(weights, assign=True)
-    return model.requires_grad_(False)
+    return model.eval().requires_grad_(False)

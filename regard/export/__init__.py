@@ -15,7 +15,7 @@ from pathlib import Path
 from regard.bundle import Bundle
 from regard.errors import UserError
 from regard.export.verify import TOLERANCE, check, make_samples
-from regard.files import atomic_folder
+from regard.files import atomic_folder, check_new_folder
 
 # What each target can store its weights as; the first one is the default.
 TARGETS = {
@@ -42,8 +42,7 @@ def export(bundle: Bundle, to: str, out: Path, weights: str | None = None) -> Re
     weights = weights or TARGETS[to][0]
     if weights not in TARGETS[to]:
         raise UserError(f"--weights must be one of {', '.join(TARGETS[to])} for --to {to}, but is {weights!r}")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out}: exists already; choose another folder with -o")
+    check_new_folder(out)
     module = importlib.import_module(f"regard.export.{_MODULES[to]}")
     samples = make_samples(bundle)
     with atomic_folder(out) as temporary:

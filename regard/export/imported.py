@@ -25,7 +25,7 @@ from regard.data.vocabulary import Special, Vocabulary, read_pieces
 from regard.errors import UserError
 from regard.export import marian
 from regard.export.marian_file import read_tensors, take_embeddings, take_positions
-from regard.files import read_json, sha256
+from regard.files import check_new_folder, read_json, sha256
 from regard.models.transformer import Transformer
 from regard.recipe import DecodeRecipe
 from regard.version import __version__
@@ -90,8 +90,7 @@ def import_transformers(
         raise UserError(
             f"{folder}: must be a folder with a Marian model (config.json, source.spm, ...), but there is none"
         )
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out}: exists already; choose another folder with -o")
+    check_new_folder(out)
     settings = _DEFAULTS | {key: value for key, value in read_json(folder / "config.json").items() if value is not None}
     search = _read_search(folder, settings)
     where = folder / "config.json"

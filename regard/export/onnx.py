@@ -27,7 +27,8 @@ from torch import nn
 from regard.bundle import Bundle
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
-from regard.decode.torch_engine import forbidden_ids, load_model
+from regard.decode.options import forbidden_ids
+from regard.decode.torch_engine import load_model
 from regard.errors import RegardError, UserError
 from regard.export.padded import PaddedDecoder, PaddedEncoder, PaddedStep, prepare
 from regard.export.verify import TOLERANCE, Samples
@@ -61,7 +62,7 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
     if weights != "fp32":
         raise UserError(f"--weights must be fp32 for --to onnx, but is {weights!r}")
     require_packages()
-    model = load_model(bundle).eval()
+    model = load_model(bundle)
     prepare(model, longest_table(bundle))
     graphs = make_graphs(model)
     with torch.no_grad():

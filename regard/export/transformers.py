@@ -20,7 +20,7 @@ from torch import Tensor
 from regard.bundle import Bundle, load_weights
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
-from regard.decode.torch_engine import forbidden_ids
+from regard.decode.options import forbidden_ids
 from regard.errors import RegardError, UserError
 from regard.export.marian import to_marian
 from regard.export.verify import Samples

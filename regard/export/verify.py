@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass
 
 from regard.bundle import Bundle
-from regard.decode.options import SearchOptions
+from regard.decode.options import SearchOptions, forbidden_ids
 from regard.errors import RegardError
 
 SENTENCES, LONGEST = 12, 40
@@ -28,7 +28,7 @@ class Samples:
 def make_samples(bundle: Bundle) -> Samples:
     """Sentences of random pieces, from one piece to the longest, half with the model's own translation and half with
     another sentence: what a model finds likely, and what it finds odd."""
-    from regard.decode.torch_engine import TorchEngine, forbidden_ids
+    from regard.decode.torch_engine import TorchEngine
 
     tokenizer = bundle.tokenizer
     draw = random.Random(1)
@@ -56,6 +56,6 @@ def check(samples: Samples, scores: list[list[float]], tolerance: float, target:
     if worst > tolerance:
         raise RegardError(
             f"the {target} model does not compute what the original does: log-probabilities differ by up to {worst:.3g}, "
-            f"and {tolerance:.3g} would be rounding; nothing was written"
+            f"and {tolerance:.3g} would be rounding; nothing was written. Please report it with the bundle's config.json"
         )
     return worst

@@ -1,10 +1,10 @@
-"""The fast path: which of its parts a run takes. Every part has a plain twin, so each can be switched off on its own.
+"""The fast path: which of its parts a run takes. Each can be switched off on its own.
 
     slots       batches of one fixed shape, sentences of all lengths mixed; the ground that the other parts stand on
     attention   the Triton kernel for short packed sequences      (twin: kernels.dense)
     residual    dropout, sum and norm in one Triton kernel        (twin: kernels.residual)
     feedforward the ReLU in the product, and a Triton kernel for its backward pass (twin: relu(linear))
-    loss        a chunk of logits to its gradient in one kernel   (twin: models.loss without `fused`)
+    loss        a chunk of logits to its gradient in one kernel   (twin: linear_cross_entropy)
     compile     torch.compile, layer by layer
     graph       a whole update captured once as a CUDA graph, then replayed
 

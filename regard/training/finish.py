@@ -23,7 +23,7 @@ from regard.decode.torch_engine import TorchEngine
 from regard.device import describe
 from regard.errors import UserError
 from regard.evaluate import Scores, score
-from regard.files import check_manifest
+from regard.files import check_manifest, check_new_folder
 from regard.progress import progress
 from regard.recipe import CorpusEntry, Recipe, TrainRecipe, load_recipe
 from regard.training.checkpoint import average_weights, list_checkpoints, load_weights, scheduled_checkpoints
@@ -158,8 +158,7 @@ def average(run: Path, last: int, out: Path) -> tuple[Bundle, list[str]]:
     folder, out = RunFolder(run), out.resolve()
     if not folder.recipe.is_file():
         raise UserError(f"{run}: is not a run folder (recipe.toml is missing)")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out}: exists already; choose another folder with -o")
+    check_new_folder(out)
     paths = to_average(folder, last)
     recipe = load_recipe(folder.recipe)
     tokenizer = Tokenizer.load(folder.tokenizer)

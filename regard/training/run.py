@@ -26,7 +26,7 @@ from regard.models.transformer import Transformer
 from regard.recipe import Recipe, TrainRecipe
 from regard.training.checkpoint import load_checkpoint, newest_intact
 from regard.training.display import Display, make_display
-from regard.training.fast import fast_path, obstacle
+from regard.training.fast import FastPath, fast_path, obstacle
 from regard.training.finish import final_weights, report_facts, score_test_set, write_model
 from regard.training.folder import RunFolder, check_folder, claim_folder, locked, write_recipe
 from regard.training.loop import Length, RunState, Trainer
@@ -98,61 +98,71 @@ def make_trainer(
     model = Transformer(recipe.model.config(tokenizer.vocab_size)).to(device)
     shadow = copy.deepcopy(model).requires_grad_(False)
     optimizer = make_optimizer(model, recipe.train)
-    feed = make_feed(recipe, store, tokenizer, device)
+    path = fast_path(recipe.train.fast, device, autocast)
+    feed = make_feed(recipe, store, tokenizer, device, path)
     length = run_length(recipe.train, feed)
-    state = RunState()
+    state, notes = RunState(), []
     newest, damaged = newest_intact(folder.checkpoints) if resume else (None, [])
-    notes = [f"passed over: {word}" for word in damaged]
     if newest is not None:
         saved = load_checkpoint(newest, model, optimizer, shadow if recipe.train.ema else None)
         feed.load_state(saved["sampler"])
         state = RunState(**saved["run"])
-        notes.append(f"going on from step {state.step}")
+        notes = [f"going on from step {state.step}"]
     else:
         state.seconds = state.prepared = time.perf_counter() - started
     if state.step == 0 and length.progress(state) >= 1.0:
         raise UserError(
             f"train.minutes = {recipe.train.minutes:g} was used up by preparing the data ({state.prepared:.0f} s); give it more"
         )
-    resume_step = state.step if newest is not None else None
-    logs: list[RecordWriter] = [MetricsLog(folder.metrics, resume_step)]
-    if recipe.train.tensorboard:
-        logs.append(TensorBoardLog(folder.path / "tensorboard", resume_step))
-    for note in notes:
+    logs = open_logs(recipe.train, folder, state.step if newest is not None else None)
+    for note in [*(f"passed over: {word}" for word in damaged), *notes]:
         display.say(note)
         for log in logs:
             log.write({"kind": "note", "text": note})
-    validator = Validator(
-        valid,
-        tokenizer,
-        recipe.data.target,
-        recipe.data.max_length,
-        min(recipe.train.validate_sentences, len(valid)),
-    )
-    precision = "bf16" if autocast is not None else "fp32"
+    sentences = min(recipe.train.validate_sentences, len(valid))
+    validator = Validator(valid, tokenizer, recipe.data.target, recipe.data.max_length, sentences)
     if recipe.train.fast == "auto" and device.type == "cuda" and (missing := obstacle(device, autocast)):
         display.say(f"on the plain path, several times slower than the fast one, which needs {missing}")
     display.say(
         f"{recipe.data.source} → {recipe.data.target}: {model.num_parameters():,} parameters, {len(store):,} pairs, "
-        f"{feed.updates_per_epoch:,.0f} updates an epoch; {describe(device)}, {precision}"
+        f"{feed.updates_per_epoch:,.0f} updates an epoch; {describe(device)}, {'fp32' if autocast is None else 'bf16'}"
     )
     display.start(length.total_steps, length.total_seconds)
-    options = UpdateOptions(recipe.train.label_smoothing, recipe.train.clip, autocast)
-    apply: PlainUpdate | SlotUpdate = PlainUpdate(model, optimizer, options)
-    path = fast_path(recipe.train.fast, device, autocast)
-    if path is not None and feed.slots is not None:
-        apply = SlotUpdate(model, optimizer, options, feed.slots, recipe.train.accumulate, path, display.say)
+    apply = make_update(recipe.train, model, optimizer, feed, path, autocast, display)
     return Trainer(
         recipe.train, model, shadow, optimizer, feed, apply, store, tokenizer, validator, length, state, folder.checkpoints,
         logs, display, autocast,
     )  # fmt: skip
 
 
-def make_feed(recipe: Recipe, store: Store, tokenizer: Tokenizer, device: torch.device) -> Feed:
+def make_update(
+    train: TrainRecipe,
+    model: Transformer,
+    optimizer: torch.optim.Optimizer,
+    feed: Feed,
+    path: FastPath | None,
+    autocast: torch.dtype | None,
+    display: Display,
+) -> PlainUpdate | SlotUpdate:
+    options = UpdateOptions(train.label_smoothing, train.clip, autocast)
+    if path is None:
+        return PlainUpdate(model, optimizer, options)
+    assert feed.slots is not None
+    return SlotUpdate(model, optimizer, options, feed.slots, train.accumulate, path, display.say)
+
+
+def open_logs(train: TrainRecipe, folder: RunFolder, resume_step: int | None) -> list[RecordWriter]:
+    logs: list[RecordWriter] = [MetricsLog(folder.metrics, resume_step)]
+    if train.tensorboard:
+        logs.append(TensorBoardLog(folder.path / "tensorboard", resume_step))
+    return logs
+
+
+def make_feed(recipe: Recipe, store: Store, tokenizer: Tokenizer, device: torch.device, path: FastPath | None) -> Feed:
     """Batches of similar lengths, or on the fast path batches of one fixed shape with sentences of all lengths."""
     train, lengths = recipe.train, (store.src_lengths, store.tgt_lengths)
     slots, tokens = None, train.batch_tokens
-    if fast_path(train.fast, device, compute_dtype(train.precision, device)) is not None:
+    if path is not None:
         tokens = -(-train.batch_tokens // train.accumulate)
         slots = fit_slots(*lengths, store.corpora, tokens, recipe.data.max_length + 1)
     sampler = Sampler(*lengths, tokens, train.seed, store.corpora, slots)

@@ -13,9 +13,9 @@ import torch
 from regard.data.batch import make_batch
 from regard.data.store import encode_pairs
 from regard.data.tokenizer import Tokenizer
-from regard.decode.options import SearchOptions
+from regard.decode.options import SearchOptions, forbidden_ids
 from regard.decode.text import Translator
-from regard.decode.torch_engine import TorchEngine, forbidden_ids
+from regard.decode.torch_engine import TorchEngine
 from regard.errors import UserError
 from regard.evaluate import score
 from regard.models.loss import linear_cross_entropy

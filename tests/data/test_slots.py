@@ -45,7 +45,7 @@ def gathered(pairs: Pairs) -> Gathered:
 
 
 def sequences(values: torch.Tensor, layout: SlotLayout) -> list[list[int]]:
-    return [values[start:stop].tolist() for start, stop in zip(layout.offsets, layout.offsets[1:], strict=False)]
+    return [values[layout.sequence_ids == number].tolist() for number in range(layout.num_sequences)]
 
 
 def tensors(batch: SlotBatch) -> dict[str, torch.Tensor]:
@@ -54,7 +54,7 @@ def tensors(batch: SlotBatch) -> dict[str, torch.Tensor]:
     for field in fields(batch):
         value = getattr(batch, field.name)
         if isinstance(value, SlotLayout):
-            for name in ("offsets", "positions", "sequence_ids", "groups"):
+            for name in ("positions", "sequence_ids", "groups"):
                 found[f"{field.name}.{name}"] = getattr(value, name)
         else:
             found[field.name] = value
@@ -76,7 +76,6 @@ def built_by_hand(pairs: Pairs, slots: Slots, count: int) -> dict[str, list[int]
             sequence_ids += [number] * (len(sentence) + 1)
             offsets.append(len(ended))
         empty = rows - len(ended)
-        out[f"{side}_layout.offsets"] = offsets + [len(ended)] * (slots.pairs - len(pairs))
         starts = tile_groups([len(src) + 1 for src, _ in pairs], [len(tgt) + 1 for _, tgt in pairs])
         groups = [offsets[start] for start in starts]
         out[f"{side}_layout.groups"] = groups + [len(ended)] * (slots.pairs + 1 - len(groups))
@@ -122,7 +121,7 @@ def test_the_used_rows_equal_a_batch_of_no_fixed_shape(tokenizer: Tokenizer, pai
     for mine, other in [(batch.src, plain.src), (batch.tgt_in, plain.tgt_in), (batch.labels, plain.labels)]:
         assert mine[: len(other)].tolist() == other.tolist()
     for layout, packed in [(batch.src_layout, plain.src_layout), (batch.tgt_layout, plain.tgt_layout)]:
-        assert layout.offsets[:6].tolist() == packed.offsets.tolist()
+        assert layout.sequence_ids[: packed.num_tokens].tolist() == packed.sequence_ids.tolist()
         assert layout.positions[: packed.num_tokens].tolist() == packed.positions.tolist()
         assert layout.sequence_ids[: packed.num_tokens].tolist() == packed.sequence_ids.tolist()
     assert int((batch.labels >= 0).sum()) == int(batch.count) == plain.num_tokens

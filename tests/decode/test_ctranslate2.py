@@ -34,7 +34,7 @@ from regard.models.transformer import Transformer
 from regard.nn import embedding
 from regard.recipe import DecodeRecipe
 from tests.build import SWITCHES, build, pack
-from tests.tiny import make_bundle, reversal_pairs
+from tests.tiny import make_bundle, reversal_pairs, save_model
 
 pytest.importorskip("ctranslate2")
 
@@ -85,21 +85,6 @@ def trained_model(tokenizer: Tokenizer, name: str) -> Transformer:
     return model.eval().requires_grad_(False)
 
 
-def save(folder: Path, model: Transformer, tokenizer: Tokenizer, max_length: int = 24) -> Bundle:
-    return save_bundle(
-        folder,
-        model.state_dict(),
-        model.config,
-        tokenizer,
-        "[data]\n",
-        source="en",
-        target="de",
-        decode=DecodeRecipe(max_extra=10),
-        max_length=max_length,
-        facts={},
-    )
-
-
 def engine_of(bundle: Bundle, weights: Weights = "fp32", **options: Any) -> CTranslate2Engine:
     folder = bundle.folder.parent / f"{bundle.folder.name}-{weights}"
     if not folder.exists():
@@ -135,7 +120,7 @@ def assert_same(
 @pytest.mark.parametrize("switches", SWITCHES)
 def test_log_probabilities_are_torchs(switches: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     model = random_model(tokenizer, SWITCHES[switches])
-    bundle = save(tmp_path / "bundle", model, tokenizer)
+    bundle = save_model(tmp_path / "bundle", model, tokenizer)
     src = [[], *random_ids(12, 20)]
     tgt = [*random_ids(12, 20, seed=1), []]
     expected = TorchEngine(model, tokenizer.bos_id, tokenizer.eos_id).score(src, tgt)
@@ -150,7 +135,7 @@ def test_log_probabilities_are_torchs(switches: str, tokenizer: Tokenizer, tmp_p
 @pytest.mark.parametrize("switches", SWITCHES)
 def test_searches_find_what_torch_finds(switches: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     model = trained_model(tokenizer, switches)
-    theirs = engine_of(save(tmp_path / "bundle", model, tokenizer))
+    theirs = engine_of(save_model(tmp_path / "bundle", model, tokenizer))
     ours = TorchEngine(model, tokenizer.bos_id, tokenizer.eos_id)
     ids = random_ids(24, 20, COPIED, seed=1000)
     greedy = SearchOptions(beam=1, max_extra=10)
@@ -214,7 +199,7 @@ def test_forbidden_tokens_never_appear_and_scores_stay_the_models_own(
     model = copy.deepcopy(trained_model(tokenizer, "untied"))
     forbidden = forbidden_ids(tokenizer)
     model.output.weight[[tokenizer.unk_id, tokenizer.span_ids[7]]] = model.output.weight[COPIED[:2]] * 1.1
-    bundle = save(tmp_path / "bundle", model, tokenizer)
+    bundle = save_model(tmp_path / "bundle", model, tokenizer)
     ids, options = random_ids(20, 12, COPIED), SearchOptions(beam=beam, nbest=beam, max_extra=10)
 
     def used(found: list[list[Hypothesis]]) -> int:
@@ -238,7 +223,7 @@ def test_a_translation_has_at_most_max_extra_tokens_more_than_its_source(
     beam: int, max_extra: int, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     model = random_model(tokenizer, {})
-    theirs = engine_of(save(tmp_path / "bundle", model, tokenizer))
+    theirs = engine_of(save_model(tmp_path / "bundle", model, tokenizer))
     ours = TorchEngine(model, tokenizer.bos_id, tokenizer.eos_id)
     ids = random_ids(20, 9)
     options = SearchOptions(beam=beam, max_extra=max_extra)
@@ -251,7 +236,7 @@ def test_a_translation_has_at_most_max_extra_tokens_more_than_its_source(
 
 def test_an_empty_sentence_has_an_empty_translation(tokenizer: Tokenizer, tmp_path: Path) -> None:
     model = random_model(tokenizer, {})
-    bundle = save(tmp_path / "bundle", model, tokenizer)
+    bundle = save_model(tmp_path / "bundle", model, tokenizer)
     [expected] = TorchEngine(model, tokenizer.bos_id, tokenizer.eos_id).score([[]], [[]])
     for max_extra in (0, 5):
         [[found], _] = engine_of(bundle).translate([[], [100]], SearchOptions(max_extra=max_extra))
@@ -261,7 +246,7 @@ def test_an_empty_sentence_has_an_empty_translation(tokenizer: Tokenizer, tmp_pa
 
 def test_learned_positions_end_a_translation(tokenizer: Tokenizer, tmp_path: Path) -> None:
     model = random_model(tokenizer, {"positions": "learned", "max_positions": 16})
-    theirs = engine_of(save(tmp_path / "bundle", model, tokenizer, max_length=12))
+    theirs = engine_of(save_model(tmp_path / "bundle", model, tokenizer, max_length=12))
     ours = TorchEngine(model, tokenizer.bos_id, tokenizer.eos_id)
     ids = random_ids(8, 12)
     for beam in (1, 4):
@@ -275,7 +260,7 @@ def test_what_is_longer_than_the_table_of_positions_is_given_to_torch(
     tokenizer: Tokenizer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     model = random_model(tokenizer, {"encoder_layers": 1, "decoder_layers": 1})
-    bundle = save(tmp_path / "bundle", model, tokenizer)
+    bundle = save_model(tmp_path / "bundle", model, tokenizer)
     theirs, ours = engine_of(bundle), TorchEngine.from_bundle(bundle, "cpu")
     long = random_ids(1, 20)[0] * 1100
     src, tgt = [long[:1023], long[:1024], [100]], [[100], [100], [100]]
@@ -299,7 +284,7 @@ def test_what_is_longer_than_the_table_of_positions_is_given_to_torch(
 def test_a_sentence_gets_the_same_translation_in_any_batch(
     beam: int, weights: Weights, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    copying = save(tmp_path / "bundle", trained_model(tokenizer, "modern"), tokenizer)
+    copying = save_model(tmp_path / "bundle", trained_model(tokenizer, "modern"), tokenizer)
     golden = load_bundle(shutil.copytree(GOLDEN, tmp_path / "golden"))
     for bundle, ids in (
         (copying, random_ids(23, 20, COPIED, seed=1000)),
@@ -340,7 +325,7 @@ def test_all_cores_are_used() -> None:
 def test_the_files_are_those_that_ctranslate2s_own_specs_write(
     switches: str, weights: Weights, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    bundle = save(tmp_path / "bundle", random_model(tokenizer, SWITCHES[switches]), tokenizer)
+    bundle = save_model(tmp_path / "bundle", random_model(tokenizer, SWITCHES[switches]), tokenizer)
     (tmp_path / "theirs").mkdir()
     (tmp_path / "ours").mkdir()
     spec = make_spec(bundle)
@@ -425,7 +410,7 @@ def make_spec(bundle: Bundle) -> Any:
 def test_a_model_that_ctranslate2_does_not_know_is_refused_by_its_switch(
     tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bundle = save(tmp_path / "bundle", random_model(tokenizer, {"positions": "rotary"}), tokenizer)
+    bundle = save_model(tmp_path / "bundle", random_model(tokenizer, {"positions": "rotary"}), tokenizer)
     with monkeypatch.context() as patch:
         patch.setitem(ctranslate2_model._KNOWN, "positions", {"sinusoidal": 0})
         with pytest.raises(UserError, match=r"does not know model\.positions = 'rotary'.*--engine torch"):

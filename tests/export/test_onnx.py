@@ -20,7 +20,7 @@ import sentencepiece
 import torch
 from torch import Tensor
 
-from regard.bundle import Bundle, load_bundle, save_bundle
+from regard.bundle import Bundle, load_bundle
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Special, Vocabulary
@@ -32,9 +32,8 @@ from regard.export import onnx as exporter
 from regard.export.padded import PaddedDecoder, PaddedEncoder, PaddedStep, prepare
 from regard.export.verify import make_samples
 from regard.models.transformer import Transformer
-from regard.recipe import DecodeRecipe
 from tests.build import SWITCHES, build, pack, pad, random_sentences, tiny_config
-from tests.tiny import reversal_pairs
+from tests.tiny import reversal_pairs, save_model
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bundle-1"
 GRAPHS = ("encoder", "decoder", "decoder_step")
@@ -60,18 +59,7 @@ Exports = Callable[[str], tuple[Bundle, Path]]
 def make_bundle(folder: Path, switches: dict[str, Any]) -> Bundle:
     tokenizer = load_bundle(GOLDEN).tokenizer
     config = tiny_config(vocab_size=tokenizer.vocab_size, **switches)
-    return save_bundle(
-        folder,
-        build(config).state_dict(),
-        config,
-        tokenizer,
-        "[data]\n",
-        source="src",
-        target="tgt",
-        decode=DecodeRecipe(max_extra=10),
-        max_length=24,
-        facts={},
-    )
+    return save_model(folder, build(config), tokenizer)
 
 
 @pytest.fixture(scope="module")

@@ -14,14 +14,14 @@ from safetensors.torch import load_file, save_file
 
 from regard import bundle as bundle_module
 from regard.api import load
-from regard.bundle import Bundle, load_bundle, load_weights, save_bundle
+from regard.bundle import Bundle, load_bundle, load_weights
 from regard.cli import main
 from regard.decode.torch_engine import load_model
 from regard.errors import RegardError, UserError
 from regard.export import export, quantised
 from regard.files import write_manifest
 from tests.build import SWITCHES, build, tiny_config
-from tests.tiny import make_bundle
+from tests.tiny import make_bundle, save_model
 
 
 @pytest.fixture
@@ -102,18 +102,7 @@ def test_rounding_twice_is_rounding_once(bundle: Bundle, tmp_path: Path) -> None
 def test_every_switch_is_carried(bundle: Bundle, tmp_path: Path, switches: dict[str, Any], weights: str) -> None:
     config = tiny_config(vocab_size=bundle.config.vocab_size, **switches)
     model = build(config)
-    whole = save_bundle(
-        tmp_path / "whole",
-        model.state_dict(),
-        config,
-        bundle.tokenizer,
-        "",
-        source="en",
-        target="de",
-        decode=bundle.decode,
-        max_length=24,
-        facts={},
-    )
+    whole = save_model(tmp_path / "whole", model, bundle.tokenizer)
     small = export_bundle(whole, tmp_path / "small", weights)  # which compares log-probabilities
     assert small.config == config
     if config.positions == "learned":

@@ -171,7 +171,7 @@ def test_the_kernel_is_chosen_by_device_and_precision() -> None:
     lengths = SequenceLayout.from_lengths([1])
     assert choose(torch.device("cpu"), torch.float32, lengths) == "sdpa"
     assert choose(torch.device("cpu"), torch.bfloat16, lengths) == "matmul"
-    slots = SlotLayout(lengths.offsets, lengths.positions.int(), lengths.sequence_ids.int(), lengths.offsets, 1)
+    slots = SlotLayout(lengths.positions.int(), lengths.sequence_ids.int(), lengths.offsets, 1)
     assert choose(torch.device("cpu"), torch.float32, slots) == "dense"
 
 
@@ -181,7 +181,7 @@ def test_half_precision_on_a_gpu_takes_the_varlen_kernel() -> None:
     assert choose(torch.device("cuda"), torch.bfloat16, lengths) == "varlen"
     assert choose(torch.device("cuda"), torch.float16, lengths) == "varlen"
     assert choose(torch.device("cuda"), torch.float32, lengths) == "sdpa"
-    slots = SlotLayout(lengths.offsets, lengths.positions.int(), lengths.sequence_ids.int(), lengths.offsets, 1)
+    slots = SlotLayout(lengths.positions.int(), lengths.sequence_ids.int(), lengths.offsets, 1)
     assert choose(torch.device("cuda"), torch.bfloat16, slots) == "triton"
 
 

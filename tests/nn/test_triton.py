@@ -24,7 +24,7 @@ from regard.layout import Layout, SequenceLayout, SlotLayout, tile_groups
 from regard.models.loss import backward_linear_cross_entropy, linear_cross_entropy
 from regard.nn.attention import set_kernel
 from regard.nn.block import set_fused
-from regard.nn.kernels import attention, has_triton, residual
+from regard.nn.kernels import attention, residual
 from regard.nn.slots import gathered_attention
 from tests.build import SWITCHES, build, tiny_config
 from tests.nn.test_attention import Case, assert_close, run_expected, with_gradients
@@ -33,10 +33,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 FP32, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
 TOLERANCE = {FP32: 2e-5, FP16: 4e-3, BF16: 3e-2}
 
-interpreted = [
-    pytest.param("cpu", dtype, marks=pytest.mark.skipif(not INTERPRETED, reason="through the interpreter only"))
-    for dtype in (FP32, FP16)
-]
+interpreted = [pytest.param("cpu", dtype) for dtype in (FP32, FP16) if INTERPRETED]
 on_gpu = [pytest.param("cuda", dtype, marks=pytest.mark.gpu) for dtype in (BF16, FP16)]
 everywhere = pytest.mark.parametrize(("device", "dtype"), interpreted + on_gpu)
 
@@ -53,8 +50,7 @@ if INTERPRETED:  # its loops end at int(array of one element), which numpy has r
     interpreter._patch_lang_tensor = patch_index
 
 
-@pytest.mark.skipif(not has_triton(), reason="Triton is not installed")
-@pytest.mark.skipif(INTERPRETED, reason="this is that process")
+@pytest.mark.skipif(sys.platform != "linux", reason="Triton is made for Linux")
 def test_the_kernels_pass_through_the_interpreter() -> None:
     """Runs this file once more, interpreted; at least as many tests as there are cases must have run there."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "cpu", str(Path(__file__))]
@@ -99,11 +95,10 @@ def run_triton(q_layout: Layout, k_layout: Layout, causal: bool, q: Tensor, k: T
 def slot_layout(lengths: tuple[int, ...], groups: list[int], tokens: int, sequences: int, device: str) -> SlotLayout:
     """So many rows and places for sequences, the last ones empty."""
     packed, empty = SequenceLayout.from_lengths(lengths), tokens - sum(lengths)
-    offsets = torch.cat([packed.offsets, packed.offsets[-1:].repeat(sequences - len(lengths))])
     positions = torch.cat([packed.positions.int(), torch.zeros(empty, dtype=torch.int32)])
     ids = torch.cat([packed.sequence_ids.int(), torch.full((empty,), -1, dtype=torch.int32)])
     rows = torch.cat([packed.offsets[groups], packed.offsets[-1:].repeat(sequences + 1 - len(groups))])
-    return SlotLayout(offsets.to(device), positions.to(device), ids.to(device), rows.to(device), max(lengths))
+    return SlotLayout(positions.to(device), ids.to(device), rows.to(device), max(lengths))
 
 
 @everywhere

@@ -66,9 +66,7 @@ def attention(
     of k, and with `causal` only to places up to its own. `hook` receives the weights; only the reference kernel has
     any.
     """
-    _refuse_hook(kernel, hook)
-    if kernel == "auto":
-        kernel = "reference" if hook is not None else choose(q.device, q.dtype, q_layout)
+    kernel = _resolve(kernel, hook, q, q_layout)
     if kernel == "dense":
         return dense.attention(q, k, v, q_layout, k_layout, causal)
     if kernel == "triton":
@@ -84,9 +82,13 @@ def attention(
     return _KERNELS[kernel](q, k, v, q_layout, k_layout, causal)
 
 
-def _refuse_hook(kernel: Kernel, hook: WeightsHook | None) -> None:
-    if hook is not None and kernel not in ("auto", "reference"):
+def _resolve(kernel: Kernel, hook: WeightsHook | None, q: Tensor, layout: Layout) -> Kernel:
+    """The kernel that "auto" means here. Only the reference kernel has weights to hand out."""
+    if kernel == "auto":
+        return "reference" if hook is not None else choose(q.device, q.dtype, layout)
+    if hook is not None and kernel != "reference":
         raise ValueError(f"the {kernel} kernel never holds attention weights: record them with kernel='reference'")
+    return kernel
 
 
 def attend_self(
@@ -100,8 +102,8 @@ def attend_self(
     """Self-attention on queries, keys and values as one projection gives them, (tokens, num_heads + 2 kv_heads, d_head):
     the Triton kernel reads and writes them where they lie."""
     num_heads = qkv.shape[1] - 2 * kv_heads
-    _refuse_hook(kernel, hook)
-    if kernel == "triton" or (kernel == "auto" and hook is None and choose(qkv.device, qkv.dtype, layout) == "triton"):
+    kernel = _resolve(kernel, hook, qkv, layout)
+    if kernel == "triton":
         from regard.nn.kernels.triton_attention import self_attention_op
 
         merged: Tensor = self_attention_op(
@@ -121,8 +123,8 @@ def attend_cross(
     hook: WeightsHook | None = None,
 ) -> Tensor:
     """Cross-attention with keys and values side by side, (k_tokens, 2 kv_heads, d_head)."""
-    _refuse_hook(kernel, hook)
-    if kernel == "triton" or (kernel == "auto" and hook is None and choose(q.device, q.dtype, q_layout) == "triton"):
+    kernel = _resolve(kernel, hook, q, q_layout)
+    if kernel == "triton":
         from regard.nn.kernels.triton_attention import cross_attention_op
 
         merged: Tensor = cross_attention_op(
