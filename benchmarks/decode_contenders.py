@@ -194,8 +194,7 @@ class CTranslate2:
 
 
 class Regard:
-    """One call of an engine for all sentences, as `regard translate` does it; with torch on a GPU in slots, which no command
-    takes yet."""
+    """One call of an engine for all sentences, as `regard translate` does it."""
 
     def __init__(self, bundle: Bundle, device: torch.device, engine: str) -> None:
         self.bundle, self.device, self.name = bundle, device, engine
@@ -211,10 +210,6 @@ class Regard:
         return [list(hypotheses[0].ids) for hypotheses in self.engine.translate(flat(batches), options)]
 
     def _make(self, size: int) -> Engine:
-        if self.name == "torch":
-            from regard.decode.torch_engine import TorchEngine
-
-            return TorchEngine.from_bundle(self.bundle, str(self.device), size, slots=self.device.type == "cuda")
         from regard.decode.engines import make_engine
 
         return make_engine(self.bundle, self.name, str(self.device), size)

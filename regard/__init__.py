@@ -16,6 +16,7 @@ from regard.version import __version__
 
 if TYPE_CHECKING:
     from regard.api import Model, load
+    from regard.augment import Augmented, augment_corpus
     from regard.bundle import Bundle, load_bundle
     from regard.config import ModelConfig
     from regard.data.tokenizer import Tokenizer
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from regard.training.run import train
 
 _PLACES = {
+    "Augmented": "regard.augment",
     "Bundle": "regard.bundle",
     "Interrupted": "regard.errors",
     "Model": "regard.api",
@@ -39,6 +41,7 @@ _PLACES = {
     "Tokenizer": "regard.data.tokenizer",
     "Transformer": "regard.models.transformer",
     "UserError": "regard.errors",
+    "augment_corpus": "regard.augment",
     "compare": "regard.evaluate",
     "load": "regard.api",
     "load_bundle": "regard.bundle",
@@ -48,6 +51,7 @@ _PLACES = {
 }
 
 __all__ = [
+    "Augmented",
     "Bundle",
     "Interrupted",
     "Model",
@@ -60,6 +64,7 @@ __all__ = [
     "Transformer",
     "UserError",
     "__version__",
+    "augment_corpus",
     "compare",
     "load",
     "load_bundle",

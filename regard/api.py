@@ -65,11 +65,7 @@ class Model:
 
     def search_options(self, beam: int | None, alpha: float | None, nbest: int | None) -> SearchOptions:
         """The model's own options with these changes; the beam is at least as wide as `nbest`."""
-        nbest = nbest or 1
-        width = beam if beam is not None else max(self.options.beam, nbest)
-        return dataclasses.replace(
-            self.options, beam=width, alpha=self.options.alpha if alpha is None else alpha, nbest=nbest
-        )
+        return self.options.changed(beam, alpha, nbest)
 
 
 def load(model: str | Path, *, device: str = "auto", batch: int = 0, engine: str = "auto") -> Model:

@@ -65,6 +65,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_score(verbs)
     _add_export(verbs)
     _add_import(verbs)
+    _add_augment(verbs)
     _add_average(verbs)
     _add_info(verbs)
     return parser
@@ -241,13 +242,12 @@ def _translate_blocks(
     document: list[dict[str, Any]] = []
     number = 0
     skip = out.lines_done
-    bar = progress("translating", total) if total > 1 else nullcontext(lambda count: None)
+    bar = progress("translating", total, before=skip) if total > 1 else nullcontext(lambda count: None)
     with bar as done:
         for block in blocks:
             skipped = min(skip, len(block))
             skip -= skipped
             number += skipped
-            done(skipped)
             for result in model.stream(block[skipped:], options, CHUNK, done):
                 number += 1
                 if arguments.json:
@@ -277,11 +277,17 @@ def _load(arguments: argparse.Namespace) -> Model:
     from regard.bundle import find_bundle
 
     folder = find_bundle(arguments.model)  # before anything slow is imported: a wrong name is said at once
-    if arguments.batch < 0:
-        raise UserError(f"--batch must be at least 1, but is {arguments.batch}")
+    batch = _batch(arguments)
     from regard.api import load
 
-    return load(folder, device=arguments.device, batch=arguments.batch, engine=arguments.engine)
+    return load(folder, device=arguments.device, batch=batch, engine=arguments.engine)
+
+
+def _batch(arguments: argparse.Namespace) -> int:
+    batch: int = arguments.batch
+    if batch < 0:
+        raise UserError(f"--batch must be at least 1, but is {batch}")
+    return batch
 
 
 # --- evaluate ---
@@ -449,6 +455,106 @@ def run_import(arguments: argparse.Namespace) -> None:
     )
     document = {"folder": str(bundle.folder), "source": bundle.source, "target": bundle.target}
     _print(arguments, document, [f"{bundle.folder}: {bundle.source} → {bundle.target}"])
+
+
+# --- augment ---
+
+
+def _add_augment(verbs: Any) -> None:
+    parser = _verb(
+        verbs,
+        "augment",
+        run_augment,
+        "make training text with a model: distillation, back-translation",
+        "Make a parallel corpus with a model. Corpora are written as in the recipe that trains on the new one, in quotes: "
+        "'news.{en,de}.xz' is two files, 'news.tsv' one with tabs.",
+    )
+    way = parser.add_mutually_exclusive_group(required=True)
+    way.add_argument(
+        "--distill",
+        dest="way",
+        action="store_const",
+        const="distill",
+        help="the model's translation of the source side becomes the target side",
+    )
+    way.add_argument(
+        "--back-translate",
+        dest="way",
+        action="store_const",
+        const="back-translate",
+        help="the model's translation of the target side becomes the source side; the model goes from target to source",
+    )
+    _add_model(parser)
+    parser.add_argument(
+        "-i",
+        "--input",
+        action="append",
+        nargs="+",
+        required=True,
+        metavar="CORPUS",
+        help="what is translated: a corpus, or a file in the one language; may be given several times, and * ? [abc] stand for "
+        "what they match",
+    )
+    parser.add_argument("-o", "--output", nargs="+", required=True, metavar="CORPUS", help="the new corpus")
+    _add_search(parser)
+    parser.add_argument(
+        "--choose",
+        default="best",
+        choices=("best", "bleu", "chrf"),
+        help="which translation is taken: the model's best, or of the N best the one nearest to the reference, by the sentence's "
+        "BLEU or chrF (default: best)",
+    )
+    parser.add_argument("--nbest", type=int, metavar="N", help="with --choose bleu or chrf (default: the beam)")
+    parser.add_argument(
+        "--max-ratio",
+        type=float,
+        metavar="R",
+        help="drop pairs with one side more than R times as long as the other, in tokens (default: 4)",
+    )
+    parser.add_argument(
+        "--keep-all", action="store_true", help="drop nothing: line N of the new corpus comes from line N of the input"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on after the last line that was saved, if there is one"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def run_augment(arguments: argparse.Namespace) -> None:
+    from regard.bundle import find_bundle
+
+    if arguments.keep_all and arguments.max_ratio is not None:
+        raise UserError("--keep-all drops nothing; leave out --max-ratio")
+    folder = find_bundle(arguments.model)
+    from regard.augment import MAX_RATIO, augment_corpus
+
+    made = augment_corpus(
+        folder,
+        [_one_corpus("-i", names) for names in arguments.input],
+        _one_corpus("-o", arguments.output),
+        way=arguments.way,
+        beam=arguments.beam,
+        alpha=arguments.alpha,
+        nbest=arguments.nbest,
+        choose=arguments.choose,
+        max_ratio=MAX_RATIO if arguments.max_ratio is None else arguments.max_ratio,
+        keep_all=arguments.keep_all,
+        engine=arguments.engine,
+        device=arguments.device,
+        batch=_batch(arguments),
+        resume=arguments.resume,
+    )
+    _print(arguments, made.to_json(), made.lines())
+
+
+def _one_corpus(option: str, names: Sequence[str]) -> str:
+    """The one name that came; a shell makes two of NAME.{en,de} where there are no quotes."""
+    if len(names) > 1:
+        raise UserError(
+            f"{option} takes one corpus, but got {len(names)} names, {names[0]} and {names[1]} first; put quotes around it, as in "
+            f"{option} 'NAME.{{en,de}}', so that the shell leaves it alone"
+        )
+    return names[0]
 
 
 # --- score, average, info ---

@@ -14,7 +14,7 @@ def pick_device(name: str = "auto") -> torch.device:
     """ "auto" takes CUDA, then Apple's MPS, then the CPU; a name is taken at its word if it is there."""
     if name == "auto":
         if torch.cuda.is_available():
-            return torch.device("cuda", torch.cuda.current_device())
+            return numbered(torch.device("cuda"))
         return torch.device("mps") if torch.backends.mps.is_available() else torch.device("cpu")
     try:
         device = torch.device(name)
@@ -30,6 +30,13 @@ def pick_device(name: str = "auto") -> torch.device:
         )
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("device mps was asked for, but this torch sees no Apple GPU; use --device auto or cpu")
+    return numbered(device)
+
+
+def numbered(device: torch.device) -> torch.device:
+    """The same device with its number, where it is one of several: "cuda" is the current one."""
+    if str(device) == "cuda":
+        return torch.device("cuda", torch.cuda.current_device())
     return device
 
 

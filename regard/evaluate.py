@@ -5,7 +5,7 @@ and a 95% bootstrap interval, and the paired comparison of two systems. Translat
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -233,7 +233,28 @@ def compare(
     return Comparison(names[0], names[1], scores_a, scores_b, tuple(differences), bootstrap)
 
 
-def _counters(metrics: Sequence[str], target_language: str | None) -> tuple[list[SacreMetric], list[str]]:
+def sentence_scorer(metric: str, target_language: str | None = None) -> Callable[[str, str], float]:
+    """A function of (translation, reference) that gives one sentence's BLEU or chrF, to choose among translations of it.
+
+    BLEU counts only the orders of n-grams that the sentence is long enough for. A sum over sentences is not the corpus's score.
+
+    >>> bleu = sentence_scorer("bleu")
+    >>> bleu("Ein Haus am See.", "Ein Haus am See.") > bleu("Das Haus am See.", "Ein Haus am See.") > 0
+    True
+    """
+    if metric not in ("bleu", "chrf"):
+        raise UserError(f"sentences are scored by bleu or chrf, but metric is '{metric}'")
+    [counter], _ = _counters([metric], target_language, effective_order=True)
+
+    def score_sentence(translation: str, reference: str) -> float:
+        return float(counter.sentence_score(translation, [reference]).score)
+
+    return score_sentence
+
+
+def _counters(
+    metrics: Sequence[str], target_language: str | None, effective_order: bool = False
+) -> tuple[list[SacreMetric], list[str]]:
     """sacreBLEU's metric objects set up for the target language, and what to tell about the choice."""
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
@@ -246,10 +267,10 @@ def _counters(metrics: Sequence[str], target_language: str | None) -> tuple[list
         if name == "bleu":
             # force: sacreBLEU would log its warning about tokenized text; it becomes one of our notes instead.
             try:
-                counters.append(BLEU(trg_lang=language, force=True))
+                counters.append(BLEU(trg_lang=language, force=True, effective_order=effective_order))
             except RuntimeError:
                 # A validation after hours of training must not die of a missing package: count characters, and say so.
-                counters.append(BLEU(tokenize="char", force=True))
+                counters.append(BLEU(tokenize="char", force=True, effective_order=effective_order))
                 notes.append(
                     f"BLEU counts characters (tok:char) and cannot be compared with BLEU over words: the word "
                     f"tokenizer for '{target_language}' is missing; pip install 'sacrebleu[{language}]' adds it"

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from regard.errors import UserError
 
@@ -66,6 +66,22 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def lock(file: IO[Any]) -> bool:
+    """Claim an open file until it is closed; False where another process has it. Where there are no locks (Windows, some file
+    systems of networks) everybody may."""
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def check_new_folder(path: Path) -> None:

@@ -17,8 +17,11 @@ QUIET_SECONDS = 10.0  # without a terminal: silence before the first line and be
 
 
 @contextmanager
-def progress(description: str, total: int | None, unit: str = "lines") -> Iterator[Callable[[int], None]]:
+def progress(
+    description: str, total: int | None, unit: str = "lines", before: int = 0
+) -> Iterator[Callable[[int], None]]:
     """Show the progress of the work inside; the function that it gives is called with the number of units newly done.
+    `before` of them were done in an earlier sitting: they count, but say nothing about the speed.
 
     with progress("Cleaning", total=len(pairs), unit="pairs") as done:
         for pair in pairs:
@@ -26,7 +29,7 @@ def progress(description: str, total: int | None, unit: str = "lines") -> Iterat
             done(1)
     """
     show = _bar if is_terminal(sys.stderr) else _plain_lines
-    with show(description, total, unit) as advance:
+    with show(description, total, unit, before) as advance:
         # Callers report every line; the screen needs ten updates a second, and each costs a lock.
         pending, due = 0, time.monotonic() + 0.1
 
@@ -65,7 +68,7 @@ def clock(seconds: float) -> str:
 
 
 @contextmanager
-def _bar(description: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
+def _bar(description: str, total: int | None, unit: str, before: int) -> Iterator[Callable[[int], None]]:
     from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
     from rich.text import Text
 
@@ -86,17 +89,17 @@ def _bar(description: str, total: int | None, unit: str) -> Iterator[Callable[[i
     width = 24 if console.width >= 90 else 12
     columns.insert(1, SpinnerColumn("line") if total is None else BarColumn(bar_width=width))
     with Progress(*columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty()) as bar:
-        task = bar.add_task(description, total=total)
+        task = bar.add_task(description, total=total, completed=before)
         yield lambda units: bar.advance(task, units)
 
 
 @contextmanager
-def _plain_lines(description: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
+def _plain_lines(description: str, total: int | None, unit: str, before: int) -> Iterator[Callable[[int], None]]:
     start = time.monotonic()
-    count, due, spoken = 0, start + QUIET_SECONDS, False
+    count, due, spoken = before, start + QUIET_SECONDS, False
 
     def line(seconds: float) -> str:
-        rate = count / max(seconds, 1e-9)
+        rate = (count - before) / max(seconds, 1e-9)
         of_total = f" of {total:,}" if total is not None else ""
         share = f" ({count / total:.0%})" if total else ""
         left = f", {clock((total - count) / rate)} left" if total and rate and count < total else ""

@@ -18,7 +18,7 @@ from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest
 
 from regard.errors import UserError
-from regard.evaluate import Scores, compare, score
+from regard.evaluate import Scores, compare, score, sentence_scorer
 
 WORDS = "the a cat dog sat on mat house is big small and runs quickly today, isn't it? Über 3.5 % “quoted” .".split()
 
@@ -186,3 +186,16 @@ def test_empty_input_and_unknown_settings_are_refused() -> None:
 def test_empty_translations_score_zero_without_an_error() -> None:
     scores = score(["", ""], ["ein Haus", "ein Hund"], bootstrap=20)
     assert (scores.bleu, scores.chrf, scores.ter) == (0.0, 0.0, 100.0)
+
+
+def test_sentences_are_scored_as_sacrebleu_scores_them(caplog: pytest.LogCaptureFixture) -> None:
+    translation, reference = "Ein Haus am See!", "Ein Haus am See, ein Boot."
+    bleu = BLEU(effective_order=True).sentence_score(translation, [reference]).score
+    assert sentence_scorer("bleu")(translation, reference) == bleu
+    assert sentence_scorer("chrf")(translation, reference) == CHRF().sentence_score(translation, [reference]).score
+    assert sentence_scorer("bleu")("Ja.", "Ja.") == pytest.approx(100)  # two tokens have no 4-grams
+    assert sentence_scorer("bleu", "zh")("我爱你们", "我爱他们") > 0  # words are characters there
+    assert sentence_scorer("bleu")("我爱你们", "我爱他们") == 0
+    assert not caplog.records
+    with pytest.raises(UserError, match="by bleu or chrf, but metric is 'ter'"):
+        sentence_scorer("ter")

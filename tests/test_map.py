@@ -18,6 +18,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli",),
     ("__init__",),
+    ("augment",),
     ("api",),
     ("serve",),
     ("explain",),
@@ -212,6 +213,7 @@ def loaded_after(code: str, names: tuple[str, ...]) -> list[str]:
         "regard.evaluate",
         "regard.cli",
         "regard.api",
+        "regard.augment",
     ],
 )
 def test_module_imports_without_torch(module: str) -> None:

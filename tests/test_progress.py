@@ -48,6 +48,18 @@ def test_long_work_speaks_every_ten_seconds_and_at_its_end(watch: Clock, capsys:
     ]
 
 
+def test_what_an_earlier_sitting_did_counts_but_not_for_the_speed(
+    watch: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with progress("translating", 10_000, before=9_000) as done:
+        watch.now += 10
+        done(400)
+    assert capsys.readouterr().err.splitlines() == [
+        "translating: 9,400 of 10,000 lines (94%), 40 lines/s, 0:15 left",
+        "translating: 9,400 of 10,000 lines (94%), 40 lines/s, 0:15 left, done in 0:10",
+    ]
+
+
 def test_work_of_unknown_size_has_count_and_rate(watch: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     with progress("Reading", None) as done:
         watch.now += 20

@@ -224,21 +224,48 @@ def resolve_all(spec: str, root: Path, source: str, target: str, weight: float =
     return corpora
 
 
+def brace_labels(spec: str) -> list[tuple[str, str]]:
+    """The two labels in each pair of braces: "{en,de}/x.{en,de}" -> [("en", "de"), ("en", "de")]."""
+    braces = []
+    for inside in _BRACE.findall(spec):
+        parts = [part.strip() for part in inside.split(",")]
+        if len(parts) != 2 or parts[0] == parts[1]:
+            inside = ",".join(parts)
+            raise UserError(f"{spec!r}: braces must hold the two sides as {{source,target}}, but hold {{{inside}}}")
+        braces.append((parts[0], parts[1]))
+    return braces
+
+
+def name_files(spec: str, source: str, target: str) -> list[Path]:
+    """The files of a corpus that is to be written: source and target side, or one with tabs."""
+    src_name, tgt_name = _expand_braces(os.path.expanduser(spec), source, target)
+    if tgt_name is not None:
+        return [Path(src_name), Path(tgt_name)]
+    if not has_tabs(spec):
+        raise UserError(
+            f"{spec!r}: must name two files as NAME.{{{source},{target}}} or one as NAME.tsv; "
+            f"for a compressed one, {' or '.join(COMPRESSION_SUFFIXES)} follows"
+        )
+    return [Path(src_name)]
+
+
+def has_tabs(name: str) -> bool:
+    """Whether a file's name says that it holds source<TAB>target lines."""
+    path = Path(name)
+    return (path.with_suffix("") if path.suffix in COMPRESSION_SUFFIXES else path).suffix.lower() == ".tsv"
+
+
 def _is_literal(spec: str, root: Path) -> bool:
     return not _WILDCARD.search(spec) or (root / spec).exists()
 
 
 def _expand_braces(spec: str, source: str, target: str) -> tuple[str, str | None]:
     """ "x.{en,de}.xz" -> ("x.en.xz", "x.de.xz"); a name without braces is one file: (name, None)."""
-    braces = [[part.strip() for part in inside.split(",")] for inside in _BRACE.findall(spec)]
-    if not braces:
+    labels = brace_labels(spec)
+    if not labels:
         return spec, None
-    for parts in braces:
-        if len(parts) != 2 or parts[0] == parts[1]:
-            inside = ",".join(parts)
-            raise UserError(f"{spec!r}: braces must hold the two sides as {{source,target}}, but hold {{{inside}}}")
-        if parts == [target, source]:
-            raise UserError(f"{spec!r}: the source side must come first; write {{{source},{target}}}")
+    if (target, source) in labels:
+        raise UserError(f"{spec!r}: the source side must come first; write {{{source},{target}}}")
     src_spec = _BRACE.sub(lambda match: match[1].split(",")[0].strip(), spec)
     tgt_spec = _BRACE.sub(lambda match: match[1].split(",")[1].strip(), spec)
     return src_spec, tgt_spec

@@ -38,11 +38,31 @@ def guess_language(path: Path, sample: Sequence[str]) -> str:
     return code
 
 
-def _from_name(path: Path) -> str | None:
+def other_language(path: Path, language: str, other: str) -> str | None:
+    """The language that a file's name says, where it is surely not `language`: it is `other`, or both are ISO 639-1 codes.
+
+    >>> other_language(Path("news.fr.gz"), "de", "en"), other_language(Path("news.de-AT.xz"), "de", "en")
+    ('fr', None)
+    """
+    if _ending(path) == other:  # also where labels are no languages
+        return other
+    code = _from_name(path)
+    if code is None:
+        return None
+    said, wanted = (re.split(r"[-_]", name)[0].lower() for name in (code, language))
+    return code if said != wanted and {said, wanted} <= _TWO_LETTERS else None
+
+
+def _ending(path: Path) -> str:
+    """What follows the last dot of the name, compression and .txt left aside."""
     parts = path.name.split(".")
     while len(parts) > 1 and parts[-1].lower() in _DROPPED:
         parts.pop()
-    last = parts[-1]
+    return parts[-1]
+
+
+def _from_name(path: Path) -> str | None:
+    last = _ending(path)
     if _CODE.fullmatch(last) and last.lower() not in _NO_CODES:
         return last
     *before, tail = re.split(r"[-_]", last)

@@ -97,10 +97,10 @@ class Slots:
         src, *src_layout = parts[:4]
         tgt_in, labels, *tgt_layout = parts[4:9]
         groups = np.array(tile_groups(src_lengths.tolist(), tgt_lengths.tolist()))
-        ends = _write_layout(src_lengths, groups, *src_layout)
-        _write_sentences(src_ids, ends, eos_id, src)
-        ends = _write_layout(tgt_lengths, groups, *tgt_layout)
-        _write_sentences(tgt_ids, ends, eos_id, labels)
+        ends = write_layout(src_lengths, groups, *src_layout)
+        write_sentences(src_ids, ends, eos_id, src)
+        ends = write_layout(tgt_lengths, groups, *tgt_layout)
+        write_sentences(tgt_ids, ends, eos_id, labels)
         tgt_in[1:] = labels[:-1]
         tgt_in[ends - tgt_lengths] = bos_id  # in the place of the </s> of the sentence before
         used = int(tgt_lengths.sum())
@@ -139,7 +139,7 @@ class Slots:
             raise ValueError(f"the {side} lengths must add up to the ids ({len(ids)}), but are {tokens - len(lengths)}")
 
 
-def _write_layout(
+def write_layout(
     lengths: NDArray[np.int64],
     group_starts: NDArray[np.int64],
     positions: Words,
@@ -157,7 +157,7 @@ def _write_layout(
     return ends
 
 
-def _write_sentences(ids: Array, ends: NDArray[np.int64], eos_id: int, out: Words) -> None:
+def write_sentences(ids: Array, ends: NDArray[np.int64], eos_id: int, out: Words) -> None:
     """Sentences end to end, each with `</s>` in the row before its end."""
     used = len(ids) + len(ends)
     inside = np.ones(used, dtype=np.bool_)

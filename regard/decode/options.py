@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from regard.data.tokenizer import Tokenizer
@@ -31,6 +31,12 @@ class SearchOptions:
         if self.max_extra < 0:
             raise UserError(f"max_extra must not be negative, but is {self.max_extra}")
 
+    def changed(self, beam: int | None, alpha: float | None, nbest: int | None) -> SearchOptions:
+        """These options with what is given; the beam is at least as wide as `nbest`, unless it is given, too."""
+        nbest = nbest or 1
+        width = beam if beam is not None else max(self.beam, nbest)
+        return replace(self, beam=width, alpha=self.alpha if alpha is None else alpha, nbest=nbest)
+
 
 @dataclass(frozen=True)
 class Hypothesis:
@@ -44,6 +50,8 @@ Done = Callable[[int], None]  # told how many more sentences are finished
 
 class Engine(Protocol):
     """Turns source ids into hypotheses, best first, in the order of the input."""
+
+    batch: int  # sentences computed together at most
 
     def translate(
         self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None = None

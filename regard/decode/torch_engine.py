@@ -1,8 +1,8 @@
 """The engine that runs the model itself, on any device that torch knows.
 
 Sentences are sorted by length and searched in batches. What a sentence gets does not depend on its batch: linear layers
-take rows in tiles of a fixed size, and attention works at lengths that are a function of the sentence alone. With `slots`
-they take turns in memory of a fixed shape instead, on GPUs in a captured graph (`slot_engine.py`).
+take rows in tiles of a fixed size, and attention works at lengths that are a function of the sentence alone. On GPUs with
+Triton they take turns in slots of a fixed shape instead, in captured graphs and in fp16 (`slot_engine.py`).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from regard.decode.batches import cut_batches, length_limit
 from regard.decode.options import Done, Hypothesis, SearchOptions, forbidden_ids
 from regard.decode.search import beam_search
 from regard.decode.slot_engine import SlotDecoder
-from regard.device import pick_device
+from regard.device import numbered, pick_device
 from regard.errors import UserError
 from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
-from regard.nn.attention import CrossAttention, set_kernel
+from regard.nn.attention import set_kernel
+from regard.nn.kernels import on_triton
 from regard.nn.linear import set_row_tile
 
 _ROW_TILE = {"cpu": 64, "cuda": 256, "mps": 256}
-_SLOT_ROW_TILE = 1024  # of the encoder, where a step of the decoder always has the same rows
 _BUCKET = {"cpu": 8, "cuda": 64, "mps": 64}
 _SCORED = 2_048  # rows of logits held at a time; a multiple of every row tile
 _ROOM = {"cpu": 8_192, "cuda": 32_768, "mps": 8_192}  # tokens of a batch, counted at the longest sentence's length
@@ -47,7 +47,7 @@ class TorchEngine:
         batch: int = 0,
         slots: bool = False,
     ) -> None:
-        self.device = torch.device(device)
+        self.device = numbered(torch.device(device))
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # where Triton launches its kernels
         self.model = model.to(self.device).eval()
@@ -57,35 +57,26 @@ class TorchEngine:
         self.bucket = _BUCKET.get(self.device.type, 64)
         self.slots: SlotDecoder | None = None
         if slots:
-            self._prepare_slots()
+            self.slots = SlotDecoder(self.model, self.bos_id, self.eos_id, self.forbidden, self.batch)
         else:
             set_row_tile(self.model, _ROW_TILE.get(self.device.type, 64))
             set_kernel(self.model, "by_length")
 
-    def _prepare_slots(self) -> None:
-        """A step has as many rows as there are slots, always; what goes through the encoder has not, so that its rows go in
-        tiles."""
-        model = self.model
-        set_kernel(model, "by_length" if model.output_matrix.dtype == torch.float32 else "auto")
-        set_row_tile(model, 0)
-        set_row_tile(model.encoder, _SLOT_ROW_TILE)
-        for module in model.decoder.modules():
-            if isinstance(module, CrossAttention):
-                module.kv.row_tile = _SLOT_ROW_TILE
-        self.slots = SlotDecoder(model, self.bos_id, self.eos_id, self.forbidden, self.batch)
-
     @classmethod
-    def from_bundle(cls, bundle: Bundle, device: str = "auto", batch: int = 0, slots: bool = False) -> TorchEngine:
+    def from_bundle(cls, bundle: Bundle, device: str = "auto", batch: int = 0) -> TorchEngine:
+        """In slots and fp16 where there is a GPU for them, else in batches and fp32."""
         tokenizer = bundle.tokenizer
         model = load_model(bundle)
-        if slots and pick_device(device).type == "cuda":
+        place = pick_device(device)
+        slots = on_triton(place)
+        if slots:
             model = model.half()  # eleven bits of a number where bf16 has eight: fewer near-ties fall another way
         return cls(
             model,
             tokenizer.bos_id,
             tokenizer.eos_id,
             forbidden=forbidden_ids(tokenizer),
-            device=pick_device(device),
+            device=place,
             batch=batch,
             slots=slots,
         )

@@ -24,7 +24,7 @@ from regard.nn.cache import CrossCache, DecoderCache, LayerCache, SelfCache
 from regard.nn.dropout import Dropout
 from regard.nn.embedding import LearnedPositions, NoPositions, SinusoidalPositions
 from regard.nn.linear import linear
-from regard.nn.slots import SlotCache, SlotLayerCache
+from regard.nn.slots import Entering, SlotCache, SlotLayerCache
 
 
 def make_positions(config: ModelConfig) -> nn.Module:
@@ -166,13 +166,14 @@ class Transformer(nn.Module):
             like=self.output_matrix,
         )  # fmt: skip
 
-    def enter_slots(self, cache: SlotCache, slots: list[int], memory: Tensor, layout: SequenceLayout) -> None:
-        """Encoded sentences take their places in the cache."""
+    def enter_slots(self, cache: SlotCache, entering: Entering, src: Tensor, layout: Layout) -> None:
+        """Encode sentences and give them their places in the cache."""
+        memory = self.encode(src, layout)
         keys_values = []
         for layer in self.decoder.layers:
             assert isinstance(layer, DecoderLayer)
             keys_values.append(layer.cross_attention.keys_values(memory))
-        cache.enter(slots, layout, keys_values)
+        cache.enter(entering, layout, keys_values)
 
     def step(self, tokens: Tensor, cache: DecoderCache | SlotCache) -> Tensor:
         """The newest token of every row, (rows,) -> logits for the next one, (rows, vocab_size)."""

@@ -67,11 +67,10 @@ class SelfAttention(nn.Module):
         merged: Tensor = self.out(mixed.flatten(1), add_bias)
         return merged
 
-    def step(self, x: Tensor, position: Tensor, cache: SelfCache | SlotSelfCache) -> Tensor:
+    def step(self, x: Tensor, position: Tensor, cache: SelfCache | SlotSelfCache, add_bias: bool = True) -> Tensor:
         """One new token a row; what came before is in the cache."""
         q, k, v = self.project(x, position)
-        cache.append(k, v)
-        merged: Tensor = self.out(cache.attend(q).flatten(1))
+        merged: Tensor = self.out(cache.extend(q, k, v).flatten(1), add_bias)
         return merged
 
 
@@ -110,8 +109,8 @@ class CrossAttention(nn.Module):
         merged: Tensor = self.out(mixed.flatten(1), add_bias)
         return merged
 
-    def step(self, x: Tensor, cache: CrossCache | SlotCrossCache) -> Tensor:
-        merged: Tensor = self.out(cache.attend(self.queries(x)).flatten(1))
+    def step(self, x: Tensor, cache: CrossCache | SlotCrossCache, add_bias: bool = True) -> Tensor:
+        merged: Tensor = self.out(cache.attend(self.queries(x)).flatten(1), add_bias)
         return merged
 
 

@@ -92,7 +92,7 @@ class Step:
 
 def through(x: Tensor, steps: Sequence[Step], fused: bool = False) -> Tensor:
     """The residual stream through the sub-layers of one layer. `fused`: with `triton_residual`, in the type of x."""
-    seeds = draw_seeds(len(steps), x.device) if fused else None
+    seeds = draw_seeds(len(steps), x.device, steps[0].residual.training) if fused else None
     if not steps[0].residual.pre:
         for number, step in enumerate(steps):
             _, x = add_norm(x, x, step, step.residual.norm, number, seeds, keep_sum=False)
@@ -104,8 +104,11 @@ def through(x: Tensor, steps: Sequence[Step], fused: bool = False) -> Tensor:
     return added
 
 
-def draw_seeds(count: int, device: torch.device) -> Tensor:
-    """Seeds of a layer's dropouts, from torch's generator of the device: one draw for the layer."""
+def draw_seeds(count: int, device: torch.device, training: bool) -> Tensor:
+    """Seeds of a layer's dropouts, from torch's generator of the device: one draw for the layer. Out of training nobody
+    reads them."""
+    if not training:
+        return torch.empty(count, dtype=torch.int64, device=device)
     return torch.randint(-(2**63), 2**63 - 1, (count,), device=device)
 
 
@@ -185,11 +188,15 @@ class DecoderLayer(nn.Module):
         """One new token a row, (rows, d_model)."""
         attention, cross, feed_forward = self.self_attention, self.cross_attention, self.feed_forward
         steps = [
-            Step(self.self_residual, attention.out, lambda y, _: attention.step(y, position, cache.self_attention)),
-            Step(self.cross_residual, cross.out, lambda y, _: cross.step(y, cache.cross_attention)),
+            Step(
+                self.self_residual,
+                attention.out,
+                lambda y, bias: attention.step(y, position, cache.self_attention, bias),
+            ),
+            Step(self.cross_residual, cross.out, lambda y, bias: cross.step(y, cache.cross_attention, bias)),
             Step(self.feed_forward_residual, feed_forward.outer, feed_forward),
         ]
-        return through(x, steps)
+        return through(x, steps, self.fused)
 
 
 def set_fused(model: nn.Module, residual: bool, feed_forward: bool) -> None:

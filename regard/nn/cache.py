@@ -45,8 +45,12 @@ class SelfCache:
         self.values = like.new_empty(rows, kv_heads, capacity, d_head)
         self.length = 0
 
-    def append(self, k: Tensor, v: Tensor) -> None:
-        """Add one token's keys and values, each (rows, kv_heads, d_head)."""
+    def extend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Add one token's keys and values, each (rows, kv_heads, d_head); q (rows, num_heads, d_head) attends to all."""
+        self._append(k, v)
+        return self._attend(q)
+
+    def _append(self, k: Tensor, v: Tensor) -> None:
         if self.length == self.keys.shape[2]:
             self.keys = torch.cat((self.keys, torch.empty_like(self.keys)), dim=2)
             self.values = torch.cat((self.values, torch.empty_like(self.values)), dim=2)
@@ -54,8 +58,7 @@ class SelfCache:
         self.values[:, :, self.length] = v
         self.length += 1
 
-    def attend(self, q: Tensor) -> Tensor:
-        """q (rows, num_heads, d_head) over everything appended -> the same shape."""
+    def _attend(self, q: Tensor) -> Tensor:
         rows, num_heads, d_head = q.shape
         kv_heads = self.keys.shape[1]
         # (rows, num_heads, d_head) -> (rows, kv_heads, group, d_head): the query heads of a group share keys and values

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.layout import SequenceLayout
-from regard.nn.kernels import has_triton
+from regard.layout import Layout
+from regard.nn.kernels import on_triton
 
 
 def gathered_attention(
     q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, holders: Tensor | None, shared: int
 ) -> Tensor:
-    """The same as `triton_decode.decode_attention` in plain torch: all places of a row are gathered first."""
+    """What `triton_decode.decode_attention` does, in plain torch: all places of a row are gathered first."""
     rows, num_heads, d_head = q.shape
     _, capacity, kv_heads, _ = keys.shape
     places = torch.arange(capacity, device=q.device)
@@ -36,14 +36,6 @@ def gathered_attention(
     return torch.matmul(weights.to(v.dtype), v).reshape(rows, num_heads, d_head)
 
 
-def attend(q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, holders: Tensor | None, shared: int) -> Tensor:
-    if q.device.type == "cuda" and has_triton():
-        from regard.nn.kernels.triton_decode import decode_attention
-
-        return decode_attention(q, keys, values, lengths, holders, shared)
-    return gathered_attention(q, keys, values, lengths, holders, shared)
-
-
 @dataclass(frozen=True)
 class Places:
     """Where the rows of all slots stand; the layers share it."""
@@ -54,7 +46,7 @@ class Places:
 
     @property
     def row_positions(self) -> Tensor:
-        return self.positions.repeat_interleave(self.beam)
+        return self.positions[:, None].expand(-1, self.beam).flatten()
 
 
 class SlotSelfCache:
@@ -66,33 +58,56 @@ class SlotSelfCache:
         self.keys, self.values = like.new_zeros(shape), like.new_zeros(shape)
         self._rows = torch.arange(shape[0], device=like.device)
 
-    def append(self, k: Tensor, v: Tensor) -> None:
-        """One token's keys and values for every row, each (rows, kv_heads, d_head), at the row's place."""
-        at = (self._rows, self.places.row_positions)
+    def extend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """One token's keys and values for every row, each (rows, kv_heads, d_head), to the row's place; q (rows, num_heads,
+        d_head) attends to all places up to it."""
+        places = self.places
+        if on_triton(q.device):
+            from regard.nn.kernels.triton_decode import extend_attention
+
+            return extend_attention(q, k, v, self.keys, self.values, places.positions, places.holders, places.beam)
+        at = (self._rows, places.row_positions)
+        self.keys.index_put_(at, k)
+        self.values.index_put_(at, v)
+        return gathered_attention(q, self.keys, self.values, places.positions + 1, places.holders, places.beam)
+
+
+class SlotCrossCache:
+    """Keys and values of the source sentences, (slots + 1, capacity, kv_heads, d_head); hypotheses share their sentence's."""
+
+    def __init__(self, beam: int, lengths: Tensor, capacity: int, kv_heads: int, d_head: int, like: Tensor) -> None:
+        self.beam, self.lengths = beam, lengths
+        shape = (lengths.shape[0] + 1, capacity, kv_heads, d_head)  # one more, for what belongs to no sentence
+        self.keys, self.values = like.new_zeros(shape), like.new_zeros(shape)
+
+    def put(self, kv: Tensor, at: tuple[Tensor, Tensor]) -> None:
+        """Packed keys and values side by side, (src_tokens, 2 kv_heads, d_head), to their slots and places."""
+        if on_triton(kv.device):
+            from regard.nn.kernels import triton_decode
+
+            triton_decode.put(kv, self.keys, self.values, *at)
+            return
+        k, v = kv.chunk(2, dim=1)
         self.keys.index_put_(at, k)
         self.values.index_put_(at, v)
 
     def attend(self, q: Tensor) -> Tensor:
-        lengths = self.places.positions + 1
-        return attend(q, self.keys, self.values, lengths, self.places.holders, self.places.beam)
+        if on_triton(q.device):
+            from regard.nn.kernels.triton_decode import decode_attention
+
+            return decode_attention(q, self.keys, self.values, self.lengths, None, self.beam)
+        return gathered_attention(q, self.keys, self.values, self.lengths, None, self.beam)
 
 
-class SlotCrossCache:
-    """Keys and values of the source sentences, (slots, capacity, kv_heads, d_head); hypotheses share their sentence's."""
+@dataclass(frozen=True)
+class Entering:
+    """Sentences on their way into slots; places for sentences that are not used repeat the first one."""
 
-    def __init__(self, beam: int, lengths: Tensor, capacity: int, kv_heads: int, d_head: int, like: Tensor) -> None:
-        self.beam, self.lengths = beam, lengths
-        shape = (lengths.shape[0], capacity, kv_heads, d_head)
-        self.keys, self.values = like.new_zeros(shape), like.new_zeros(shape)
-
-    def put(self, kv: Tensor, slots: Tensor, positions: Tensor) -> None:
-        """Packed keys and values side by side, (src_tokens, 2 kv_heads, d_head), into the slots of their sentences."""
-        k, v = kv.chunk(2, dim=1)
-        self.keys.index_put_((slots, positions), k)
-        self.values.index_put_((slots, positions), v)
-
-    def attend(self, q: Tensor) -> Tensor:
-        return attend(q, self.keys, self.values, self.lengths, None, self.beam)
+    slots: Tensor  # (sentences,) int64
+    lengths: Tensor  # (sentences,) int64, tokens of each
+    token_slots: (
+        Tensor  # (src_tokens,) int64, the slot of each row's sentence; of a row without one, the number of slots
+    )
 
 
 @dataclass(frozen=True)
@@ -138,16 +153,16 @@ class SlotCache:
         self.places.holders.scatter_(1, positions[:, None], self._rows[:, None])
         return positions, self.tgt_capacity
 
-    def reorder(self, rows: Tensor) -> None:
-        """Row n goes on with the prefix of `rows[n]`, and every sentence stands one place further."""
+    def reorder(self, rows: Tensor, is_done: Tensor) -> None:
+        """Row n goes on with the prefix of `rows[n]`, and every sentence stands one place further; those that are done are
+        back at the start, where they cost the least."""
         self.places.holders.copy_(self.places.holders[rows])
-        self.places.positions.add_(1).clamp_(max=self.tgt_capacity - 1)  # a slot that nobody has taken stops at the end
+        self.places.positions.add_(1).masked_fill_(is_done, 0)
 
-    def enter(self, slots: list[int], layout: SequenceLayout, keys_values: list[Tensor]) -> None:
+    def enter(self, entering: Entering, layout: Layout, keys_values: list[Tensor]) -> None:
         """Give sentences their slots: the encoder's output, packed, projected for each layer."""
-        numbers = torch.tensor(slots, device=self.src_lengths.device)
-        self.places.positions[numbers] = 0
-        self.src_lengths[numbers] = (layout.offsets[1:] - layout.offsets[:-1]).long()
-        slot_of_token = numbers[layout.sequence_ids]
+        self.places.positions.index_fill_(0, entering.slots, 0)
+        self.src_lengths.index_copy_(0, entering.slots, entering.lengths)
+        at = (entering.token_slots, layout.positions.long())
         for layer, kv in zip(self.layers, keys_values, strict=True):
-            layer.cross_attention.put(kv, slot_of_token, layout.positions)
+            layer.cross_attention.put(kv, at)

@@ -14,14 +14,12 @@ elsewhere. What runs with a part left out is the model as it is written; the twi
 
 from __future__ import annotations
 
-import os
-import shutil
 from dataclasses import dataclass
 
 import torch
 
 from regard.errors import UserError
-from regard.nn.kernels import has_triton
+from regard.nn.kernels import has_compiler, has_triton
 from regard.recipe import FAST_PARTS
 
 KERNELS = ("attention", "residual", "feedforward", "loss")
@@ -45,7 +43,7 @@ def obstacle(device: torch.device, dtype: torch.dtype | None) -> str | None:
         return "bf16 (train.precision)"
     if not has_triton():
         return "Triton (pip install triton)"
-    if not (os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang")))):
+    if not has_compiler():
         return "a C compiler, which Triton calls (install gcc, or name one in CC)"
     return None
 

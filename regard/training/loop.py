@@ -252,7 +252,9 @@ class Trainer:
     def _log(self, rate: float) -> None:
         window = self._window
         loss = float(window.total) / window.tokens  # waits for the device
-        seconds = time.perf_counter() - window.started - window.paused
+        # Where every update so far has compiled, that time is all there is.
+        tokens, paused = (window.timed_tokens, window.paused) if window.timed_tokens else (window.tokens, 0.0)
+        seconds = time.perf_counter() - window.started - paused
         self._tick()
         record = {
             "kind": "train",
@@ -261,7 +263,7 @@ class Trainer:
             "nll": float(window.nll) / window.tokens,
             "lr": rate,
             "grad_norm": float(self._norm),
-            "tokens_per_second": (window.timed_tokens or window.tokens) / max(seconds, 1e-9),
+            "tokens_per_second": tokens / max(seconds, 1e-9),
         }
         self._check_finite("loss", loss)
         self.write(record)
@@ -296,7 +298,8 @@ class Trainer:
         if self.recipe.log_every:
             return self.state.step % self.recipe.log_every == 0
         elapsed = time.perf_counter() - self._window.started
-        return self.apply.is_settled and (elapsed >= LOG_SECONDS or self.state.step == FIRST_LOG)
+        is_timed = self.apply.is_settled and self._window.timed_tokens > 0
+        return is_timed and (elapsed >= LOG_SECONDS or self.state.step == FIRST_LOG)
 
     def _new_window(self, total: float = 0.0, nll: float = 0.0, tokens: int = 0, seconds: float = 0.0) -> Window:
         sums = [torch.tensor(value, device=self.device) for value in (total, nll)]

@@ -11,7 +11,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from regard.data.corpus import Corpus, read_lines, resolve, resolve_all
+from regard.data.corpus import Corpus, brace_labels, has_tabs, name_files, read_lines, resolve, resolve_all
 from regard.errors import UserError
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
@@ -181,3 +181,24 @@ def test_wildcards_without_a_match_or_without_a_counterpart_are_refused(tmp_path
 def test_a_file_that_is_really_called_like_a_wildcard_is_taken(tmp_path: Path) -> None:
     touch(tmp_path, "a[1].tsv")
     assert resolve("a[1].tsv", tmp_path, "en", "de").source == tmp_path / "a[1].tsv"
+
+
+def test_a_new_corpus_is_named_as_a_recipe_names_it() -> None:
+    assert name_files("a/x.{en,de}.xz", "en", "de") == [Path("a/x.en.xz"), Path("a/x.de.xz")]
+    assert name_files("~/x.tsv", "en", "de") == [Path("~/x.tsv").expanduser()]
+    with pytest.raises(UserError, match=r"x\.gz': must name two files as NAME\.\{en,de\} or one as NAME\.tsv"):
+        name_files("x.gz", "en", "de")
+    with pytest.raises(UserError, match=r"the source side must come first; write \{en,de\}"):
+        name_files("x.{de,en}", "en", "de")
+
+
+def test_the_labels_in_braces_are_given_as_they_stand() -> None:
+    assert brace_labels("{en, de}/x.{fr,it}.gz") == [("en", "de"), ("fr", "it")]
+    assert brace_labels("x.tsv") == []
+    with pytest.raises(UserError, match=r"must hold the two sides as \{source,target\}, but hold \{en,de,fr\}"):
+        brace_labels("x.{en,de,fr}")
+
+
+def test_names_say_whether_there_are_tabs() -> None:
+    assert has_tabs("x.tsv") and has_tabs("a.b/x.TSV") and has_tabs("x.tsv.zst")
+    assert not has_tabs("x.gz") and not has_tabs("x.tsv.de") and not has_tabs("tsv")

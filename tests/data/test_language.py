@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.language import guess_language
+from regard.data.language import guess_language, other_language
 from regard.errors import UserError
 
 ENGLISH = [
@@ -61,3 +61,24 @@ def test_a_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "py3langid", None)
     with pytest.raises(UserError, match="pip install py3langid"):
         guess_language(Path("corpus.txt"), GERMAN)
+
+
+@pytest.mark.parametrize(
+    ("name", "language", "other", "said"),
+    [
+        ("news.en.xz", "de", "en", "en"),
+        ("news.de.xz", "de", "en", None),
+        ("news.de_AT", "de", "en", None),
+        ("news.fr.txt.gz", "de", "en", "fr"),
+        ("corpus.twi", "en", "twi", "twi"),
+        ("corpus.twi", "en", "de", None),  # may be anything
+        ("corpus.de", "informal", "formal", None),  # labels need not be languages
+        ("corpus.formal.gz", "informal", "formal", "formal"),
+        ("corpus.informal.gz", "informal", "formal", None),
+        ("corpus.txt", "de", "en", None),
+    ],
+)
+def test_a_name_that_says_another_language_is_noticed_where_it_is_sure(
+    name: str, language: str, other: str, said: str | None
+) -> None:
+    assert other_language(Path(name), language, other) == said

@@ -7,6 +7,8 @@ bf16 and fp16.
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
 import subprocess
@@ -19,9 +21,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.decode.slot_search import top_tokens
+from regard.decode.options import SearchOptions
+from regard.decode.slot_search import SlotState, advance
 from regard.layout import Layout, SequenceLayout, SlotLayout, tile_groups
 from regard.models.loss import backward_linear_cross_entropy, linear_cross_entropy
+from regard.nn import kernels
 from regard.nn.attention import set_kernel
 from regard.nn.block import set_fused
 from regard.nn.kernels import attention, residual
@@ -59,6 +63,21 @@ def test_the_kernels_pass_through_the_interpreter() -> None:
     assert done.returncode == 0, done.stdout[-4000:]
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed and int(passed[1]) >= len(CASES) * 2 + 20 and "skipped" not in done.stdout, done.stdout[-1000:]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Triton is made for Linux")
+def test_every_kernel_compiles_for_gpus() -> None:
+    """Down to machine code, which needs no GPU: the interpreter takes what the compiler refuses."""
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "tests.nn.compile_kernels"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-4000:]
+    folder = Path(kernels.__file__).parent
+    written = {
+        name for file in folder.glob("triton_*.py") for name in re.findall(r"def (\w+_kernel)\(", file.read_text())
+    }
+    assert len(written) > 10
+    assert json.loads(done.stdout.splitlines()[-1]) == {name: [80, 90] for name in written}
 
 
 CASES = [
@@ -254,22 +273,102 @@ def test_attention_over_a_cache_is_its_twin(
 
 
 @everywhere
-@pytest.mark.parametrize(("vocab_size", "count"), [(53, 8), (2048, 2), (5000, 10)])
-def test_top_tokens_are_its_twins(vocab_size: int, count: int, device: str, dtype: torch.dtype) -> None:
-    from regard.nn.kernels import triton_top
+@pytest.mark.parametrize(("num_heads", "kv_heads", "d_head"), [(4, 4, 16), (4, 2, 8), (3, 1, 48)])
+def test_extending_a_cache_is_its_twin(
+    num_heads: int, kv_heads: int, d_head: int, device: str, dtype: torch.dtype
+) -> None:
+    """Queries, keys and values as one projection gives them, side by side; every place but a row's own stays as it was."""
+    from regard.nn.kernels.triton_decode import extend_attention
 
-    generator = torch.Generator().manual_seed(count)
-    # No two of the best logits of a row are alike, not even with the eight bits of bf16.
-    ranks = torch.stack([torch.randperm(vocab_size, generator=generator) for _ in range(7)])
-    logits = torch.where(ranks < 250, ranks, -1 - ranks % 250).to(device, dtype) / 64.0
+    beam, slots, capacity = 3, 5, 40
+    generator = torch.Generator().manual_seed(d_head)
+    rows = slots * beam
+    heads = torch.randn(rows, num_heads + 2 * kv_heads, d_head, generator=generator).to(device, dtype)
+    q, k, v = heads.split((num_heads, kv_heads, kv_heads), dim=1)
+    keys, values = (
+        torch.randn(rows, capacity, kv_heads, d_head, generator=generator).to(device, dtype) for _ in range(2)
+    )
+    positions = torch.tensor([0, 39, 32, 31, 7], device=device)
+    # Places lie with hypotheses of the same sentence, all of which write to the same new one now.
+    at = (torch.arange(rows, device=device), positions.repeat_interleave(beam))
+    holders = torch.randint(beam, (rows, capacity), generator=generator, dtype=torch.int32).to(device)
+    holders += (at[0] // beam * beam).int()[:, None]
+    holders[at] = at[0].int()
+    after = [cache.index_put(at, new) for cache, new in ((keys, k), (values, v))]
+    wanted = gathered_attention(q.double(), after[0].double(), after[1].double(), positions + 1, holders, beam)
+    got = extend_attention(q, k, v, keys, values, positions, holders, beam)
+    assert (got.double() - wanted).norm() / wanted.norm() < TOLERANCE[dtype]
+    assert torch.equal(keys, after[0]) and torch.equal(values, after[1])
+
+
+@everywhere
+@pytest.mark.parametrize(("kv_heads", "d_head"), [(4, 16), (3, 8)])
+def test_sentences_are_put_where_their_twin_puts_them(
+    kv_heads: int, d_head: int, device: str, dtype: torch.dtype
+) -> None:
+    from regard.nn.kernels.triton_decode import put
+
+    generator = torch.Generator().manual_seed(0)
+    kv = torch.randn(9, 2 * kv_heads, d_head, generator=generator).to(device, dtype)
+    slots = torch.tensor([2, 2, 0, 0, 0, 1, 3, 3, 3], device=device)
+    positions = torch.tensor([0, 1, 0, 1, 2, 0, 4, 5, 6], device=device)
+    caches = [torch.zeros(4, 7, kv_heads, d_head, dtype=dtype, device=device) for _ in range(2)]
+    put(kv, caches[0], caches[1], slots, positions)
+    for cache, new in zip(caches, kv.chunk(2, dim=1), strict=True):
+        assert torch.equal(cache, torch.zeros_like(cache).index_put((slots, positions), new))
+
+
+@everywhere
+@pytest.mark.parametrize(("vocab_size", "beam", "nbest"), [(53, 1, 1), (300, 2, 1), (53, 3, 3), (9, 5, 2)])
+def test_a_step_of_the_search_is_its_twin(
+    vocab_size: int, beam: int, nbest: int, device: str, dtype: torch.dtype
+) -> None:
+    """A whole search, beside each other: sentences that end by themselves, at their limits, and places that are empty."""
+    from regard.nn.kernels import triton_beam
+
+    slots, capacity, eos = 5, 9, 2
+    generator = torch.Generator().manual_seed(vocab_size)
+    options = SearchOptions(beam=beam, nbest=nbest, alpha=0.6)
     allowed = torch.ones(vocab_size, dtype=torch.uint8, device=device)
-    allowed[:: 1 + vocab_size // 11] = 0
-    normaliser, values, tokens = triton_top.top_tokens(logits, allowed, count)
-    wanted_normaliser, wanted_values, wanted_tokens = top_tokens(logits, allowed, count)
-    torch.testing.assert_close(normaliser, wanted_normaliser)
-    torch.testing.assert_close(values, wanted_values)
-    assert torch.equal(tokens, wanted_tokens)
-    assert values.min() > -1.0 and allowed[tokens].all()
+    allowed[[0, 1]] = 0
+    width = min(2 * beam, vocab_size - 2)
+    states = [SlotState.empty(slots, beam, capacity, torch.device(device)) for _ in range(2)]
+    for state in states:
+        # The last slot stays empty.
+        state.enter(torch.arange(4, device=device), torch.tensor([0, 3, 8, 6], device=device), bos_id=1)
+    ended = set()
+    for length in range(9):
+        # Steps of 1/64, none twice in a row, and a forbidden token that makes every row's normaliser another one: no ties,
+        # not even in half precision. The end gets likelier.
+        ranks = torch.stack([torch.randperm(vocab_size, generator=generator) for _ in range(slots * beam)]).double()
+        logits = (ranks / 64.0 - vocab_size / 64.0).clamp(min=-20.0)
+        logits[:, 0] = 2.0 * torch.rand(slots * beam, generator=generator).double()
+        logits[:, eos] += 0.3 * length * vocab_size / 64.0
+        logits = logits.to(device, dtype)
+        plain = advance(states[0], logits, allowed, width, options, eos)
+        got = triton_beam.advance(logits, allowed, **vars(states[1]), width=width, alpha=0.6, eos_id=eos, nbest=nbest)
+        running = ~states[0].done
+        assert torch.equal(states[0].done, states[1].done), length
+        assert torch.equal(got[running], plain[running]), length
+        assert torch.equal(states[0].newest.view(slots, beam)[running], states[1].newest.view(slots, beam)[running])
+        torch.testing.assert_close(states[0].log_probs[running], states[1].log_probs[running], rtol=1e-4, atol=1e-4)
+        assert torch.equal(states[0].length, states[1].length)
+        ended |= {slot for slot in range(4) if not running[slot]}
+        for state in states:
+            # As the twin's pool is in order and the kernel's is not, it is compared in order.
+            order = state.pool_scores.argsort(dim=1, descending=True)
+            for field in ("pool_scores", "pool_log_probs", "pool_lengths", "pool_rows"):
+                getattr(state, field).copy_(getattr(state, field).gather(1, order))
+        filled = states[0].pool_scores > -math.inf
+        for field in ("pool_scores", "pool_log_probs", "pool_lengths", "pool_rows"):
+            one, other = (getattr(state, field)[filled].float() for state in states)
+            torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-4)
+        assert torch.equal(filled, states[1].pool_scores > -math.inf)
+    assert ended == set(range(4))
+    for slot in range(4):
+        kept = int(states[0].length[slot]) - 1
+        for field in ("tokens", "parents"):
+            assert torch.equal(getattr(states[0], field)[slot, :kept], getattr(states[1], field)[slot, :kept])
 
 
 @everywhere

@@ -15,6 +15,8 @@ The first five take the lengths from a `SequenceLayout` and plan on the host; th
 from __future__ import annotations
 
 import importlib.util
+import os
+import shutil
 from functools import cache
 from typing import Literal
 
@@ -41,10 +43,21 @@ def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
+@cache
+def has_compiler() -> bool:
+    """Whether there is the C compiler that Triton calls."""
+    return bool(os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang"))))
+
+
+def on_triton(device: torch.device) -> bool:
+    """Whether Triton's kernels can run there."""
+    return device.type == "cuda" and has_triton() and has_compiler()
+
+
 def choose(device: torch.device, dtype: torch.dtype, layout: Layout) -> Kernel:
     """The fastest kernel for tensors of this kind."""
     if isinstance(layout, SlotLayout):
-        return "triton" if device.type == "cuda" and has_triton() else "dense"
+        return "triton" if on_triton(device) else "dense"
     if varlen.available(device, dtype):
         return "varlen"
     return "matmul" if device.type == "cpu" and dtype == torch.bfloat16 else "sdpa"

@@ -84,14 +84,14 @@ def _attention_kernel(
             k_numbers = tl.load(k_ids + keys, mask=keys < k_end, other=-2)
             k_tile = _load(k, keys, k_end, k_stride, kv_head, D, BLOCK_D)
             v_tile = _load(v, keys, k_end, v_stride, kv_head, D, BLOCK_D)
-            scores = tl.dot(q_tile, tl.trans(k_tile)) * scale
+            scores = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale
             scores = tl.where(_seen(queries, q_numbers, keys, k_numbers, CAUSAL), scores, float("-inf"))
             higher = tl.maximum(highest, tl.max(scores, 1))
             shift = tl.where(higher == float("-inf"), 0.0, higher)  # a row that has seen no key yet
             weights = tl.exp2(scores - shift[:, None])
             fade = tl.exp2(highest - shift)
             total = total * fade + tl.sum(weights, 1)
-            mixed = mixed * fade[:, None] + tl.dot(weights.to(v_tile.dtype), v_tile)
+            mixed = mixed * fade[:, None] + tl.dot(weights.to(v_tile.dtype), v_tile, input_precision="ieee")
             highest = higher
         saw = total > 0.0
         total = tl.where(saw, total, 1.0)

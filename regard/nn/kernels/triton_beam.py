@@ -1,0 +1,207 @@
+"""One step of beam search in three Triton kernels; the twin is `regard.decode.slot_search.advance`.
+
+The first two find a row's best tokens: a program takes a piece of the vocabulary, first for its best token alone, and once
+those of all pieces are known, for the few others that can be among the row's best. The third takes a slot: it merges the
+pieces of its rows, and lets the best go on or end.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+PIECES = 24  # that a row's vocabulary is cut into, or a few less or more
+_LOWEST = tl.constexpr(-9223372036854775808)  # what is not there
+
+
+@triton.jit
+def _load_piece(logits, allowed, row, block, units, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
+    """Numbers, logits and permissions of a piece; rows are `units * ALIGNED` long, which tells how they are aligned."""
+    places = block * BLOCK + tl.arange(0, BLOCK)
+    inside = places < units * ALIGNED
+    z = tl.load(logits + row * units * ALIGNED + places, mask=inside, other=float("-inf")).to(tl.float32)
+    return places, z, tl.load(allowed + places, mask=inside, other=0) != 0
+
+
+@triton.jit
+def _best_kernel(logits, allowed, bests, sums, units, num_blocks, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
+    """The best logit of each piece that may follow, and what all its tokens add to the row's normaliser."""
+    row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    _, z, may_follow = _load_piece(logits, allowed, row, block, units, ALIGNED, BLOCK)
+    peak = tl.max(z, 0)
+    at = row * num_blocks + block
+    tl.store(sums + at * 2, peak)
+    tl.store(sums + at * 2 + 1, tl.sum(tl.exp(z - peak), 0))
+    tl.store(bests + at, tl.max(tl.where(may_follow, z, float("-inf")), 0))
+
+
+@triton.jit
+def _top_kernel(
+    logits, allowed, bests, keys, units, num_blocks, K: tl.constexpr, BLOCK_K: tl.constexpr, ALIGNED: tl.constexpr,
+    BLOCK: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """The tokens of each piece that can be among the row's K best: what is below the K-th best piece's best is not.
+
+    They come as integers that sort like their logits: the logit above, the number below, as its distance from the largest
+    one, since of equal logits the lower number comes first.
+    """
+    row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    n = tl.arange(0, BLOCK_N)
+    others = tl.load(bests + row * num_blocks + n, mask=n < num_blocks, other=float("-inf"))
+    above = tl.sum(
+        (others[None, :] >= others[:, None]).to(tl.int32), 1
+    )  # pieces whose best is as good, itself included
+    threshold = tl.max(tl.where(above >= K, others, float("-inf")), 0)
+    k = tl.arange(0, BLOCK_K)
+    found = tl.full((BLOCK_K,), _LOWEST, tl.int64)
+    if tl.load(bests + row * num_blocks + block) >= threshold:
+        places, z, may_follow = _load_piece(logits, allowed, row, block, units, ALIGNED, BLOCK)
+        bits = z.to(tl.int32, bitcast=True)
+        ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
+        key = (ordered << 32) | (0x7FFFFFFF - places).to(tl.int64)
+        key = tl.where(may_follow & (z >= threshold), key, _LOWEST)
+        rank = 0
+        best = tl.max(key, 0)
+        while (rank < K) & (best > _LOWEST):
+            found = tl.where(k == rank, best, found)
+            key = tl.where(key == best, _LOWEST, key)
+            best = tl.max(key, 0)
+            rank += 1
+    tl.store(keys + (row * num_blocks + block) * K + k, found, mask=k < K)
+
+
+@triton.jit
+def _penalty(length, alpha):
+    """((5 + n) / 6)^alpha"""
+    return tl.exp2(alpha * tl.log2((5.0 + length.to(tl.float32)) / 6.0))
+
+
+@triton.jit
+def _beam_kernel(
+    keys, sums, logits, length, limits, done, log_probs, newest, origin, tokens, parents, pool_scores, pool_log_probs,
+    pool_lengths, pool_rows, vocab_size, num_blocks, capacity, alpha, eos_id, nbest,
+    B: tl.constexpr, BLOCK_B: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    slot = tl.program_id(0).to(tl.int64)
+    b = tl.arange(0, BLOCK_B)
+    in_beam = b < B
+    rows = slot * B + b
+    minus = float("-inf")
+    # The normaliser of each row, from its pieces'.
+    n = tl.arange(0, BLOCK_N)
+    at = (rows[:, None] * num_blocks + n[None, :]) * 2
+    there = in_beam[:, None] & (n < num_blocks)[None, :]
+    peaks = tl.load(sums + at, mask=there, other=minus)
+    peak = tl.where(in_beam, tl.max(peaks, 1), 0.0)
+    total = tl.sum(tl.load(sums + at + 1, mask=there, other=0.0) * tl.exp(peaks - peak[:, None]), 1)
+    normaliser = peak + tl.log(tl.where(in_beam, total, 1.0))
+    # Every candidate of every row, (BLOCK_B, BLOCK_C): its log-probability with its prefix, and its token.
+    c = tl.arange(0, BLOCK_C)
+    there = in_beam[:, None] & (c < num_blocks * K)[None, :]
+    key = tl.load(keys + rows[:, None] * (num_blocks * K) + c[None, :], mask=there, other=_LOWEST)
+    ordered = (key >> 32).to(tl.int32)
+    logit = tl.where(ordered < 0, ordered ^ 0x7FFFFFFF, ordered).to(tl.float32, bitcast=True)
+    token = 0x7FFFFFFF - (key & 0xFFFFFFFF).to(tl.int32)
+    before = tl.load(log_probs + rows, mask=in_beam, other=minus) - normaliser
+    value = tl.where(key > _LOWEST, logit + before[:, None], minus)
+    size, limit = tl.load(length + slot), tl.load(limits + slot)
+    ending = tl.load(logits + rows * vocab_size + eos_id, mask=in_beam, other=minus).to(tl.float32) + before
+    at_limit = size >= limit  # only the end can follow
+    value = tl.where(at_limit, tl.where((c == 0)[None, :], ending[:, None], minus), value)
+    token = tl.where(at_limit, tl.zeros_like(token) + eos_id, token)
+    value, token = tl.reshape(value, (BLOCK_B * BLOCK_C,)), tl.reshape(token, (BLOCK_B * BLOCK_C,))
+    place = tl.arange(0, BLOCK_B * BLOCK_C)
+
+    running = tl.load(done + slot) == 0
+    at_pool = slot * B + b
+    scores = tl.load(pool_scores + at_pool, mask=in_beam, other=float("inf"))  # the places beyond are never the worst
+    ended_log_probs = tl.load(pool_log_probs + at_pool, mask=in_beam, other=0.0)
+    ended_lengths = tl.load(pool_lengths + at_pool, mask=in_beam, other=0)
+    ended_rows = tl.load(pool_rows + at_pool, mask=in_beam, other=0)
+    penalty = _penalty(size + 1, alpha)
+    live = 0
+    new_log_probs = tl.full((BLOCK_B,), minus, tl.float32)
+    new_tokens = tl.zeros((BLOCK_B,), tl.int32)
+    new_parents = tl.zeros((BLOCK_B,), tl.int32)
+    for rank in tl.static_range(WIDTH):
+        best = tl.max(value, 0)
+        chosen = tl.argmax(value, 0)
+        is_it = place == chosen
+        next_token = tl.sum(tl.where(is_it, token, 0), 0)
+        parent = (chosen // BLOCK_C).to(tl.int32)
+        value = tl.where(is_it, minus, value)
+        ends = next_token == eos_id
+        if rank < B:  # one that ends does so only among the best
+            score = best / penalty
+            enters = ends & (score > tl.min(scores, 0))
+            replaced = (b == tl.argmin(scores, 0)) & enters
+            scores = tl.where(replaced, score, scores)
+            ended_log_probs = tl.where(replaced, best, ended_log_probs)
+            ended_lengths = tl.where(replaced, size, ended_lengths)
+            ended_rows = tl.where(replaced, parent, ended_rows)
+        goes_on = (b == live) & (ends == 0)
+        new_log_probs = tl.where(goes_on, best, new_log_probs)
+        new_tokens = tl.where(goes_on, next_token, new_tokens)
+        new_parents = tl.where(goes_on, parent, new_parents)
+        live += tl.where(ends, 0, 1)
+    # Nothing alive can still enter the best `nbest`; greedy search ends with the first ending.
+    likeliest = tl.max(new_log_probs, 0)
+    if B == 1:
+        finished = tl.max(tl.where(in_beam, scores, minus), 0) > minus
+    else:
+        bound = likeliest / _penalty(limit + 1, alpha)
+        finished = (tl.sum(((scores >= bound) & in_beam).to(tl.int32), 0) >= nbest) | (likeliest == minus)
+    tl.store(log_probs + rows, new_log_probs, mask=in_beam)
+    tl.store(newest + rows, new_tokens.to(tl.int64), mask=in_beam)
+    tl.store(origin + rows, new_parents.to(tl.int64), mask=in_beam)
+    history = (slot * capacity + tl.minimum(size, capacity - 1)) * B + b
+    tl.store(tokens + history, new_tokens, mask=in_beam)
+    tl.store(parents + history, new_parents, mask=in_beam)
+    # What is done stays as it is until somebody takes it out.
+    in_pool = in_beam & running
+    tl.store(pool_scores + at_pool, scores, mask=in_pool)
+    tl.store(pool_log_probs + at_pool, ended_log_probs, mask=in_pool)
+    tl.store(pool_lengths + at_pool, ended_lengths, mask=in_pool)
+    tl.store(pool_rows + at_pool, ended_rows, mask=in_pool)
+    tl.store(length + slot, size + 1, mask=running)
+    tl.store(done + slot, (finished | (running == 0)).to(tl.int8))
+
+
+def advance(
+    logits: Tensor, allowed: Tensor, length: Tensor, limits: Tensor, done: Tensor, log_probs: Tensor, newest: Tensor,
+    tokens: Tensor, parents: Tensor, pool_scores: Tensor, pool_log_probs: Tensor, pool_lengths: Tensor, pool_rows: Tensor,
+    width: int, alpha: float, eos_id: int, nbest: int,
+) -> Tensor:  # fmt: skip
+    """Extend every hypothesis by a token, in place; (S, B) int64, the hypotheses that they extend.
+
+    The tensors are the fields of `SlotState`; of each row at least `width` tokens must be allowed.
+    """
+    slots, beam = log_probs.shape
+    rows, vocab_size = logits.shape
+    logits = logits.contiguous()
+    block = max(64, triton.next_power_of_2(triton.cdiv(vocab_size, PIECES)))
+    blocks = triton.cdiv(vocab_size, block)
+    bests = torch.empty((rows, blocks), dtype=torch.float32, device=logits.device)
+    keys = torch.empty((rows, blocks * width), dtype=torch.int64, device=logits.device)
+    sums = torch.empty((rows, blocks, 2), dtype=torch.float32, device=logits.device)
+    block_n = triton.next_power_of_2(blocks)
+    aligned = math.gcd(vocab_size, 8)
+    cut = {"ALIGNED": aligned, "BLOCK": block, "num_warps": 4}
+    _best_kernel[(rows, blocks)](logits, allowed, bests, sums, vocab_size // aligned, blocks, **cut)
+    _top_kernel[(rows, blocks)](
+        logits, allowed, bests, keys, vocab_size // aligned, blocks,
+        K=width, BLOCK_K=triton.next_power_of_2(width), BLOCK_N=block_n, **cut,
+    )  # fmt: skip
+    origin = torch.empty((slots, beam), dtype=torch.int64, device=logits.device)
+    _beam_kernel[(slots,)](
+        keys, sums, logits, length, limits, done.view(torch.int8), log_probs, newest, origin, tokens, parents, pool_scores,
+        pool_log_probs, pool_lengths, pool_rows, vocab_size, blocks, tokens.shape[1], alpha, eos_id, nbest,
+        B=beam, BLOCK_B=triton.next_power_of_2(beam), K=width, WIDTH=min(2 * beam, beam * width),
+        BLOCK_N=block_n, BLOCK_C=triton.next_power_of_2(blocks * width), num_warps=4,
+    )  # fmt: skip
+    return origin
