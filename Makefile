@@ -8,8 +8,8 @@ STAMP := $(VENV)/.setup-done
 #   make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 
-BENCHMARKS := attention_cpu train_throughput
-GPU_BENCHMARKS := train_throughput profile_step loss_curves
+BENCHMARKS := attention_cpu train_throughput decode_throughput translate_soak
+GPU_BENCHMARKS := train_throughput profile_step loss_curves decode_throughput
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-gpu lint types format bench bench-gpu

@@ -40,7 +40,11 @@ POOL = 16_384  # sentences of the copying model, from which batches are taken
 COMPARED = 32  # the batch at which translations are compared
 MAX_PASSES = 50
 PEER = "hf"
-OURS = {"regard": "Regard torch is faster by", "regard-ct2": "Regard ctranslate2 is faster by"}
+OURS = {
+    "regard": "Regard torch is faster by",
+    "regard-ct2": "Regard ctranslate2 is faster by",
+    "regard-ct2-int8": "its int8 is faster by",
+}
 TABLE = (
     "beam",
     "batch",
@@ -318,14 +322,14 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     file.add_argument("--file", action="store_true", help="whole commands that translate a file; needs -m")
     file.add_argument("--lines", type=int, default=3_000, help="lines of the file; --source is repeated or cut")
     file.add_argument("--rounds", type=int, default=2, help="times that each command is run; the fastest counts")
-    file.add_argument("--peer-batch", type=int, help="the peers' batch (default: 256 on CUDA, else 32)")
+    file.add_argument("--peer-batch", type=int, help="the peers' batch (default: 256 on CUDA, else what suits each)")
     parsed = parser.parse_args(arguments)
     parsed.device = pick_device(parsed.device)
     on_cuda = parsed.device.type == "cuda"
     parsed.batch = parsed.batch or ([1, 32, 256, 1024] if on_cuda else [1, 32])
     parsed.batches = parsed.batches or (4 if on_cuda else 2)
     parsed.sentences = parsed.sentences or (24 if on_cuda else 12)
-    parsed.peer_batch = parsed.peer_batch or (256 if on_cuda else 32)
+    parsed.peer_batch = parsed.peer_batch or (256 if on_cuda else None)
     parsed.compared = COMPARED if COMPARED in parsed.batch else max(parsed.batch)
     everybody = [name for name, it in CONTENDERS.items() if not it.optional]
     parsed.contenders = parsed.contenders.split(",") if parsed.contenders else everybody

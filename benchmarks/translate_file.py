@@ -15,6 +15,7 @@ import argparse
 import importlib
 import importlib.util
 import itertools
+import statistics
 import subprocess
 import sys
 import time
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
     from benchmarks.decode_throughput import Table
     from regard.bundle import Bundle
 
-TABLE = ("contender", "seconds", "lines/s", "first run s", "same as HF %")
+TABLE = ("contender", "seconds", "median s", "lines/s", "first run s", "same as HF %")
 ROOT = Path(__file__).parents[1]
+CPU_BATCH = {"hf": 32, "ct2": 64, "ct2-int8": 64}  # what was fastest: of 16 to 128 for CTranslate2, of 32 and 64 for HF
 
 
 # --- the peers' programs ---
@@ -128,20 +130,36 @@ def write_source(source: Path, lines: int, path: Path) -> None:
     path.write_text("".join(f"{line}\n" for line in chosen), encoding="utf-8")
 
 
-def regard_commands(arguments: argparse.Namespace, source: Path) -> dict[str, list[str]]:
-    """`regard translate` with each engine that the command knows and that can run here."""
-    model = str(Path(arguments.model).resolve())
-    command = [sys.executable, "-m", "regard", "translate", "-m", model, "-i", str(source)]
+def regard_commands(
+    arguments: argparse.Namespace, bundle: Bundle, folder: Path, source: Path
+) -> dict[str, tuple[str, list[str]]]:
+    """`regard translate` with each engine that the command knows and that can run here, with their names."""
+    command = [sys.executable, "-m", "regard", "translate", "-i", str(source), "-o", "{out}"]
     command += ["--beam", str(arguments.beam[-1]), "--device", str(arguments.device)]
     help_text = subprocess.run(
         [sys.executable, "-m", "regard", "translate", "--help"], capture_output=True, text=True, cwd=ROOT, check=True
     ).stdout
+    model = ["-m", str(bundle.folder.resolve())]
     if "--engine" not in help_text:
-        return {"regard": command}
-    commands = {"regard": [*command, "--engine", "torch"]}
+        return {"regard": ("regard translate", [*command, *model])}
+    commands = {"regard": ("regard translate --engine torch", [*command, "--engine", "torch", *model])}
     if arguments.device.type == "cpu" and importlib.util.find_spec("ctranslate2") is not None:
-        commands["regard-ct2"] = [*command, "--engine", "ctranslate2"]
-    return commands
+        command += ["--engine", "ctranslate2"]
+        commands["regard-ct2"] = "regard translate --engine ctranslate2", [*command, *model]
+        if "regard-ct2-int8" in arguments.contenders:
+            name = "regard translate --engine ctranslate2, int8 bundle"
+            commands["regard-ct2-int8"] = name, [*command, "-m", str(int8_bundle(bundle, folder))]
+    return {short: named for short, named in commands.items() if short in arguments.contenders}
+
+
+def int8_bundle(bundle: Bundle, folder: Path) -> Path:
+    """The model as `regard export --to bundle --weights int8` writes it."""
+    from regard.export import export
+
+    if bundle.stored == "int8":
+        return bundle.folder.resolve()
+    export(bundle, "bundle", folder / "int8", "int8")
+    return folder / "int8"
 
 
 def hf_command(bundle: Bundle, folder: Path, options: list[str]) -> list[str]:
@@ -178,7 +196,7 @@ def peer_commands(
     arguments: argparse.Namespace, bundle: Bundle, folder: Path, source: Path
 ) -> dict[str, tuple[str, list[str]]]:
     """The peers' commands with their names; what cannot be made is left out with a word."""
-    options = [str(source), "{out}", "--device", str(arguments.device), "--batch", str(arguments.peer_batch)]
+    options = [str(source), "{out}", "--device", str(arguments.device)]
     options += ["--beam", str(arguments.beam[-1]), "--alpha", str(bundle.decode.alpha)]
     options += ["--max-extra", str(bundle.decode.max_extra)]
     kinds = {"ct2": "float32", "ct2-int8": "int8"} if arguments.device.type == "cpu" else {"ct2-fp16": "float16"}
@@ -190,11 +208,12 @@ def peer_commands(
         if short not in arguments.contenders:
             continue
         reason = contender.missing(arguments.device)
+        batch = ["--batch", str(arguments.peer_batch or CPU_BATCH[short])]
         try:
             if reason is None and short == "hf":
-                commands[short] = contender.name, hf_command(bundle, folder, options)
+                commands[short] = contender.name, hf_command(bundle, folder, [*options, *batch])
             elif reason is None:
-                command = ct2_command(bundle, folder, kinds[short], arguments.device, options)
+                command = ct2_command(bundle, folder, kinds[short], arguments.device, [*options, *batch])
                 commands[short] = contender.name, command
         except Exception as error:  # noqa: BLE001 - the others' figures must not be lost with it
             traceback.print_exc()
@@ -211,10 +230,7 @@ def compare_commands(arguments: argparse.Namespace, bundle: Bundle, folder: Path
     source = folder / "source.txt"
     write_source(arguments.source, arguments.lines, source)
     commands = peer_commands(arguments, bundle, folder, source)
-    for short, command in regard_commands(arguments, source).items():
-        if short in arguments.contenders:
-            engine = f" --engine {command[-1]}" if "--engine" in command else ""
-            commands[short] = f"regard translate{engine}", [*command, "-o", "{out}"]
+    commands |= regard_commands(arguments, bundle, folder, source)
     seconds: dict[str, list[float]] = {short: [] for short in commands}
     failed: dict[str, str] = {}
     for _ in range(arguments.rounds):
@@ -242,6 +258,7 @@ def compare_commands(arguments: argparse.Namespace, bundle: Bundle, folder: Path
             table.add(row | {"error": failed[short]}, "failed")
             continue
         row |= {"seconds": min(seconds[short]), "first run s": seconds[short][0], "runs, s": seconds[short]}
+        row["median s"] = statistics.median(seconds[short])
         row["lines/s"] = arguments.lines / row["seconds"]
         found = read_output(folder / f"{short}.txt")
         outcome = f"{row['seconds']:.1f} s"

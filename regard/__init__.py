@@ -16,7 +16,7 @@ from regard.version import __version__
 
 if TYPE_CHECKING:
     from regard.api import Model, load
-    from regard.augment import Augmented, augment_corpus
+    from regard.augment import Augmented, augment_corpus, noise_corpus
     from regard.bundle import Bundle, load_bundle
     from regard.config import ModelConfig
     from regard.data.tokenizer import Tokenizer
@@ -46,6 +46,7 @@ _PLACES = {
     "load": "regard.api",
     "load_bundle": "regard.bundle",
     "load_recipe": "regard.recipe",
+    "noise_corpus": "regard.augment",
     "score": "regard.evaluate",
     "train": "regard.training.run",
 }
@@ -69,6 +70,7 @@ __all__ = [
     "load",
     "load_bundle",
     "load_recipe",
+    "noise_corpus",
     "score",
     "train",
 ]

@@ -42,15 +42,20 @@ class Model:
             raise TypeError("`text` must be a list of sentences, but is one string")
         return self._translator(self.search_options(beam, alpha, n)).translate(list(text))
 
+    @property
+    def chunk(self) -> int:
+        """Lines to hold at a time: so many batches that the engine can sort them by length, and that their end costs little."""
+        return max(1024, 32 * self.engine.batch)
+
     def stream(
         self,
         lines: Iterable[str],
         options: SearchOptions | None = None,
-        chunk: int = 1024,
+        chunk: int = 0,
         done: Done | None = None,
     ) -> Iterator[Result]:
-        """Translate any number of lines in order, holding only `chunk` of them at a time."""
-        return self._translator(options or self.options).stream(lines, chunk, done)
+        """Translate any number of lines in order, holding only `chunk` of them at a time (0: `Model.chunk`)."""
+        return self._translator(options or self.options).stream(lines, chunk or self.chunk, done)
 
     def score(self, src: Sequence[str], tgt: Sequence[str]) -> list[float]:
         """The natural log-probability of each given translation, its end included."""

@@ -1,50 +1,53 @@
-"""Training text made with a model: distillation and back-translation.
+"""Training text made from other text: distillation and back-translation with a model, noise without one.
 
     distill          text in the model's source language -> the text, and the model's translation as its target side
     back-translate   text in the model's source language -> the model's translation as the source side, and the text
+    noise            a parallel corpus -> its pairs as people really type
 
-The corpus is streamed in chunks. What a chunk came to is on disk before the next but one begins, with the place in the input,
-so that an interrupted run goes on where it was; chunks are cut at the same lines again, so that it ends with the same files.
+Each is streamed in chunks and can be resumed to the same files; `regard.data.chunks` sees to that for all of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from regard.api import Model
 from regard.bundle import Bundle, find_bundle, load_bundle
+from regard.data.chunks import (
+    Done,
+    Pair,
+    Row,
+    Text,
+    count_rows,
+    input_files,
+    name_corpus,
+    rows_of,
+    windows_of,
+    write_chunks,
+)
 from regard.data.clean import EMPTY, RATIO, REPETITION, CleanAccount, CleanOptions, is_empty, is_loop, length_fault
-from regard.data.corpus import Corpus, brace_labels, has_tabs, name_files, read_lines, resolve_all
+from regard.data.corpus import brace_labels, name_files, read_lines, resolve_all
 from regard.data.language import other_language
+from regard.data.noise import JOINED, KINDS, Kind, NoiseAccount, make_kinds, noise
 from regard.data.tokenizer import Tokenizer
 from regard.data.writer import CorpusWriter
 from regard.decode.options import SearchOptions
 from regard.decode.text import Result
-from regard.errors import Interrupted, UserError
+from regard.errors import UserError
 from regard.files import MANIFEST, sha256
-from regard.progress import progress
 
 Way = Literal["distill", "back-translate"]
 Choose = Literal["best", "bleu", "chrf"]
 
 MAX_RATIO = 4.0  # what training keeps by default, too
 _CHUNK = 1_024  # lines at least between two savings
+_NOISE_CHUNK = 16_384  # lines between two savings where no model is in the way
 _BATCHES = 32  # of the engine in a chunk, so that its lines can be sorted by length and its end costs little
-
-
-class Row(NamedTuple):
-    """A line of the input: where it stands, what is to be translated, and a translation by people where there is one."""
-
-    where: str
-    number: int
-    text: str
-    reference: str | None
 
 
 @dataclass(frozen=True)
@@ -74,20 +77,21 @@ class Filter:
 class Augmented:
     """What was made."""
 
-    way: Way
+    way: Way | Literal["noise"]
     output: str  # as a recipe names it
     files: list[Path]
     source: str  # languages of the new corpus
     target: str
-    model: Path
-    account: CleanAccount = field(default_factory=CleanAccount)
+    model: Path | None = None  # None and a seed: noise
+    seed: int | None = None
+    account: CleanAccount | NoiseAccount = field(default_factory=CleanAccount)
 
     def lines(self) -> list[str]:
         """What was dropped, then the one line that says what there is now."""
-        made = self.target if self.way == "distill" else self.source
+        made = self.source if self.way == "back-translate" else self.target
         pairs = f"{self.account.kept:,} pair{'' if self.account.kept == 1 else 's'}"
-        side = f"{made} translated by {self.model}"
-        return [*self.account.lines(), f"{self.output}: {pairs}, {self.source} → {self.target}, {side}"]
+        how = f"noise, seed {self.seed}" if self.model is None else f"{made} translated by {self.model}"
+        return [*self.account.lines(), f"{self.output}: {pairs}, {self.source} → {self.target}, {how}"]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -96,7 +100,7 @@ class Augmented:
             "files": [str(path) for path in self.files],
             "source": self.source,
             "target": self.target,
-            "model": str(self.model),
+            **({"seed": self.seed} if self.model is None else {"model": str(self.model)}),
             **self.account.to_json(),
         }
 
@@ -125,7 +129,7 @@ def augment_corpus(
     Everything that can be wrong is looked at before the model is loaded.
     """
     if way not in get_args(Way):
-        raise UserError(f"way must be one of {', '.join(get_args(Way))}, but is {way!r}")
+        raise UserError(f"way must be one of {', '.join(get_args(Way))}, but is {way!r}; noise is made by noise_corpus")
     bundle = load_bundle(find_bundle(model))
     source, target = (bundle.source, bundle.target) if way == "distill" else (bundle.target, bundle.source)
     specs = [inputs] if isinstance(inputs, str) else list(inputs)
@@ -135,53 +139,28 @@ def augment_corpus(
     result = Augmented(way, output, name_files(output, source, target), source, target, bundle.folder)
     maker = _Maker(bundle.tokenizer, way, Filter(max_ratio, keep_all), _chooser(choose, bundle.target))
     writer = CorpusWriter(result.files, _settings(bundle, texts, options, choose, maker), resume)
-    total = _count(texts) if writer.saved is None else int(writer.saved["total"])
+    total = count_rows(texts) if writer.saved is None else int(writer.saved["total"])
+    account = CleanAccount() if writer.saved is None else CleanAccount.from_json(writer.saved["account"])
     with writer:
         if not writer.is_complete:
             loaded = Model(bundle, device=device, batch=batch, engine=engine)
-            _translate(loaded, options, texts, total, maker, writer)
-        assert writer.saved is not None
-        account = CleanAccount.from_json(writer.saved["account"])
+            _translate(loaded, options, texts, total, maker, account, writer)
         if not account.kept:
             writer.discard()
             raise _nothing_kept(account)
-        _finish(writer)
+        name_corpus(writer)
     return dataclasses.replace(result, account=account)
 
 
 # --- what comes in ---
 
 
-@dataclass(frozen=True)
-class _Text:
-    """Files of text in the model's source language, with its translation beside it or alone."""
-
-    corpus: Corpus
-    is_alone: bool
-    side: int  # of the pair, that is in the model's source language
-
-    def rows(self) -> Iterator[Row]:
-        if self.is_alone:
-            for number, line in enumerate(read_lines(self.corpus.source), 1):
-                yield Row(str(self.corpus.source), number, line, None)
-        else:
-            for number, pair in enumerate(self.corpus.pairs(), 1):
-                yield Row(self.corpus.name, number, pair[self.side], pair[1 - self.side])
-
-
-def _find_texts(spec: str, bundle: Bundle, way: Way, languages: tuple[str, str]) -> list[_Text]:
+def _find_texts(spec: str, bundle: Bundle, way: Way, languages: tuple[str, str]) -> list[Text]:
     _check_labels(spec, bundle, way, languages)
-    texts = []
-    for corpus in resolve_all(spec, Path(), *languages):
-        is_alone = corpus.target is None and not has_tabs(corpus.name)
-        for path in corpus.files:
-            if not path.is_file():
-                raise UserError(
-                    f"{path}: must be a plain file, since it is read twice: to count its lines, then to translate them"
-                )
-        if is_alone:
-            _check_alone(corpus.source, bundle)
-        texts.append(_Text(corpus, is_alone, 0 if way == "distill" else 1))
+    texts = [Text(corpus, 0 if way == "distill" else 1) for corpus in resolve_all(spec, Path(), *languages)]
+    for text in texts:
+        if text.is_alone:
+            _check_alone(text.corpus.source, bundle)
     return texts
 
 
@@ -210,7 +189,7 @@ def _check_alone(path: Path, bundle: Bundle) -> None:
 
 
 def _search_options(
-    bundle: Bundle, beam: int | None, alpha: float | None, nbest: int | None, choose: Choose, texts: Sequence[_Text]
+    bundle: Bundle, beam: int | None, alpha: float | None, nbest: int | None, choose: Choose, texts: Sequence[Text]
 ) -> SearchOptions:
     if choose not in get_args(Choose):
         raise UserError(f"--choose must be one of {', '.join(get_args(Choose))}, but is {choose!r}")
@@ -235,30 +214,17 @@ def _search_options(
 
 
 def _settings(
-    bundle: Bundle, texts: Sequence[_Text], options: SearchOptions, choose: Choose, maker: _Maker
+    bundle: Bundle, texts: Sequence[Text], options: SearchOptions, choose: Choose, maker: _Maker
 ) -> dict[str, Any]:
     """What the result depends on; engine and device may change between two sittings."""
-    files = [path for text in texts for path in text.corpus.files]
     return {
         "way": maker.way,
         "model": sha256(bundle.folder / MANIFEST),
-        "input": [[path.name, path.stat().st_size] for path in files],
+        "input": input_files(texts),
         **dataclasses.asdict(options),
         "choose": choose,
         **dataclasses.asdict(maker.filter),
     }
-
-
-def _count(texts: Sequence[_Text]) -> int:
-    """The lines, all of them read once: a broken one is found now and not in some hours."""
-    total = 0
-    with progress("reading", None) as done:
-        for _ in chain.from_iterable(text.rows() for text in texts):
-            total += 1
-            done(1)
-    if total == 0:
-        raise UserError(f"{texts[0].corpus.source}: must hold at least one line, but is empty")
-    return total
 
 
 # --- what goes out ---
@@ -310,58 +276,139 @@ class _Maker:
 
 
 def _translate(
-    model: Model, options: SearchOptions, texts: Sequence[_Text], total: int, maker: _Maker, writer: CorpusWriter
+    model: Model,
+    options: SearchOptions,
+    texts: Sequence[Text],
+    total: int,
+    maker: _Maker,
+    account: CleanAccount,
+    writer: CorpusWriter,
 ) -> None:
-    """Translate what is not yet written. Choosing, filtering and writing a chunk goes on beside the translation of the next."""
-    saved = writer.saved or {"lines": 0, "account": CleanAccount().to_json(), "chunk": 0}
-    lines, account = int(saved["lines"]), CleanAccount.from_json(saved["account"])
-    size = int(saved["chunk"]) or max(_CHUNK, _BATCHES * model.engine.batch)
+    """Translate what is not yet written. Choosing and filtering a chunk goes on beside the translation of the next."""
+    size = max(_CHUNK, _BATCHES * model.engine.batch)
 
-    def write(rows: list[Row], results: list[Result]) -> None:
-        nonlocal lines
-        pairs = maker.pairs(rows, results, account)
-        lines += len(rows)
-        writer.append(pairs, {"lines": lines, "total": total, "chunk": size, "account": account.to_json()})
+    def translate(rows: list[Row], done: Done) -> Callable[[], list[Pair]]:
+        # As long as the chunks of the run that is resumed, which may have had another engine.
+        results = list(model.stream([row.text for row in rows], options, len(rows), done))
+        return lambda: maker.pairs(rows, results, account)
 
-    rows = islice(chain.from_iterable(text.rows() for text in texts), lines, None)
-    try:
-        with progress("translating", total, before=lines) as done, ThreadPoolExecutor(1) as thread:
-            writing: Future[None] | None = None
-            while block := list(islice(rows, size)):
-                results = list(model.stream([row.text for row in block], options, size, done))
-                if writing is not None:
-                    writing.result()
-                writing = thread.submit(write, block, results)
-            if writing is not None:
-                writing.result()
-    except KeyboardInterrupt:
-        raise _stopped(writer.saved, total) from None
-    if lines != total:
-        raise UserError(f"the input had {total:,} lines when they were counted, but now has {lines:,}; start anew")
-
-
-def _stopped(saved: dict[str, Any] | None, total: int) -> Interrupted:
-    if saved is None:
-        return Interrupted("stopped before anything was written")
-    return Interrupted(
-        f"stopped after {saved['lines']:,} of {total:,} lines, which are saved; go on with the same command and --resume"
-    )
+    write_chunks(rows_of(texts), total, writer, account, translate, size, "translating")
 
 
 def _nothing_kept(account: CleanAccount) -> UserError:
     """A corpus without a pair is of no use to anyone; most likely the model is not for this text."""
-    reasons = "; ".join(
-        f"{reason}: {count:,}, first {account.examples[reason]}" for reason, count in account.dropped.items()
-    )
+    dropped = account.to_json()["dropped"]
+    reasons = "; ".join(f"{reason}: {drop['count']:,}, first {drop['first']}" for reason, drop in dropped.items())
     return UserError(
         f"none of {account.read:,} translations is fit to learn from ({reasons}); take a model that knows such text, "
         f"or look at all that it says with --keep-all"
     )
 
 
-def _finish(writer: CorpusWriter) -> None:
-    try:
-        with progress("compressing", writer.bytes_to_compress, "bytes") as done:
-            writer.finish(done)
-    except KeyboardInterrupt:
-        raise Interrupted("all lines are translated and saved; give the files their names with --resume") from None
+# --- noise ---
+
+
+def noise_corpus(
+    inputs: str | Sequence[str],
+    output: str,
+    *,
+    kinds: Sequence[str] = KINDS,
+    seed: int = 1,
+    source: str | None = None,
+    target: str | None = None,
+    resume: bool = False,
+) -> Augmented:
+    """Make a corpus of the pairs of another one as people really type; no model is needed.
+
+    Corpora are named as in a recipe. Every pair gets one of `kinds`, drawn from the seed and its number, so that the result is
+    the same everywhere. `source` and `target` are needed where neither input nor output says the languages in braces.
+    """
+    specs = [inputs] if isinstance(inputs, str) else list(inputs)
+    languages = _languages([*specs, output], source, target)
+    made_by = make_kinds(_check_kinds(kinds), *languages)
+    texts = [text for spec in specs for text in _find_pairs(spec, languages)]
+    result = Augmented("noise", output, name_files(output, *languages), *languages, seed=seed)
+    settings = {
+        "way": "noise",
+        "input": input_files(texts),
+        "seed": seed,
+        "kinds": list(made_by),
+        "languages": list(languages),
+    }
+    writer = CorpusWriter(result.files, settings, resume)
+    total = count_rows(texts) if writer.saved is None else int(writer.saved["total"])
+    no_account = NoiseAccount(dict.fromkeys(made_by, 0))
+    account = no_account if writer.saved is None else NoiseAccount.from_json(writer.saved["account"])
+    with writer:
+        if not writer.is_complete:
+            _add_noise(texts, total, made_by, seed, account, writer)
+        if not account.kept:
+            writer.discard()
+            tried = ", ".join(made_by)
+            raise UserError(
+                f"none of {total:,} pairs is changed by {tried} (first {account.first}); take other --kinds"
+            )
+        name_corpus(writer)
+    return dataclasses.replace(result, account=account)
+
+
+def _add_noise(
+    texts: Sequence[Text], total: int, kinds: dict[str, Kind], seed: int, account: NoiseAccount, writer: CorpusWriter
+) -> None:
+    """Make noise of what is not yet written, a chunk beside the reading of the next."""
+
+    def pairs(windows: list[tuple[int, list[Row]]], done: Done) -> list[Pair]:
+        kept = []
+        for number, rows in windows:
+            neighbours = [(row.text, row.reference or "") for row in rows]
+            made = noise(neighbours, number, seed, kinds)
+            if made is None:
+                account.skip(rows[0].where, rows[0].number, *neighbours[0])
+            else:
+                account.keep(made[0])
+                kept.append(made[1])
+        done(len(windows))
+        return kept
+
+    numbered = enumerate(windows_of(texts, JOINED), 1)
+    write_chunks(numbered, total, writer, account, lambda *given: partial(pairs, *given), _NOISE_CHUNK, "noising")
+
+
+def _languages(specs: Sequence[str], source: str | None, target: str | None) -> tuple[str, str]:
+    """What --source and --target say, or all braces; they must agree."""
+    if (source is None) != (target is None) or (source is not None and source == target):
+        raise UserError(f"--source and --target must be two languages, but are {source} and {target}")
+    told = [("--source and --target", source, target)] if source and target else []
+    said = told + [(repr(spec), *labels) for spec in specs for labels in brace_labels(spec)]
+    if not said:
+        raise UserError(
+            f"{specs[0]!r}: its name does not say the languages; add --source and --target, as in --source en --target de"
+        )
+    first, *languages = said[0]
+    for where, *labels in said:
+        if labels != languages:
+            raise UserError(
+                f"{where}: must be in the languages of {first}, {{{','.join(languages)}}}, source side first, "
+                f"but is in {{{','.join(labels)}}}; make a corpus for each direction"
+            )
+    return languages[0], languages[1]
+
+
+def _check_kinds(kinds: Sequence[str]) -> Sequence[str]:
+    for kind in kinds:
+        if kind not in KINDS:
+            raise UserError(f"--kinds must be among {', '.join(KINDS)}, but one is {kind!r}")
+    if not kinds:
+        raise UserError(f"--kinds must name at least one of {', '.join(KINDS)}")
+    return kinds
+
+
+def _find_pairs(spec: str, languages: tuple[str, str]) -> list[Text]:
+    texts = [Text(corpus) for corpus in resolve_all(spec, Path(), *languages)]
+    for text in texts:
+        if text.is_alone:
+            raise UserError(
+                f"{text.corpus.source}: noise needs both sides; name two files as NAME.{{{','.join(languages)}}}, "
+                "or one of source<TAB>target lines as NAME.tsv"
+            )
+    return texts

@@ -7,7 +7,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,10 +16,9 @@ from regard.version import __version__
 
 if TYPE_CHECKING:
     from regard.api import Model
+    from regard.augment import Augmented
     from regard.decode.options import SearchOptions
     from regard.decode.text import Result
-
-CHUNK = 1024  # lines held at a time when a file is translated
 
 
 class _Parser(argparse.ArgumentParser):
@@ -210,20 +209,20 @@ def run_translate(arguments: argparse.Namespace) -> None:
 
         # A pipe can be read only once, so its lines are not counted first.
         total = sum(1 for _ in read_lines(arguments.input)) if arguments.input.is_file() else 0
-        blocks = _blocks(read_lines(arguments.input))
+        blocks = _blocks(read_lines(arguments.input), model.chunk)
     else:
         total = len(arguments.text)
         if not arguments.text and sys.stdin is None:
             raise UserError("there is no TEXT, no -i FILE and no standard input to translate")
-        blocks = iter([arguments.text]) if arguments.text else read_available(sys.stdin.buffer, CHUNK)
+        blocks = iter([arguments.text]) if arguments.text else read_available(sys.stdin.buffer, model.chunk)
     with LineFile(arguments.output, arguments.resume) as out:
         _translate_blocks(model, options, blocks, total, out, arguments)
 
 
-def _blocks(lines: Iterator[str]) -> Iterator[list[str]]:
+def _blocks(lines: Iterator[str], size: int) -> Iterator[list[str]]:
     from itertools import islice
 
-    while block := list(islice(lines, CHUNK)):
+    while block := list(islice(lines, size)):
         yield block
 
 
@@ -248,7 +247,7 @@ def _translate_blocks(
             skipped = min(skip, len(block))
             skip -= skipped
             number += skipped
-            for result in model.stream(block[skipped:], options, CHUNK, done):
+            for result in model.stream(block[skipped:], options, done=done):
                 number += 1
                 if arguments.json:
                     document.append(_result_json(result))
@@ -366,7 +365,7 @@ def _translate_all(model: Model, sources: list[str], arguments: argparse.Namespa
 
     options = model.search_options(arguments.beam, arguments.alpha, 1)
     with progress("translating", len(sources)) as done:
-        translations = [result.text for result in model.stream(sources, options, CHUNK, done)]
+        translations = [result.text for result in model.stream(sources, options, done=done)]
     if arguments.output:
         write_atomic(arguments.output, "".join(f"{line}\n" for line in translations))
     return translations
@@ -465,9 +464,9 @@ def _add_augment(verbs: Any) -> None:
         verbs,
         "augment",
         run_augment,
-        "make training text with a model: distillation, back-translation",
-        "Make a parallel corpus with a model. Corpora are written as in the recipe that trains on the new one, in quotes: "
-        "'news.{en,de}.xz' is two files, 'news.tsv' one with tabs.",
+        "make training text: distillation, back-translation, noise",
+        "Make a parallel corpus with a model, or with --noise from another one. Corpora are written as in the recipe that trains "
+        "on the new one, in quotes: 'news.{en,de}.xz' is two files, 'news.tsv' one with tabs.",
     )
     way = parser.add_mutually_exclusive_group(required=True)
     way.add_argument(
@@ -484,6 +483,13 @@ def _add_augment(verbs: Any) -> None:
         const="back-translate",
         help="the model's translation of the target side becomes the source side; the model goes from target to source",
     )
+    way.add_argument(
+        "--noise",
+        dest="way",
+        action="store_const",
+        const="noise",
+        help="the pairs of a parallel corpus as people really type: without capitals, with typing errors, ...; needs no model",
+    )
     _add_model(parser)
     parser.add_argument(
         "-i",
@@ -492,8 +498,8 @@ def _add_augment(verbs: Any) -> None:
         nargs="+",
         required=True,
         metavar="CORPUS",
-        help="what is translated: a corpus, or a file in the one language; may be given several times, and * ? [abc] stand for "
-        "what they match",
+        help="what it is made from: a corpus, or for a model a file in the one language; may be given several times, and * ? [abc] "
+        "stand for what they match",
     )
     parser.add_argument("-o", "--output", nargs="+", required=True, metavar="CORPUS", help="the new corpus")
     _add_search(parser)
@@ -514,13 +520,66 @@ def _add_augment(verbs: Any) -> None:
     parser.add_argument(
         "--keep-all", action="store_true", help="drop nothing: line N of the new corpus comes from line N of the input"
     )
+    _add_noise(parser)
     parser.add_argument(
         "--resume", action="store_true", help="go on after the last line that was saved, if there is one"
     )
     parser.add_argument("--json", action="store_true", help="one JSON document")
 
 
+def _add_noise(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("with --noise")
+    group.add_argument(
+        "--kinds",
+        metavar="A,B,...",
+        help="of noise: lower, upper, unpunctuated, typos, join, copy, spacing (default: all)",
+    )
+    group.add_argument("--seed", type=int, metavar="N", help="another seed, another noise (default: 1)")
+    group.add_argument("--source", metavar="CODE", help="language of the source side, where no braces say it")
+    group.add_argument("--target", metavar="CODE", help="language of the target side, where no braces say it")
+
+
+# What the ways of augment do not share, with the values that nobody has given.
+_FOR_MODELS = {
+    "-m": None, "--engine": "auto", "--device": "auto", "--batch": 0, "--beam": None, "--alpha": None, "--choose": "best",
+    "--nbest": None, "--max-ratio": None, "--keep-all": False,
+}  # fmt: skip
+_FOR_NOISE = {"--kinds": None, "--seed": None, "--source": None, "--target": None}
+
+
 def run_augment(arguments: argparse.Namespace) -> None:
+    if arguments.way == "noise":
+        _refuse(arguments, _FOR_MODELS, "--noise needs no model")
+        made = _make_noise(arguments)
+    else:
+        _refuse(arguments, _FOR_NOISE, f"--{arguments.way} makes no noise")
+        made = _make_with_model(arguments)
+    _print(arguments, made.to_json(), made.lines())
+
+
+def _refuse(arguments: argparse.Namespace, options: Mapping[str, Any], why: str) -> None:
+    for option, default in options.items():
+        name = "model" if option == "-m" else option.strip("-").replace("-", "_")
+        if getattr(arguments, name) != default:
+            raise UserError(f"{why}; leave out {option}")
+
+
+def _make_noise(arguments: argparse.Namespace) -> Augmented:
+    from regard.augment import noise_corpus
+    from regard.data.noise import KINDS
+
+    return noise_corpus(
+        [_one_corpus("-i", names) for names in arguments.input],
+        _one_corpus("-o", arguments.output),
+        kinds=KINDS if arguments.kinds is None else [kind.strip() for kind in arguments.kinds.split(",")],
+        seed=1 if arguments.seed is None else arguments.seed,
+        source=arguments.source,
+        target=arguments.target,
+        resume=arguments.resume,
+    )
+
+
+def _make_with_model(arguments: argparse.Namespace) -> Augmented:
     from regard.bundle import find_bundle
 
     if arguments.keep_all and arguments.max_ratio is not None:
@@ -528,7 +587,7 @@ def run_augment(arguments: argparse.Namespace) -> None:
     folder = find_bundle(arguments.model)
     from regard.augment import MAX_RATIO, augment_corpus
 
-    made = augment_corpus(
+    return augment_corpus(
         folder,
         [_one_corpus("-i", names) for names in arguments.input],
         _one_corpus("-o", arguments.output),
@@ -544,7 +603,6 @@ def run_augment(arguments: argparse.Namespace) -> None:
         batch=_batch(arguments),
         resume=arguments.resume,
     )
-    _print(arguments, made.to_json(), made.lines())
 
 
 def _one_corpus(option: str, names: Sequence[str]) -> str:

@@ -64,6 +64,7 @@ class TokenizerRecipe:
     vocab_size: int = 32_000  # a wish: fitted to what the corpus and byte fallback allow
     character_coverage: float = 0.9999  # of the text; rarer characters are spelled in bytes
     split_digits: bool = False
+    protect: bool = False  # addresses, placeholders and tags go through the model as one reserved piece each
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,7 @@ class DecodeRecipe:
     beam: int = 4
     alpha: float = 0.6  # length penalty ((5 + |Y|) / 6)^alpha
     max_extra: int = 50  # a translation has at most this many tokens more than its source
+    guard: bool = False  # a line whose translation repeats itself without end stays as it is
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ import pytest
 
 import regard.augment
 from regard import Model, load
-from regard.augment import Filter, augment_corpus
+from regard.augment import Filter, augment_corpus, noise_corpus
 from regard.cli import main
 from regard.data.corpus import read_lines, resolve
+from regard.data.noise import KINDS, make_kinds, noise
 from regard.errors import Interrupted, UserError
 from regard.evaluate import sentence_scorer
 from tests.tiny import LETTERS, make_bundle, reversal_pairs
@@ -289,8 +290,8 @@ def test_a_mistake_gets_one_line_and_leaves_nothing_behind(arguments: list[str],
     assert sorted(os.listdir()) == before
 
 
-def test_one_of_the_two_ways_must_be_named(capfd: Capture) -> None:
-    assert "--distill --back-translate is required" in fails(capfd, "augment", "-m", "x", "-i", "x", "-o", "y")
+def test_one_of_the_ways_must_be_named(capfd: Capture) -> None:
+    assert "--distill --back-translate --noise is required" in fails(capfd, "augment", "-m", "x", "-i", "x", "-o", "y")
     both = ["--distill", "--back-translate", "-m", "x", "-i", "x", "-o", "y"]
     assert "not allowed with" in fails(capfd, "augment", *both)
     assert "no model is named" in fails(capfd, "augment", "--distill", "-i", "x", "-o", "y")
@@ -423,16 +424,16 @@ def test_input_that_changes_under_the_work_is_noticed(
     small_chunks: int, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write("mono.src", ["a b"] * 20)
-    monkeypatch.setattr("regard.augment._count", lambda texts: 30)
+    monkeypatch.setattr("regard.augment.count_rows", lambda texts: 30)
     assert "had 30 lines when they were counted, but now has 20" in fails(
         capfd, *command("distill", "new.tsv", "mono.src")
     )
     assert not Path("new.tsv").exists()
 
 
-def start(arguments: list[str]) -> subprocess.Popen[str]:
+def start(arguments: list[str], program: Sequence[str] = ("-m", "regard")) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "regard", *arguments],
+        [sys.executable, *program, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -482,6 +483,197 @@ def test_a_run_that_is_killed_and_interrupted_ends_with_the_same_bytes() -> None
     assert all(line in remaining for line in kept)  # in order, and none twice
 
 
+# --- noise ---
+
+
+def write_sentences(stem: str, count: int = 50, seed: int = 1) -> list[tuple[str, str]]:
+    """Pairs that every kind of noise can change, and every tenth empty."""
+    draw = random.Random(seed)
+
+    def sentence(words: str) -> str:
+        return " ".join(draw.choices(words.split(), k=5)).capitalize() + "."
+
+    pairs = [(sentence("the house sees small trees"), sentence("das Haus sieht kleine Bäume")) for _ in range(count)]
+    pairs[9::10] = [("", tgt) for _, tgt in pairs[9::10]]
+    write(f"{stem}.en", [src for src, _ in pairs])
+    write(f"{stem}.de", [tgt for _, tgt in pairs])
+    write(f"{stem}.tsv", ["\t".join(pair) for pair in pairs])
+    return pairs
+
+
+def noise_command(output: str, *inputs: str) -> list[str]:
+    return ["augment", "--noise", *(word for name in inputs for word in ("-i", name)), "-o", output]
+
+
+def noised(*corpora: list[tuple[str, str]], seed: int = 1, names: tuple[str, ...] = KINDS) -> list[tuple[str, str]]:
+    kinds = make_kinds(names, "en", "de")
+    windows = [pairs[place : place + 4] for pairs in corpora for place in range(len(pairs))]
+    made = [noise(window, number, seed, kinds) for number, window in enumerate(windows, 1)]
+    return [pair for _, pair in filter(None, made)]
+
+
+def test_noise_makes_one_pair_of_every_pair_and_counts_the_kinds(capfd: Capture) -> None:
+    pairs = write_sentences("old")
+    succeeds(*noise_command("new.{en,de}.xz", "old.{en,de}"), "--json")
+    document = json.loads(capfd.readouterr().out)
+    assert pairs_of("new.{en,de}.xz", "en", "de") == noised(pairs)
+    assert (document["way"], document["seed"], document["source"], document["target"]) == ("noise", 1, "en", "de")
+    assert "model" not in document
+    assert (document["read"], document["kept"]) == (50, 45)
+    assert document["skipped"] == {"count": 5, "first": f"old.{{en,de}}, line 10: '' / {pairs[9][1]!r}"}
+    assert list(document["kinds"]) == list(KINDS)
+    assert sum(document["kinds"].values()) == 45
+    assert min(document["kinds"].values()) > 0
+    succeeds(*noise_command("again.tsv", "old.tsv"), "--source", "en", "--target", "de")
+    said = capfd.readouterr().out.splitlines()
+    assert said[0] == "50 pairs read, 45 noised (90.0%)"
+    assert said[1] == "  " + ", ".join(f"{kind}: {count}" for kind, count in document["kinds"].items())
+    assert said[2].startswith("  skipped, empty, too long or nothing to change: 5, first old.tsv, line 10: ")
+    assert said[3:] == ["again.tsv: 45 pairs, en → de, noise, seed 1"]
+    assert pairs_of("again.tsv") == noised(pairs)
+
+
+def test_noise_loads_neither_a_model_nor_torch() -> None:
+    write_sentences("old")
+    code = "import sys; from regard.cli import main; print(main(sys.argv[1:]), 'torch' in sys.modules)"
+    arguments = [sys.executable, "-c", code, *noise_command("new.{en,de}", "old.{en,de}")]
+    done = subprocess.run(
+        arguments, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    )
+    assert done.stdout.splitlines()[-1:] == ["0 False"], done.stderr
+
+
+def test_noise_depends_on_seed_and_kinds_and_on_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs, others = write_sentences("old"), write_sentences("other", 13, 2)
+    made = []
+    for number, (chunk, given) in enumerate(
+        [
+            (16_384, []),
+            (1, []),
+            (7, []),
+            (7, ["--seed", "2"]),
+            (7, ["--kinds", "join, lower"]),
+            (3, ["--kinds", "lower,join"]),
+        ]
+    ):
+        monkeypatch.setattr("regard.augment._NOISE_CHUNK", chunk)
+        succeeds(*noise_command(f"new-{number}.{{en,de}}", "old.{en,de}", "other.tsv"), *given)
+        made.append(pairs_of(f"new-{number}.{{en,de}}", "en", "de"))
+    assert made[0] == made[1] == made[2] == noised(pairs, others)  # no line is joined with one of another corpus
+    assert made[3] == noised(pairs, others, seed=2) != made[0]
+    assert made[4] == made[5] == noised(pairs, others, names=("lower", "join"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-i", "old.tsv", "-o", "new.tsv"], "'old.tsv': its name does not say the languages; add --source and"),
+        (["-i", "old.tsv", "-o", "new.tsv", "--source", "en"], "must be two languages, but are en and None"),
+        (["-i", "old.tsv", "-o", "new.tsv", "--source", "en", "--target", "en"], "must be two languages"),
+        (
+            ["-i", "old.{en,de}", "-o", "new.{de,en}"],
+            "'new.{de,en}': must be in the languages of 'old.{en,de}', {en,de}, source side first, but is in {de,en}",
+        ),
+        (
+            ["-i", "old.{en,de}", "-o", "new.tsv", "--source", "en", "--target", "fr"],
+            "'old.{en,de}': must be in the languages of --source and --target, {en,fr}",
+        ),
+        (["-i", "old.en", "-o", "new.{en,de}"], "old.en: noise needs both sides; name two files as NAME.{en,de}"),
+        (["-i", "old.{en,de}", "-o", "new.txt"], "must name two files as NAME.{en,de} or one as NAME.tsv"),
+        (["-i", "none.{en,de}", "-o", "new.tsv"], "none.en: there is no such file"),
+        (["-i", "bad.{en,de}", "-o", "new.tsv"], "must have equally many lines, but have 3 and 2"),
+        (["-i", "old.{en,de}", "-o", "old.{en,de}"], "old.en: exists already"),
+        (["-i", "old.{en,de}", "-o", "new.tsv", "--kinds", "lower,caps"], "join, copy, spacing, but one is 'caps'"),
+        (["-i", "old.{en,de}", "-o", "new.tsv", "--kinds", ""], "but one is ''"),
+        (["-i", "old.{en,de}", "-o", "new.tsv", "--seed", "x"], "invalid int value: 'x'"),
+        (["-i", "old.{en,de}", "-o", "new.tsv", "-m", "x"], "--noise needs no model; leave out -m"),
+        (["-i", "old.{en,de}", "-o", "new.tsv", "--max-ratio", "3"], "--noise needs no model; leave out --max-ratio"),
+        (["-i", "old.{en,de}", "-o", "new.tsv", "--keep-all"], "--noise needs no model; leave out --keep-all"),
+        (
+            ["-i", "low.{en,de}", "-o", "new.tsv", "--kinds", "lower"],
+            "none of 2 pairs is changed by lower (first low.{en,de}, line 1: 'a b' / 'A'); take other --kinds",
+        ),
+    ],
+)
+def test_a_mistake_with_noise_gets_one_line_and_leaves_nothing(
+    arguments: list[str], message: str, capfd: Capture
+) -> None:
+    write_sentences("old")
+    write("bad.en", ["a", "b", "c"])
+    write("bad.de", ["a", "b"])
+    write("low.en", ["a b", "c"])
+    write("low.de", ["A", "B"])
+    before = sorted(os.listdir())
+    assert message in fails(capfd, "augment", "--noise", *arguments)
+    assert sorted(os.listdir()) == before
+
+
+def test_noise_options_are_refused_where_a_model_works(capfd: Capture) -> None:
+    for option in (["--kinds", "lower"], ["--seed", "0"], ["--source", "en"], ["--target", "de"]):
+        said = fails(capfd, *command("distill", "new.tsv", "old.{src,tgt}"), *option)
+        assert f"--distill makes no noise; leave out {option[0]}" in said
+    with pytest.raises(UserError, match="but is 'noise'; noise is made by noise_corpus"):
+        augment_corpus(GOLDEN, "x", "y.tsv", way="noise")
+    with pytest.raises(UserError, match="--kinds must name at least one of lower, "):
+        noise_corpus("x.{en,de}", "y.tsv", kinds=[])
+
+
+def test_noise_that_was_interrupted_is_not_resumed_as_another(capfd: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = write_sentences("old")
+    write_sentences("other", 51)
+    monkeypatch.setattr("regard.augment._NOISE_CHUNK", 7)
+    calls = 0
+
+    def stop(*given: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 20:
+            raise KeyboardInterrupt
+        return noise(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("regard.augment.noise", stop)
+        assert main(noise_command("new.tsv", "old.{en,de}")) == 130
+    assert "stopped after 14 of 50 lines, which are saved" in capfd.readouterr().err
+    arguments = [*noise_command("new.tsv", "old.{en,de}"), "--resume"]
+    assert "seed is 2, but new.tsv.partial.json was begun with 1" in fails(capfd, *arguments, "--seed", "2")
+    assert "kinds is ['lower'], but" in fails(capfd, *arguments, "--kinds", "lower")
+    assert "input is" in fails(capfd, *noise_command("new.tsv", "other.{en,de}"), "--resume")
+    write_sides("sides")
+    said = fails(capfd, *command("distill", "new.tsv", "sides.{src,tgt}"), "--resume")
+    assert "--resume: way is 'distill', but new.tsv.partial.json was begun with 'noise'" in said
+    monkeypatch.setattr("regard.augment._NOISE_CHUNK", 1000)
+    succeeds(*arguments)
+    assert pairs_of("new.tsv") == noised(pairs)
+
+
+@pytest.mark.slow
+def test_noise_that_is_killed_ends_with_the_same_bytes(capfd: Capture) -> None:
+    write_sentences("old", 20_000)
+    succeeds(*noise_command("whole.{en,de}.xz", "old.{en,de}"), "--json")
+    whole = json.loads(capfd.readouterr().out)
+    arguments = [*noise_command("new.{en,de}.xz", "old.{en,de}"), "--resume", "--json"]
+    state = Path("new.en.xz.partial.json")
+    code = (
+        "import sys, regard.augment; regard.augment._NOISE_CHUNK = 64; from regard.cli import main; main(sys.argv[1:])"
+    )
+
+    def saved() -> int:
+        document = json.loads(state.read_text()) if state.exists() else {}
+        return int((document.get("saved") or {"lines": 0})["lines"])
+
+    stop_when(start(arguments, ["-c", code]), lambda: saved() >= 3_000, signal.SIGKILL)
+    assert 3_000 <= saved() < 9_000
+    stop_when(start(arguments, ["-c", code]), lambda: saved() >= 9_000, signal.SIGKILL)
+    assert 9_000 <= saved() < 20_000
+    succeeds(*arguments)
+    resumed = json.loads(capfd.readouterr().out)
+    assert {**resumed, "output": "", "files": []} == {**whole, "output": "", "files": []}
+    for side in ("en", "de"):
+        assert Path(f"new.{side}.xz").read_bytes() == Path(f"whole.{side}.xz").read_bytes()
+    assert not list(Path().glob("*.partial*"))
+
+
 # --- from Python ---
 
 
@@ -510,3 +702,12 @@ def test_a_chunk_is_many_batches_of_the_engine(monkeypatch: pytest.MonkeyPatch) 
                 GOLDEN, "mono.src", "new.tsv", way="distill", device="cpu", engine="torch", batch=batch
             )
     assert sizes == [1024, 3200]
+
+
+def test_noise_is_made_from_python() -> None:
+    from regard import noise_corpus
+
+    pairs = write_sentences("old")
+    made = noise_corpus("old.tsv", "new.tsv.gz", kinds=["typos"], seed=3, source="en", target="de")
+    assert (made.way, made.seed, made.model, made.account.kept) == ("noise", 3, None, 45)
+    assert pairs_of("new.tsv.gz") == noised(pairs, seed=3, names=("typos",))

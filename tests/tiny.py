@@ -85,7 +85,12 @@ def make_bundle(folder: Path, max_length: int = 24, change: Callable[[Transforme
 
 
 def save_model(
-    folder: Path, model: Transformer, tokenizer: Tokenizer, max_length: int = 24, facts: dict[str, Any] | None = None
+    folder: Path,
+    model: Transformer,
+    tokenizer: Tokenizer,
+    max_length: int = 24,
+    facts: dict[str, Any] | None = None,
+    decode: DecodeRecipe | None = None,
 ) -> Bundle:
     """A bundle of any model."""
     return save_bundle(
@@ -96,7 +101,7 @@ def save_model(
         "[data]\n",
         source="en",
         target="de",
-        decode=DecodeRecipe(max_extra=10),
+        decode=decode or DecodeRecipe(max_extra=10),
         max_length=max_length,
         facts=facts or {},
     )

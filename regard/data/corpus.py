@@ -211,7 +211,7 @@ def resolve_all(spec: str, root: Path, source: str, target: str, weight: float =
     """Every corpus that `spec` names, sorted: as `resolve`, and * ? [abc] stand for what they match in file names."""
     if not spec.strip():
         raise UserError("a corpus must be named by a file or by NAME.{source,target}, but its name is empty")
-    spec = os.path.expanduser(spec)
+    spec = with_labels(os.path.expanduser(spec), source, target)
     src_spec, tgt_spec = _expand_braces(spec, source, target)
     names = [spec] if _is_literal(src_spec, root) else _matches(spec, src_spec, tgt_spec, root)
     corpora = []
@@ -222,6 +222,11 @@ def resolve_all(spec: str, root: Path, source: str, target: str, weight: float =
             check_file(path)
         corpora.append(corpus)
     return corpora
+
+
+def with_labels(spec: str, source: str, target: str) -> str:
+    """ "x.{source,target}" stands for the two labels, in a recipe that is for both directions."""
+    return spec.replace("{source,target}", f"{{{source},{target}}}")
 
 
 def brace_labels(spec: str) -> list[tuple[str, str]]:

@@ -21,6 +21,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data import protect
 from regard.data.clean import DUPLICATE, CleanAccount, CleanOptions, is_empty
 from regard.data.corpus import Corpus, check_file
 from regard.data.split import HeldOut
@@ -108,8 +109,8 @@ class Store:
 
 def encode_pairs(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Store:
     """A store in memory, for validation and test sets: every pair is kept, the empty ones too."""
-    src = _side_in_memory(tokenizer.encode_batch([src for src, _ in pairs], "source"))
-    tgt = _side_in_memory(tokenizer.encode_batch([tgt for _, tgt in pairs], "target"))
+    ids = protect.encode_pairs(tokenizer, [src for src, _ in pairs], [tgt for _, tgt in pairs])
+    src, tgt = map(_side_in_memory, ids)
     return Store(src, tgt, [CorpusRange("memory", 1.0, 0, len(pairs))], {"tokenizer": tokenizer.fingerprint})
 
 

@@ -29,7 +29,7 @@ from regard.data.vocabulary import Vocabulary, read_vocabulary
 from regard.errors import RegardError, UserError
 from regard.files import write_atomic
 
-FORMAT_VERSION = 2  # the highest that is read; 2 is written where there is a vocabulary beside the models, else 1
+FORMAT_VERSION = 3  # the highest that is read; 3 is written where spans are protected, 2 with a vocabulary, else 1
 NUM_SPANS = 32
 NUM_TAGS = 32
 MAX_TRAINING_LINES = (
@@ -52,9 +52,12 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 class Tokenizer:
     """A trained tokenizer: `decode(encode(text)) == text` for every text. Only lone surrogates become U+FFFD."""
 
-    def __init__(self, models: Sequence[bytes], vocabulary: Vocabulary | None = None) -> None:
-        """`models` are serialized sentencepiece models: one joint model, or an imported source and target model."""
-        self.models, self.vocabulary = tuple(models), vocabulary
+    def __init__(self, models: Sequence[bytes], vocabulary: Vocabulary | None = None, protects: bool = False) -> None:
+        """`models` are serialized sentencepiece models: one joint model, or an imported source and target model.
+
+        `protects`: spans such as addresses go through the model as reserved pieces (`regard.data.protect`).
+        """
+        self.models, self.vocabulary, self.protects = tuple(models), vocabulary, protects
         self.kind: Literal["joint", "pair"] = "joint" if len(self.models) == 1 else "pair"
         processors = [sentencepiece.SentencePieceProcessor(model_proto=model) for model in self.models]
         self._source, self._target = processors[0], processors[-1]
@@ -79,13 +82,14 @@ class Tokenizer:
         return tuple(i for i in ids if self._source.is_control(i))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Tokenizer, (self.models, self.vocabulary)
+        return Tokenizer, (self.models, self.vocabulary, self.protects)
 
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the models: equal fingerprints give equal ids."""
         vocabulary = b"" if self.vocabulary is None else self.vocabulary.to_bytes()
-        return hashlib.sha256(b"".join(self.models) + vocabulary).hexdigest()
+        protects = b"protects" if self.protects else b""
+        return hashlib.sha256(b"".join(self.models) + vocabulary + protects).hexdigest()
 
     # --- text to ids ---
 
@@ -223,6 +227,8 @@ class Tokenizer:
         if self.vocabulary is not None:
             self.vocabulary.save(folder)
             description |= {"format": 2, "special": asdict(self.vocabulary.special)}
+        if self.protects:
+            description |= {"format": 3, "protects": True}
         write_atomic(folder / _DESCRIPTION, json.dumps(description, indent=2) + "\n")
 
     @classmethod
@@ -234,7 +240,7 @@ class Tokenizer:
         vocabulary = None
         if "special" in description:
             vocabulary = read_vocabulary(folder, description, folder / _DESCRIPTION)
-        tokenizer = cls(models, vocabulary)
+        tokenizer = cls(models, vocabulary, description.get("protects") is True)
         if kind == "joint" and len(tokenizer._reserved) != NUM_SPANS + NUM_TAGS:
             raise UserError(f"{folder / 'joint.model'}: must hold Regard's reserved pieces, but lacks them")
         return tokenizer
@@ -248,6 +254,7 @@ class Tokenizer:
         *,
         character_coverage: float = 0.9999,
         split_digits: bool = False,
+        protects: bool = False,
         seed: int = 0,
         num_threads: int = 16,
         max_lines: int = MAX_TRAINING_LINES,
@@ -266,7 +273,8 @@ class Tokenizer:
             # The number is written into the model: not by the cores of this machine, or its hash would hang on them.
             "num_threads": num_threads,
         }
-        tokenizer = cls([_train_fitted([line for line in sample if line], vocab_size, settings)])
+        model = _train_fitted([line for line in sample if line], vocab_size, settings)
+        tokenizer = cls([model], protects=protects)
         tokenizer.save(folder)
         return tokenizer
 

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.clean import EMPTY, HELD_OUT, CleanAccount, CleanOptions, is_empty, length_fault
+from regard.data.protect import encode_pairs
 from regard.data.split import HeldOut
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
@@ -73,8 +74,8 @@ class Job:
         account = CleanAccount()
         lines = [line for line in chunk.lines if not self._is_dropped(line, chunk.name, account)]
         # White space around a sentence is no part of it; translation does not show it to the model either.
-        src = self.tokenizer.encode_batch([line.src.strip() for line in lines], "source")
-        tgt = self.tokenizer.encode_batch([line.tgt.strip() for line in lines], "target")
+        sides = [line.src.strip() for line in lines], [line.tgt.strip() for line in lines]
+        src, tgt = encode_pairs(self.tokenizer, *sides)
         kept = []
         for i, line in enumerate(lines):
             fault = length_fault(len(src[i]), len(tgt[i]), self.clean)

@@ -73,7 +73,7 @@ class CorpusWriter:
             self.saved, self.is_complete = state["saved"], bool(state["complete"])
         except (KeyError, TypeError, ValueError):
             raise UserError(f"{self.state}: is not the state of an interrupted run; remove it and start anew") from None
-        for key in sorted(self.settings.keys() | settings.keys()):
+        for key in dict.fromkeys([*self.settings, *settings]):  # the caller names first what says most
             if self.settings.get(key) != settings.get(key):
                 raise UserError(
                     f"--resume: {key} is {self.settings.get(key)!r}, but {self.state} was begun with {settings.get(key)!r}; "

@@ -18,6 +18,7 @@ class SearchOptions:
     alpha: float = 0.6  # hypotheses are ranked by log-probability / ((5 + |Y|) / 6)^alpha, |Y| counting the end token
     max_extra: int = 50  # a translation has at most this many tokens more than its source
     nbest: int = 1
+    guard: bool = False  # a line whose translation repeats itself without end stays as it is; not the engine's business
 
     def __post_init__(self) -> None:
         if self.beam < 1:
@@ -64,5 +65,6 @@ def forbidden_ids(tokenizer: Tokenizer) -> list[int]:
     """Tokens that no translation may contain: those that stand for nothing in a text. An imported model has its own list."""
     if tokenizer.vocabulary is not None:
         return list(tokenizer.vocabulary.special.forbidden)
-    ids = (tokenizer.unk_id, tokenizer.bos_id, tokenizer.pad_id, *tokenizer.span_ids, *tokenizer.tag_ids)
+    spans = () if tokenizer.protects else tokenizer.span_ids
+    ids = (tokenizer.unk_id, tokenizer.bos_id, tokenizer.pad_id, *spans, *tokenizer.tag_ids)
     return [i for i in ids if i >= 0]  # a model without padding says -1, which would mean the last piece

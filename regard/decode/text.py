@@ -2,7 +2,8 @@
 
 A line longer than the model was trained on is cut at the end of a sentence, else at a clause, else at a space, translated in parts
 and joined with what stood between them; it is never truncated. White space around a line is not shown to the model, and empty lines
-stay empty.
+stay empty. Where the tokenizer protects, addresses, placeholders and tags go through the model as reserved pieces and are put
+back; one that the model loses is kept all the same.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from regard.data.clean import is_loop
+from regard.data.protect import Protected, encode_pairs, protect
 from regard.data.tokenizer import Tokenizer
-from regard.decode.options import Done, Engine, SearchOptions
+from regard.decode.options import Done, Engine, Hypothesis, SearchOptions
 
 # Places to cut, best first: after the end of a sentence, after a clause, between words, anywhere.
 _CUTS = [
@@ -90,23 +93,89 @@ class Translator:
 
     def translate(self, lines: Sequence[str], done: Done | None = None) -> list[Result]:
         """A result for every line, in order; `done` hears of lines as they are finished, in whatever order that is."""
-        cut = [cut_line(line.strip(), self.tokenizer, self.max_length) if line.strip() else [] for line in lines]
+        cut = self._cut(lines)
         texts = [part.text for parts in cut for part in parts]
         if done is not None:
             done(len(lines) - len(texts))  # so that the sum is the number of lines, also with empty and with cut ones
-        found = iter(self.engine.translate(self.tokenizer.encode_batch(texts), self.options, done))
+        found = iter(self._translate_texts(texts, done))
         results = []
         for line, parts in zip(lines, cut, strict=True):
-            hypotheses = list(islice(found, len(parts)))
-            ways = max(map(len, hypotheses), default=0)
+            ways = list(islice(found, len(parts)))
             translations = []
-            for rank in range(ways):
+            for rank in range(max(map(len, ways), default=0)):
                 # A part with fewer ways than another repeats its last one.
-                chosen = [part_ways[min(rank, len(part_ways) - 1)] for part_ways in hypotheses]
-                decoded = [self.tokenizer.decode(hypothesis.ids).strip() for hypothesis in chosen]
-                joined = "".join(text + part.after for text, part in zip(decoded, parts, strict=True))
-                translations.append(Translation(one_line(joined), sum(hypothesis.score for hypothesis in chosen)))
+                chosen = [part_ways[min(rank, len(part_ways) - 1)] for part_ways in ways]
+                joined = "".join(way.text + part.after for way, part in zip(chosen, parts, strict=True))
+                translations.append(Translation(one_line(joined), sum(way.score for way in chosen)))
             results.append(Result(line, tuple(translations) or (Translation("", 0.0),)))
+        return results
+
+    def _cut(self, lines: Sequence[str]) -> list[list[Part]]:
+        """The parts of each line; none of an empty one."""
+        stripped = [line.strip() for line in lines]
+        # One token a byte is the most, and one for the space before it, so that short lines need not be counted. (Imported
+        # tokenizers write some characters out.)
+        may_be_short = self.tokenizer.kind == "joint"
+        long = [
+            number
+            for number, line in enumerate(stripped)
+            if not (may_be_short and len(line.encode("utf-8", "surrogatepass")) < self.max_length)
+        ]
+        cut = [[Part(line, "")] if line else [] for line in stripped]
+        for number, ids in zip(long, self.tokenizer.encode_batch([stripped[n] for n in long]), strict=True):
+            if len(ids) > self.max_length:
+                cut[number] = cut_line(stripped[number], self.tokenizer, self.max_length)
+        return cut
+
+    def _translate_texts(self, texts: Sequence[str], done: Done | None = None) -> list[list[Translation]]:
+        """Ways to translate each text, best first, at least one; none of them is too long for the model."""
+        ids = self.tokenizer.encode_batch(texts)
+        spans = {}
+        if self.tokenizer.protects:
+            spans = {number: without for number, text in enumerate(texts) if (without := protect(text)) is not None}
+        for number, protected in spans.items():
+            ids[number] = protected.ids(self.tokenizer)
+        found = self.engine.translate(ids, self.options, done)
+        ways = [self._ways(*each) for each in zip(texts, ids, map(spans.get, range(len(texts))), found, strict=True)]
+        # The model has lost a span in all of them: what stands between the spans is translated on its own.
+        lost = [number for number, few in enumerate(ways) if not few]
+        for number, way in zip(lost, self._around_spans([spans[number] for number in lost]), strict=True):
+            ways[number] = [way]
+        return ways
+
+    def _ways(
+        self, text: str, ids: Sequence[int], protected: Protected | None, hypotheses: Sequence[Hypothesis]
+    ) -> list[Translation]:
+        """The texts of hypotheses, but for those that have lost a span and, if there is a guard, those that run away."""
+        ways = []
+        for hypothesis in hypotheses:
+            if protected is None:
+                found: str | None = self.tokenizer.decode(hypothesis.ids)
+            else:
+                found = protected.restore(self.tokenizer, hypothesis.ids)
+            if found is not None:
+                runs_away = self.options.guard and _runs_away(text, found, ids, hypothesis.ids)
+                ways.append((runs_away, Translation(found.strip(), hypothesis.score)))
+        good = [way for runs_away, way in ways if not runs_away]
+        return good or [Translation(text, way.score) for _, way in ways[:1]]
+
+    def _around_spans(self, texts: Sequence[Protected]) -> list[Translation]:
+        """Each text with its spans as they are and everything between them translated by itself."""
+        between = [part.strip() for text in texts for part in text.parts if isinstance(part, str) and _has_words(part)]
+        found = iter(self._translate_texts(between) if between else [])
+        results = []
+        for text in texts:
+            joined, score = "", 0.0
+            for part in text.parts:
+                if isinstance(part, int):
+                    joined += text.spans[part]
+                elif _has_words(part):
+                    best = next(found)[0]
+                    joined += part.replace(part.strip(), best.text, 1)
+                    score += best.score
+                else:
+                    joined += part
+            results.append(Translation(joined, score))
         return results
 
     def stream(self, lines: Iterable[str], chunk: int, done: Done | None = None) -> Iterator[Result]:
@@ -117,9 +186,17 @@ class Translator:
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[float]]:
         """Log-probabilities of the tokens of given translations, the end token last."""
-        src = self.tokenizer.encode_batch([line.strip() for line in sources])
-        tgt = self.tokenizer.encode_batch([line.strip() for line in targets], "target")
-        return self.engine.score(src, tgt)
+        stripped = ([line.strip() for line in lines] for lines in (sources, targets))
+        return self.engine.score(*encode_pairs(self.tokenizer, *stripped))
+
+
+def _has_words(text: str) -> bool:
+    return any(character.isalpha() for character in text)
+
+
+def _runs_away(source: str, translation: str, source_ids: Sequence[int], ids: Sequence[int]) -> bool:
+    """Whether a translation repeats itself without end, or is far longer than what it translates."""
+    return is_loop(source_ids, ids) or len(translation) > 3 * len(source) + 20
 
 
 def one_line(text: str) -> str:

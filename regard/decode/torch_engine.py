@@ -31,6 +31,7 @@ _BUCKET = {"cpu": 8, "cuda": 64, "mps": 64}
 _SCORED = 2_048  # rows of logits held at a time; a multiple of every row tile
 _ROOM = {"cpu": 8_192, "cuda": 32_768, "mps": 8_192}  # tokens of a batch, counted at the longest sentence's length
 _BATCH = {"cpu": 32, "cuda": 256, "mps": 64}  # sentences searched together
+_SLOTS = 512  # likewise, in slots; fewer where the memory does not hold so many
 
 
 class TorchEngine:
@@ -52,7 +53,7 @@ class TorchEngine:
             torch.cuda.set_device(self.device)  # where Triton launches its kernels
         self.model = model.to(self.device).eval()
         self.bos_id, self.eos_id, self.forbidden = bos_id, eos_id, tuple(forbidden)
-        self.batch = batch or _BATCH.get(self.device.type, 64)
+        self.batch = batch or (_SLOTS if slots else _BATCH.get(self.device.type, 64))
         self.room = _ROOM.get(self.device.type, 8_192)
         self.bucket = _BUCKET.get(self.device.type, 64)
         self.slots: SlotDecoder | None = None

@@ -77,6 +77,7 @@ def make_tokenizer(
             folder.tokenizer,
             character_coverage=wish.character_coverage,
             split_digits=wish.split_digits,
+            protects=wish.protect,
             seed=recipe.train.seed,
         )
     changed = f" ({wish.vocab_size:,} were asked for)" if tokenizer.vocab_size != wish.vocab_size else ""

@@ -234,6 +234,28 @@ def test_a_translation_has_at_most_max_extra_tokens_more_than_its_source(
     assert_same(found, ours.translate(ids, options), ids, ours)
 
 
+@pytest.mark.parametrize("beam", [1, 4])
+def test_forbidden_tokens_and_the_limit_go_together(beam: int, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """A random model runs into the limit, and says a forbidden token on the way or only there."""
+    model = random_model(tokenizer, {})
+    bundle = save_model(tmp_path / "bundle", model, tokenizer)
+    ids, options = random_ids(30, 9), SearchOptions(beam=beam, max_extra=2)
+    said = [h.ids for [h] in engine_of(bundle).translate(ids, options)]
+    forbidden = sorted({tokens[-1] for tokens in said[:3]})
+    assert sum(not set(tokens).isdisjoint(forbidden) for tokens in said) > 5
+    found = engine_of(bundle, forbidden=forbidden).translate(ids, options)
+    ours = TorchEngine(model, tokenizer.bos_id, tokenizer.eos_id, forbidden=forbidden)
+    at_limit = 0
+    for sentence, [hypothesis] in zip(ids, found, strict=True):
+        assert set(hypothesis.ids).isdisjoint(forbidden)
+        assert len(hypothesis.ids) <= len(sentence) + 2
+        at_limit += len(hypothesis.ids) == len(sentence) + 2
+        assert hypothesis.log_prob == pytest.approx(sum(ours.score([sentence], [hypothesis.ids])[0]), abs=1e-4)
+    assert at_limit > 5
+    if beam == 1:
+        assert [h.ids for [h] in found] == [h.ids for [h] in ours.translate(ids, options)]
+
+
 def test_an_empty_sentence_has_an_empty_translation(tokenizer: Tokenizer, tmp_path: Path) -> None:
     model = random_model(tokenizer, {})
     bundle = save_model(tmp_path / "bundle", model, tokenizer)

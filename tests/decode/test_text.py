@@ -111,3 +111,85 @@ def test_a_stream_holds_no_more_than_a_chunk(tokenizer: Tokenizer) -> None:
 
 def test_line_breaks_that_a_model_makes_do_not_become_lines() -> None:
     assert one_line("a\nb\r\nc") == "a b c"
+
+
+# --- protected spans ---
+
+
+class Forgetful(Echo):
+    """Drops the reserved pieces, as a model does that has not learnt them."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        self.spans = set(tokenizer.span_ids)
+
+    def translate(
+        self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None = None
+    ) -> list[list[Hypothesis]]:
+        found = super().translate(ids, options, done)
+        return [[Hypothesis(tuple(i for i in way[0].ids if i not in self.spans), -1.0, -1.0)] for way in found]
+
+
+def protecting(tokenizer: Tokenizer) -> Tokenizer:
+    return Tokenizer(tokenizer.models, protects=True)
+
+
+def test_spans_go_around_the_model(tokenizer: Tokenizer) -> None:
+    careful = protecting(tokenizer)
+    one, engine = translator(careful, 100)
+    line = "  See https://example.org/x?y, {name}, at home.  "
+    assert one.translate([line])[0].text == line.strip()
+    (asked,) = engine.asked
+    assert [i for i in asked if i in careful.span_ids] == list(careful.span_ids[:2])
+    assert careful.decode(asked) == "See , , at home."
+    plain, engine = translator(tokenizer, 100)
+    assert plain.translate([line])[0].text == line.strip()
+    assert tokenizer.decode(engine.asked[0]) == line.strip()
+
+
+def test_a_span_that_the_model_loses_is_kept_all_the_same(tokenizer: Tokenizer) -> None:
+    careful = protecting(tokenizer)
+    engine = Forgetful(careful)
+    counts: list[int] = []
+    lines = ["See https://a.de at home: {name}!", "The house.", "{0}", "😀😀 home {a}{b} late"]
+    results = Translator(careful, engine, SearchOptions(), 100).translate(lines, counts.append)
+    assert [result.text for result in results] == lines
+    assert sum(counts) == len(lines)  # what is translated once more is not counted twice
+    asked = [careful.decode(ids) for ids in engine.asked]
+    assert asked[4:] == ["See", "at home:", "home", "late"]
+
+
+# --- the guard ---
+
+
+class Runaway(Echo):
+    """Says the last word again and again where it meets "garden"; its second thought is better."""
+
+    def __init__(self, tokenizer: Tokenizer, words: int) -> None:
+        super().__init__()
+        self.garden, self.words = set(tokenizer.encode("garden")), words
+
+    def translate(
+        self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None = None
+    ) -> list[list[Hypothesis]]:
+        results = []
+        for (way,) in super().translate(ids, options, done):
+            ways = [way]
+            if self.garden & set(way.ids):
+                ways = [Hypothesis((*way.ids, *way.ids[-1:] * self.words), -1.0, -1.0)]
+                ways += [Hypothesis(way.ids[:1], -2.0, -2.0)] * (options.nbest - 1)
+            results.append(ways)
+        return results
+
+
+def test_a_translation_that_runs_away_is_not_shown(tokenizer: Tokenizer) -> None:
+    lines = ["The house is large", "The garden is large"]
+
+    def texts(guard: bool, nbest: int = 1) -> list[str]:
+        options = SearchOptions(guard=guard, nbest=nbest)
+        return [result.text for result in Translator(tokenizer, Runaway(tokenizer, 60), options, 100).translate(lines)]
+
+    loose = texts(guard=False)
+    assert loose[0] == lines[0] and len(loose[1]) > 5 * len(lines[1])
+    assert texts(guard=True) == lines  # it stays as it is
+    assert texts(guard=True, nbest=2)[1] not in (lines[1], loose[1], "")  # there was a better one

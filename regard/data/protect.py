@@ -1,0 +1,121 @@
+"""Protected spans: what is not translated but kept as it is, such as addresses, placeholders and tags.
+
+In a model that was trained so (`tokenizer.protect`), a span is one reserved piece on both sides, and its text never goes
+through the model: "see <span0> for more" -> "mehr unter <span0>". In training a span is protected where both sides have it as
+often; the numbers go round, so that all of the reserved pieces are learnt alike.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from regard.data.tokenizer import NUM_SPANS, Tokenizer
+
+_SPAN = re.compile(
+    r"""
+      (?: https?:// | ftp:// | file:// | www\. ) [^\s<>"«»„“”‚‘’]+       # addresses of pages
+    | [\w.+-]+ @ [\w-]+ (?: \.[\w-]+ )+                                  # of people
+    | (?<![\w%]) % (?: \(\w+\) | \d+\$ )? [-+\#0]* \d* (?: \.\d+ )? (?: hh?|ll?|[zjtL] )? [sdiufxXcp@] (?!\w)   # %s, %(name)d, %1$s
+    | (?<![\w%]) % \d{1,2} (?![\w%.,]) | (?<![\w%]) %n (?!\w)            # %1, %n
+    | \{\{ [^{}]{0,60} \}\} | \$? \{ [\w.:!,%-]{0,40} \}                 # {{ name }}, {0}, ${HOME}
+    | (?<![\w$]) \$ [A-Z_][A-Z0-9_]+                                     # $HOME
+    | </? [A-Za-z][^<>]{0,200} >                                         # <b>, </a>
+    | & (?: [A-Za-z]{2,10} | \#\d{1,6} ) ;                               # &nbsp;
+    | [\u2600-\u27bf\U0001f000-\U0001faff] [\u2600-\u27bf\ufe0f\u200d\U0001f000-\U0001faff]*    # emoji, side by side
+    """,
+    re.VERBOSE,
+)
+_MAYBE = re.compile("[@%{$<&\u2600-\u27bf\U0001f000-\U0001faff]|://|www\\.")  # a quick no for most text
+
+
+@dataclass(frozen=True)
+class Protected:
+    """Text with its spans taken out: `parts` are text, and numbers of `spans`."""
+
+    parts: tuple[str | int, ...]
+    spans: tuple[str, ...]
+
+    def ids(self, tokenizer: Tokenizer, first: int = 0) -> list[int]:
+        """Token ids; span n is the reserved piece n + first."""
+        pieces = tokenizer.span_ids
+        return tokenizer.encode_parts(
+            [part if isinstance(part, str) else pieces[(part + first) % NUM_SPANS] for part in self.parts]
+        )
+
+    def restore(self, tokenizer: Tokenizer, ids: Sequence[int]) -> str | None:
+        """The text of a translation with the spans back in it; None where one of them is not there as often as it was."""
+        numbers = {piece: number for number, piece in enumerate(tokenizer.span_ids)}
+        found = [numbers.get(part, part) if isinstance(part, int) else part for part in tokenizer.decode_parts(ids)]
+        counts = Counter(part for part in self.parts if isinstance(part, int))
+        if counts != Counter(part for part in found if isinstance(part, int)):
+            return None
+        return "".join(self.spans[part] if isinstance(part, int) else part for part in found)
+
+
+def find_spans(text: str) -> list[tuple[int, int]]:
+    """Where the spans of a text are."""
+    if not _MAYBE.search(text):
+        return []
+    places = []
+    for match in _SPAN.finditer(text):
+        span = match[0]
+        if span.startswith(("http", "ftp", "file", "www")):
+            # What ends the sentence does not end the address; a bracket does if it was opened there.
+            while span and (span[-1] in ".,;:!?'…" or (span[-1] in ")]}" and not set("([{") & set(span))):
+                span = span[:-1]
+        if span:
+            places.append((match.start(), match.start() + len(span)))
+    return places
+
+
+def protect(text: str, kept: Counter[str] | None = None) -> Protected | None:
+    """The text with its spans taken out, or None where it has none; `kept`: only these, as often as it counts them."""
+    places = find_spans(text)
+    if kept is not None:
+        places = [(begin, end) for begin, end in places if text[begin:end] in kept]
+    numbers: dict[str, int] = {}
+    parts: list[str | int] = []
+    done = 0
+    for begin, end in places:
+        span = text[begin:end]
+        if span not in numbers and len(numbers) == NUM_SPANS:
+            continue
+        if done < begin:
+            parts.append(text[done:begin])
+        parts.append(numbers.setdefault(span, len(numbers)))
+        done = end
+    if not numbers:
+        return None
+    if done < len(text):
+        parts.append(text[done:])
+    return Protected(tuple(parts), tuple(numbers))
+
+
+def encode_pairs(
+    tokenizer: Tokenizer, src: Sequence[str], tgt: Sequence[str]
+) -> tuple[list[list[int]], list[list[int]]]:
+    """The ids of translated pairs, with spans that both sides have as reserved pieces where the tokenizer protects."""
+    src_ids, tgt_ids = tokenizer.encode_batch(src, "source"), tokenizer.encode_batch(tgt, "target")
+    if tokenizer.protects:
+        for number, pair in enumerate(zip(src, tgt, strict=True)):
+            if protected := _protect_pair(*pair):
+                first = zlib.crc32(pair[0].encode("utf-8", "replace"))
+                src_ids[number], tgt_ids[number] = (side.ids(tokenizer, first) for side in protected)
+    return src_ids, tgt_ids
+
+
+def _protect_pair(src: str, tgt: str) -> tuple[Protected, Protected] | None:
+    found = [Counter(text[begin:end] for begin, end in find_spans(text)) for text in (src, tgt)]
+    shared = Counter({span: count for span, count in found[0].items() if found[1][span] == count})
+    left = protect(src, shared)
+    if left is None:
+        return None
+    right = protect(tgt, Counter({span: shared[span] for span in left.spans}))
+    assert right is not None
+    # The same numbers on both sides, whatever the order there.
+    renumbered = tuple(left.spans.index(right.spans[part]) if isinstance(part, int) else part for part in right.parts)
+    return left, Protected(renumbered, left.spans)

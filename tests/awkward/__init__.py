@@ -1,0 +1,46 @@
+"""A hundred lines that translation models stumble over (en.txt), and what must not happen to them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+from regard.data.protect import find_spans
+
+MAX_REPEATS = 3  # of a phrase, one after the other; or as often as the source has one
+
+
+def awkward_lines() -> list[str]:
+    return (Path(__file__).parent / "en.txt").read_text(encoding="utf-8").splitlines()
+
+
+def faults(source: str, translation: str) -> list[str]:
+    """What is wrong with a translation that can be seen without knowing the language."""
+    found = []
+    if most_repeats(translation) > max(MAX_REPEATS, most_repeats(source)):
+        found.append("a phrase is repeated again and again")
+    if len(translation) > 3 * len(source) + 20:
+        found.append("it is more than three times as long")
+    if bool(source.strip()) != bool(translation.strip()):
+        found.append("it is empty, or the source is")
+    if lost := spans(source) - spans(translation):
+        found.append(f"lost: {' '.join(lost)}")
+    return found
+
+
+def spans(text: str) -> Counter[str]:
+    return Counter(text[begin:end] for begin, end in find_spans(text))
+
+
+def most_repeats(text: str) -> int:
+    """How often a phrase of up to eight words stands in a row, at most."""
+    words = re.findall(r"\w+|[^\w\s]+", text.lower())
+    most = 1 if words else 0
+    for size in range(1, 9):
+        run = 1
+        for place in range(size, len(words)):
+            run = run + 1 if words[place] == words[place - size] else 1
+            # `size` words alike to those before them are one repeat more
+            most = max(most, (run - 1) // size + 1)
+    return most
