@@ -42,7 +42,8 @@ scores() { # NAME MODEL
 
 say "teacher"
 [ -e "$out/teacher/model" ] || $regard train "$recipes/teacher.toml" "${languages[@]}" --out "$out/teacher" --resume ${TEACHER:-}
-scores teacher "$out/teacher"
+scores teacher "$out/teacher" & # beside what comes next
+scoring=($!)
 
 say "the teacher's translations"
 distill() { # CORPUS, as folder/name
@@ -50,20 +51,20 @@ distill() { # CORPUS, as folder/name
     [ -e "$made.$target" ] || $regard augment --distill -m "$out/teacher" \
         -i "$text/$1.{$source,$target}.xz" -o "$made.{$source,$target}" --resume
 }
+export -f distill
+export regard out text source target
 # Several at once, since one process does not keep a GPU busy while it reads and writes text.
-for corpus in "${corpora[@]}"; do
-    while [ "$(jobs -rp | wc -l)" -ge "${JOBS:-1}" ]; do wait -n; done
-    distill "$corpus" &
-done
-while [ "$(jobs -rp | wc -l)" -gt 0 ]; do wait -n; done
+printf '%s\n' "${corpora[@]}" | xargs -P "${JOBS:-1}" -I '{}' bash -euo pipefail -c 'distill "$1"' distill '{}'
 noised=$text/noised/all
 [ -e "$noised.$target" ] || $regard augment --noise -i "$text/distilled/*.{$source,$target}" -o "$noised.{$source,$target}" --resume
 
 say "student"
 [ -e "$out/student/model" ] || $regard train "$recipes/student.toml" "${languages[@]}" --out "$out/student" --resume ${STUDENT:-}
-scores student "$out/student"
+scores student "$out/student" &
+scoring+=($!)
 
 say "int8"
 [ -e "$out/$source-$target" ] || $regard export --to bundle --weights int8 -m "$out/student" -o "$out/$source-$target"
+for process in "${scoring[@]}"; do wait "$process"; done
 scores int8 "$out/$source-$target"
 du -sh "$out/$source-$target"
