@@ -106,6 +106,8 @@ def main() -> None:
         "beam": arguments.beam or model.options.beam,
     }
     report("batch_invariance", rows, facts, arguments.out)
+    if not lines:
+        sys.exit(f"{arguments.source}: holds no line")
     promised = [row for row in rows if row["engine"] == "torch" and str(arguments.device) == "cpu"]
     if any(row["other translations"] or row["other scores"] for row in promised):
         sys.exit("FAILED: torch on a CPU gave other translations or scores")

@@ -45,9 +45,7 @@ Way = Literal["distill", "back-translate"]
 Choose = Literal["best", "bleu", "chrf"]
 
 MAX_RATIO = 4.0  # what training keeps by default, too
-_CHUNK = 1_024  # lines at least between two savings
 _NOISE_CHUNK = 16_384  # lines between two savings where no model is in the way
-_BATCHES = 32  # of the engine in a chunk, so that its lines can be sorted by length and its end costs little
 
 
 @dataclass(frozen=True)
@@ -193,7 +191,8 @@ def _search_options(
 ) -> SearchOptions:
     if choose not in get_args(Choose):
         raise UserError(f"--choose must be one of {', '.join(get_args(Choose))}, but is {choose!r}")
-    own = SearchOptions(**dataclasses.asdict(bundle.decode))
+    # Without the guard, which would hide what the filter looks for.
+    own = dataclasses.replace(SearchOptions(**dataclasses.asdict(bundle.decode)), guard=False)
     if choose == "best":
         if nbest is not None:
             raise UserError(
@@ -285,7 +284,7 @@ def _translate(
     writer: CorpusWriter,
 ) -> None:
     """Translate what is not yet written. Choosing and filtering a chunk goes on beside the translation of the next."""
-    size = max(_CHUNK, _BATCHES * model.engine.batch)
+    size = model.chunk
 
     def translate(rows: list[Row], done: Done) -> Callable[[], list[Pair]]:
         # As long as the chunks of the run that is resumed, which may have had another engine.

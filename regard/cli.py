@@ -409,12 +409,13 @@ def run_export(arguments: argparse.Namespace) -> None:
         "weights": report.weights,
         "difference": report.difference,
         "tolerance": report.tolerance,
+        "notes": report.notes,
     }
     line = (
         f"{report.folder}: written for {arguments.to}, weights in {report.weights}; log-probabilities of tokens differ by up to "
         f"{report.difference:.2g} from the original's ({report.tolerance:.2g} would be too much)"
     )
-    _print(arguments, document, [line])
+    _print(arguments, document, [line, *(f"note: {note}" for note in report.notes)])
 
 
 def _add_import(verbs: Any) -> None:

@@ -6,6 +6,7 @@ import json
 import lzma
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from regard.data.corpus import read_lines, resolve
 from regard.data.noise import KINDS, make_kinds, noise
 from regard.errors import Interrupted, UserError
 from regard.evaluate import sentence_scorer
+from regard.files import MANIFEST, sha256
 from tests.tiny import LETTERS, make_bundle, reversal_pairs
 
 GOLDEN = str(Path(__file__).parent / "golden" / "bundle-1")  # src -> tgt: it reverses letters, most of the time
@@ -38,8 +40,7 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr("regard.augment._CHUNK", 7)
-    monkeypatch.setattr("regard.augment._BATCHES", 0)
+    monkeypatch.setattr(Model, "chunk", 7)
     return 7
 
 
@@ -316,6 +317,23 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch, chunks: int) -> None:
     monkeypatch.setattr(Model, "stream", stream_or_stop)
 
 
+def test_a_models_guard_does_not_hide_what_is_dropped(capfd: Capture) -> None:
+    """With the guard a line that runs away would come back as it is, and be kept as its own translation."""
+    guarded = Path("guarded")
+    shutil.copytree(GOLDEN, guarded)
+    config = json.loads((guarded / "config.json").read_text())
+    config["decode"]["guard"] = True
+    (guarded / "config.json").write_text(json.dumps(config))
+    manifest = json.loads((guarded / MANIFEST).read_text())
+    manifest["files"]["config.json"] = sha256(guarded / "config.json")
+    (guarded / MANIFEST).write_text(json.dumps(manifest))
+    assert load("guarded", device="cpu").translate([LOOPS]) == [LOOPS]
+    write("old.src", [LOOPS, "a b c"])
+    succeeds(*command("distill", "new.{src,tgt}", "old.src", model="guarded"), "--json")
+    dropped = json.loads(capfd.readouterr().out)["dropped"]
+    assert dropped.keys() == {"repetition"} and dropped["repetition"]["count"] == 1
+
+
 @pytest.mark.parametrize("chunks", [1, 3])
 def test_an_interrupted_run_goes_on_to_the_same_files(
     chunks: int, small_chunks: int, capfd: Capture, monkeypatch: pytest.MonkeyPatch
@@ -343,7 +361,7 @@ def test_an_interrupted_run_goes_on_to_the_same_files(
         translated.append(len(lines))
         return stream(self, lines, *given)
 
-    monkeypatch.setattr("regard.augment._CHUNK", 1000)  # chunks stay what they were
+    monkeypatch.setattr(Model, "chunk", 1000)  # chunks stay what they were
     monkeypatch.setattr(Model, "stream", stream_and_count)
     succeeds(*arguments, "--resume", "--json")
     resumed = json.loads(capfd.readouterr().out)

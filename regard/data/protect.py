@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from regard.data.tokenizer import NUM_SPANS, Tokenizer
@@ -18,7 +18,7 @@ from regard.data.tokenizer import NUM_SPANS, Tokenizer
 _SPAN = re.compile(
     r"""
       (?: https?:// | ftp:// | file:// | www\. ) [^\s<>"«»„“”‚‘’]+       # addresses of pages
-    | [\w.+-]+ @ [\w-]+ (?: \.[\w-]+ )+                                  # of people
+    | (?<![\w.+-]) [\w.+-]{1,64} @ [\w-]{1,63} (?: \.[\w-]{1,63} )+       # of people
     | (?<![\w%]) % (?: \(\w+\) | \d+\$ )? [-+\#0]* \d* (?: \.\d+ )? (?: hh?|ll?|[zjtL] )? [sdiufxXcp@] (?!\w)   # %s, %(name)d, %1$s
     | (?<![\w%]) % \d{1,2} (?![\w%.,]) | (?<![\w%]) %n (?!\w)            # %1, %n
     | \{\{ [^{}]{0,60} \}\} | \$? \{ [\w.:!,%-]{0,40} \}                 # {{ name }}, {0}, ${HOME}
@@ -72,8 +72,8 @@ def find_spans(text: str) -> list[tuple[int, int]]:
     return places
 
 
-def protect(text: str, kept: Counter[str] | None = None) -> Protected | None:
-    """The text with its spans taken out, or None where it has none; `kept`: only these, as often as it counts them."""
+def protect(text: str, kept: Container[str] | None = None) -> Protected | None:
+    """The text with its spans taken out, or None where it has none; `kept`: only these."""
     places = find_spans(text)
     if kept is not None:
         places = [(begin, end) for begin, end in places if text[begin:end] in kept]
@@ -110,11 +110,10 @@ def encode_pairs(
 
 def _protect_pair(src: str, tgt: str) -> tuple[Protected, Protected] | None:
     found = [Counter(text[begin:end] for begin, end in find_spans(text)) for text in (src, tgt)]
-    shared = Counter({span: count for span, count in found[0].items() if found[1][span] == count})
-    left = protect(src, shared)
+    left = protect(src, {span for span, count in found[0].items() if found[1][span] == count})
     if left is None:
         return None
-    right = protect(tgt, Counter({span: shared[span] for span in left.spans}))
+    right = protect(tgt, left.spans)
     assert right is not None
     # The same numbers on both sides, whatever the order there.
     renumbered = tuple(left.spans.index(right.spans[part]) if isinstance(part, int) else part for part in right.parts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from regard.decode.slot_search import Fetched, SlotSearch, hypotheses, to_device
 from regard.models.transformer import Transformer
 from regard.nn.attention import set_kernel
 from regard.nn.block import set_fused
+from regard.nn.embedding import SinusoidalPositions
 from regard.nn.kernels import on_triton
 from regard.nn.linear import set_row_tile
 
@@ -56,18 +57,18 @@ class Replayed:
     def __init__(self, compute: Callable[[], None], device: torch.device) -> None:
         self._compute, self._device = compute, device
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._is_warm = device.type != "cuda"  # never captured there
+        self._is_warm = False
 
     def __call__(self) -> None:
         if self._graph is not None:
             self._graph.replay()
-        elif self._device.type != "cuda" or not self._is_warm:
+        elif self._device.type != "cuda" or not self._is_warm:  # elsewhere nothing is ever captured
             self._compute()  # loads and compiles what it needs
             self._is_warm = True
         else:
             torch.cuda.synchronize(self._device)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(self._device)
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 self._compute()
             self._graph = graph
             graph.replay()
@@ -84,11 +85,15 @@ class SlotRunner:
         vocab_size = model.config.vocab_size
         self.search = SlotSearch(shape.slots, room, vocab_size, shape.options, bos_id, eos_id, forbidden, device)
         tokens = max(room, min(ENTRANCE_TOKENS, 4 * shape.slots))  # about the share that is refilled
-        self.entrance = Entrance(tokens, min(shape.slots, tokens // SENTENCE_TOKENS), shape.slots, room)
+        sentences = max(1, min(shape.slots, tokens // SENTENCE_TOKENS))
+        self.entrance = Entrance(tokens, sentences, shape.slots, room)
         self._words = torch.zeros(self.entrance.size, dtype=torch.int32, device=device)
         self._enter = Replayed(self._compute_entering, device)
         self._step = Replayed(self._compute_step, device)
         # What the graphs read must not be freed, also where the model gets a larger table of positions later on.
+        for stack in (model.encoder, model.decoder):
+            if isinstance(stack.positions, SinusoidalPositions):
+                stack.positions.reserve(room)
         self._kept = [*model.parameters(), *model.buffers()]
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, list[Hypothesis]]]:
@@ -152,7 +157,8 @@ class SlotDecoder:
         self.model, self.slots = model, slots
         self.bos_id, self.eos_id, self.forbidden = bos_id, eos_id, forbidden
         self.device = model.output_matrix.device
-        self._runners: dict[Shape, SlotRunner] = {}
+        self._runners: dict[Shape, SlotRunner] = {}  # that nobody uses at the moment
+        self._most: dict[tuple[int, int], int] = {}  # slots that the memory held for a room and a beam
         # Everything has always the same rows here, so that none need go in tiles for a sentence to be alone with itself.
         set_row_tile(model, 0)
         set_kernel(model, "auto")
@@ -165,6 +171,10 @@ class SlotDecoder:
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
         """The number of each sentence and its hypotheses, as they are finished."""
         by_room: dict[int, list[Job]] = {}
+        config = self.model.config
+        longest = max(map(len, ids), default=0) + 1
+        if config.positions == "learned" and longest > config.max_positions:
+            raise ValueError(f"a sentence of {longest} tokens is longer than max_positions = {config.max_positions}")
         for number, (sentence, limit) in enumerate(zip(ids, limits, strict=True)):
             room = SMALLEST_ROOM.get(self.device.type, 64)
             while room < max(limit + 1, len(sentence) + 1):
@@ -173,26 +183,28 @@ class SlotDecoder:
         for room, jobs in sorted(by_room.items()):
             # The longest first: what is left at the end is short.
             jobs.sort(key=lambda job: -len(job.ids))
-            runner = self._runner(Shape(self._num_slots(len(jobs), room, options.beam), room, options))
-            for job, found in runner.run(jobs):
-                yield job.number, found
+            shape = Shape(self._num_slots(len(jobs), room, options.beam), room, replace(options, guard=False))
+            runner = self._runners.pop(shape, None) or self._new_runner(shape)
+            try:
+                for job, found in runner.run(jobs):
+                    yield job.number, found
+            finally:
+                self._runners[shape] = runner
 
     def _num_slots(self, jobs: int, room: int, beam: int) -> int:
         """A power of two, so that few shapes are ever captured: enough for the jobs, and not more than the memory holds."""
-        config, weight = self.model.config, self.model.output_matrix
-        slot_bytes = 2 * (beam + 1) * room * config.kv_heads * config.d_head * config.decoder_layers * weight.itemsize
-        memory = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 8 << 30
-        most = max(1, min(self.slots, int(MEMORY_SHARE * memory) // slot_bytes))
+        if (room, beam) not in self._most:  # once, for what is captured then takes memory itself
+            config, weight = self.model.config, self.model.output_matrix
+            numbers = 2 * (beam + 1) * room * config.kv_heads * config.d_head * config.decoder_layers
+            memory = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 8 << 30
+            self._most[room, beam] = max(1, int(MEMORY_SHARE * memory) // (numbers * weight.itemsize))
+        most = min(self.slots, self._most[room, beam])
         slots = 1
         while 2 * slots <= most and slots < jobs:
             slots *= 2
         return slots
 
-    def _runner(self, shape: Shape) -> SlotRunner:
-        runner = self._runners.pop(shape, None)
-        if runner is None:
-            while len(self._runners) >= KEPT:
-                del self._runners[next(iter(self._runners))]  # the one that was not used for longest
-            runner = SlotRunner(self.model, shape, self.bos_id, self.eos_id, self.forbidden)
-        self._runners[shape] = runner
-        return runner
+    def _new_runner(self, shape: Shape) -> SlotRunner:
+        while len(self._runners) >= KEPT:
+            del self._runners[next(iter(self._runners))]  # the one that was not used for longest
+        return SlotRunner(self.model, shape, self.bos_id, self.eos_id, self.forbidden)

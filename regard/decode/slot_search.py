@@ -26,6 +26,7 @@ from regard.nn.kernels import on_triton
 
 Step = Callable[[Tensor], Tensor]  # newest tokens (rows,) -> logits (rows, vocab_size)
 Reorder = Callable[[Tensor, Tensor], None]  # row n goes on with the prefix of rows[n]; which slots are done
+WIDEST = 8  # beams above this take the plain way on GPUs, too: the kernel would take minutes to compile
 Integers = NDArray[np.integer[Any]]
 
 
@@ -181,7 +182,7 @@ class SlotSearch:
 
     def _advance(self, logits: Tensor) -> Tensor:
         state, options = self.state, self.options
-        if not on_triton(logits.device):
+        if not on_triton(logits.device) or options.beam > WIDEST:
             return advance(state, logits, self.allowed, self.width, options, self.eos_id)
         from regard.nn.kernels import triton_beam
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from regard.data.clean import is_loop
-from regard.data.protect import Protected, encode_pairs, protect
+from regard.data.protect import Protected, encode_pairs, find_spans, protect
 from regard.data.tokenizer import Tokenizer
 from regard.decode.options import Done, Engine, Hypothesis, SearchOptions
 
@@ -56,32 +56,43 @@ class Part:
 
 def cut_line(line: str, tokenizer: Tokenizer, max_length: int) -> list[Part]:
     """The parts of a line, none longer than `max_length` tokens; most lines are one part."""
-    if len(line) <= 1 or len(tokenizer.encode(line)) <= max_length:
+    if len(line) <= 1 or len(_encode(line, tokenizer)) <= max_length:
         return [Part(line, "")]
     code, text = tokenizer.split_code(line)
     if code:  # every part must say into which language it goes
         parts = cut_line(text.lstrip(), tokenizer, max(1, max_length - 1))
         return [Part(f"{code} {part.text}", part.after) for part in parts]
-    left, after, right = _cut_once(line)
+    left, after, right = _cut_once(line, find_spans(line) if tokenizer.protects else [])
     parts = cut_line(left, tokenizer, max_length)
     parts[-1] = Part(parts[-1].text, parts[-1].after + after)
     return parts + cut_line(right, tokenizer, max_length)
 
 
-def _cut_once(line: str) -> tuple[str, str, str]:
-    """Split a line in two at the best kind of place, as near to the middle as there is one, but not near its ends."""
+def _encode(text: str, tokenizer: Tokenizer) -> list[int]:
+    """The ids that the model reads."""
+    protected = protect(text) if tokenizer.protects else None
+    return tokenizer.encode(text) if protected is None else protected.ids(tokenizer)
+
+
+def _cut_once(line: str, spans: Sequence[tuple[int, int]]) -> tuple[str, str, str]:
+    """Split a line in two at the best kind of place, as near to the middle as there is one, but not near its ends, and not
+    inside a span."""
     middle = len(line) / 2
     for pattern in _CUTS:
         places = [
             m for m in pattern.finditer(line) if len(line) * 0.2 < m.end() < len(line) * 0.8 or pattern is _CUTS[-1]
         ]
         places = [m for m in places if line[: m.start()].strip() and line[m.end() :].strip()]
+        places = [m for m in places if not any(begin < m.end() and m.start() < end for begin, end in spans)]
         if places:
             best = min(places, key=lambda m: abs(m.end() - middle))
             space = re.search(r"\s*$", line[: best.end()])
             assert space is not None
             return line[: space.start()], space[0], line[best.end() :]
     half = len(line) // 2
+    for begin, end in spans:
+        if begin < half < end and (begin > 0 or end < len(line)):
+            half = begin or end
     return line[:half], "", line[half:]
 
 
@@ -138,7 +149,7 @@ class Translator:
         found = self.engine.translate(ids, self.options, done)
         ways = [self._ways(*each) for each in zip(texts, ids, map(spans.get, range(len(texts))), found, strict=True)]
         # The model has lost a span in all of them: what stands between the spans is translated on its own.
-        lost = [number for number, few in enumerate(ways) if not few]
+        lost = [number for number in spans if not ways[number]]
         for number, way in zip(lost, self._around_spans([spans[number] for number in lost]), strict=True):
             ways[number] = [way]
         return ways

@@ -7,7 +7,9 @@ Triton they take turns in slots of a fixed shape instead, in captured graphs and
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 
 import torch
@@ -19,7 +21,7 @@ from regard.decode.options import Done, Hypothesis, SearchOptions, forbidden_ids
 from regard.decode.search import beam_search
 from regard.decode.slot_engine import SlotDecoder
 from regard.device import numbered, pick_device
-from regard.errors import UserError
+from regard.errors import RegardError, UserError
 from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
 from regard.nn.attention import set_kernel
@@ -49,14 +51,13 @@ class TorchEngine:
         slots: bool = False,
     ) -> None:
         self.device = numbered(torch.device(device))
-        if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)  # where Triton launches its kernels
         self.model = model.to(self.device).eval()
         self.bos_id, self.eos_id, self.forbidden = bos_id, eos_id, tuple(forbidden)
         self.batch = batch or (_SLOTS if slots else _BATCH.get(self.device.type, 64))
         self.room = _ROOM.get(self.device.type, 8_192)
         self.bucket = _BUCKET.get(self.device.type, 64)
         self.slots: SlotDecoder | None = None
+        self._lock = threading.Lock()  # slots are for one caller at a time
         if slots:
             self.slots = SlotDecoder(self.model, self.bos_id, self.eos_id, self.forbidden, self.batch)
         else:
@@ -85,14 +86,10 @@ class TorchEngine:
     def translate(
         self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None = None
     ) -> list[list[Hypothesis]]:
-        results: list[list[Hypothesis]] = [[] for _ in ids]
         if self.slots is not None:
-            limits = [length_limit(sentence, options, self.model.config) for sentence in ids]
-            for number, hypotheses in self.slots.translate(ids, limits, options):
-                results[number] = hypotheses
-                if done is not None:
-                    done(1)
-            return results
+            with self._lock, self._on_device():
+                return self._translate_in_slots(self.slots, ids, options, done)
+        results: list[list[Hypothesis]] = [[] for _ in ids]
         order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
         for numbers in cut_batches(order, [len(sentence) for sentence in ids], self.batch, self.room):
             found = self._search([ids[number] for number in numbers], options)
@@ -101,6 +98,25 @@ class TorchEngine:
             if done is not None:
                 done(len(numbers))
         return results
+
+    def _translate_in_slots(
+        self, slots: SlotDecoder, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None
+    ) -> list[list[Hypothesis]]:
+        results: list[list[Hypothesis]] = [[] for _ in ids]
+        limits = [length_limit(sentence, options, self.model.config) for sentence in ids]
+        for number, hypotheses in slots.translate(ids, limits, options):
+            if not hypotheses:
+                raise RegardError(
+                    "the model's numbers are not finite in half precision, in which GPUs translate; use --device cpu"
+                )
+            results[number] = hypotheses
+            if done is not None:
+                done(1)
+        return results
+
+    def _on_device(self) -> AbstractContextManager[object]:
+        """Triton and events go to the current device, which is a matter of the thread."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     @torch.inference_mode()
     def _search(self, ids: Sequence[Sequence[int]], options: SearchOptions) -> list[list[Hypothesis]]:
@@ -130,9 +146,10 @@ class TorchEngine:
         results: list[list[float]] = [[] for _ in src]
         order = sorted(range(len(src)), key=lambda number: (len(tgt[number]), len(src[number])))
         lengths = [max(map(len, pair)) for pair in zip(src, tgt, strict=True)]
-        for numbers in cut_batches(order, lengths, self.batch, self.room):
-            for number, values in zip(numbers, self._score(src, tgt, numbers), strict=True):
-                results[number] = values
+        with self._on_device():
+            for numbers in cut_batches(order, lengths, self.batch, self.room):
+                for number, values in zip(numbers, self._score(src, tgt, numbers), strict=True):
+                    results[number] = values
         return results
 
     def _score(

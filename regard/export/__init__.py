@@ -33,6 +33,7 @@ class Report:
     weights: str
     difference: float  # the largest of the samples' log-probabilities, token by token
     tolerance: float
+    notes: tuple[str, ...] = ()  # what Regard does around the model and other programs do not
 
 
 def export(bundle: Bundle, to: str, out: Path, weights: str | None = None) -> Report:
@@ -48,4 +49,16 @@ def export(bundle: Bundle, to: str, out: Path, weights: str | None = None) -> Re
     with atomic_folder(out) as temporary:
         scores = module.write(bundle, temporary, weights, samples)
         difference = check(samples, scores, TOLERANCE[weights], to)
-    return Report(out, weights, difference, TOLERANCE[weights])
+    return Report(out, weights, difference, TOLERANCE[weights], () if to == "bundle" else _notes(bundle))
+
+
+def _notes(bundle: Bundle) -> tuple[str, ...]:
+    notes = []
+    if bundle.tokenizer.protects:
+        notes.append(
+            "this model knows addresses, placeholders and tags as reserved pieces (tokenizer.protect), which Regard puts in and "
+            "takes out; elsewhere they go through it as text"
+        )
+    if bundle.decode.guard:
+        notes.append("decode.guard is Regard's own: elsewhere nobody looks whether a translation runs away")
+    return tuple(notes)

@@ -49,7 +49,7 @@ class Stack(nn.Module):
 
     def enter(self, embedded: Tensor, positions: Tensor, longest: int) -> Tensor:
         entered: Tensor = self.dropout(self.positions(embedded * self.scale, positions, longest))
-        return entered.to(embedded.dtype)  # the tables are in float32
+        return entered.to(embedded.dtype)  # the tables may be in float32
 
 
 class Transformer(nn.Module):

@@ -131,7 +131,7 @@ class SlotCache:
         like: Tensor,
     ) -> None:
         device = like.device
-        self.slots, self.beam, self.src_capacity, self.tgt_capacity = slots, beam, src_capacity, tgt_capacity
+        self.tgt_capacity = tgt_capacity
         self.places = Places(
             beam,
             torch.zeros(slots, dtype=torch.int64, device=device),

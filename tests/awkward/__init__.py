@@ -24,13 +24,10 @@ def faults(source: str, translation: str) -> list[str]:
         found.append("it is more than three times as long")
     if bool(source.strip()) != bool(translation.strip()):
         found.append("it is empty, or the source is")
-    if lost := spans(source) - spans(translation):
+    spans = Counter(source[begin:end] for begin, end in find_spans(source))
+    if lost := [span for span, count in spans.items() if translation.count(span) < count]:
         found.append(f"lost: {' '.join(lost)}")
     return found
-
-
-def spans(text: str) -> Counter[str]:
-    return Counter(text[begin:end] for begin, end in find_spans(text))
 
 
 def most_repeats(text: str) -> int:

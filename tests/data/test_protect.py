@@ -50,6 +50,11 @@ def test_spans_are_found(text: str) -> None:
     assert [text[begin:end] for begin, end in find_spans(text)] == SPANS[text]
 
 
+def test_a_very_long_word_takes_no_time() -> None:
+    assert find_spans("x" * 300_000 + " {a}") == [(300_001, 300_004)]
+    assert find_spans("a." * 100_000 + "@ <") == []
+
+
 @given(st.lists(st.sampled_from([*SPANS, " ", "x", "{a}", "%s", "http://a.b", "😀", "é", "\u2581"]), max_size=8))
 def test_parts_are_the_text(pieces: list[str]) -> None:
     text = "".join(pieces)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ import pytest
 from regard.api import Model
 from regard.bundle import load_bundle
 from regard.data.tokenizer import Tokenizer
+from regard.decode.options import Done, Hypothesis, SearchOptions
+from regard.decode.text import Translator
 from regard.recipe import DecodeRecipe
 from tests.awkward import awkward_lines, faults, most_repeats
 from tests.build import build, tiny_config
@@ -23,6 +27,42 @@ def test_repeats_are_counted() -> None:
     assert faults("one word", "one one one one one") == ["a phrase is repeated again and again"]
     assert faults("see {a} at http://x.de", "siehe {a}") == ["lost: http://x.de"]
     assert faults("a", "b " * 20) != []
+
+
+class Scrambler:
+    """Says something for everything: words in another order, spans lost or doubled, and sometimes no end of one word."""
+
+    batch = 64
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.spans = set(tokenizer.span_ids)
+        self.draw = random.Random(1)
+
+    def translate(
+        self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None = None
+    ) -> list[list[Hypothesis]]:
+        return [[Hypothesis(tuple(self.scrambled(list(sentence))), -1.0, -1.0)] for sentence in ids]
+
+    def scrambled(self, ids: list[int]) -> list[int]:
+        ids = [i for i in ids for _ in range(self.draw.choice([0, 1, 1, 2]) if i in self.spans else 1)]
+        self.draw.shuffle(ids)
+        return ids * 9 if self.draw.random() < 0.2 else ids
+
+    def score(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[float]]:
+        raise NotImplementedError
+
+
+def test_whatever_an_engine_says_comes_out_sane(tmp_path: Path) -> None:
+    lines = awkward_lines()
+    tokenizer = Tokenizer.train(lines * 3, 600, tmp_path / "tokenizer", protects=True)
+
+    def results(guard: bool) -> list[str]:
+        translator = Translator(tokenizer, Scrambler(tokenizer), SearchOptions(guard=guard), 60)
+        return [result.text for result in translator.translate(lines)]
+
+    assert sum(line != text for line, text in zip(lines, results(guard=True), strict=True)) > 60
+    assert not {line: text for line, text in zip(lines, results(guard=True), strict=True) if faults(line, text)}
+    assert any(faults(line, text) for line, text in zip(lines, results(guard=False), strict=True))
 
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])

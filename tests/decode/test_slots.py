@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from regard.decode.options import Hypothesis, SearchOptions
 from regard.decode.slot_engine import SlotDecoder
 from regard.decode.torch_engine import TorchEngine
+from regard.errors import RegardError
 from regard.models.transformer import Transformer
 from regard.nn.slots import gathered_attention
 from tests.build import SWITCHES, build, tiny_config
@@ -81,6 +83,69 @@ def test_slots_are_used_again_without_a_trace() -> None:
     assert len(decoder._runners) == 1
 
 
+def test_two_callers_at_once_do_not_meet() -> None:
+    model = build(tiny_config()).eval()
+    options = SearchOptions(beam=2, max_extra=6)
+    decoder = SlotDecoder(model, BOS, EOS, FORBIDDEN, 4)
+    one, other = sentences(16, seed=1), sentences(16, seed=2)
+    limits = [[len(ids) + 6 for ids in src] for src in (one, other)]
+    expected = [dict(decoder.translate(src, limit, options)) for src, limit in zip((one, other), limits, strict=True)]
+    found: list[dict[int, list[Hypothesis]]] = [{}, {}]
+    streams = [decoder.translate(src, limit, options) for src, limit in zip((one, other), limits, strict=True)]
+    for results in itertools.zip_longest(*streams):
+        for place, result in enumerate(results):
+            if result is not None:
+                found[place][result[0]] = result[1]
+    for got, wanted in zip(found, expected, strict=True):
+        assert_same([got[n] for n in range(16)], [wanted[n] for n in range(16)])
+
+
+def test_a_caller_may_stop_early() -> None:
+    model = build(tiny_config()).eval()
+    options = SearchOptions(beam=2, max_extra=6)
+    decoder = SlotDecoder(model, BOS, EOS, FORBIDDEN, 4)
+    src = sentences(12)
+    limits = [len(ids) + 6 for ids in src]
+    expected = dict(decoder.translate(src, limits, options))
+    stopped = decoder.translate(src, limits, options)
+    next(stopped)
+    stopped.close()  # type: ignore[attr-defined]
+    again = dict(decoder.translate(src, limits, options))
+    assert_same([again[n] for n in range(12)], [expected[n] for n in range(12)])
+    assert len(decoder._runners) == 1
+
+
+@pytest.mark.parametrize("max_positions", [10, 40])
+def test_learned_positions_are_the_room(max_positions: int) -> None:
+    model = build(tiny_config(positions="learned", max_positions=max_positions))
+    options = SearchOptions(beam=3, max_extra=max_positions)
+    src = [*sentences(6, longest=max_positions - 1), [7] * (max_positions - 1)]
+    limits = [max_positions - 1 for _ in src]
+    expected = TorchEngine(model, BOS, EOS, forbidden=FORBIDDEN).translate(src, options)
+    found = dict(SlotDecoder(model, BOS, EOS, FORBIDDEN, 4).translate(src, limits, options))
+    assert_same([found[n] for n in range(len(src))], expected)
+    with pytest.raises(ValueError, match=f"of {max_positions + 1} tokens is longer than max_positions"):
+        next(SlotDecoder(model, BOS, EOS, FORBIDDEN, 4).translate([[7] * max_positions], [3], options))
+
+
+def test_the_tables_that_a_graph_reads_are_kept() -> None:
+    model = build(tiny_config()).eval()
+    decoder = SlotDecoder(model, BOS, EOS, FORBIDDEN, 2)
+    list(decoder.translate([[5] * 3], [600], SearchOptions(beam=1)))
+    (runner,) = decoder._runners.values()
+    assert runner.cache.tgt_capacity > 512
+    for stack in (model.encoder, model.decoder):
+        assert any(stack.positions.table is kept for kept in runner._kept)
+
+
+def test_a_model_that_overflows_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(tiny_config())
+    engine = TorchEngine(model, BOS, EOS, forbidden=FORBIDDEN, slots=True)
+    monkeypatch.setattr(SlotDecoder, "translate", lambda *_: iter([(0, [])]))
+    with pytest.raises(RegardError, match="not finite in half precision"):
+        engine.translate([[5]], SearchOptions())
+
+
 def test_translations_keep_to_their_limits_and_hold_nothing_forbidden() -> None:
     model = build(tiny_config())
     for beam in (1, 3):
@@ -102,6 +167,30 @@ def test_gathered_attention_is_the_formula() -> None:
             v = torch.stack([values[holders[row, t], t, head // 2] for t in places])
             expected = torch.softmax(k @ q[row, head] / 8**0.5, dim=0) @ v
             torch.testing.assert_close(out[row, head], expected, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("beam", "nbest"), [(1, 1), (3, 3), (10, 2)])
+def test_a_gpu_finds_lists_and_wide_beams(beam: int, nbest: int) -> None:
+    model = build(tiny_config(d_model=64, num_heads=4))
+    options = SearchOptions(beam=beam, nbest=nbest, max_extra=8)
+    src = sentences(24)
+    expected = TorchEngine(model, BOS, EOS, forbidden=FORBIDDEN).translate(src, options)
+    found = in_slots(model, src, options, 8, "cuda")
+    assert_same(found, expected)
+
+
+@pytest.mark.gpu
+def test_a_longer_room_does_not_disturb_a_captured_one() -> None:
+    model = build(tiny_config(d_model=64, num_heads=4)).to("cuda").eval()
+    options = SearchOptions(beam=2, max_extra=8)
+    decoder = SlotDecoder(model, BOS, EOS, FORBIDDEN, 4)
+    src = [[5 + n % 40] * n for n in (3, 9, 30)]
+    first = dict(decoder.translate(src, [len(ids) + 8 for ids in src], options))
+    list(decoder.translate([[7] * 1500], [600], options))  # the tables of positions grow
+    torch.cuda.empty_cache()
+    again = dict(decoder.translate(src, [len(ids) + 8 for ids in src], options))
+    assert_same([again[n] for n in range(3)], [first[n] for n in range(3)])
 
 
 @pytest.mark.gpu

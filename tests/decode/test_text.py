@@ -159,6 +159,21 @@ def test_a_span_that_the_model_loses_is_kept_all_the_same(tokenizer: Tokenizer) 
     assert asked[4:] == ["See", "at home:", "home", "late"]
 
 
+def test_a_long_line_is_not_cut_inside_a_span(tokenizer: Tokenizer) -> None:
+    careful = protecting(tokenizer)
+    tag = '<a href="http://x.de/page" title="one, two and three, four; five">'
+    line = f"We went home {tag} and the garden</a> was large"
+    for length in (8, 12, 20, 30):
+        parts = cut_line(line, careful, length)
+        assert "".join(part.text + part.after for part in parts) == line
+        assert any(tag in part.text for part in parts), parts
+    engine = Echo()
+    assert Translator(careful, engine, SearchOptions(), 12).translate([line])[0].text == line
+    assert all(len(ids) <= 12 for ids in engine.asked)
+    alone = "{" + "a" * 39 + "}"
+    assert cut_line(alone, careful, 5)  # ends, though the span is all there is
+
+
 # --- the guard ---
 
 

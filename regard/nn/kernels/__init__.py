@@ -50,8 +50,13 @@ def has_compiler() -> bool:
 
 
 def on_triton(device: torch.device) -> bool:
-    """Whether Triton's kernels can run there."""
-    return device.type == "cuda" and has_triton() and has_compiler()
+    """Whether Triton's kernels can run there: on NVIDIA GPUs from Ampere on."""
+    return device.type == "cuda" and has_triton() and has_compiler() and _is_new_enough(device)
+
+
+@cache
+def _is_new_enough(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def choose(device: torch.device, dtype: torch.dtype, layout: Layout) -> Kernel:

@@ -106,9 +106,10 @@ def _beam_kernel(
     key = tl.load(keys + rows[:, None] * (num_blocks * K) + c[None, :], mask=there, other=_LOWEST)
     ordered = (key >> 32).to(tl.int32)
     logit = tl.where(ordered < 0, ordered ^ 0x7FFFFFFF, ordered).to(tl.float32, bitcast=True)
-    token = 0x7FFFFFFF - (key & 0xFFFFFFFF).to(tl.int32)
+    token = tl.where(key > _LOWEST, 0x7FFFFFFF - (key & 0xFFFFFFFF).to(tl.int32), 0)
     before = tl.load(log_probs + rows, mask=in_beam, other=minus) - normaliser
-    value = tl.where(key > _LOWEST, logit + before[:, None], minus)
+    value = logit + before[:, None]
+    value = tl.where((key > _LOWEST) & (value == value), value, minus)  # what is not a number wins nothing
     size, limit = tl.load(length + slot), tl.load(limits + slot)
     ending = tl.load(logits + rows * vocab_size + eos_id, mask=in_beam, other=minus).to(tl.float32) + before
     at_limit = size >= limit  # only the end can follow
