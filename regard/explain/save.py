@@ -23,7 +23,9 @@ def check_path(path: Path, options: Mapping[str, Any]) -> None:
     if suffix not in _KNOWN:
         raise UserError(f"{path}: the name must end in .html, .svg, .png or .json, which says what is written")
     if options and suffix not in FIGURES:
-        raise UserError(f"{path}: {' and '.join(options)} are for figures, .svg or .png; leave out, or write a figure")
+        raise UserError(
+            f"{path}: {' and '.join(options)}: for figures only, .svg or .png; leave out, or write a figure"
+        )
     if not path.resolve().parent.is_dir():
         raise UserError(f"{path}: the folder {path.parent} does not exist")
     if suffix == ".png":
