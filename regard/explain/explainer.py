@@ -202,6 +202,7 @@ class Explainer:
         allowed[:, forbidden] = -math.inf  # the search never takes them, so they are no candidates
         values, ids = allowed.topk(min(top, allowed.shape[1] - len(forbidden)), dim=1)
         steps = []
+        own = self._shown(labels)
         for place, label in enumerate(labels):
             texts = self._shown(ids[place].tolist())
             candidates = [
@@ -210,7 +211,7 @@ class Explainer:
             ]
             log_prob = float(allowed[place, label])
             rank = int((allowed[place] > log_prob).sum()) + 1
-            steps.append(Step(round(log_prob, _DIGITS), rank, place < num_forced, candidates))
+            steps.append(Step(own[place], round(log_prob, _DIGITS), rank, place < num_forced, candidates))
         return steps
 
 

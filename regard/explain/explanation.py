@@ -62,6 +62,7 @@ class Candidate:
 class Step:
     """One target piece: how likely it was, and what else the model thought of."""
 
+    text: str  # of the piece, as those of candidates: with a space in front where a word begins
     log_prob: float
     rank: int  # 1: no piece was likelier
     forced: bool  # it stood in a given prefix or translation

@@ -131,8 +131,10 @@ def test_log_probabilities_candidates_and_ranks_are_those_of_the_plain_formulas(
         probabilities = [math.exp(row[i]) for i in best[:8]]
         assert [candidate.probability for candidate in step.candidates] == pytest.approx(probabilities, abs=1e-5)
         assert step.rank == best.index(piece.id) + 1
+        assert step.text.strip() in (piece.text, "")
         assert not step.forced
     assert explanation.log_prob == pytest.approx(sum(step.log_prob for step in explanation.steps), abs=1e-5)
+    assert "".join(step.text for step in explanation.steps[:-1]).strip() == explanation.translation
 
 
 def test_the_translation_is_that_of_the_engine(explanation: Explanation, bundle: Bundle) -> None:

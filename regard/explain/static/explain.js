@@ -4,9 +4,9 @@
 const COLOURS = 10;
 const FAINTEST = 0.02;
 const KINDS = {
-  encoder: ["Encoder", "Each source word looks at all source words.", "looks from", "at"],
-  decoder: ["Decoder", "Each target word looks at itself and at those before it.", "looks from", "at"],
-  cross: ["Cross", "Each target word, while it is being chosen, looks at the source.", "chosen", "source"],
+  encoder: ["Encoder", "Each source word looks at all source words.", "source word", "looks at"],
+  decoder: ["Decoder", "Each target word looks at itself and at those before it.", "target word", "looks at"],
+  cross: ["Cross", "Each target word, while it is being chosen, looks at the source.", "word being chosen", "looks at"],
 };
 
 // --- small helpers ---
@@ -56,9 +56,30 @@ function byWords(matrix, queries, keys, adding = false) {
   return rows;
 }
 
+// One stop for the Tab key, and arrow keys inside; `go` says where a key leads from an item.
+function roving(items, go) {
+  items.forEach((item, i) => {
+    item.setAttribute("tabindex", i ? "-1" : "0");
+    item.addEventListener("keydown", (event) => {
+      const next = go(item, event.key);
+      if (!next) return;
+      event.preventDefault();
+      items.forEach((other) => other.setAttribute("tabindex", other === next ? "0" : "-1"));
+      next.focus();
+    });
+  });
+}
+
+// Make anew what is in a box without taking the keyboard's place away.
+function renew(box, make) {
+  const key = box.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+  make();
+  if (key) [...box.querySelectorAll("[data-key]")].find((one) => one.dataset.key === key)?.focus();
+}
+
 function segments(label, choices, current, choose) {
   const buttons = choices.map(([value, text]) => {
-    const button = element("button", { type: "button", "aria-pressed": String(value === current) }, text);
+    const button = element("button", { type: "button", "aria-pressed": String(value === current), "data-key": `${label} ${value}` }, text);
     button.addEventListener("click", () => {
       buttons.forEach((other) => other.setAttribute("aria-pressed", String(other === button)));
       choose(value);
@@ -78,13 +99,8 @@ function section(id, title, lead) {
 
 function headline(data) {
   const { model } = data;
-  const make = (side, kind, level) => {
-    const line = element(level, { class: `sentence ${kind}`, dir: "auto" });
-    const words = side.words.slice(0, -1).map((word) => element("span", { class: "word" }, word));
-    const begins = side.words.map(() => false);
-    side.pieces.forEach((piece) => (begins[piece.word] ||= false));
-    return [line, words];
-  };
+  const make = (side, kind, level) => [element(level, { class: `sentence ${kind}`, dir: "auto" }),
+    side.words.slice(0, -1).map((word) => element("span", { class: "word" }, word))];
   const [sourceLine, sourceWords] = make(data.source, "source", "h1");
   const [targetLine, targetWords] = make(data.target, "target", "p");
   fill(sourceLine, sourceWords, data.text);
@@ -102,9 +118,13 @@ function headline(data) {
   };
   const links = data.alignment.links;
   targetWords.forEach((span, word) => {
-    span.addEventListener("mouseenter", () => show(links.filter(([t]) => t === word).map(([, s]) => s), [word]));
-    span.addEventListener("mouseleave", () => show([], []));
+    const from = links.filter(([t]) => t === word).map(([, s]) => s);
+    for (const event of ["mouseenter", "focus"]) span.addEventListener(event, () => show(from, [word]));
+    for (const event of ["mouseleave", "blur"]) span.addEventListener(event, () => show([], []));
+    span.setAttribute("role", "note");
+    span.setAttribute("aria-label", `${data.target.words[word]}, aligned with ${from.map((s) => data.source.words[s]).join(", ") || "nothing"}, ${span.title}`);
   });
+  roving(targetWords, (item, key) => targetWords[targetWords.indexOf(item) + ({ ArrowRight: 1, ArrowLeft: -1 }[key] ?? NaN)]);
   sourceWords.forEach((span, word) => {
     span.addEventListener("mouseenter", () => show([word], links.filter(([, s]) => s === word).map(([t]) => t)));
     span.addEventListener("mouseleave", () => show([], []));
@@ -149,7 +169,8 @@ function attention(data) {
   const overview = element("div", { class: "heads" });
   const said = element("p", { class: "said", "aria-live": "polite" });
   const left = element("div", {}, explained, stage, said);
-  own.append(element("div", { class: "card" }, controls, element("div", { class: "attention" }, left, overview)));
+  const many = data.model.num_heads > 5 ? " many" : "";
+  own.append(element("div", { class: "card" }, controls, element("div", { class: `attention${many}` }, left, overview)));
 
   const sides = () => {
     const [query, key] = state.kind === "encoder" ? [data.source, data.source]
@@ -165,9 +186,9 @@ function attention(data) {
   function drawControls() {
     const heads = element("div", { class: "chips", role: "group", "aria-label": "heads" });
     const chip = (text, pressed, colour, act) => {
-      const button = element("button", { type: "button", class: "chip", "aria-pressed": String(pressed) }, element("i"), text);
+      const button = element("button", { type: "button", class: "chip", "aria-pressed": String(pressed), "data-key": `head ${text}` }, element("i"), text);
       button.style.setProperty("--own", colour);
-      button.addEventListener("click", () => { act(); drawControls(); drawAll(); heads.querySelector("button")?.blur(); });
+      button.addEventListener("click", () => { act(); renew(controls, drawControls); drawAll(); });
       heads.append(button);
     };
     allHeads().forEach((head) => chip(`${head + 1}`, chosen().includes(head), colourOf(head), () => {
@@ -178,14 +199,15 @@ function attention(data) {
     controls.replaceChildren(
       segments("attention", Object.entries(KINDS).map(([kind, [name]]) => [kind, name]), state.kind, (kind) => {
         Object.assign(state, { kind, over: null, pinned: null });
-        state.layer = middle(); state.heads.clear(); drawControls(); drawAll();
+        state.layer = middle(); state.heads.clear(); renew(controls, drawControls); drawAll();
       }),
       segments("layer", layersOf().map((_, layer) => [layer, `${layer + 1}`]), state.layer, (layer) => { state.layer = layer; drawAll(); }),
       element("div", { class: "group" }, element("span", { "aria-hidden": "true" }, "heads"), heads),
-      segments("view", [["lines", "Lines"], ["matrix", "Matrix"]], state.view, (view) => { state.view = view; drawAll(); }),
-      segments("unit", [["words", "Words"], ["pieces", "Pieces"]], state.unit, (unit) => {
-        Object.assign(state, { unit, over: null, pinned: null }); drawAll();
-      }),
+      element("div", { class: "group views" },
+        segments("view", [["lines", "Lines"], ["matrix", "Matrix"]], state.view, (view) => { state.view = view; drawAll(); }),
+        segments("by", [["words", "Words"], ["pieces", "Pieces"]], state.unit, (unit) => {
+          Object.assign(state, { unit, over: null, pinned: null }); drawAll();
+        })),
     );
   }
 
@@ -310,7 +332,8 @@ function attention(data) {
     const at = focus();
     const { query, key } = sides();
     const many = chosen().length > 1 ? ` (mean of ${chosen().length} heads)` : ` (head ${chosen()[0] + 1})`;
-    if (!at || state.view === "matrix") { said.textContent = at ? "" : "Point at a word, or move to it with the Tab and arrow keys."; return; }
+    if (state.view === "matrix") { said.textContent = "Point at a cell, or walk through the matrix with the arrow keys."; return; }
+    if (!at) { said.textContent = "Point at a word, or walk through the words with the arrow keys."; return; }
     const text = (at.side === "query" ? labels(query) : labels(key))[at.place];
     said.replaceChildren(element("b", {}, quoted(text)), ` ${sentence(at)}${many}`);
   }
@@ -320,7 +343,7 @@ function attention(data) {
     const coloured = layersOfColour();
     const colour = coloured.length === 1 ? coloured[0][0] : "var(--accent)";
     const box = matrix({ rows: labels(query), columns: labels(key), values: mean(coloured.map(([, one]) => one)), colour, said,
-      label: "attention weights, a row for each word that looks" });
+      width: left.clientWidth, label: "attention weights, a row for each word that looks" });
     stage.className = "matrix scroll";
     stage.replaceChildren(box);
   }
@@ -329,14 +352,14 @@ function attention(data) {
     const layers = layersOf();
     const heads = layers[0].length;
     const tiles = element("div", { class: "tiles" });
-    tiles.style.gridTemplateColumns = `16px repeat(${heads}, minmax(46px, 1fr))`;
+    tiles.style.gridTemplateColumns = `16px repeat(${heads}, minmax(${many ? 36 : 46}px, 1fr))`;
     tiles.append(element("span"), ...layers[0].map((_, head) => element("span", { class: "axis top", "aria-hidden": "true" }, `${head + 1}`)));
     layers.forEach((matrices, layer) => {
       tiles.append(element("span", { class: "axis", "aria-hidden": "true" }, `${layer + 1}`));
       matrices.forEach((weights, head) => tiles.append(tile(weights, layer, head)));
     });
     overview.replaceChildren(element("h3", {}, "All heads"), element("p", { class: "note" },
-      "Layers downwards, heads across; under each its entropy in bits and its mean distance in pieces."), tiles);
+      "Layers downwards, heads across. Under each head, its entropy in bits and how far it looks on average, in pieces."), tiles);
     paintTiles();
   }
 
@@ -346,16 +369,14 @@ function attention(data) {
     canvas.weights = weights;
     canvas.head = head;
     const pressed = layer === state.layer && state.heads.size === 1 && state.heads.has(head);
-    const button = element("button", { type: "button", class: "tile", "aria-pressed": String(pressed),
+    const button = element("button", { type: "button", class: "tile", "aria-pressed": String(pressed), "data-key": `${layer} ${head}`,
       "aria-label": `layer ${layer + 1}, head ${head + 1}: entropy ${number(facts.entropy, 1)} bits, distance ${number(facts.distance, 1)}` },
       canvas, element("span", { "aria-hidden": "true" }, element("em", {}, number(facts.entropy, 1)), element("em", {}, number(facts.distance, 1))));
     button.title = `entropy ${number(facts.entropy)} bits, distance ${number(facts.distance)}`;
     button.addEventListener("click", () => {
       const again = pressed;
       state.layer = layer; state.heads.clear(); if (!again) state.heads.add(head);
-      const place = layer * data.model.num_heads + head;
-      drawControls(); drawAll();
-      overview.querySelectorAll(".tile")[place]?.focus();
+      drawControls(); drawStage(); renew(overview, drawOverview);
     });
     return button;
   }
@@ -376,9 +397,9 @@ function attention(data) {
   drawControls();
   own.ready = () => {
     drawAll();
-    let width = stage.clientWidth;
+    let width = left.clientWidth;
     new ResizeObserver(() => {
-      if (Math.abs(stage.clientWidth - width) > 2 && state.view === "lines") { width = stage.clientWidth; drawLines(); }
+      if (Math.abs(left.clientWidth - width) > 2) { width = left.clientWidth; drawStage(); }
     }).observe(left);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paintTiles);
   };
@@ -387,15 +408,33 @@ function attention(data) {
 
 // --- a matrix: rows look, columns are looked at ---
 
-function matrix({ rows, columns, values, colour, said, label, links = [], scale = 1, extra = null }) {
+function matrix({ rows, columns, values, colour, said, label, width: free, links = [], scale = 1, extra = null, tallest = "" }) {
   const size = 13;
-  const cell = Math.max(20, Math.min(30, 560 / columns.length));
-  const room = Math.min(150, Math.max(...rows.map((text) => widthOf(text, size))) + 10);
   const heads = extra ? [...columns, extra] : columns;
-  const top = Math.min(130, Math.max(...heads.map((text) => widthOf(text, size))) + 12);
+  const room = Math.min(free < 500 ? 86 : 150, Math.max(...rows.map((text) => widthOf(text, size))) + 14);
+  const cell = Math.max(16, Math.min(32, (free - room - 14) / heads.length)); // fitted to the page, down to what can be pointed at
+  const top = Math.min(130, Math.max(...[...heads, tallest].map((text) => widthOf(text, size))) + 14);
   const gap = (k) => (extra && k === columns.length ? 8 : 0);
   const width = room + heads.length * cell + 12, height = top + rows.length * cell + 4;
-  const svg = drawn("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+  const svg = drawn("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "application", tabindex: "0", "aria-label": `${label}; arrow keys walk through the cells` });
+  const cells = rows.map(() => []);
+  let current = null;
+  const point = (q, k) => {
+    current?.classList.remove("on");
+    current = cells[q]?.[k] ?? null;
+    current?.classList.add("on");
+    if (current) said.replaceChildren(element("b", {}, quoted(rows[q])), ` → ${quoted(heads[k])} ${percent(values[q][k])}`);
+  };
+  let at = [0, 0];
+  svg.addEventListener("focus", () => point(...at));
+  svg.addEventListener("blur", () => point(-1, -1));
+  svg.addEventListener("keydown", (event) => {
+    const move = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key];
+    if (!move) return;
+    event.preventDefault();
+    const next = [at[0] + move[0], at[1] + move[1]];
+    if (cells[next[0]]?.[next[1]]) { at = next; point(...at); }
+  });
   heads.forEach((text, k) => svg.append(drawn("text", { class: extra && k === columns.length ? "faint" : "",
     transform: `translate(${room + (k + 0.5) * cell + gap(k)} ${top - 7}) rotate(-90)` }, clipped(text, top - 10, size))));
   rows.forEach((text, q) => {
@@ -404,11 +443,9 @@ function matrix({ rows, columns, values, colour, said, label, links = [], scale 
       const rect = drawn("rect", { class: "cell", x: room + k * cell + gap(k), y: top + q * cell, width: cell, height: cell, rx: 3,
         "fill-opacity": Math.min(1, weight * scale).toFixed(3) });
       rect.style.fill = colour;
-      rect.addEventListener("mouseenter", () => {
-        rect.classList.add("on");
-        if (said) said.replaceChildren(element("b", {}, quoted(text)), ` → ${quoted(heads[k])} ${percent(weight)}`);
-      });
-      rect.addEventListener("mouseleave", () => rect.classList.remove("on"));
+      rect.addEventListener("mouseenter", () => point(q, k));
+      rect.addEventListener("mouseleave", () => point(-1, -1));
+      cells[q].push(rect);
       svg.append(rect);
     });
   });
@@ -418,27 +455,47 @@ function matrix({ rows, columns, values, colour, said, label, links = [], scale 
 
 // --- word by word ---
 
-function steps(data) {
+function steps(data, force) {
   const own = section("words", "Word by word", "What the model thought of at every piece of the translation, and how likely it found each. " +
     "The piece that stands in the translation is set off.");
+  const said = element("p", { class: "said", "aria-live": "polite" }, "Choose another piece to go on from there.");
+  const grid = [];
+  const choose = (place, candidate) => {
+    const before = data.steps.slice(0, place).map((step) => step.text).join("");
+    const ends = candidate.id === data.target.pieces.at(-1).id;
+    const text = (ends ? before : before + candidate.text).trim();
+    if (force) { force(text, ends); return; }
+    const command = ["regard explain", shell(data.text), ends ? "--target" : "--prefix", shell(text), "-o page.html"].join(" ");
+    said.replaceChildren("To go on from there: ", element("code", {}, command));
+  };
   const list = element("ol", { class: "steps" });
   data.steps.forEach((step, place) => {
     const piece = data.target.pieces[place];
     const shown = step.candidates.some((candidate) => candidate.id === piece.id) ? step.candidates
-      : [...step.candidates, { id: piece.id, text: piece.text, probability: Math.exp(step.log_prob) }];
+      : [...step.candidates, { id: piece.id, text: step.text, probability: Math.exp(step.log_prob) }];
     const lines = shown.map((candidate) => {
       const bar = element("i", { "aria-hidden": "true" });
       bar.style.width = `${(candidate.probability * 100).toFixed(1)}%`;
-      return element("li", { class: candidate.id === piece.id ? "chosen" : "" }, bar, element("span", { dir: "auto" }, visible(candidate.text)),
-        element("span", {}, percent(candidate.probability)));
+      const button = element("button", { type: "button", class: candidate.id === piece.id ? "chosen" : "" }, bar,
+        element("span", { dir: "auto" }, visible(candidate.text)), element("span", {}, percent(candidate.probability)));
+      button.addEventListener("click", () => choose(place, candidate));
+      return button;
     });
-    const tag = step.forced ? "given" : step.rank > 1 ? `the ${step.rank}. choice` : "";
+    grid.push(lines);
+    const tag = step.forced ? "given" : step.rank > 1 ? `choice no. ${step.rank}` : "";
     list.append(element("li", { class: "step" }, element("header", {}, element("b", { dir: "auto" }, piece.text),
-      element("span", { title: "log-probability" }, number(step.log_prob))), element("span", { class: "tag" }, tag), element("ol", {}, ...lines)));
+      element("span", { title: "log-probability" }, number(step.log_prob))), element("span", { class: "tag" }, tag), element("ol", {}, ...lines.map((line) => element("li", {}, line)))));
   });
-  own.append(element("div", { class: "card scroll", tabindex: "0", role: "region", "aria-label": "candidates of every step" }, list));
+  roving(grid.flat(), (item, key) => {
+    const column = grid.findIndex((lines) => lines.includes(item)), row = grid[column].indexOf(item);
+    return { ArrowDown: grid[column][row + 1], ArrowUp: grid[column][row - 1], ArrowRight: grid[column + 1]?.[Math.min(row, grid[column + 1].length - 1)],
+      ArrowLeft: grid[column - 1]?.[Math.min(row, grid[column - 1].length - 1)] }[key];
+  });
+  own.append(element("div", { class: "card" }, element("div", { class: "scroll", role: "region", "aria-label": "candidates of every step" }, list), said));
   return own;
 }
+
+const shell = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
 // A piece that goes on with the word before it has no space in front: said with a mark.
 const visible = (text) => (text.startsWith(" ") ? text.slice(1) || "␣" : /^<.*>$/.test(text) ? text : `·${text}`);
@@ -455,7 +512,7 @@ function beam(data) {
   const stage = element("div", { class: "scroll" });
   const check = element("input", { type: "checkbox" });
   check.checked = true;
-  const legend = element("div", { class: "legend" }, element("b", {}, "■ the translation"), element("span", {}, "□ kept"),
+  const legend = element("div", { class: "legend" }, element("b", {}, "■ best"), element("span", {}, "□ kept"),
     element("span", { class: "finished" }, "⏎ finished, with its rank"), element("span", {}, "plain: dropped"), element("label", {}, check, "dropped ones"));
   const draw = () => stage.replaceChildren(trellis(data, nodes, best, said, check.checked));
   check.addEventListener("change", draw);
@@ -475,8 +532,8 @@ function finished(nodes) {
   nodes.map((node, n) => [node, n]).filter(([node]) => node.fate === "finished")
     .sort(([a], [b]) => b.score - a.score)
     .forEach(([node, n]) => body.append(element("tr", {}, element("td", { class: "number" }, node.rank ? `${node.rank}` : "–"),
-      element("td", { dir: "auto" }, hypothesis(nodes, n)), element("td", { class: "number" }, number(node.log_prob)), element("td", { class: "number" }, number(node.score, 3)))));
-  const heads = ["#", "finished", "log-probability", "score"].map((text, i) => element("th", { class: i === 1 ? "" : "number", scope: "col" }, text));
+      element("td", { dir: "auto" }, hypothesis(nodes, n)), element("td", { class: "number wide" }, number(node.log_prob)), element("td", { class: "number" }, number(node.score, 3)))));
+  const heads = ["#", "finished", "log-probability", "score"].map((text, i) => element("th", { class: ["number", "", "number wide", "number"][i], scope: "col" }, text));
   return element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, ...heads)), body));
 }
 
@@ -558,22 +615,36 @@ function saliency(data) {
     return [...own.map((value) => value / sum), rest / (rest + sum)];
   });
   const said = element("p", { class: "said", "aria-live": "polite" }, "Point at a cell.");
-  const half = (title, text, picture) => element("div", {}, element("h3", {}, title), element("p", { class: "note" }, text), element("div", { class: "matrix scroll" }, picture));
-  own.append(element("div", { class: "card" }, element("div", { class: "pair" },
-    half("Cross-attention", `Mean of all layers and heads. Framed: the word alignment, from layer ${data.alignment.layer + 1}.`,
-      matrix({ rows, columns, values: attended, colour: "var(--accent)", said, links: data.alignment.links, scale: 1.3, label: "mean cross-attention, target words by source words" })),
-    half("Saliency", "Shares of a row's source words; the last column is the share of what came from the target so far.",
-      matrix({ rows, columns, values: salient, colour: "var(--warm)", said, scale: 1.3, extra: "target so far", label: "saliency, target words by source words" }))),
-    said, element("p", { class: "caution" }, data.caution), element("p", { class: "note" }, `Saliency here is ${data.saliency_method}.`)));
+  const half = (title, text) => {
+    const stage = element("div", { class: "matrix scroll" });
+    return [stage, element("div", {}, element("h3", {}, title), element("p", { class: "note" }, text), stage)];
+  };
+  const [first, attentionHalf] = half("Cross-attention", `Mean of all layers and heads. Framed: the word alignment, from layer ${data.alignment.layer + 1}.`);
+  const [second, saliencyHalf] = half("Saliency", "Shares of the source words. The last column: how much came from the target so far instead.");
+  own.append(element("div", { class: "card" }, element("div", { class: "pair" }, attentionHalf, saliencyHalf), said,
+    element("p", { class: "caution" }, data.caution), element("p", { class: "note method" }, `Saliency here is ${data.saliency_method}.`)));
+  const extra = "target so far";
+  const draw = () => {
+    const shared = { rows, columns, said, scale: 1.3, width: first.clientWidth, tallest: extra };
+    first.replaceChildren(matrix({ ...shared, values: attended, colour: "var(--accent)", links: data.alignment.links, label: "mean cross-attention, target words by source words" }));
+    second.replaceChildren(matrix({ ...shared, values: salient, colour: "var(--warm)", extra, label: "saliency, target words by source words" }));
+  };
+  own.ready = () => {
+    draw();
+    let width = first.clientWidth;
+    new ResizeObserver(() => { if (Math.abs(first.clientWidth - width) > 2) { width = first.clientWidth; draw(); } }).observe(first);
+  };
   return own;
 }
 
 // --- the whole page ---
 
-function show(place, data) {
-  const parts = [attention(data), steps(data), beam(data), saliency(data)];
-  const nav = element("nav", { "aria-label": "sections" }, ...parts.map((part) => element("a", { href: `#${part.id}` }, part.querySelector("h2").textContent)));
-  const footer = element("footer", {}, "Made with Regard. To see what becomes of another word: ", element("code", {}, "regard explain TEXT --force 2=WORD -o page.html"));
+// `force(prefix, ends)`, where there is somebody who can translate: what to do when another piece is chosen.
+function show(place, data, force = null) {
+  const parts = [attention(data), steps(data, force), beam(data), saliency(data)];
+  const names = ["Attention", "Word by word", "Beam", "Saliency"];
+  const nav = element("nav", { "aria-label": "sections" }, ...parts.map((part, i) => element("a", { href: `#${part.id}` }, names[i])));
+  const footer = element("footer", {}, "Made with Regard.");
   place.replaceChildren(element("main", {}, headline(data), nav, ...parts, footer));
   parts.forEach((part) => part.ready?.());
   document.title = `${data.text} · Regard`;
