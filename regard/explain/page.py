@@ -43,8 +43,9 @@ def render_page(explanation: Explanation) -> str:
 
 
 def render_frame(explanation: Explanation) -> str:
-    """The page inside another one, a notebook's: a frame of its own origin, which sees nothing of the page around it."""
-    page = html.escape(render_page(explanation), quote=True)
+    """The page inside another one, a notebook's: a frame of its own origin, which sees nothing of the page around it. In ASCII, so
+    that the script keeps its hash whatever the encoding of that page."""
+    page = html.escape(render_page(explanation), quote=True).encode("ascii", "xmlcharrefreplace").decode("ascii")
     return (
         f'<iframe sandbox="allow-scripts" title="Explanation of a translation" width="100%" height="{_FRAME_HEIGHT}" '
         f'style="border:0" srcdoc="{page}"></iframe>'

@@ -461,9 +461,9 @@ function steps(data, force) {
   const said = element("p", { class: "said", "aria-live": "polite" }, "Choose another piece to go on from there.");
   const grid = [];
   const choose = (place, candidate) => {
-    const before = data.steps.slice(0, place).map((step) => step.text).join("");
+    const before = data.steps.slice(0, place).map((step) => step.text);
     const ends = candidate.id === data.target.pieces.at(-1).id;
-    const text = (ends ? before : before + candidate.text).trim();
+    const text = joined(ends ? before : [...before, candidate.text]);
     if (force) { force(text, ends); return; }
     const command = ["regard explain", shell(data.text), ends ? "--target" : "--prefix", shell(text), "-o page.html"].join(" ");
     said.replaceChildren("To go on from there: ", element("code", {}, command));
@@ -495,6 +495,15 @@ function steps(data, force) {
   return own;
 }
 
+// Pieces to text; bytes, which stand for what the vocabulary lacks, become the characters that they make up.
+function joined(texts) {
+  const bytes = texts.flatMap((text) => {
+    const byte = /^<0x([0-9A-F]{2})>$/.exec(text);
+    return byte ? [parseInt(byte[1], 16)] : [...new TextEncoder().encode(text)];
+  });
+  return new TextDecoder().decode(new Uint8Array(bytes)).trim();
+}
+
 const shell = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
 // A piece that goes on with the word before it has no space in front: said with a mark.
@@ -524,7 +533,7 @@ function beam(data) {
 const hypothesis = (nodes, number) => {
   const texts = [];
   for (let n = number; nodes[n].parent >= 0; n = nodes[n].parent) if (!(nodes[n].fate === "finished" && n === number)) texts.unshift(nodes[n].text);
-  return texts.join("").trim();
+  return joined(texts);
 };
 
 function finished(nodes) {
