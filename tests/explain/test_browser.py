@@ -63,7 +63,6 @@ def page(browser: Browser) -> Iterator[Page]:
     page.on("pageerror", lambda error: noted.append(str(error)))
     page.on("console", lambda message: noted.append(message.text) if message.type == "error" else None)
     page.on("request", lambda request: None if request.url.startswith("file:") else noted.append(request.url))
-    page.set_default_timeout(4000)
     page.add_init_script("window.alert = () => { window.ran = true; };")
     yield page
     context.close()
@@ -182,9 +181,10 @@ def test_it_fits_its_window_and_can_be_read(
     context.close()
 
 
+@pytest.mark.slow
 def test_no_payload_runs_with_the_policy_or_without_it(page: Page, explainer: Explainer, tmp_path: Path) -> None:
     for payload in PAYLOADS:
-        html = explainer.explain(payload, OPTIONS, target=payload).html()
+        html = explainer.explain(payload, SearchOptions(beam=1, max_extra=0), target=payload).html()
         for content in (html, _POLICY.sub("", html)):
             show(page, content, tmp_path)
             assert page.evaluate("window.ran") is None, payload
