@@ -39,7 +39,9 @@ from regard.models.transformer import Transformer
 from regard.nn.attention import Recorder, set_kernel
 from regard.nn.linear import set_row_tile
 
-MAX_PIECES = 128  # a side; what is kept grows with its square, and nobody reads a drawing of more
+MAX_PIECES = (
+    128  # of what is given on either side; what is kept grows with its square, and nobody reads a drawing of more
+)
 _DIGITS = 6
 _PART = {"encoder": ("encoder", "self"), "decoder": ("decoder", "self"), "cross": ("decoder", "cross")}
 
@@ -102,7 +104,11 @@ class Explainer:
 
     def _encode(self, text: str, side: Language, name: str) -> list[int]:
         limit = min(MAX_PIECES, self.bundle.max_length) if side == "source" else MAX_PIECES
-        ids = self.tokenizer.encode(text, side)
+        return self._checked(self.tokenizer.encode(text, side), limit, name)
+
+    def _checked(self, ids: list[int], limit: int, name: str) -> list[int]:
+        if self.bundle.config.positions == "learned":
+            limit = min(limit, self.bundle.config.max_positions - 1)  # one more for the start or the end
         if len(ids) > limit:
             raise UserError(
                 f"{name} must have at most {limit} pieces to be explained, but has {len(ids)}: give one sentence"
@@ -111,8 +117,7 @@ class Explainer:
 
     def _search(self, src: list[int], options: SearchOptions, prefix: Prefix) -> tuple[list[int], list[Node]]:
         """The best translation, and the search's tree."""
-        room = max(0, MAX_PIECES - len(src))
-        options = replace(options, nbest=1, max_extra=min(options.max_extra, room))
+        options = replace(options, nbest=1)
         recorder = BeamRecorder(self.tokenizer.bos_id)
         [[best]] = self.engine.search([src], options, [prefix] if prefix else (), recorder)
         ids = sorted({node.id for node in recorder.nodes})
@@ -132,8 +137,10 @@ class Explainer:
         if len(before) < len(forced):
             raise UserError(f"word {number} stands inside the prefix; change the prefix instead")
         if is_punctuation(word.strip()):  # stands without a space after what comes before it
-            return self.tokenizer.encode(self.tokenizer.decode(before) + word.strip(), "target")
-        return [*before, *self.tokenizer.encode(word.strip(), "target")]
+            forced = self.tokenizer.encode(self.tokenizer.decode(before) + word.strip(), "target")
+        else:
+            forced = [*before, *self.tokenizer.encode(word.strip(), "target")]
+        return self._checked(forced, MAX_PIECES, "what is forced")
 
     def _after_word(self, ids: list[int]) -> list[int]:
         """What may follow these tokens so that their last word goes on no longer: beginnings of words, and the end."""

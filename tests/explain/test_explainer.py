@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
 from regard.bundle import Bundle
+from regard.config import ModelConfig
 from regard.decode.options import SearchOptions, forbidden_ids
 from regard.decode.torch_engine import TorchEngine, load_model
 from regard.errors import UserError
@@ -20,6 +22,7 @@ from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
 from regard.nn.embedding import sinusoids
 from tests.build import SWITCHES, build, tiny_config
+from tests.tiny import save_model
 
 OPTIONS = SearchOptions(beam=3, max_extra=6)
 TEXT = "The cat sat on the mat; a b c."
@@ -318,6 +321,21 @@ def test_what_cannot_be_explained_is_refused_by_name(explainer: Explainer, field
     arguments = {"text": "a b c", **fields}
     with pytest.raises(UserError, match=message):
         explainer.explain(arguments.pop("text"), OPTIONS, **arguments)
+
+
+def test_a_table_of_learned_positions_is_not_left(tmp_path: Path, bundle: Bundle) -> None:
+    size = bundle.tokenizer.vocab_size
+    config = ModelConfig(
+        size, d_model=32, d_ff=48, num_heads=4, encoder_layers=1, decoder_layers=1, positions="learned", max_positions=9
+    )
+    explainer = Explainer(save_model(tmp_path / "learned", build(config), bundle.tokenizer))
+    assert len(explainer.explain("a b c d e f g h", OPTIONS, prefix="a b c d e f g h").target.pieces) == 9
+    with pytest.raises(UserError, match="the text must have at most 8 pieces"):
+        explainer.explain("a b c d e f g h i", OPTIONS)
+    with pytest.raises(UserError, match="the prefix must have at most 8 pieces"):
+        explainer.explain("a", OPTIONS, prefix="a b c d e f g h i")
+    with pytest.raises(UserError, match="what is forced must have at most 8 pieces"):
+        explainer.explain("a", OPTIONS, prefix="a b c d", force={5: "abcdefghijklmnop"})
 
 
 def test_half_a_character_is_shown_as_the_tokenizer_reads_it(explainer: Explainer) -> None:
