@@ -270,7 +270,8 @@ function attention(data) {
     const linked = new Set();
     coloured.forEach(([colour, matrix], number) => matrix.forEach((row, q) => row.forEach((weight, k) => {
       if (weight < FAINTEST || (at && at.place !== (at.side === "query" ? q : k))) return;
-      const path = drawn("path", { d: `M${room + 2} ${y("query", q)}L${width - room - 2} ${y("key", k)}`,
+      const apart = (number - (coloured.length - 1) / 2) * Math.min(2.4, 14 / coloured.length); // so that no head hides another
+      const path = drawn("path", { d: `M${room + 2} ${y("query", q)}L${width - room - 2} ${y("key", k) + apart}`,
         "stroke-opacity": Math.min(1, at ? weight * 1.15 : weight * 0.9).toFixed(3) });
       path.style.stroke = colour;
       links.append(path);
@@ -513,8 +514,8 @@ const visible = (text) => (text.startsWith(" ") ? text.slice(1) || "␣" : /^<.*
 
 function beam(data) {
   const nodes = data.beam;
-  const own = section("beam", "Beam", `The search, step by step: from every hypothesis it goes to the ${2 * data.model.beam} best ways on, keeps the ` +
-    `${data.model.beam} best that do not end, and drops the rest. Best on top.` + (data.given ? " This is the model's own search, not the given translation." : ""));
+  const own = section("beam", "Beam", `At every step the search extends each hypothesis by one piece, looks at the ${2 * data.model.beam} best results, keeps ` +
+    `the best ${data.model.beam} that do not end, and drops the rest. Best on top.` + (data.given ? " This is the model's own search, not the given translation." : ""));
   const best = new Set();
   for (let n = nodes.findIndex((node) => node.rank === 1); n >= 0; n = nodes[n].parent) best.add(n);
   const said = element("p", { class: "said", "aria-live": "polite" }, "Point at a hypothesis, or walk through the tree with the arrow keys.");
