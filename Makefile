@@ -12,7 +12,7 @@ BENCHMARKS := attention_cpu train_throughput decode_throughput translate_soak
 GPU_BENCHMARKS := train_throughput profile_step loss_curves decode_throughput
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu lint types format bench bench-gpu
+.PHONY: help setup browser demo test test-gpu lint types format bench bench-gpu
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,10 +29,14 @@ $(STAMP): pyproject.toml constraints.txt
 		--constraint constraints.txt --editable '.[dev,tensorboard,export]'
 	@touch $@
 
+browser: setup # Chromium for the tests of pages, where there is none
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+		$(BIN)/playwright install chromium
+
 demo: setup ## train a small English-German model, about ten minutes on a laptop, and translate with it
 	@BIN=$(BIN) scripts/demo.sh
 
-test: lint types ## lint, types, tests and doctests
+test: lint types browser ## lint, types, tests and doctests
 	$(BIN)/pytest --doctest-modules regard tests
 
 test-gpu: setup ## the tests that need a CUDA device

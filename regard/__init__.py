@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from regard.decode.options import SearchOptions
     from regard.errors import Interrupted, RegardError, UserError
     from regard.evaluate import compare, score
+    from regard.explain.explanation import Explanation
     from regard.layout import SequenceLayout
     from regard.models.transformer import Transformer
     from regard.recipe import Recipe, load_recipe
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "Augmented": "regard.augment",
     "Bundle": "regard.bundle",
+    "Explanation": "regard.explain.explanation",
     "Interrupted": "regard.errors",
     "Model": "regard.api",
     "ModelConfig": "regard.config",
@@ -54,6 +56,7 @@ _PLACES = {
 __all__ = [
     "Augmented",
     "Bundle",
+    "Explanation",
     "Interrupted",
     "Model",
     "ModelConfig",

@@ -1,15 +1,21 @@
-"""The Python API: `regard.load(...)` gives a Model that translates and scores."""
+"""The Python API: `regard.load(...)` gives a Model that translates, scores and explains."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from regard.bundle import Bundle, find_bundle, load_bundle
 from regard.decode.engines import make_engine
 from regard.decode.options import Done, SearchOptions
 from regard.decode.text import Result, Translator
+from regard.explain.explanation import EXAMPLE, Explanation
+
+if TYPE_CHECKING:
+    from regard.explain.explainer import Explainer
 
 
 class Model:
@@ -64,6 +70,34 @@ class Model:
         if len(src) != len(tgt):
             raise ValueError(f"`src` and `tgt` must be of one length, but have {len(src)} and {len(tgt)} sentences")
         return [sum(tokens) for tokens in self._translator(self.options).score(src, tgt)]
+
+    def explain(
+        self,
+        text: str = EXAMPLE,
+        *,
+        target: str | None = None,
+        prefix: str | None = None,
+        force: Mapping[int, str] | None = None,
+        beam: int | None = None,
+        alpha: float | None = None,
+        top: int = 8,
+    ) -> Explanation:
+        """Look into the translation of one sentence: attention, candidates, the beam, saliency. A notebook shows it as a page.
+
+        `target` is a translation to look at instead of the model's own. `prefix` is what the translation begins with, `force` says
+        which word stands at which place, counted from 1; the rest is searched for. In fp32 on the CPU, whatever the engine.
+
+        >>> load("tests/golden/bundle-1").explain("a b c", force={1: "b"}).target.words[0]
+        'b'
+        """
+        options = self.search_options(beam, alpha, 1)
+        return self._explainer.explain(text, options, target=target, prefix=prefix, force=force, top=top)
+
+    @cached_property
+    def _explainer(self) -> Explainer:
+        from regard.explain.explainer import Explainer
+
+        return Explainer(self.bundle)
 
     def _translator(self, options: SearchOptions) -> Translator:
         return Translator(self.bundle.tokenizer, self.engine, options, self.bundle.max_length)

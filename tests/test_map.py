@@ -214,6 +214,7 @@ def loaded_after(code: str, names: tuple[str, ...]) -> list[str]:
         "regard.cli",
         "regard.api",
         "regard.augment",
+        "regard.explain.save",
     ],
 )
 def test_module_imports_without_torch(module: str) -> None:
@@ -240,7 +241,7 @@ except SystemExit as stop:
 # CUDA builds of torch, and only the kernels that are written in it import it.
 OPTIONAL = (
     "py3langid", "zstandard", "tensorboard", "transformers", "ctranslate2", "fastapi", "uvicorn", "triton", "onnx",
-    "onnxruntime", "onnxscript",
+    "onnxruntime", "onnxscript", "matplotlib",
 )  # fmt: skip
 
 BLOCK = f"""

@@ -184,12 +184,13 @@ class Tokenizer:
         end_run()
         return parts
 
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The pieces behind the ids of a translation, to be shown to people."""
+    def pieces(self, ids: Iterable[int], side: Side = "target") -> list[str]:
+        """The pieces behind ids, to be shown to people. The side matters only to imported pairs of models."""
         if self.vocabulary is not None:
-            return self.vocabulary.pieces(ids)
-        size = self._target.get_piece_size()
-        return [self._target.id_to_piece(int(i)) if 0 <= i < size else f"<{i}>" for i in ids]
+            return self.vocabulary.pieces(ids, side == "source")
+        processor = self._source if side == "source" else self._target
+        size = processor.get_piece_size()
+        return [processor.id_to_piece(int(i)) if 0 <= i < size else f"<{i}>" for i in ids]
 
     def _text_of(self, ids: Iterable[int]) -> str:
         table = self._bytes_of_ids

@@ -40,6 +40,10 @@ class Vocabulary:
     def _target_pieces(self) -> dict[int, str]:
         return {i: piece for piece, i in self.target.items()}
 
+    @cached_property
+    def _source_pieces(self) -> dict[int, str]:
+        return {i: piece for piece, i in self.source.items()}
+
     def split_code(self, text: str) -> tuple[str, str]:
         """The language code that a text begins with, for models of many languages, and the rest; mostly there is none."""
         end = text.find("<<") + 2 if text.startswith(">>") else 0
@@ -49,9 +53,10 @@ class Vocabulary:
         known = self.source if of_source else self.target
         return [known.get(piece, self.special.unk) for piece in pieces]
 
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The pieces behind the ids of a translation, to be shown to people."""
-        return [self._target_pieces.get(int(i), f"<{i}>") for i in ids]
+    def pieces(self, ids: Iterable[int], of_source: bool = False) -> list[str]:
+        """The pieces behind the ids of a translation, or of a source, to be shown to people."""
+        known = self._source_pieces if of_source else self._target_pieces
+        return [known.get(int(i), f"<{i}>") for i in ids]
 
     def text_pieces(self, ids: Iterable[int]) -> list[str]:
         """Those among the pieces of a translation that are text."""

@@ -5,7 +5,8 @@ token and looks at the 2 * beam best results: those among the first `beam` that 
 on. A sentence is done when no live hypothesis can still enter the part of the pool that was asked for: since the penalty
 ((5 + |Y|) / 6)^alpha grows with the length, its score is at most its log-probability at the greatest length allowed.
 
-The search knows nothing of models. It asks `step` for log-probabilities and tells `select` which rows live on.
+The search knows nothing of models. It asks `step` for log-probabilities and tells `select` which rows live on. Whoever wants to
+see what it keeps and drops passes an `observer`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from regard.decode.options import Hypothesis, SearchOptions
 
 Step = Callable[[Tensor], Tensor]  # newest tokens (rows,) -> logits (rows, vocab_size)
 Select = Callable[[Tensor, list[int] | None], None]  # rows to keep, in order; sentences to keep when some are done
+Prefix = Sequence[
+    int | Sequence[int]
+]  # what a translation begins with: at each place a token, or several to choose from
 
 
 def length_penalty(length: Tensor | int, alpha: float) -> Tensor:
@@ -46,6 +50,23 @@ class BeamState:
     pool_scores: Tensor  # (S, B) under the length penalty, best first; -inf: empty
 
 
+@dataclass(frozen=True)
+class SearchStep:
+    """What one step of the search did. C candidates, the best 2 * beam one-token extensions, best first."""
+
+    numbers: list[int]  # (S) which input sentence each is
+    log_probs: Tensor  # (S, C) of the candidates; -inf: not a candidate
+    parents: Tensor  # (S, C) the live hypotheses that they extend
+    tokens: Tensor  # (S, C)
+    pooled: Tensor  # (S, B) the pool after the step: below B a place of the pool before it, from B on a candidate
+    pool_scores: Tensor  # (S, B) of the pool after the step; -inf: empty
+    kept: Tensor  # (S, B) the candidates that are the live hypotheses after the step
+    live_log_probs: Tensor  # (S, B) of these; -inf: there is none
+
+
+Observer = Callable[[SearchStep], None]
+
+
 def start_state(limits: Sequence[int], beam: int, device: torch.device) -> BeamState:
     count = len(limits)
     # All beams start alike, so only the first may live: the others would be its copies.
@@ -63,10 +84,19 @@ def start_state(limits: Sequence[int], beam: int, device: torch.device) -> BeamS
     )
 
 
-def token_log_probs(logits: Tensor, state: BeamState, eos_id: int, forbidden: Sequence[int]) -> Tensor:
-    """(S, B, V) log-probabilities; forbidden tokens cannot be chosen, and at the limit only the end can."""
+def token_log_probs(
+    logits: Tensor, state: BeamState, eos_id: int, forbidden: Sequence[int], prefixes: Sequence[Prefix] = ()
+) -> Tensor:
+    """(S, B, V) log-probabilities; forbidden tokens cannot be chosen, at the limit only the end can, and inside a prefix only
+    what it says."""
     count, beam, length = state.tokens.shape
     log_probs = torch.log_softmax(logits.float(), dim=-1).view(count, beam, -1)
+    forced = []
+    for sentence, number in enumerate(state.numbers if prefixes else ()):
+        if length < len(prefixes[number]):
+            place = prefixes[number][length]
+            tokens = [place] if isinstance(place, int) else list(place)
+            forced.append((sentence, tokens, log_probs[sentence][:, tokens]))
     if forbidden:
         log_probs[:, :, list(forbidden)] = -math.inf
     at_limit = state.limits <= length
@@ -74,6 +104,9 @@ def token_log_probs(logits: Tensor, state: BeamState, eos_id: int, forbidden: Se
         ending = log_probs[at_limit, :, eos_id]
         log_probs[at_limit] = -math.inf
         log_probs[at_limit, :, eos_id] = ending
+    for sentence, tokens, values in forced:
+        log_probs[sentence] = -math.inf
+        log_probs[sentence][:, tokens] = values
     return log_probs
 
 
@@ -85,8 +118,10 @@ def candidates(state: BeamState, log_probs: Tensor) -> tuple[Tensor, Tensor, Ten
     return best, place // vocab_size, place % vocab_size
 
 
-def collect_finished(state: BeamState, best: Tensor, parents: Tensor, ends: Tensor, eos_id: int, alpha: float) -> None:
-    """Let the candidates that end compete for the pool."""
+def collect_finished(
+    state: BeamState, best: Tensor, parents: Tensor, ends: Tensor, eos_id: int, alpha: float
+) -> Tensor:
+    """Let the candidates that end compete for the pool; returns what it is made of, `SearchStep.pooled`."""
     beam, length = state.tokens.shape[1:]
     ends = ends.clone()
     ends[:, beam:] = False  # a hypothesis finishes only while it is among the `beam` best
@@ -102,16 +137,17 @@ def collect_finished(state: BeamState, best: Tensor, parents: Tensor, ends: Tens
     filler = state.pool_tokens.new_full((*state.pool_tokens.shape[:2], length - state.pool_tokens.shape[2]), eos_id)
     both = torch.cat((torch.cat((state.pool_tokens, filler), dim=2), tokens), dim=1)
     state.pool_tokens = both.gather(1, kept[:, :, None].expand(-1, -1, length))
+    return kept
 
 
 def live_on(state: BeamState, best: Tensor, parents: Tensor, tokens: Tensor, ends: Tensor) -> Tensor:
-    """Make the best candidates that do not end the new live hypotheses; returns the beams that they come from."""
+    """Make the best candidates that do not end the new live hypotheses; returns which candidates these are."""
     beam, length = state.tokens.shape[1:]
     state.log_probs, kept = best.masked_fill(ends, -math.inf).topk(beam, dim=1)
     origin = parents.gather(1, kept)
     prefixes = state.tokens.gather(1, origin[:, :, None].expand(-1, -1, length))
     state.tokens = torch.cat((prefixes, tokens.gather(1, kept)[:, :, None]), dim=2)
-    return origin
+    return kept
 
 
 def is_done(state: BeamState, options: SearchOptions) -> Tensor:
@@ -149,19 +185,24 @@ def beam_search(
     eos_id: int,
     forbidden: Sequence[int] = (),
     device: torch.device | str = "cpu",
+    prefixes: Sequence[Prefix] = (),
+    observer: Observer | None = None,
 ) -> list[list[Hypothesis]]:
-    """Search for the best `nbest` translations of every sentence; `limits` are their greatest lengths in tokens."""
+    """Search for the best `nbest` translations of every sentence; `limits` are their greatest lengths in tokens. With `prefixes`,
+    one for each sentence, translations begin with them; their log-probabilities count as any other's."""
     beam = options.beam
     state = start_state(limits, beam, torch.device(device))
     results: list[list[Hypothesis]] = [[] for _ in limits]
     newest = torch.full((len(limits) * beam,), bos_id, dtype=torch.int64, device=device)
     while state.numbers:
-        log_probs = token_log_probs(step(newest), state, eos_id, forbidden)
+        log_probs = token_log_probs(step(newest), state, eos_id, forbidden, prefixes)
         best, parents, tokens = candidates(state, log_probs)
         ends = tokens == eos_id
-        collect_finished(state, best, parents, ends, eos_id, options.alpha)
-        origin = live_on(state, best, parents, tokens, ends)
-        rows = torch.arange(len(state.numbers), device=device)[:, None] * beam + origin  # (S, B)
+        pooled = collect_finished(state, best, parents, ends, eos_id, options.alpha)
+        kept = live_on(state, best, parents, tokens, ends)
+        if observer is not None:
+            observer(SearchStep(state.numbers, best, parents, tokens, pooled, state.pool_scores, kept, state.log_probs))
+        rows = torch.arange(len(state.numbers), device=device)[:, None] * beam + parents.gather(1, kept)  # (S, B)
         done = is_done(state, options).tolist()
         if any(done):
             for sentence, finished in enumerate(done):

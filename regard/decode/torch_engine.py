@@ -18,7 +18,7 @@ from torch import Tensor
 from regard.bundle import Bundle, load_weights
 from regard.decode.batches import cut_batches, length_limit
 from regard.decode.options import Done, Hypothesis, SearchOptions, forbidden_ids
-from regard.decode.search import beam_search
+from regard.decode.search import Observer, Prefix, beam_search
 from regard.decode.slot_engine import SlotDecoder
 from regard.device import numbered, pick_device
 from regard.errors import RegardError, UserError
@@ -92,7 +92,7 @@ class TorchEngine:
         results: list[list[Hypothesis]] = [[] for _ in ids]
         order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
         for numbers in cut_batches(order, [len(sentence) for sentence in ids], self.batch, self.room):
-            found = self._search([ids[number] for number in numbers], options)
+            found = self.search([ids[number] for number in numbers], options)
             for number, hypotheses in zip(numbers, found, strict=True):
                 results[number] = hypotheses
             if done is not None:
@@ -119,9 +119,18 @@ class TorchEngine:
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     @torch.inference_mode()
-    def _search(self, ids: Sequence[Sequence[int]], options: SearchOptions) -> list[list[Hypothesis]]:
+    def search(
+        self,
+        ids: Sequence[Sequence[int]],
+        options: SearchOptions,
+        prefixes: Sequence[Prefix] = (),
+        observer: Observer | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Search all sentences together, without slots; translations begin with their `prefixes`, if there are any."""
         memory, layout = self._encode(ids)
         limits = [length_limit(sentence, options, self.model.config) for sentence in ids]
+        if prefixes:
+            limits = [max(limit, len(prefix)) for limit, prefix in zip(limits, prefixes, strict=True)]
         capacity = min(max(limits) + 1, 2 * layout.max_length + 16)
         cache = self.model.start(memory, layout, options.beam, capacity, self.bucket)
         return beam_search(
@@ -133,6 +142,8 @@ class TorchEngine:
             eos_id=self.eos_id,
             forbidden=self.forbidden,
             device=self.device,
+            prefixes=prefixes,
+            observer=observer,
         )
 
     def _encode(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, SequenceLayout]:

@@ -1,0 +1,307 @@
+"""Computes explanations: the search once with an observer, then the model once over source and translation, with the reference
+kernel and a recorder, and once backwards for every target piece."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+
+import torch
+from torch import Tensor
+
+from regard.bundle import Bundle
+from regard.data.tokenizer import Side as Language
+from regard.decode.options import SearchOptions, forbidden_ids
+from regard.decode.search import Prefix
+from regard.decode.text import one_line
+from regard.decode.torch_engine import TorchEngine, load_model
+from regard.errors import UserError
+from regard.explain.beam import BeamRecorder, Node
+from regard.explain.explanation import (
+    KINDS,
+    Alignment,
+    Candidate,
+    Explanation,
+    HeadFacts,
+    Kind,
+    Matrix,
+    ModelFacts,
+    Saliency,
+    Step,
+    by_words,
+)
+from regard.explain.pieces import Side, begins_word, is_punctuation, make_side
+from regard.layout import SequenceLayout
+from regard.models.transformer import Transformer
+from regard.nn.attention import Recorder, set_kernel
+from regard.nn.linear import set_row_tile
+
+MAX_PIECES = (
+    128  # of what is given on either side; what is kept grows with its square, and nobody reads a drawing of more
+)
+_DIGITS = 6
+_PART = {"encoder": ("encoder", "self"), "decoder": ("decoder", "self"), "cross": ("decoder", "cross")}
+
+
+@dataclass
+class _Reading:
+    """One pass over source and translation, with what backward passes need."""
+
+    embedded: list[Tensor]  # source, decoder input: (tokens, d_model)
+    log_probs: Tensor  # (target tokens, vocab_size)
+    weights: dict[Kind, list[Tensor]]  # a layer each: (heads, queries, keys)
+
+
+class Explainer:
+    """Explains translations of one bundle, in fp32 on a CPU."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle, self.tokenizer = bundle, bundle.tokenizer
+        model = load_model(bundle)
+        # The same weights, computed by another kernel: one searches, the other is read and differentiated.
+        self.reader = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
+        set_kernel(self.reader, "reference")
+        set_row_tile(self.reader, 0)
+        ids = self.tokenizer
+        self.engine = TorchEngine(model, ids.bos_id, ids.eos_id, forbidden=forbidden_ids(ids))
+        self._lock = Lock()  # a reading hangs hooks into the model
+
+    def explain(
+        self,
+        text: str,
+        options: SearchOptions,
+        *,
+        target: str | None = None,
+        prefix: str | None = None,
+        force: Mapping[int, str] | None = None,
+        top: int = 8,
+    ) -> Explanation:
+        """`target` is looked at instead of the model's own translation. `prefix` is what the translation begins with, and `force`
+        says what stands at some words, counted from 1; what comes after them is searched for."""
+        text, target, prefix = _clean(text), target and _clean(target), prefix and _clean(prefix)
+        if not text:
+            raise UserError("there is no text to explain: give a sentence")
+        if target == "":
+            raise UserError("the given target is empty: give a translation, or leave it out")
+        if top < 1:
+            raise UserError(f"top must be at least 1, but is {top}")
+        if target is not None and (prefix or force):
+            raise UserError("a given target is looked at as it is; leave out prefix and force, or leave out target")
+        src = self._encode(text, "source", "the text")
+        forced = self._encode(prefix, "target", "the prefix") if prefix else []
+        found, tree = self._search(src, options, forced)
+        for number, word in sorted((force or {}).items()):
+            forced = self._put_word(found, forced, number, word)
+            found, tree = self._search(src, options, [*forced, self._after_word(forced)])
+        if target is not None:
+            found = forced = self._encode(target, "target", "the target")
+        translation = one_line(self.tokenizer.decode(found).strip()) if target is None else target
+        with self._lock:
+            return self._describe(text, translation, src, found, len(forced), tree, options, target is not None, top)
+
+    def _encode(self, text: str, side: Language, name: str) -> list[int]:
+        limit = min(MAX_PIECES, self.bundle.max_length) if side == "source" else MAX_PIECES
+        return self._checked(self.tokenizer.encode(text, side), limit, name)
+
+    def _checked(self, ids: list[int], limit: int, name: str) -> list[int]:
+        if self.bundle.config.positions == "learned":
+            limit = min(limit, self.bundle.config.max_positions - 1)  # one more for the start or the end
+        if len(ids) > limit:
+            raise UserError(
+                f"{name} must have at most {limit} pieces to be explained, but has {len(ids)}: give one sentence"
+            )
+        return ids
+
+    def _search(self, src: list[int], options: SearchOptions, prefix: Prefix) -> tuple[list[int], list[Node]]:
+        """The best translation, and the search's tree."""
+        options = replace(options, nbest=1)
+        recorder = BeamRecorder(self.tokenizer.bos_id)
+        [[best]] = self.engine.search([src], options, [prefix] if prefix else (), recorder)
+        ids = sorted({node.id for node in recorder.nodes})
+        texts = {i: self._shown([i])[0] for i in ids}
+        return list(best.ids), recorder.tree(texts)
+
+    def _put_word(self, found: list[int], forced: list[int], number: int, word: str) -> list[int]:
+        """The translation up to this word, and the word that is to stand there."""
+        side = self._side(found, "target")
+        if not word.strip():
+            raise UserError(f"word {number} is to be forced, but is empty")
+        if not 1 <= number <= len(side.words) + 1:
+            raise UserError(
+                f"word {number} cannot be forced: the translation up to there has {len(side.words)} words, counted from 1"
+            )
+        before = [piece.id for piece in side.pieces if piece.word < number - 1]
+        if len(before) < len(forced):
+            raise UserError(f"word {number} stands inside the prefix; change the prefix instead")
+        if is_punctuation(word.strip()):  # stands without a space after what comes before it
+            forced = self.tokenizer.encode(self.tokenizer.decode(before) + word.strip(), "target")
+        else:
+            forced = [*before, *self.tokenizer.encode(word.strip(), "target")]
+        return self._checked(forced, MAX_PIECES, "what is forced")
+
+    def _after_word(self, ids: list[int]) -> list[int]:
+        """What may follow these tokens so that their last word goes on no longer: beginnings of words, and the end."""
+        pieces = self.tokenizer.pieces(range(self.bundle.config.vocab_size))
+        forbidden = set(self.engine.forbidden)
+        begin = [i for i, piece in enumerate(pieces) if i not in forbidden and begins_word(pieces[ids[-1]], piece)]
+        return [*begin, self.tokenizer.eos_id]
+
+    # --- what is shown of tokens ---
+
+    def _shown(self, ids: Sequence[int]) -> list[str]:
+        """Pieces as the search sees them: with a space in front where a word begins."""
+        special = (self.tokenizer.bos_id, self.tokenizer.eos_id)
+        return [
+            piece if i in special else piece.replace("\u2581", " ").replace("<u2581>", "\u2581")
+            for i, piece in zip(ids, self.tokenizer.pieces(ids), strict=True)
+        ]
+
+    def _side(self, ids: Sequence[int], side: Language) -> Side:
+        tokenizer = self.tokenizer
+        return make_side(ids, tokenizer.pieces(ids, side), (tokenizer.bos_id, tokenizer.eos_id))
+
+    # --- the model, read ---
+
+    def _describe(
+        self,
+        text: str,
+        translation: str,
+        src: list[int],
+        tgt: list[int],
+        num_forced: int,
+        tree: list[Node],
+        options: SearchOptions,
+        given: bool,
+        top: int,
+    ) -> Explanation:
+        bos, eos, config = self.tokenizer.bos_id, self.tokenizer.eos_id, self.bundle.config
+        labels = [*tgt, eos]
+        source, target = self._side([*src, eos], "source"), self._side(labels, "target")
+        reading = read(self.reader, [*src, eos], [bos, *tgt])
+        steps = self._steps(reading.log_probs.detach(), labels, num_forced + given, top)
+        attention = {kind: [_rounded(layer) for layer in reading.weights[kind]] for kind in KINDS}
+        return Explanation(
+            model=ModelFacts(
+                self.bundle.source, self.bundle.target, config.encoder_layers, config.decoder_layers, config.num_heads,
+                options.beam, options.alpha,
+            ),
+            text=text,
+            translation=translation,
+            given=given,
+            source=source,
+            decoder_input=self._side([bos, *tgt], "target"),
+            target=target,
+            attention=attention,
+            heads={kind: [head_facts(layer, kind) for layer in reading.weights[kind]] for kind in KINDS},
+            steps=steps,
+            log_prob=round(sum(step.log_prob for step in steps), _DIGITS),
+            alignment=align(reading.weights["cross"], target, source),
+            saliency=saliency(reading, labels),
+            beam=tree,
+        )  # fmt: skip
+
+    def _steps(self, log_probs: Tensor, labels: list[int], num_forced: int, top: int) -> list[Step]:
+        allowed = log_probs.clone()
+        forbidden = [i for i in self.engine.forbidden if i not in labels]
+        allowed[:, forbidden] = -math.inf  # the search never takes them, so they are no candidates
+        values, ids = allowed.topk(min(top, allowed.shape[1] - len(forbidden)), dim=1)
+        steps = []
+        own = self._shown(labels)
+        for place, label in enumerate(labels):
+            texts = self._shown(ids[place].tolist())
+            candidates = [
+                Candidate(i, text, round(math.exp(value), _DIGITS))
+                for i, text, value in zip(ids[place].tolist(), texts, values[place].tolist(), strict=True)
+            ]
+            log_prob = float(allowed[place, label])
+            rank = int((allowed[place] > log_prob).sum()) + 1
+            steps.append(Step(own[place], round(log_prob, _DIGITS), rank, place < num_forced, candidates))
+        return steps
+
+
+def read(model: Transformer, src: Sequence[int], tgt_in: Sequence[int]) -> _Reading:
+    """Run the model over one source (with its end) and one decoder input, recording attention; embeddings are left open to
+    gradients."""
+    embedded: list[Tensor] = []
+
+    def catch(module: torch.nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        embedded.append(output.detach().requires_grad_())
+        return embedded[-1]
+
+    tables = [model.embedding] if model.config.tie_embeddings else [model.src_embedding, model.tgt_embedding]
+    hooks = [table.register_forward_hook(catch) for table in tables]
+    recorder = Recorder()
+    src_layout, tgt_layout = SequenceLayout.from_lengths([len(src)]), SequenceLayout.from_lengths([len(tgt_in)])
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            memory = model.encode(torch.tensor(src), src_layout, recorder)
+            hidden = model.decode(torch.tensor(tgt_in), tgt_layout, memory, src_layout, recorder)
+            log_probs = torch.log_softmax(model.logits(hidden), dim=-1)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    config = model.config
+    layers = {"encoder": config.encoder_layers, "decoder": config.decoder_layers, "cross": config.decoder_layers}
+    weights: dict[Kind, list[Tensor]] = {}
+    for kind in KINDS:
+        stack, attention = _PART[kind]
+        weights[kind] = [recorder.weights[f"{stack}.{layer}.{attention}"][0] for layer in range(layers[kind])]
+    return _Reading(embedded, log_probs, weights)
+
+
+def saliency(reading: _Reading, labels: Sequence[int]) -> Saliency:
+    """Gradient x input, summed over d_model: a pass backwards for every target piece."""
+    of_source: Matrix = []
+    of_input: Matrix = []
+    for place, label in enumerate(labels):
+        gradients = torch.autograd.grad(reading.log_probs[place, label], reading.embedded, retain_graph=True)
+        # (tokens, d_model) -> (tokens,)
+        source, decoder_input = (
+            (gradient * vector).sum(-1).detach() for gradient, vector in zip(gradients, reading.embedded, strict=True)
+        )
+        of_source.append(_rounded(source))
+        of_input.append(_rounded(decoder_input))
+    return Saliency(of_source, of_input)
+
+
+def head_facts(weights: Tensor, kind: Kind) -> list[HeadFacts]:
+    """Entropy and distance of every head of a layer; weights are (heads, queries, keys)."""
+    queries, keys = weights.shape[1:]
+    entropy = -(weights * weights.clamp_min(1e-12).log2()).sum(-1).mean(-1)
+    places = torch.arange(queries, dtype=torch.float32)
+    if kind == "cross":  # the target is stretched to the source's length
+        places = places * ((keys - 1) / max(1, queries - 1))
+    apart = (places[:, None] - torch.arange(keys)[None, :]).abs()
+    distance = (weights * apart).sum(-1).mean(-1)
+    return [
+        HeadFacts(round(abs(e), _DIGITS), round(d, _DIGITS))
+        for e, d in zip(entropy.tolist(), distance.tolist(), strict=True)
+    ]
+
+
+def align(cross: Sequence[Tensor], target: Side, source: Side) -> Alignment:
+    """Words that go together, by the last decoder layer but one, whose attention aligns best (Garg et al., 2019)."""
+    layer = max(0, len(cross) - 2)
+    words = by_words(cross[layer].mean(0).tolist(), target, source)
+    weights, links = [], []
+    for number, row in enumerate(words[:-1]):  # the ends are no words, and the source's is where heads rest
+        total = sum(row[:-1])
+        shares = [round(weight / total, _DIGITS) for weight in row[:-1]] if total > 0 else []
+        weights.append(shares)
+        if shares:
+            links.append([number, max(range(len(shares)), key=shares.__getitem__)])
+    return Alignment(layer, weights, links)
+
+
+def _clean(text: str) -> str:
+    """Without space around it, and with U+FFFD for what is no character, as the tokenizer reads it."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").strip()
+
+
+def _rounded(values: Tensor) -> list:  # type: ignore[type-arg]  # nested as deep as the tensor
+    """Nested lists of numbers that are short in JSON."""
+    factor = 10**_DIGITS
+    return (values.double() * factor).round().div(factor).tolist()  # type: ignore[no-any-return]

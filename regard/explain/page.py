@@ -1,0 +1,85 @@
+"""The page: one HTML file with its style, its script and the data. The data is JSON in which nothing can end the element that
+holds it, the script writes text only as text, and a content security policy lets nothing run or load but this one script."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from importlib.resources import files
+from typing import Any
+
+from regard.explain.explanation import CAUTION, SALIENCY, Explanation
+
+_DIGITS = 4  # more than a screen can show
+_FRAME_HEIGHT = 900
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="referrer" content="no-referrer">
+<title>Regard</title>
+<style>{style}</style>
+</head>
+<body>
+<div id="explain"></div>
+<noscript>This page draws attention with JavaScript, which is switched off here.</noscript>
+<script type="application/json" id="explanation">{data}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def render_page(explanation: Explanation) -> str:
+    style, script = static("explain.css"), static("explain.js")
+    policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"
+    return _PAGE.format(policy=policy, style=style, script=script, data=embedded(page_data(explanation)))
+
+
+def render_frame(explanation: Explanation) -> str:
+    """The page inside another one, a notebook's: a frame of its own origin, which sees nothing of the page around it. In ASCII, so
+    that the script keeps its hash whatever the encoding of that page."""
+    page = html.escape(render_page(explanation), quote=True).encode("ascii", "xmlcharrefreplace").decode("ascii")
+    return (
+        f'<iframe sandbox="allow-scripts" title="Explanation of a translation" width="100%" height="{_FRAME_HEIGHT}" '
+        f'style="border:0" srcdoc="{page}"></iframe>'
+    )
+
+
+def page_data(explanation: Explanation) -> dict[str, Any]:
+    """The explanation in as many digits as can be seen, and the sentences that go with it."""
+    document = explanation.to_json()
+    for name in ("attention", "saliency"):
+        document[name] = _short(document[name])
+    return document | {"caution": CAUTION, "saliency_method": SALIENCY}
+
+
+def embedded(document: Any) -> str:
+    """JSON that is safe inside a script element: ASCII, and nothing in it that HTML could take for markup."""
+    text = json.dumps(document, ensure_ascii=True, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def static(name: str) -> str:
+    """A file of the page, as it also could be served."""
+    return (files("regard.explain") / "static" / name).read_text(encoding="utf-8")
+
+
+def _hash(content: str) -> str:
+    digest = hashlib.sha256(content.encode("utf-8")).digest()
+    return f"sha256-{base64.b64encode(digest).decode('ascii')}"
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _short(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_short(item) for item in value]
+    rounded = round(value, _DIGITS)
+    return int(rounded) if rounded == int(rounded) else rounded

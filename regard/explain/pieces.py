@@ -1,0 +1,87 @@
+"""Pieces as people read them, and the words that they belong to. A word here is what is aligned and shown: punctuation stands on
+its own, and in scripts without spaces each piece is a word. No torch here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_SPACE = "\u2581"
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+_PUNCTUATION = re.compile(
+    r"[.,;:!?…()\[\]{}\"“”„«»¿¡。，、；：！？]+"
+)  # no apostrophe, no hyphen: they stand inside words
+_NO_SPACES = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")  # Thai, Japanese, Chinese
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One token."""
+
+    id: int
+    text: str  # without the sign for the space before it
+    word: int  # which word of its side it belongs to
+
+
+@dataclass(frozen=True)
+class Side:
+    """The tokens of one side, those for start or end included, and its words."""
+
+    pieces: list[Piece]
+    words: list[str]
+
+    def members(self, word: int) -> list[int]:
+        """The places of the pieces of a word."""
+        return [place for place, piece in enumerate(self.pieces) if piece.word == word]
+
+
+def make_side(ids: Sequence[int], pieces: Sequence[str], special: Sequence[int]) -> Side:
+    """Words from pieces as sentencepiece writes them; `special` ids are words of their own, as they are.
+
+    >>> make_side([5, 6, 7, 2], ["▁die", "▁Kat", "ze", "</s>"], [2]).words
+    ['die', 'Katze', '</s>']
+    """
+    numbered: list[int] = []
+    raw: list[list[str]] = []  # the pieces of each word
+    before, after_alone = "", False
+    for i, piece in zip(ids, pieces, strict=True):
+        alone = i in special
+        if not raw or alone or after_alone or begins_word(before, piece):
+            raw.append([])
+        raw[-1].append(piece)
+        numbered.append(len(raw) - 1)
+        before, after_alone = piece, alone
+    shown = [
+        Piece(i, piece if i in special else _text([piece]) or piece, word)
+        for i, piece, word in zip(ids, pieces, numbered, strict=True)
+    ]
+    return Side(shown, [_text(parts) or "".join(parts) for parts in raw])
+
+
+def is_punctuation(text: str) -> bool:
+    """Whether it is a word of its own without a space before it."""
+    return _PUNCTUATION.fullmatch(text) is not None
+
+
+def begins_word(before: str, piece: str) -> bool:
+    """Whether a piece begins a word after this one."""
+    if piece.startswith(_SPACE):
+        return True
+    bare = before.lstrip(_SPACE)
+    if not bare:  # the space came as a piece of its own
+        return False
+    if is_punctuation(piece) != is_punctuation(bare):
+        return True
+    return bool(_NO_SPACES.search(piece) or _NO_SPACES.search(bare))
+
+
+def _text(parts: Sequence[str]) -> str:
+    """Pieces joined, bytes made into characters; half a character is U+FFFD."""
+    out = bytearray()
+    for part in parts:
+        if byte := _BYTE.fullmatch(part):
+            out.append(int(byte[1], 16))
+        else:
+            out += part.replace(_SPACE, " ").replace("<u2581>", _SPACE).encode("utf-8", "replace")
+    return out.decode("utf-8", "replace").strip()

@@ -1,0 +1,45 @@
+"""An explanation as a file: a page, a figure or its data, as the name ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from regard.errors import UserError
+from regard.explain.explanation import Explanation
+from regard.explain.figure import check_matplotlib, draw, to_png, to_svg
+from regard.explain.page import render_page
+from regard.files import write_atomic
+
+FIGURES = (".svg", ".png")
+_KNOWN = (".html", ".htm", *FIGURES, ".json")
+
+
+def check_path(path: Path, options: Mapping[str, Any]) -> None:
+    """Refuse before anything is computed what cannot be written. `options` are those of a figure, by the names that people gave."""
+    suffix = path.suffix.lower()
+    if suffix not in _KNOWN:
+        raise UserError(f"{path}: the name must end in .html, .svg, .png or .json, which says what is written")
+    if options and suffix not in FIGURES:
+        raise UserError(
+            f"{path}: {' and '.join(options)}: for figures only, .svg or .png; leave out, or write a figure"
+        )
+    if not path.resolve().parent.is_dir():
+        raise UserError(f"{path}: the folder {path.parent} does not exist")
+    if suffix == ".png":
+        check_matplotlib()
+
+
+def save(explanation: Explanation, path: Path, **options: Any) -> None:
+    check_path(path, options)
+    suffix = path.suffix.lower()
+    if suffix == ".svg":
+        write_atomic(path, to_svg(draw(explanation, **options)))
+    elif suffix == ".png":
+        write_atomic(path, to_png(draw(explanation, **options)))
+    elif suffix == ".json":
+        write_atomic(path, json.dumps(explanation.to_json(), separators=(",", ":")) + "\n")
+    else:
+        write_atomic(path, render_page(explanation))

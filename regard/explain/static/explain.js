@@ -1,0 +1,666 @@
+// Draws one explanation. What comes from outside is only ever written as text (textContent), never as markup.
+"use strict";
+(() => {
+const COLOURS = 10;
+const FAINTEST = 0.02;
+const KINDS = {
+  encoder: ["Encoder", "Each source word looks at all source words.", "source word", "looks at"],
+  decoder: ["Decoder", "Each target word looks at itself and at those before it.", "target word", "looks at"],
+  cross: ["Cross", "Each target word, while it is being chosen, looks at the source.", "word being chosen", "looks at"],
+};
+
+// --- small helpers ---
+
+function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children); // strings become text nodes
+  return made;
+}
+
+function drawn(name, attributes = {}, text = "") {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text) made.textContent = text;
+  return made;
+}
+
+const percent = (share) => (share >= 0.995 ? "100%" : share >= 0.1 ? `${(share * 100).toFixed(0)}%` : `${(share * 100).toFixed(1)}%`);
+const number = (value, digits = 2) => value.toFixed(digits).replace("-", "−");
+const colourOf = (head) => `var(--h${head % COLOURS})`;
+const mean = (matrices) => matrices[0].map((row, i) => row.map((_, j) => matrices.reduce((sum, m) => sum + m[i][j], 0) / matrices.length));
+const quoted = (text) => `“${text}”`;
+
+// Text as wide as it will be drawn: measured once, on a canvas.
+const ruler = document.createElement("canvas").getContext("2d");
+function widthOf(text, size) {
+  ruler.font = `${size}px system-ui, sans-serif`;
+  return ruler.measureText(text).width;
+}
+
+function clipped(text, room, size) {
+  if (widthOf(text, size) <= room) return text;
+  let end = text.length;
+  while (end > 1 && widthOf(text.slice(0, end) + "…", size) > room) end -= 1;
+  return text.slice(0, end) + "…";
+}
+
+// Weights between words: what goes to a word's pieces is added up, what comes from its pieces is averaged (or added up).
+function byWords(matrix, queries, keys, adding = false) {
+  const rows = queries.words.map(() => keys.words.map(() => 0));
+  const counts = queries.words.map(() => 0);
+  queries.pieces.forEach((piece) => (counts[piece.word] += 1));
+  queries.pieces.forEach((query, i) => keys.pieces.forEach((key, j) => {
+    rows[query.word][key.word] += matrix[i][j] / (adding ? 1 : counts[query.word]);
+  }));
+  return rows;
+}
+
+// One stop for the Tab key, and arrow keys inside; `go` says where a key leads from an item.
+function roving(items, go) {
+  items.forEach((item, i) => {
+    item.setAttribute("tabindex", i ? "-1" : "0");
+    item.addEventListener("keydown", (event) => {
+      const next = go(item, event.key);
+      if (!next) return;
+      event.preventDefault();
+      items.forEach((other) => other.setAttribute("tabindex", other === next ? "0" : "-1"));
+      next.focus();
+    });
+  });
+}
+
+// Make anew what is in a box without taking the keyboard's place away.
+function renew(box, make) {
+  const key = box.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+  make();
+  if (key) [...box.querySelectorAll("[data-key]")].find((one) => one.dataset.key === key)?.focus();
+}
+
+function segments(label, choices, current, choose) {
+  const buttons = choices.map(([value, text]) => {
+    const button = element("button", { type: "button", "aria-pressed": String(value === current), "data-key": `${label} ${value}` }, text);
+    button.addEventListener("click", () => {
+      buttons.forEach((other) => other.setAttribute("aria-pressed", String(other === button)));
+      choose(value);
+    });
+    return button;
+  });
+  const box = element("div", { class: "segments", role: "group", "aria-label": label }, ...buttons);
+  return element("div", { class: "group" }, element("span", { "aria-hidden": "true" }, label), box);
+}
+
+function section(id, title, lead) {
+  return element("section", { id, "aria-labelledby": `${id}-title` }, element("h2", { id: `${id}-title` }, title),
+    element("p", { class: "lead" }, lead));
+}
+
+// --- the sentence and its translation, with the alignment between them ---
+
+function headline(data) {
+  const { model } = data;
+  const make = (side, kind, level) => [element(level, { class: `sentence ${kind}`, dir: "auto" }),
+    side.words.slice(0, -1).map((word) => element("span", { class: "word" }, word))];
+  const [sourceLine, sourceWords] = make(data.source, "source", "h1");
+  const [targetLine, targetWords] = make(data.target, "target", "p");
+  fill(sourceLine, sourceWords, data.text);
+  fill(targetLine, targetWords, data.translation);
+  let unsure = 0;
+  targetWords.forEach((span, word) => {
+    const places = data.target.pieces.map((piece, place) => [piece.word, place]).filter(([own]) => own === word);
+    const probability = Math.exp(places.reduce((sum, [, place]) => sum + data.steps[place].log_prob, 0));
+    span.title = `probability ${percent(probability)}`;
+    if (probability < 0.5) { span.classList.add("unsure"); unsure += 1; }
+  });
+  const show = (source, target) => {
+    sourceWords.forEach((span, word) => span.classList.toggle("on", source.includes(word)));
+    targetWords.forEach((span, word) => span.classList.toggle("on", target.includes(word)));
+  };
+  const links = data.alignment.links;
+  targetWords.forEach((span, word) => {
+    const from = links.filter(([t]) => t === word).map(([, s]) => s);
+    for (const event of ["mouseenter", "focus"]) span.addEventListener(event, () => show(from, [word]));
+    for (const event of ["mouseleave", "blur"]) span.addEventListener(event, () => show([], []));
+    span.setAttribute("role", "note");
+    span.setAttribute("aria-label", `${data.target.words[word]}, aligned with ${from.map((s) => data.source.words[s]).join(", ") || "nothing"}, ${span.title}`);
+  });
+  roving(targetWords, (item, key) => targetWords[targetWords.indexOf(item) + ({ ArrowRight: 1, ArrowLeft: -1 }[key] ?? NaN)]);
+  sourceWords.forEach((span, word) => {
+    span.addEventListener("mouseenter", () => show([word], links.filter(([, s]) => s === word).map(([t]) => t)));
+    span.addEventListener("mouseleave", () => show([], []));
+  });
+  const layers = `${model.encoder_layers} + ${model.decoder_layers} layers, ${model.num_heads} heads`;
+  const facts = element("p", { class: "facts" }, `${data.given ? "given translation · " : ""}log-probability ${number(data.log_prob)} · ` +
+    `beam ${model.beam} · ${layers}`);
+  if (unsure) facts.append(" · ", element("span", { class: "unsure" }, "unsure words"));
+  return element("header", {}, element("p", { class: "over" }, `Regard · ${model.source} → ${model.target}`), sourceLine, targetLine, facts);
+}
+
+// Put the words where they stand in the text, so that spaces are the text's own; words that are not found stand in a row.
+function fill(line, spans, text) {
+  let at = 0;
+  const parts = [];
+  for (const span of spans) {
+    const place = text.indexOf(span.textContent, at);
+    if (place < 0) { spans.forEach((one, i) => line.append(i ? " " : "", one)); return; }
+    parts.push(text.slice(at, place), span);
+    at = place + span.textContent.length;
+  }
+  line.append(...parts, text.slice(at));
+}
+
+// --- attention ---
+
+function attention(data) {
+  const own = section("attention", "Attention", "Which word looks at which, in every layer and head. Lines are as strong as the weights, " +
+    "and each head has its colour. Point at a word to see its links, click to hold them; the arrow keys walk through the words.");
+  const words = data.source.words;
+  const state = { kind: "encoder", layer: 0, heads: new Set(), averaged: false, view: "lines", unit: "words", over: null, pinned: null };
+  const layersOf = () => data.attention[state.kind];
+  const middle = () => Math.max(0, layersOf().length - 2);
+  const allHeads = () => layersOf()[state.layer].map((_, head) => head);
+  const chosen = () => (state.heads.size ? [...state.heads].sort((a, b) => a - b) : allHeads());
+  state.layer = middle();
+  if (words.includes("animal") && words.includes("it")) state.pinned = { side: "query", place: words.indexOf("it") };
+
+  const controls = element("div", { class: "controls" });
+  const explained = element("p", { class: "note" });
+  const stage = element("div");
+  const overview = element("div", { class: "heads" });
+  const said = element("p", { class: "said", "aria-live": "polite" });
+  const left = element("div", {}, explained, stage, said);
+  const many = data.model.num_heads > 5 ? " many" : "";
+  own.append(element("div", { class: "card" }, controls, element("div", { class: `attention${many}` }, left, overview)));
+
+  const sides = () => {
+    const [query, key] = state.kind === "encoder" ? [data.source, data.source]
+      : state.kind === "decoder" ? [data.decoder_input, data.decoder_input] : [data.target, data.source];
+    return { query, key };
+  };
+  const labels = (side) => (state.unit === "words" ? side.words : side.pieces.map((piece) => piece.text));
+  const shownMatrix = (matrix) => {
+    const { query, key } = sides();
+    return state.unit === "words" ? byWords(matrix, query, key) : matrix;
+  };
+
+  function drawControls() {
+    const heads = element("div", { class: "chips", role: "group", "aria-label": "heads" });
+    const chip = (text, pressed, colour, act) => {
+      const button = element("button", { type: "button", class: "chip", "aria-pressed": String(pressed), "data-key": `head ${text}` }, element("i"), text);
+      button.style.setProperty("--own", colour);
+      button.addEventListener("click", () => { act(); renew(controls, drawControls); drawAll(); });
+      heads.append(button);
+    };
+    allHeads().forEach((head) => chip(`${head + 1}`, chosen().includes(head), colourOf(head), () => {
+      if (state.heads.has(head)) state.heads.delete(head); else state.heads.add(head);
+      if (state.heads.size === allHeads().length) state.heads.clear();
+    }));
+    chip("mean", state.averaged, "var(--accent)", () => { state.averaged = !state.averaged; });
+    controls.replaceChildren(
+      segments("attention", Object.entries(KINDS).map(([kind, [name]]) => [kind, name]), state.kind, (kind) => {
+        Object.assign(state, { kind, over: null, pinned: null });
+        state.layer = middle(); state.heads.clear(); renew(controls, drawControls); drawAll();
+      }),
+      segments("layer", layersOf().map((_, layer) => [layer, `${layer + 1}`]), state.layer, (layer) => { state.layer = layer; drawAll(); }),
+      element("div", { class: "group" }, element("span", { "aria-hidden": "true" }, "heads"), heads),
+      element("div", { class: "group views" },
+        segments("view", [["lines", "Lines"], ["matrix", "Matrix"]], state.view, (view) => { state.view = view; drawAll(); }),
+        segments("by", [["words", "Words"], ["pieces", "Pieces"]], state.unit, (unit) => {
+          Object.assign(state, { unit, over: null, pinned: null }); drawAll();
+        })),
+    );
+  }
+
+  // [colour, weights] for what is drawn: the chosen heads one by one, or their mean
+  function layersOfColour() {
+    const matrices = chosen().map((head) => shownMatrix(layersOf()[state.layer][head]));
+    return state.averaged ? [["var(--accent)", mean(matrices)]] : matrices.map((matrix, i) => [colourOf(chosen()[i]), matrix]);
+  }
+
+  function drawAll() { drawStage(); drawOverview(); }
+
+  function drawStage() {
+    explained.textContent = KINDS[state.kind][1];
+    if (state.view === "matrix") drawMatrix(); else drawLines();
+    say();
+  }
+
+  function drawLines() {
+    const { query, key } = sides();
+    const names = { query: labels(query), key: labels(key) };
+    const width = Math.max(280, stage.clientWidth || left.clientWidth || 640);
+    const size = width < 460 ? 14 : 15;
+    const rowHeight = 31;
+    const room = Math.min(width * 0.36, Math.max(...[...names.query, ...names.key].map((text) => widthOf(text, size))) + 26);
+    const height = Math.max(names.query.length, names.key.length) * rowHeight + 6;
+    const y = (side, place) => (place + 0.5 + (Math.max(names.query.length, names.key.length) - names[side].length) / 2) * rowHeight + 3;
+    const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "group", "aria-label": "attention between words" });
+    const links = drawn("g", { class: "links", "aria-hidden": "true" });
+    const strips = drawn("g", { "aria-hidden": "true" });
+    svg.append(strips, links);
+    const rows = [];
+    for (const side of ["query", "key"]) {
+      names[side].forEach((text, place) => {
+        const x = side === "query" ? 0 : width - room;
+        const row = drawn("g", { class: "row", tabindex: rows.length ? "-1" : "0", role: "button" });
+        row.append(drawn("rect", { class: "hit", x: x + 1, y: y(side, place) - rowHeight / 2 + 2, width: room - 2, height: rowHeight - 4, rx: 6 }),
+          drawn("text", { x: side === "query" ? room - 12 : x + 12, y: y(side, place), "text-anchor": side === "query" ? "end" : "start" },
+            clipped(text, room - 22, size)));
+        row.place = { side, place };
+        rows.push(row);
+        svg.append(row);
+      });
+    }
+    const paint = () => paintLines({ names, links, strips, rows, width, room, rowHeight, y });
+    listen(rows, paint);
+    const under = element("div", { class: "ends", "aria-hidden": "true" }, element("span", {}, KINDS[state.kind][2]), element("span", {}, KINDS[state.kind][3]));
+    stage.className = "";
+    stage.replaceChildren(under, svg);
+    paint();
+  }
+
+  const focus = () => state.over ?? state.pinned;
+  const same = (a, b) => Boolean(a && b && a.side === b.side && a.place === b.place);
+
+  function paintLines({ names, links, strips, rows, width, room, rowHeight, y }) {
+    const at = focus();
+    const coloured = layersOfColour();
+    links.replaceChildren();
+    strips.replaceChildren();
+    const linked = new Set();
+    coloured.forEach(([colour, matrix], number) => matrix.forEach((row, q) => row.forEach((weight, k) => {
+      if (weight < FAINTEST || (at && at.place !== (at.side === "query" ? q : k))) return;
+      const apart = (number - (coloured.length - 1) / 2) * Math.min(2.4, 14 / coloured.length); // so that no head hides another
+      const path = drawn("path", { d: `M${room + 2} ${y("query", q)}L${width - room - 2} ${y("key", k) + apart}`,
+        "stroke-opacity": Math.min(1, at ? weight * 1.15 : weight * 0.9).toFixed(3) });
+      path.style.stroke = colour;
+      links.append(path);
+      if (!at) return;
+      const other = at.side === "query" ? ["key", k] : ["query", q];
+      linked.add(other.join());
+      const strip = (room - 2) / coloured.length; // how much of each head a word gets, as in the paper's figure 3
+      const box = drawn("rect", { x: (other[0] === "key" ? width - room + 1 : 1) + number * strip, y: y(...other) - rowHeight / 2 + 2,
+        width: strip, height: rowHeight - 4, "fill-opacity": (weight * 0.55).toFixed(3) });
+      box.style.fill = colour;
+      strips.append(box);
+    })));
+    rows.forEach((row) => {
+      const { side, place } = row.place;
+      row.classList.toggle("on", same(at, row.place));
+      row.classList.toggle("pinned", same(state.pinned, row.place));
+      row.classList.toggle("faded", Boolean(at) && !same(at, row.place) && !linked.has(`${side},${place}`));
+      row.setAttribute("aria-label", `${names[side][place]}: ${sentence(row.place)}`);
+      row.setAttribute("aria-pressed", String(same(state.pinned, row.place)));
+    });
+  }
+
+  function listen(rows, paint) {
+    const update = (place) => { state.over = place; paint(); say(); };
+    rows.forEach((row, i) => {
+      row.addEventListener("mouseenter", () => update(row.place));
+      row.addEventListener("mouseleave", () => update(null));
+      row.addEventListener("focus", () => update(row.place));
+      row.addEventListener("blur", () => update(null));
+      const pin = () => { state.pinned = same(state.pinned, row.place) ? null : row.place; state.over = null; paint(); say(); };
+      row.addEventListener("click", pin);
+      row.addEventListener("keydown", (event) => {
+        const side = rows.filter((other) => other.place.side === row.place.side);
+        const others = rows.filter((other) => other.place.side !== row.place.side);
+        const here = side.indexOf(row);
+        const go = { ArrowDown: side[here + 1], ArrowUp: side[here - 1], ArrowRight: others[Math.min(here, others.length - 1)],
+          ArrowLeft: others[Math.min(here, others.length - 1)], Home: side[0], End: side[side.length - 1] }[event.key];
+        if (event.key === "Enter" || event.key === " ") { event.preventDefault(); pin(); }
+        if (event.key === "Escape") { state.pinned = null; update(null); }
+        if (go) {
+          event.preventDefault();
+          rows.forEach((other) => other.setAttribute("tabindex", other === go ? "0" : "-1"));
+          go.focus();
+        }
+      });
+    });
+  }
+
+  function sentence(at) {
+    const { query, key } = sides();
+    const matrix = mean(layersOfColour().map(([, one]) => one));
+    const shares = at.side === "query" ? matrix[at.place].map((weight, k) => [labels(key)[k], weight])
+      : matrix.map((row, q) => [labels(query)[q], row[at.place]]);
+    const best = shares.sort((a, b) => b[1] - a[1]).filter(([, weight]) => weight >= 0.03).slice(0, 6);
+    return `${at.side === "query" ? "looks at" : "is looked at by"} ${best.map(([text, weight]) => `${text} ${percent(weight)}`).join(", ")}`;
+  }
+
+  function say() {
+    const at = focus();
+    const { query, key } = sides();
+    const many = chosen().length > 1 ? ` (mean of ${chosen().length} heads)` : ` (head ${chosen()[0] + 1})`;
+    if (state.view === "matrix") { said.textContent = "Point at a cell, or walk through the matrix with the arrow keys."; return; }
+    if (!at) { said.textContent = "Point at a word, or walk through the words with the arrow keys."; return; }
+    const text = (at.side === "query" ? labels(query) : labels(key))[at.place];
+    said.replaceChildren(element("b", {}, quoted(text)), ` ${sentence(at)}${many}`);
+  }
+
+  function drawMatrix() {
+    const { query, key } = sides();
+    const coloured = layersOfColour();
+    const colour = coloured.length === 1 ? coloured[0][0] : "var(--accent)";
+    const box = matrix({ rows: labels(query), columns: labels(key), values: mean(coloured.map(([, one]) => one)), colour, said,
+      width: left.clientWidth, label: "attention weights, a row for each word that looks" });
+    stage.className = "matrix scroll";
+    stage.replaceChildren(box);
+  }
+
+  function drawOverview() {
+    const layers = layersOf();
+    const heads = layers[0].length;
+    const tiles = element("div", { class: "tiles" });
+    tiles.style.gridTemplateColumns = `16px repeat(${heads}, minmax(${many ? 36 : 46}px, 1fr))`;
+    tiles.append(element("span"), ...layers[0].map((_, head) => element("span", { class: "axis top", "aria-hidden": "true" }, `${head + 1}`)));
+    layers.forEach((matrices, layer) => {
+      tiles.append(element("span", { class: "axis", "aria-hidden": "true" }, `${layer + 1}`));
+      matrices.forEach((weights, head) => tiles.append(tile(weights, layer, head)));
+    });
+    overview.replaceChildren(element("h3", {}, "All heads"), element("p", { class: "note" },
+      "Layers downwards, heads across. Under each head, its entropy in bits and how far it looks on average, in pieces."), tiles);
+    paintTiles();
+  }
+
+  function tile(weights, layer, head) {
+    const facts = data.heads[state.kind][layer][head];
+    const canvas = element("canvas", { width: weights[0].length, height: weights.length, "aria-hidden": "true" });
+    canvas.weights = weights;
+    canvas.head = head;
+    const pressed = layer === state.layer && state.heads.size === 1 && state.heads.has(head);
+    const button = element("button", { type: "button", class: "tile", "aria-pressed": String(pressed), "data-key": `${layer} ${head}`,
+      "aria-label": `layer ${layer + 1}, head ${head + 1}: entropy ${number(facts.entropy, 1)} bits, distance ${number(facts.distance, 1)}` },
+      canvas, element("span", { "aria-hidden": "true" }, element("em", {}, number(facts.entropy, 1)), element("em", {}, number(facts.distance, 1))));
+    button.title = `entropy ${number(facts.entropy)} bits, distance ${number(facts.distance)}`;
+    button.addEventListener("click", () => {
+      const again = pressed;
+      state.layer = layer; state.heads.clear(); if (!again) state.heads.add(head);
+      drawControls(); drawStage(); renew(overview, drawOverview);
+    });
+    return button;
+  }
+
+  function paintTiles() {
+    const style = getComputedStyle(document.documentElement);
+    overview.querySelectorAll("canvas").forEach((canvas) => {
+      const context = canvas.getContext("2d");
+      context.clearRect(0, 0, canvas.width, canvas.height);
+      context.fillStyle = style.getPropertyValue(`--h${canvas.head % COLOURS}`).trim();
+      canvas.weights.forEach((row, q) => row.forEach((weight, k) => {
+        context.globalAlpha = Math.min(1, weight * 1.2 + 0.03);
+        context.fillRect(k, q, 1, 1);
+      }));
+    });
+  }
+
+  drawControls();
+  own.ready = () => {
+    drawAll();
+    let width = left.clientWidth;
+    new ResizeObserver(() => {
+      if (Math.abs(left.clientWidth - width) > 2) { width = left.clientWidth; drawStage(); }
+    }).observe(left);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paintTiles);
+  };
+  return own;
+}
+
+// --- a matrix: rows look, columns are looked at ---
+
+function matrix({ rows, columns, values, colour, said, label, width: free, links = [], scale = 1, extra = null, tallest = "" }) {
+  const size = 13;
+  const heads = extra ? [...columns, extra] : columns;
+  const room = Math.min(free < 500 ? 86 : 150, Math.max(...rows.map((text) => widthOf(text, size))) + 14);
+  const cell = Math.max(16, Math.min(32, (free - room - 14) / heads.length)); // fitted to the page, down to what can be pointed at
+  const top = Math.min(130, Math.max(...[...heads, tallest].map((text) => widthOf(text, size))) + 14);
+  const gap = (k) => (extra && k === columns.length ? 8 : 0);
+  const width = room + heads.length * cell + 12, height = top + rows.length * cell + 4;
+  const svg = drawn("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "application", tabindex: "0", "aria-label": `${label}; arrow keys walk through the cells` });
+  const cells = rows.map(() => []);
+  let current = null;
+  const point = (q, k) => {
+    current?.classList.remove("on");
+    current = cells[q]?.[k] ?? null;
+    current?.classList.add("on");
+    if (current) said.replaceChildren(element("b", {}, quoted(rows[q])), ` → ${quoted(heads[k])} ${percent(values[q][k])}`);
+  };
+  let at = [0, 0];
+  svg.addEventListener("focus", () => point(...at));
+  svg.addEventListener("blur", () => point(-1, -1));
+  svg.addEventListener("keydown", (event) => {
+    const move = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key];
+    if (!move) return;
+    event.preventDefault();
+    const next = [at[0] + move[0], at[1] + move[1]];
+    if (cells[next[0]]?.[next[1]]) { at = next; point(...at); }
+  });
+  heads.forEach((text, k) => svg.append(drawn("text", { class: extra && k === columns.length ? "faint" : "",
+    transform: `translate(${room + (k + 0.5) * cell + gap(k)} ${top - 7}) rotate(-90)` }, clipped(text, top - 10, size))));
+  rows.forEach((text, q) => {
+    svg.append(drawn("text", { x: room - 8, y: top + (q + 0.5) * cell, "text-anchor": "end" }, clipped(text, room - 10, size)));
+    values[q].forEach((weight, k) => {
+      const rect = drawn("rect", { class: "cell", x: room + k * cell + gap(k), y: top + q * cell, width: cell, height: cell, rx: 3,
+        "fill-opacity": Math.min(1, weight * scale).toFixed(3) });
+      rect.style.fill = colour;
+      rect.addEventListener("mouseenter", () => point(q, k));
+      rect.addEventListener("mouseleave", () => point(-1, -1));
+      cells[q].push(rect);
+      svg.append(rect);
+    });
+  });
+  links.forEach(([q, k]) => svg.append(drawn("rect", { class: "link", x: room + k * cell + 1.5, y: top + q * cell + 1.5, width: cell - 3, height: cell - 3, rx: 3 })));
+  return svg;
+}
+
+// --- word by word ---
+
+function steps(data, force) {
+  const own = section("words", "Word by word", "What the model thought of at every piece of the translation, and how likely it found each. " +
+    "The piece that stands in the translation is set off.");
+  const said = element("p", { class: "said", "aria-live": "polite" }, "Choose another piece to go on from there.");
+  const grid = [];
+  const choose = (place, candidate) => {
+    const before = data.steps.slice(0, place).map((step) => step.text);
+    const ends = candidate.id === data.target.pieces.at(-1).id;
+    const text = joined(ends ? before : [...before, candidate.text]);
+    if (force) { force(text, ends); return; }
+    const command = ["regard explain", shell(data.text), ends ? "--target" : "--prefix", shell(text), "-o page.html"].join(" ");
+    said.replaceChildren("To go on from there: ", element("code", {}, command));
+  };
+  const list = element("ol", { class: "steps" });
+  data.steps.forEach((step, place) => {
+    const piece = data.target.pieces[place];
+    const shown = step.candidates.some((candidate) => candidate.id === piece.id) ? step.candidates
+      : [...step.candidates, { id: piece.id, text: step.text, probability: Math.exp(step.log_prob) }];
+    const lines = shown.map((candidate) => {
+      const bar = element("i", { "aria-hidden": "true" });
+      bar.style.width = `${(candidate.probability * 100).toFixed(1)}%`;
+      const button = element("button", { type: "button", class: candidate.id === piece.id ? "chosen" : "" }, bar,
+        element("span", { dir: "auto" }, visible(candidate.text)), element("span", {}, percent(candidate.probability)));
+      button.addEventListener("click", () => choose(place, candidate));
+      return button;
+    });
+    grid.push(lines);
+    const tag = step.forced ? "given" : step.rank > 1 ? `choice no. ${step.rank}` : "";
+    list.append(element("li", { class: "step" }, element("header", {}, element("b", { dir: "auto" }, piece.text),
+      element("span", { title: "log-probability" }, number(step.log_prob))), element("span", { class: "tag" }, tag), element("ol", {}, ...lines.map((line) => element("li", {}, line)))));
+  });
+  roving(grid.flat(), (item, key) => {
+    const column = grid.findIndex((lines) => lines.includes(item)), row = grid[column].indexOf(item);
+    return { ArrowDown: grid[column][row + 1], ArrowUp: grid[column][row - 1], ArrowRight: grid[column + 1]?.[Math.min(row, grid[column + 1].length - 1)],
+      ArrowLeft: grid[column - 1]?.[Math.min(row, grid[column - 1].length - 1)] }[key];
+  });
+  own.append(element("div", { class: "card" }, element("div", { class: "scroll", role: "region", "aria-label": "candidates of every step" }, list), said));
+  return own;
+}
+
+// Pieces to text; bytes, which stand for what the vocabulary lacks, become the characters that they make up.
+function joined(texts) {
+  const bytes = texts.flatMap((text) => {
+    const byte = /^<0x([0-9A-F]{2})>$/.exec(text);
+    return byte ? [parseInt(byte[1], 16)] : [...new TextEncoder().encode(text)];
+  });
+  return new TextDecoder().decode(new Uint8Array(bytes)).trim();
+}
+
+const shell = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+
+// A piece that goes on with the word before it has no space in front: said with a mark.
+const visible = (text) => (text.startsWith(" ") ? text.slice(1) || "␣" : /^<.*>$/.test(text) ? text : `·${text}`);
+
+// --- the beam ---
+
+function beam(data) {
+  const nodes = data.beam;
+  const own = section("beam", "Beam", `At every step the search extends each hypothesis by one piece, looks at the ${2 * data.model.beam} best results, keeps ` +
+    `the best ${data.model.beam} that do not end, and drops the rest. Best on top.` + (data.given ? " This is the model's own search, not the given translation." : ""));
+  const best = new Set();
+  for (let n = nodes.findIndex((node) => node.rank === 1); n >= 0; n = nodes[n].parent) best.add(n);
+  const said = element("p", { class: "said", "aria-live": "polite" }, "Point at a hypothesis, or walk through the tree with the arrow keys.");
+  const stage = element("div", { class: "scroll" });
+  const check = element("input", { type: "checkbox" });
+  check.checked = true;
+  const legend = element("div", { class: "legend" }, element("b", {}, "■ best"), element("span", {}, "□ kept"),
+    element("span", { class: "finished" }, "⏎ finished, with its rank"), element("span", {}, "plain: dropped"), element("label", {}, check, "dropped ones"));
+  const draw = () => stage.replaceChildren(trellis(data, nodes, best, said, check.checked));
+  check.addEventListener("change", draw);
+  own.append(element("div", { class: "card beam" }, legend, stage, said, finished(nodes)));
+  own.ready = draw;
+  return own;
+}
+
+const hypothesis = (nodes, number) => {
+  const texts = [];
+  for (let n = number; nodes[n].parent >= 0; n = nodes[n].parent) if (!(nodes[n].fate === "finished" && n === number)) texts.unshift(nodes[n].text);
+  return joined(texts);
+};
+
+function finished(nodes) {
+  const body = element("tbody");
+  nodes.map((node, n) => [node, n]).filter(([node]) => node.fate === "finished")
+    .sort(([a], [b]) => b.score - a.score)
+    .forEach(([node, n]) => body.append(element("tr", {}, element("td", { class: "number" }, node.rank ? `${node.rank}` : "–"),
+      element("td", { dir: "auto" }, hypothesis(nodes, n)), element("td", { class: "number wide" }, number(node.log_prob)), element("td", { class: "number" }, number(node.score, 3)))));
+  const heads = ["#", "finished", "log-probability", "score"].map((text, i) => element("th", { class: ["number", "", "number wide", "number"][i], scope: "col" }, text));
+  return element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, ...heads)), body));
+}
+
+function trellis(data, nodes, best, said, withDropped) {
+  const shown = nodes.map((node, n) => n).filter((n) => withDropped || nodes[n].fate !== "dropped");
+  const count = Math.max(...nodes.map((node) => node.step)) + 1;
+  const label = (n) => (nodes[n].parent < 0 ? "start" : nodes[n].fate === "finished" ? `⏎ ${nodes[n].rank ?? ""}` : visible(nodes[n].text));
+  const rowHeight = 29, gap = 34;
+  const widths = Array.from({ length: count }, (_, step) => Math.max(34, ...shown.filter((n) => nodes[n].step === step).map((n) => Math.min(150, widthOf(label(n), 13) + 20))));
+  const lefts = widths.map((_, step) => 6 + widths.slice(0, step).reduce((sum, width) => sum + width + gap, 0));
+  const columns = Array.from({ length: count }, (_, step) => shown.filter((n) => nodes[n].step === step).sort((a, b) => nodes[a].place - nodes[b].place));
+  const rowOf = new Map();
+  columns.forEach((column) => column.forEach((n, row) => rowOf.set(n, row)));
+  const height = Math.max(...columns.map((column) => column.length)) * rowHeight + 26;
+  const width = lefts[count - 1] + widths[count - 1] + 8;
+  const y = (n) => rowOf.get(n) * rowHeight + rowHeight / 2 + 22;
+  const svg = drawn("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "the beam as a tree" });
+  columns.slice(1).forEach((_, step) => svg.append(drawn("text", { class: "step-number", x: lefts[step + 1] + widths[step + 1] / 2, y: 9 }, `${step + 1}`)));
+  const edges = new Map(), marks = new Map();
+  const order = [...shown].sort((a, b) => Number(best.has(a)) - Number(best.has(b)));
+  for (const n of order) {
+    const { parent, step, fate } = nodes[n];
+    if (parent < 0) continue;
+    const x1 = lefts[step - 1] + widths[step - 1], x2 = lefts[step];
+    const edge = drawn("path", { class: `edge ${fate} ${best.has(n) ? "best" : ""}`, d: `M${x1} ${y(parent)}C${x1 + gap / 2} ${y(parent)} ${x2 - gap / 2} ${y(n)} ${x2} ${y(n)}` });
+    edges.set(n, edge);
+    svg.append(edge);
+  }
+  const path = (number) => { const line = []; for (let n = number; n >= 0; n = nodes[n].parent) line.push(n); return line; };
+  const mark = (number) => {
+    const line = new Set(number === null ? [] : path(number));
+    edges.forEach((edge, n) => edge.classList.toggle("on", line.has(n)));
+    marks.forEach((node, n) => node.classList.toggle("on", line.has(n)));
+    if (number !== null) said.replaceChildren(element("b", {}, quoted(hypothesis(nodes, number) || "start")), ` ${fateOf(nodes[number])}, log-probability ${number_(nodes[number])}`);
+  };
+  const number_ = (node) => number(node.log_prob) + (node.score === null ? "" : `, score ${number(node.score, 3)}`);
+  for (const n of shown) {
+    const { step, fate } = nodes[n];
+    const node = drawn("g", { class: `node ${fate} ${best.has(n) ? "best" : ""}`, tabindex: n === 0 ? "0" : "-1", role: "button",
+      "aria-label": `${hypothesis(nodes, n) || "start"}, ${fateOf(nodes[n])}, log-probability ${number_(nodes[n])}` });
+    node.append(drawn("rect", { x: lefts[step], y: y(n) - 11, width: widths[step], height: 22, rx: 11 }),
+      drawn("text", { x: lefts[step] + widths[step] / 2, y: y(n) }, clipped(label(n), 134, 13)));
+    node.addEventListener("mouseenter", () => mark(n));
+    node.addEventListener("mouseleave", () => mark(null));
+    node.addEventListener("focus", () => mark(n));
+    node.addEventListener("keydown", (event) => {
+      const column = columns[step], children = shown.filter((child) => nodes[child].parent === n);
+      const go = { ArrowLeft: nodes[n].parent, ArrowRight: children.find((child) => best.has(child)) ?? children[0],
+        ArrowUp: column[rowOf.get(n) - 1], ArrowDown: column[rowOf.get(n) + 1] }[event.key];
+      if (go === undefined || go < 0) return;
+      event.preventDefault();
+      marks.forEach((other, m) => other.setAttribute("tabindex", m === go ? "0" : "-1"));
+      marks.get(go).focus();
+    });
+    marks.set(n, node);
+    svg.append(node);
+  }
+  return svg;
+}
+
+function fateOf(node) {
+  if (node.parent < 0) return "the start";
+  if (node.fate === "finished") return node.rank ? `finished, rank ${node.rank}` : "finished, pushed out by better ones";
+  return { kept: "kept", open: "still open at the end", dropped: "dropped" }[node.fate];
+}
+
+// --- saliency beside attention ---
+
+function saliency(data) {
+  const own = section("saliency", "Saliency beside attention", "Two answers to the same question: which source words did each target word come from?");
+  const all = data.attention.cross.flat();
+  const rows = data.target.words, columns = data.source.words;
+  const attended = byWords(mean(all), data.target, data.source);
+  const source = byWords(data.saliency.source, data.target, data.source, true);
+  const before = byWords(data.saliency.decoder_input, data.target, data.decoder_input, true);
+  const salient = source.map((row, q) => {
+    const own = row.map(Math.abs), sum = own.reduce((a, b) => a + b, 0) || 1;
+    const rest = before[q].reduce((a, b) => a + Math.abs(b), 0);
+    return [...own.map((value) => value / sum), rest / (rest + sum)];
+  });
+  const said = element("p", { class: "said", "aria-live": "polite" }, "Point at a cell.");
+  const half = (title, text) => {
+    const stage = element("div", { class: "matrix scroll" });
+    return [stage, element("div", {}, element("h3", {}, title), element("p", { class: "note" }, text), stage)];
+  };
+  const [first, attentionHalf] = half("Cross-attention", `Mean of all layers and heads. Framed: the word alignment, from layer ${data.alignment.layer + 1}.`);
+  const [second, saliencyHalf] = half("Saliency", "Shares of the source words. The last column: how much came from the target so far instead.");
+  own.append(element("div", { class: "card" }, element("div", { class: "pair" }, attentionHalf, saliencyHalf), said,
+    element("p", { class: "caution" }, data.caution), element("p", { class: "note method" }, `Saliency here is ${data.saliency_method}.`)));
+  const extra = "target so far";
+  const draw = () => {
+    const shared = { rows, columns, said, scale: 1.3, width: first.clientWidth, tallest: extra };
+    first.replaceChildren(matrix({ ...shared, values: attended, colour: "var(--accent)", links: data.alignment.links, label: "mean cross-attention, target words by source words" }));
+    second.replaceChildren(matrix({ ...shared, values: salient, colour: "var(--warm)", extra, label: "saliency, target words by source words" }));
+  };
+  own.ready = () => {
+    draw();
+    let width = first.clientWidth;
+    new ResizeObserver(() => { if (Math.abs(first.clientWidth - width) > 2) { width = first.clientWidth; draw(); } }).observe(first);
+  };
+  return own;
+}
+
+// --- the whole page ---
+
+// `force(prefix, ends)`, where there is somebody who can translate: what to do when another piece is chosen.
+function show(place, data, force = null) {
+  const parts = [attention(data), steps(data, force), beam(data), saliency(data)];
+  const names = ["Attention", "Word by word", "Beam", "Saliency"];
+  const nav = element("nav", { "aria-label": "sections" }, ...parts.map((part, i) => element("a", { href: `#${part.id}` }, names[i])));
+  const footer = element("footer", {}, "Made with Regard.");
+  place.replaceChildren(element("main", {}, headline(data), nav, ...parts, footer));
+  parts.forEach((part) => part.ready?.());
+  document.title = `${data.text} · Regard`;
+}
+
+globalThis.regardExplain = { show };
+const embedded = document.getElementById("explanation");
+if (embedded) show(document.getElementById("explain"), JSON.parse(embedded.textContent));
+})();

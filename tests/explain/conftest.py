@@ -1,0 +1,24 @@
+"""A small random model with two layers on each side, and its explainer."""
+
+from __future__ import annotations
+
+import pytest
+
+from regard.bundle import Bundle
+from regard.config import ModelConfig
+from regard.explain.explainer import Explainer
+from tests.build import build
+from tests.tiny import make_bundle, save_model
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    folder = tmp_path_factory.mktemp("explain")
+    tokenizer = make_bundle(folder / "first").tokenizer
+    config = ModelConfig(tokenizer.vocab_size, d_model=32, d_ff=48, num_heads=4, encoder_layers=2, decoder_layers=2)
+    return save_model(folder / "bundle", build(config, seed=3), tokenizer, max_length=60)
+
+
+@pytest.fixture(scope="session")
+def explainer(bundle: Bundle) -> Explainer:
+    return Explainer(bundle)

@@ -1,0 +1,207 @@
+"""The page in a real browser: what it shows, how it is used by hand and by keyboard, and that nothing in it runs but its script."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from regard.decode.options import SearchOptions
+from regard.explain.explainer import Explainer
+from regard.explain.explanation import EXAMPLE, Explanation, by_words
+from tests.explain.payloads import PAYLOADS
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+OPTIONS = SearchOptions(beam=3, max_extra=4)
+_POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
+# The lowest contrast of text with what is behind it, of all elements that hold text themselves.
+_CONTRAST = """() => {
+  const channels = (text) => text.match(/[\\d.]+/g).map(Number);
+  const linear = (c) => (c / 255 <= 0.03928 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4);
+  const luminance = ([r, g, b]) => [r, g, b].map(linear)
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = (one) => { for (let at = one; at; at = at.parentElement) {
+    const found = channels(getComputedStyle(at).backgroundColor);
+    if (found.length === 3 || found[3] === 1) return found; } return [255, 255, 255]; };
+  let worst = [99, ""];
+  for (const one of document.querySelectorAll("main *:not(svg *)")) {
+    if (![...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim())) continue;
+    const [a, b] = [luminance(channels(getComputedStyle(one).color)), luminance(behind(one))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < worst[0]) worst = [ratio, one.outerHTML.slice(0, 80)];
+  }
+  return worst;
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium from $REGARD_CHROMIUM or the path, else Playwright's own (`playwright install chromium`)."""
+    from playwright.sync_api import sync_playwright
+
+    names = ("chromium", "chromium-browser", "google-chrome")
+    program = os.environ.get("REGARD_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page that notes every error, every dialog and every request that leaves the machine."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    noted: list[str] = []
+    page.on("pageerror", lambda error: noted.append(str(error)))
+    page.on("console", lambda message: noted.append(message.text) if message.type == "error" else None)
+    page.on("request", lambda request: None if request.url.startswith("file:") else noted.append(request.url))
+    page.add_init_script("window.alert = () => { window.ran = true; };")
+    yield page
+    context.close()
+    assert noted == []
+
+
+@pytest.fixture(scope="module")
+def explanation(explainer: Explainer) -> Explanation:
+    return explainer.explain(EXAMPLE, OPTIONS, force={1: "a", 2: "b", 3: "süß"})
+
+
+@pytest.fixture
+def shown(page: Page, explanation: Explanation, tmp_path: Path) -> Page:
+    return show(page, explanation.html(), tmp_path)
+
+
+def show(page: Page, html: str, folder: Path) -> Page:
+    (folder / "page.html").write_text(html, encoding="utf-8")
+    page.goto((folder / "page.html").as_uri())
+    return page
+
+
+def test_the_sentence_and_its_translation_stand_at_the_top(shown: Page, explanation: Explanation) -> None:
+    assert shown.locator("h1").inner_text() == EXAMPLE
+    assert shown.locator("p.sentence.target").inner_text() == re.sub(r"\s+", " ", explanation.translation)
+    assert shown.title() == f"{EXAMPLE} · Regard"
+    assert shown.get_by_role("heading", level=2).all_inner_texts() == [
+        "Attention", "Word by word", "Beam", "Saliency beside attention",
+    ]  # fmt: skip
+
+
+def test_a_word_shows_its_links_with_their_weights(shown: Page, explanation: Explanation) -> None:
+    shown.get_by_role("button", name="layer 2, head 3:").click()
+    shown.locator(".attention .row").nth(1).hover()
+    row = by_words(explanation.attention["encoder"][1][2], explanation.source, explanation.source)[1]
+    assert shown.locator(".links path").count() == sum(weight >= 0.02 for weight in row)
+    best = max(range(len(row)), key=row.__getitem__)
+    share = f"{row[best]:.0%}" if row[best] >= 0.1 else f"{row[best]:.1%}"
+    said = shown.locator(".attention .said").inner_text()
+    assert said.startswith(f"“animal” looks at {explanation.source.words[best]} {share}")
+    assert said.endswith("(head 3)")
+
+
+def test_the_keyboard_reaches_words_matrices_candidates_and_the_beam(shown: Page) -> None:
+    shown.locator(".attention .row").first.focus()
+    shown.keyboard.press("ArrowDown")
+    shown.keyboard.press("Enter")
+    assert shown.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
+    assert shown.locator(".attention .said").inner_text().startswith("“animal” looks at")
+    shown.keyboard.press("ArrowRight")
+    assert "is looked at by" in shown.locator(".attention .said").inner_text()
+
+    button = shown.get_by_role("button", name="Matrix", exact=True)
+    button.focus()
+    shown.keyboard.press("Enter")
+    shown.locator(".attention .matrix svg").focus()
+    shown.keyboard.press("ArrowDown")
+    shown.keyboard.press("ArrowRight")
+    assert shown.locator(".attention .said").inner_text().startswith("“animal” → “animal”")
+
+    shown.locator(".step button").first.focus()
+    shown.keyboard.press("ArrowRight")
+    shown.keyboard.press("ArrowDown")
+    shown.keyboard.press("Enter")
+    assert "street because it was too tired' --prefix 'a" in shown.locator("#words .said code").inner_text()
+
+    shown.locator(".beam .node").first.focus()
+    shown.keyboard.press("ArrowRight")
+    assert shown.locator("#beam .said").inner_text().startswith("“a” kept, log-probability")
+
+
+def test_the_kind_of_attention_keeps_the_keyboards_place(shown: Page) -> None:
+    shown.get_by_role("button", name="Cross", exact=True).focus()
+    shown.keyboard.press("Enter")
+    assert shown.evaluate("document.activeElement.textContent") == "Cross"
+    assert shown.locator(".tile").count() == 8
+    assert "looks at the source" in shown.locator(".attention .note").first.inner_text()
+
+
+def test_the_beam_shows_every_hypothesis_and_can_hide_the_dropped(shown: Page, explanation: Explanation) -> None:
+    assert shown.locator(".beam .node").count() == len(explanation.beam)
+    shown.get_by_label("dropped ones").uncheck()
+    kept = sum(node.fate != "dropped" for node in explanation.beam)
+    assert shown.locator(".beam .node").count() == kept < len(explanation.beam)
+
+
+def test_a_program_around_the_page_hears_which_piece_was_chosen(shown: Page, explanation: Explanation) -> None:
+    shown.evaluate("""() => {
+      const data = JSON.parse(document.getElementById("explanation").textContent);
+      regardExplain.show(document.getElementById("explain"), data, (prefix, ends) => { window.heard = [prefix, ends]; });
+    }""")
+    assert any(step.text.startswith("<0x") for step in explanation.steps)  # bytes, of which the text has none
+    place = sum(step.forced for step in explanation.steps)
+    shown.locator(".step").nth(place).locator("button").first.click()
+    assert shown.evaluate("window.heard")[0].startswith("a b süß")
+    end = shown.locator(".step").last.locator("button").filter(has_text="</s>")
+    end.click()
+    assert shown.evaluate("window.heard") == [explanation.translation, True]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_it_fits_its_window_and_can_be_read(
+    browser: Browser, explanation: Explanation, tmp_path: Path, width: int, scheme: str
+) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)  # type: ignore[arg-type, unused-ignore]
+    page = show(context.new_page(), explanation.html(), tmp_path)
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    ratio, where = page.evaluate(_CONTRAST)
+    assert ratio >= 4.5, where
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(246, 246, 243)"
+    assert light == (scheme == "light")
+    unnamed = page.evaluate("""() => [...document.querySelectorAll("button, [role=button], [role=application], input")]
+      .filter((one) => !(one.getAttribute("aria-label") || one.textContent.trim() || one.labels?.length)).length""")
+    assert unnamed == 0
+    context.close()
+
+
+@pytest.mark.slow
+def test_no_payload_runs_with_the_policy_or_without_it(page: Page, explainer: Explainer, tmp_path: Path) -> None:
+    for payload in PAYLOADS:
+        html = explainer.explain(payload, SearchOptions(beam=1, max_extra=0), target=payload).html()
+        for content in (html, _POLICY.sub("", html)):
+            show(page, content, tmp_path)
+            assert page.evaluate("window.ran") is None, payload
+            assert page.evaluate("document.querySelectorAll('script').length") == 2
+            assert page.evaluate("document.querySelector('h1').textContent") == payload.strip()
+            assert (
+                page.evaluate("document.querySelectorAll('img, iframe, object, embed, link, base, form').length") == 0
+            )
+
+
+def test_a_payload_that_is_let_in_would_be_noticed(page: Page, explainer: Explainer, tmp_path: Path) -> None:
+    html = _POLICY.sub("", explainer.explain("a b", OPTIONS).html())
+    show(page, html.replace("<noscript>", "<script>alert(1)</script><noscript>"), tmp_path)
+    assert page.evaluate("window.ran") is True
+
+
+def test_a_notebooks_frame_draws_the_page(page: Page, explanation: Explanation, tmp_path: Path) -> None:
+    show(page, f"<!doctype html><body>{explanation._repr_html_()}</body>", tmp_path)
+    frame = page.frame_locator("iframe")
+    assert frame.locator("h1").inner_text() == EXAMPLE
