@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from regard.data.tokenizer import Tokenizer
-from regard.decode.options import Done, Engine, SearchOptions
+from regard.decode.options import Done, Engine, Hypothesis, SearchOptions
 
 # Places to cut, best first: after the end of a sentence, after a clause, between words, anywhere.
 _CUTS = [
@@ -90,14 +90,24 @@ class Translator:
 
     def translate(self, lines: Sequence[str], done: Done | None = None) -> list[Result]:
         """A result for every line, in order; `done` hears of lines as they are finished, in whatever order that is."""
-        cut = [cut_line(line.strip(), self.tokenizer, self.max_length) if line.strip() else [] for line in lines]
+        cut = self.cut(lines)
         texts = [part.text for parts in cut for part in parts]
         if done is not None:
             done(len(lines) - len(texts))  # so that the sum is the number of lines, also with empty and with cut ones
-        found = iter(self.engine.translate(self.tokenizer.encode_batch(texts), self.options, done))
+        return self.join(lines, cut, self.engine.translate(self.tokenizer.encode_batch(texts), self.options, done))
+
+    def cut(self, lines: Sequence[str]) -> list[list[Part]]:
+        """The parts of every line, each to be translated on its own; an empty line has none."""
+        return [cut_line(line.strip(), self.tokenizer, self.max_length) if line.strip() else [] for line in lines]
+
+    def join(
+        self, lines: Sequence[str], cut: Sequence[Sequence[Part]], found: Sequence[Sequence[Hypothesis]]
+    ) -> list[Result]:
+        """The results of lines, from what was found for all their parts."""
+        rest = iter(found)
         results = []
         for line, parts in zip(lines, cut, strict=True):
-            hypotheses = list(islice(found, len(parts)))
+            hypotheses = list(islice(rest, len(parts)))
             ways = max(map(len, hypotheses), default=0)
             translations = []
             for rank in range(ways):

@@ -1,0 +1,79 @@
+"""The fields of a request: JSON or a form into a schema, the API key, and what may not pass. Errors never quote what came."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
+
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+
+from regard.serve.refusal import Refused
+
+Schema = TypeVar("Schema", bound=BaseModel)
+
+JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
+_MOST_FIELDS = 1_000
+
+
+def body_of(*schemas: type[BaseModel]) -> dict[str, Any]:
+    """What OpenAPI is told of a body that may be JSON or a form."""
+    schema = schemas[0].model_json_schema(ref_template="#/components/schemas/{model}")
+    return {"requestBody": {"required": True, "content": {JSON: {"schema": schema}, FORM: {"schema": schema}}}}
+
+
+async def read_fields(request: Request, schema: type[Schema]) -> Schema:
+    """The body as a checked object."""
+    return check_fields(parse_body(request.headers.get("content-type", ""), await request.body()), schema)
+
+
+def parse_body(content_type: str, body: bytes) -> dict[str, Any]:
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == FORM:
+        return _parse_form(body)
+    if kind not in (JSON, "", "text/json"):
+        raise Refused(415, f"content-type must be {JSON} or {FORM}")
+    try:
+        fields = json.loads(body)
+        if b"\\ud" in body.lower():  # half a character, escaped, is no text and would fail much later
+            json.dumps(fields, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        raise Refused(400, "the body must be JSON in UTF-8") from None
+    if not isinstance(fields, dict):
+        raise Refused(400, "the body must be a JSON object")
+    return fields
+
+
+def _parse_form(body: bytes) -> dict[str, Any]:
+    try:
+        pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        raise Refused(400, f"the body must be a form in UTF-8 with at most {_MOST_FIELDS} fields") from None
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        if name not in fields:
+            fields[name] = value
+        elif isinstance(fields[name], list):
+            fields[name].append(value)
+        else:
+            fields[name] = [fields[name], value]
+    return fields
+
+
+def check_fields(fields: dict[str, Any], schema: type[Schema]) -> Schema:
+    try:
+        return schema.model_validate(fields)
+    except ValidationError as error:
+        raise Refused(422, explain(error, schema)) from None
+
+
+def explain(error: ValidationError, schema: type[BaseModel]) -> str:
+    """The first thing that is wrong: the field and the rule, in the schema's words."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    name = str(first["loc"][0]) if first["loc"] else ""
+    if name not in schema.model_fields:
+        return "a field is not as it must be; see /docs"
+    rule = schema.model_fields[name].description or "see /docs"
+    return f"{name} is missing: {rule}" if first["type"] == "missing" else f"{name} is not as it must be: {rule}"
