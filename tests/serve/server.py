@@ -8,10 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import httpx
@@ -25,7 +27,8 @@ class Running:
     process: subprocess.Popen[str]
     url: str
     port: int
-    lines: list[str] = field(default_factory=list)
+    lines: list[str]  # of its log
+    reader: threading.Thread
 
     def client(self, **settings: Any) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=60, trust_env=False, **settings)
@@ -47,9 +50,8 @@ class Running:
         return self.wait()
 
     def wait(self) -> list[str]:
-        assert self.process.stderr is not None
-        self.lines += self.process.stderr.read().splitlines()
         assert self.process.wait(timeout=60) == 0
+        self.reader.join()
         return self.lines
 
 
@@ -60,20 +62,28 @@ def running(*arguments: str, model: Path = GOLDEN, code: str = "") -> Iterator[R
     command = [sys.executable, "-W", "error", "-c", start, "serve", "-m", str(model), "--port", "0", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-    try:
+    lines: list[str] = []
+    listening: Queue[str] = Queue()
+
+    def read() -> None:
+        """Take what the server logs as it comes: one that nobody listens to stands still in the end."""
         assert process.stderr is not None
-        lines = []
         for line in process.stderr:
             lines.append(line.rstrip("\n"))
             entry = json.loads(line) if line.startswith("{") else {}
             if entry.get("event") == "listening":
-                url = entry["address"]
-                yield Running(process, url, int(url.rpartition(":")[2]), lines)
-                break
-        else:
-            raise AssertionError("\n".join(lines))
+                listening.put(entry["address"])
+        listening.put("")
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        url = listening.get(timeout=60)
+        assert url, "\n".join(lines)
+        yield Running(process, url, int(url.rpartition(":")[2]), lines, reader)
     finally:
         process.kill()
         process.wait()
+        reader.join()
         assert process.stderr is not None
         process.stderr.close()

@@ -68,7 +68,8 @@ class _Exchange:
     def __init__(self, send: Send, number: str) -> None:
         self._send, self.number = send, number
         self.status = 0
-        self.is_complete = False
+        self.is_read = False  # whether the whole request has come
+        self.is_complete = False  # whether the whole answer is out
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -123,8 +124,9 @@ class Gate:
         try:
             await self._answer(scope, receive, exchange)
         except Refused as refused:
-            await self._drain(receive)
-            await exchange.refuse(scope["path"], refused)
+            if not exchange.is_read:
+                await self._drain(receive)
+            await exchange.refuse(scope["path"], refused, close=not exchange.is_read or self.doors.is_draining)
         except Exception as error:  # noqa: BLE001 - logged without its message, which may hold somebody's text
             log("failure", level=logging.ERROR, error=error, id=exchange.number, path=path)
             await exchange.refuse(scope["path"], Refused(500, internal_error(exchange.number)))
@@ -155,6 +157,7 @@ class Gate:
         reading = _Reading(doors, limits.file_bytes + 16_384 if is_file else limits.body_bytes)
         try:
             body = await reading.read(scope, receive, limits.body_seconds)
+            exchange.is_read = True
             scope["facts"]["bytes"] = len(body)
             if not is_work:
                 await self._run(scope, body, receive, exchange, limits.seconds)
