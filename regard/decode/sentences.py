@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from regard.errors import UserError
 
 _LINE = re.compile(r"[^\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+|[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
-_EDGES = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)
+_WINDOW = 2_000  # characters
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ def split_text(text: str, language: str, *, by_sentence: bool = True) -> Split:
     places: list[int] = []
     for line in _LINE.findall(text):
         for sentence in _sentences(line, language) if by_sentence and not line.isspace() else [line]:
-            match = _EDGES.fullmatch(sentence)
-            assert match is not None
-            before, inner, after = match.groups()
+            inner = sentence.strip()
+            before = sentence[: len(sentence) - len(sentence.lstrip())]
+            after = sentence[len(before) + len(inner) :]
             if inner and any(map(str.isalnum, inner)):
                 places.append(len(pieces) + bool(before))
             pieces += [piece for piece in (before, inner, after) if piece]
@@ -59,6 +59,17 @@ def _sentences(line: str, language: str) -> list[str]:
         raise UserError(
             "splitting text into sentences needs one more package; run: pip install 'regard[serve]'"
         ) from None
-    sentences = list(segment(re.split(r"[-_]", language)[0].lower(), line))
-    # The text must come out whole, whatever the splitter does with it.
-    return sentences if "".join(sentences) == line else [line]
+    code = re.split(r"[-_]", language)[0].lower()
+    sentences: list[str] = []
+    position = 0
+    while position < len(line):
+        # The splitter's time grows with the square of a line's length, so a long line is shown to it piece by piece.
+        window = line[position : position + _WINDOW]
+        found = list(segment(code, window))
+        if "".join(found) != window:  # the text must come out whole, whatever the splitter does with it
+            found = [window]
+        if position + _WINDOW < len(line) and len(found) > 1:
+            found.pop()  # it may go on
+        sentences += found
+        position += sum(map(len, found))
+    return sentences

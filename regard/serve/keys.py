@@ -57,12 +57,17 @@ class Key:
     requests: Bucket | None = None
     characters: Bucket | None = None
 
-    def charge(self, characters: int) -> None:
+    def charge(self, requests: int, characters: int) -> None:
         """Count a request, or refuse it."""
         if self.requests is not None:
-            self.requests.take(1, "requests")
+            self.requests.take(requests, "requests")
         if self.characters is not None:
-            self.characters.take(characters, "characters")
+            self.characters.take(max(1, characters), "characters")
+
+    def owe(self, characters: int) -> None:
+        """Count what was done already; later requests wait until it is paid off."""
+        if self.characters is not None:
+            self.characters.level -= characters
 
 
 class Keys:

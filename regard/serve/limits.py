@@ -16,7 +16,7 @@ class Limits:
 
     body_bytes: int = 1_048_576  # of a request
     file_bytes: int = 10_485_760  # of an uploaded document, as it comes
-    unpacked_bytes: int = 104_857_600  # of an uploaded document, unpacked
+    unpacked_bytes: int = 67_108_864  # of an uploaded document, unpacked
     characters: int = 50_000  # of all texts of a request
     file_characters: int = 1_000_000  # of the text in an uploaded document
     texts: int = 256  # of a request

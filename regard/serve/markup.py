@@ -13,7 +13,6 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from html.parser import HTMLParser
 from typing import NamedTuple
 
 from regard.decode.sentences import Split, split_text
@@ -26,7 +25,17 @@ _UNTOUCHED = frozenset("script style code pre textarea kbd samp var svg math tem
 _VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
 # More than this separates, too: each element is a search for its place, and its words are translated once more.
 _DEEPEST, _MOST = 4, 50
+_LOOK_BACK = 100
 _WORD = re.compile(r"\w+|[^\w\s]", re.UNICODE)
+_RAW = frozenset("script style textarea iframe xmp".split())
+# A comment, a declaration or a tag. A tag ends at the first ">" outside of quotes, and a "<" before that means that it is none;
+# every length is bounded, so that a page of unfinished tags is read in linear time.
+_MARKUP = re.compile(
+    r"<!--|<[!?][^<>]{0,9999}>|"
+    r"<(?P<slash>/?)(?P<name>[A-Za-z][\w:.-]{0,99})(?:[^<>\"']|\"[^\"]{0,9999}\"|'[^']{0,9999}'){0,999}>",
+    re.DOTALL,
+)
+_NO = re.compile(r"""\stranslate\s*=\s*["']?no["'\s/>]|\sclass\s*=\s*("[^"]*|'[^']*|)\bnotranslate\b""", re.IGNORECASE)
 
 
 @dataclass(eq=False)
@@ -59,98 +68,85 @@ class _Run:
         return "".join(token for token in self.tokens if isinstance(token, str))
 
 
-class _Parser(HTMLParser):
-    """Cuts a page into literal markup and runs of text."""
+class _Parser:
+    """Cuts a page into literal markup and runs of text. It is a scanner of its own because the one in Python's library takes
+    minutes for a page of unfinished tags, and does not tell end tags as they were written."""
 
     def __init__(self) -> None:
-        super().__init__(convert_charrefs=False)
         self.parts: list[str | _Run] = []
         self._open: list[tuple[str, Inline]] = []  # inline elements of the current run that are not closed yet
         self._count = 0  # inline elements of the current run
         self._kept: list[str] = []  # tags of the untouched element that we are in, outermost first
 
-    # --- what the parser finds ---
+    def cut(self, text: str) -> list[str | _Run]:
+        position = 0
+        while position < len(text):
+            found = _MARKUP.search(text, position)
+            start = found.start() if found else len(text)
+            if start > position:
+                self._text(text[position:start])
+            if found is None:
+                break
+            position = self._markup(text, found)
+        self._close_run()
+        return self.parts
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        raw = self.get_starttag_text() or ""
-        kept = tag in _UNTOUCHED or _says_no(attrs)
-        if self._kept or (kept and tag not in _VOID):
-            if tag not in _VOID:
-                self._kept.append(tag)
+    def _markup(self, text: str, found: re.Match[str]) -> int:
+        """Take one piece of markup; where the next thing begins."""
+        raw, name = found[0], (found["name"] or "").lower()
+        if raw == "<!--":
+            end = text.find("-->", found.end())
+            stop = end + 3 if end >= 0 else len(text)  # a comment that is not closed goes on to the end
+            self._literal(text[found.start() : stop])
+            return stop
+        if not name:
+            self._literal(raw)  # a declaration
+            return found.end()
+        if found["slash"]:
+            self._end_tag(name, raw)
+            return found.end()
+        self._start_tag(name, raw)
+        if name in _RAW and not raw.endswith("/>"):
+            # Nothing is markup in there but its own end.
+            closing = re.compile(rf"</{name}(?![\w-])", re.IGNORECASE).search(text, found.end())
+            stop = closing.start() if closing else len(text)
+            self._literal(text[found.end() : stop])
+            return stop
+        return found.end()
+
+    def _start_tag(self, name: str, raw: str) -> None:
+        is_empty = name in _VOID or raw.endswith("/>")
+        if self._kept or (not is_empty and (name in _UNTOUCHED or _NO.search(raw))):
+            if not is_empty:
+                self._kept.append(name)
             self._literal(raw)
-        elif tag in _INLINE and len(self._open) < _DEEPEST and self._count < _MOST:
+        elif name in _INLINE and not is_empty and len(self._open) < _DEEPEST and self._count < _MOST:
             self._count += 1
             inline = Inline(raw)
             self._run().tokens.append(_Tag(inline, False))
-            self._open.append((tag, inline))
+            self._open.append((name, inline))
         else:
             self._literal(raw)
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._literal(self.get_starttag_text() or "")
-
-    def handle_endtag(self, tag: str) -> None:
-        raw = self._raw_end
+    def _end_tag(self, name: str, raw: str) -> None:
         if self._kept:
-            if tag in self._kept:
-                while self._kept.pop() != tag:
+            # What is left open inside ends with what is around it; a stray end tag ends nothing.
+            if name in self._kept[-_LOOK_BACK:]:
+                while self._kept.pop() != name:
                     pass
             self._literal(raw)
-        elif self._open and self._open[-1][0] == tag:
+        elif self._open and self._open[-1][0] == name:
             inline = self._open.pop()[1]
             inline.closing = raw
             self._run().tokens.append(_Tag(inline, True))
         else:
             self._literal(raw)
 
-    def handle_data(self, data: str) -> None:
+    def _text(self, text: str) -> None:
         if self._kept:
-            self._literal(data)
+            self._literal(text)
         else:
-            self._run().tokens.append(data)
-
-    def handle_entityref(self, name: str) -> None:
-        self._reference(f"&{name};" if self._follows(f"&{name};") else f"&{name}")
-
-    def handle_charref(self, name: str) -> None:
-        self._reference(f"&#{name};" if self._follows(f"&#{name};") else f"&#{name}")
-
-    def handle_comment(self, data: str) -> None:
-        self._literal(f"<!--{data}-->")
-
-    def handle_decl(self, decl: str) -> None:
-        self._literal(f"<!{decl}>")
-
-    def unknown_decl(self, data: str) -> None:
-        self._literal(f"<![{data}]>")
-
-    def handle_pi(self, data: str) -> None:
-        self._literal(f"<?{data}>")
-
-    # --- what becomes of it ---
-
-    def parse_endtag(self, i: int) -> int:
-        # The base class does not tell the text of an end tag.
-        end = self.rawdata.find(">", i)
-        self._raw_end = self.rawdata[i : end + 1]
-        return super().parse_endtag(i)
-
-    def _follows(self, text: str) -> bool:
-        line, column = self.getpos()
-        return self._lines[line - 1].startswith(text, column)
-
-    def cut(self, text: str) -> list[str | _Run]:
-        self._lines = text.split("\n")
-        self.feed(text)
-        self.close()
-        self._close_run()
-        return self.parts
-
-    def _reference(self, raw: str) -> None:
-        if self._kept:
-            self._literal(raw)
-        else:
-            self._run().tokens.append(html.unescape(raw))
+            self._run().tokens.append(html.unescape(text))
 
     def _run(self) -> _Run:
         if not self.parts or not isinstance(self.parts[-1], _Run):
@@ -173,11 +169,6 @@ class _Parser(HTMLParser):
         self._open.clear()
         self._count = 0
         self.parts += _separate(run, unclosed)
-
-
-def _says_no(attrs: Sequence[tuple[str, str | None]]) -> bool:
-    given = dict(attrs)
-    return given.get("translate") == "no" or "notranslate" in (given.get("class") or "").split()
 
 
 def _separate(run: _Run, separating: Iterable[Inline]) -> list[str | _Run]:

@@ -15,6 +15,7 @@ from regard.decode.sentences import split_text
 from regard.decode.text import Part, Translator
 from regard.errors import UserError
 from regard.serve.batching import Batcher, Full, Observe
+from regard.serve.documents.formats import open_document
 from regard.serve.languages import detect, language_name, match_code
 from regard.serve.limits import Limits
 from regard.serve.markup import Page
@@ -61,6 +62,19 @@ class Answer:
     ways: list[str]
     source: str
     detected: Detected | None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A sentence is finished: the number of its text, its number in that text, how many that has, and its translation."""
+
+    text: int
+    sentence: int
+    of: int
+    translation: str
+
+
+Told = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
@@ -179,8 +193,8 @@ class Service:
         if not 0 <= ask.alternatives <= limits.alternatives:
             raise Refused(400, f"alternatives must be between 0 and {limits.alternatives}")
 
-    async def translate(self, ask: Ask, told: Callable[[int, int], None] | None = None) -> list[Answer]:
-        """An answer for each text. `told` hears how many sentences are finished, and of how many."""
+    async def translate(self, ask: Ask, told: Told | None = None) -> list[Answer]:
+        """An answer for each text; `told` hears of sentences as they are finished."""
         self.check(ask)
         if sum(map(len, ask.texts)) <= _INLINE_CHARACTERS and ask.source is not None:
             models, plans = self._prepare(ask)
@@ -189,7 +203,9 @@ class Service:
         ways: list[list[str]] = [[] for _ in plans]
         for served in {id(model): model for model, _ in models}.values():
             mine = [number for number, (model, _) in enumerate(models) if model is served]
-            translated = await self.translate_plans(served, [plans[n] for n in mine], ask.alternatives, told)
+            translated = await self.translate_plans(
+                served, [plans[n] for n in mine], ask.alternatives, _renumbered(told, mine)
+            )
             for number, texts in zip(mine, translated, strict=True):
                 ways[number] = texts
         return [
@@ -213,11 +229,18 @@ class Service:
         served: Served,
         plans: Sequence[Plan],
         alternatives: int = 0,
-        told: Callable[[int, int], None] | None = None,
+        told: Told | None = None,
     ) -> list[list[str]]:
         """The texts of plans in the other language, each in one or several ways that differ, best first."""
         sentences = [sentence for plan in plans for sentence in plan.sentences]
-        ways = await translate_sentences(served, sentences, alternatives, told)
+        places = [(text, n) for text, plan in enumerate(plans) for n in range(len(plan.sentences))]
+
+        def hear(number: int, translation: str) -> None:
+            text, n = places[number]
+            assert told is not None
+            told(Progress(text, n, len(plans[text].sentences), translation))
+
+        ways = await translate_sentences(served, sentences, alternatives, hear if told else None)
         texts, position = [], 0
         for plan in plans:
             mine = ways[position : position + len(plan.sentences)]
@@ -227,16 +250,49 @@ class Service:
             texts.append(list(dict.fromkeys(versions)))
         return texts
 
+    async def translate_file(
+        self,
+        data: bytes,
+        kind: str,
+        source: str | None,
+        target: str,
+        column: str | None = None,
+        told: Told | None = None,
+    ) -> tuple[bytes, int]:
+        """A document in another language, and how many characters of text it has."""
+        limits = self.limits
+        document = await asyncio.to_thread(open_document, data, kind, limits.unpacked_bytes, column)
+        characters = sum(map(len, document.texts))
+        if characters > limits.file_characters:
+            raise Refused(413, f"file may have at most {limits.file_characters} characters of text; send it in parts")
+        ask = Ask(document.texts, source, target, document.is_html, by_sentence=document.by_sentence)
+        if source is None:  # one language for the whole document
+            sample = " ".join(document.texts)[:5_000]
+            served, _ = await asyncio.to_thread(self.detect_for, sample, target)
+            ask = dataclasses.replace(ask, source=served.bundle.source)
+        models, plans = await asyncio.to_thread(self._prepare, ask)
+        if not models:
+            return await asyncio.to_thread(document.save, []), 0
+        ways = await self.translate_plans(models[0][0], plans, 0, told)
+        return await asyncio.to_thread(document.save, [texts[0] for texts in ways]), characters
+
     def close(self) -> None:
         """Finish what waits and stop the threads."""
         for served in self.pairs.values():
             served.batcher.close()
 
 
+def _renumbered(told: Told | None, numbers: Sequence[int]) -> Told | None:
+    """For some of the texts of a request: what is told is told with their numbers in the whole request."""
+    if told is None:
+        return None
+    return lambda progress: told(dataclasses.replace(progress, text=numbers[progress.text]))
+
+
 async def translate_sentences(
-    served: Served, sentences: Sequence[str], alternatives: int = 0, told: Callable[[int, int], None] | None = None
+    served: Served, sentences: Sequence[str], alternatives: int = 0, told: Callable[[int, str], None] | None = None
 ) -> list[list[str]]:
-    """Sentences through the batcher; for each its translations, best first."""
+    """Sentences through the batcher; for each its translations, best first. `told` hears of each as it is finished."""
     translator = served.translator
 
     def cut_and_encode() -> tuple[list[list[Part]], list[list[int]]]:
@@ -248,16 +304,20 @@ async def translate_sentences(
     else:
         cut, ids = await asyncio.to_thread(cut_and_encode)
     loop = asyncio.get_running_loop()
-    finished = 0
+    owners = [number for number, parts in enumerate(cut) for _ in parts]  # the sentence of each part
+    firsts = dict(reversed([(owner, part) for part, owner in enumerate(owners)]))
+    parts_found: dict[int, list[Hypothesis]] = {}
 
-    def count() -> None:
-        nonlocal finished
-        finished += 1
-        assert told is not None
-        told(finished, len(ids))
+    def hear(part: int, ways: list[Hypothesis]) -> None:
+        parts_found[part] = ways
+        number = owners[part]
+        mine = range(firsts[number], firsts[number] + len(cut[number]))
+        if told is not None and all(one in parts_found for one in mine):
+            (result,) = translator.join([sentences[number]], [cut[number]], [parts_found[one] for one in mine])
+            told(number, result.text)
 
-    def found(number: int, ways: list[Hypothesis]) -> None:
-        loop.call_soon_threadsafe(count)
+    def found(part: int, ways: list[Hypothesis]) -> None:
+        loop.call_soon_threadsafe(hear, part, ways)
 
     options = translator.options.changed(None, None, alternatives + 1)
     try:
@@ -265,5 +325,8 @@ async def translate_sentences(
     except Full as full:
         raise Refused(429, str(full), full.seconds) from None
     hypotheses = await asyncio.wrap_future(future)
-    results = translator.join(sentences, cut, hypotheses)
+    if sum(map(len, sentences)) <= _INLINE_CHARACTERS:
+        results = translator.join(sentences, cut, hypotheses)
+    else:
+        results = await asyncio.to_thread(translator.join, sentences, cut, hypotheses)
     return [[way.text for way in result.translations] for result in results]

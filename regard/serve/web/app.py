@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
+from regard.serve.files import Store
 from regard.serve.keys import Keys
 from regard.serve.refusal import Refused
 from regard.serve.service import Service
@@ -54,7 +55,7 @@ async def docs(request: Request) -> HTMLResponse:
     return HTMLResponse(_docs_page(request.app.openapi()))
 
 
-def make_app(service: Service, keys: Keys | None = None, metrics: Metrics | None = None) -> Gate:
+def make_app(service: Service, store: Store, keys: Keys | None = None, metrics: Metrics | None = None) -> Gate:
     """The application, ready for uvicorn."""
     app = FastAPI(
         title="Regard",
@@ -70,7 +71,7 @@ def make_app(service: Service, keys: Keys | None = None, metrics: Metrics | None
     doors = Doors(service.limits)
     batchers = [served.batcher for served in service.pairs.values()]
     doors.seconds_left = lambda: max(batcher.seconds_left() for batcher in batchers)
-    app.state.context = Context(service, keys or Keys(), counters, doors)
+    app.state.context = Context(service, keys or Keys(), counters, doors, store)
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid)

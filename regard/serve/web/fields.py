@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
 
 from regard.serve.refusal import Refused
+from regard.serve.web.schemas import FileFields
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -22,6 +25,43 @@ def body_of(*schemas: type[BaseModel]) -> dict[str, Any]:
     """What OpenAPI is told of a body that may be JSON or a form."""
     schema = schemas[0].model_json_schema(ref_template="#/components/schemas/{model}")
     return {"requestBody": {"required": True, "content": {JSON: {"schema": schema}, FORM: {"schema": schema}}}}
+
+
+_FILE_SCHEMA = FileFields.model_json_schema()
+FILE_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "properties": {"file": {"type": "string", "format": "binary"}, **_FILE_SCHEMA["properties"]},
+                    "required": ["file", *_FILE_SCHEMA["required"]],
+                }
+            }
+        },
+    }
+}
+
+
+class Upload(NamedTuple):
+    name: str  # as the client says: only its ending is used
+    content: bytes
+
+
+async def read_upload(request: Request) -> tuple[Upload, FileFields]:
+    """The one file of a form, and the fields beside it."""
+    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+        raise Refused(415, "content-type must be multipart/form-data with a part named file")
+    try:
+        async with request.form(max_files=1, max_fields=20, max_part_size=10_000) as form:
+            upload = form.get("file")
+            if not isinstance(upload, UploadFile):
+                raise Refused(422, "file is missing: a document to translate")
+            fields = {name: value for name, value in form.items() if isinstance(value, str)}
+            return Upload(upload.filename or "", await upload.read()), check_fields(fields, FileFields)
+    except (HTTPException, UnicodeError):
+        raise Refused(400, "the body must be a form with one file and a few fields") from None
 
 
 async def read_fields(request: Request, schema: type[Schema]) -> Schema:

@@ -26,6 +26,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 GONE = 499  # in logs and metrics: the client left before the answer
 FILES = frozenset({"/translate_file"})  # documents: larger, slower, fewer
+DOWNLOADS = "/download_file/"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _DRAIN_SECONDS = 2.0
 
@@ -121,6 +122,8 @@ class Gate:
         scope["number"] = exchange.number
         scope["facts"] = {}  # what the handlers want in the log line
         path = scope["path"] if scope["path"] in self.paths else "other"
+        if scope["path"].startswith(DOWNLOADS):
+            path = DOWNLOADS  # the name that follows is a secret
         try:
             await self._answer(scope, receive, exchange)
         except Refused as refused:

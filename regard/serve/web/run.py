@@ -10,11 +10,13 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 
 import uvicorn
 
 from regard.errors import UserError
+from regard.serve.files import Store
 from regard.serve.keys import Keys, load_keys
 from regard.serve.languages import detect
 from regard.serve.limits import Limits
@@ -73,16 +75,16 @@ def serve(settings: Settings) -> None:
     """Serve until a signal comes."""
     set_up_logs()
     listener = _listen(settings.host, settings.port)  # before models are loaded: a taken port is said at once
-    with listener:
-        run_worker(settings, listener)
+    with listener, TemporaryDirectory(prefix="regard-serve-") as folder:
+        run_worker(settings, listener, Path(folder))
 
 
-def run_worker(settings: Settings, listener: socket.socket) -> None:
-    """One server process on a socket that listens already."""
+def run_worker(settings: Settings, listener: socket.socket, folder: Path) -> None:
+    """One server process on a socket that listens already; `folder` is for documents until they are fetched."""
     metrics = Metrics()
     service = load_service(settings, metrics)
     keys = load_keys(settings.keys) if settings.keys else Keys()
-    app = make_app(service, keys, metrics)
+    app = make_app(service, Store(folder), keys, metrics)
     server = Server(uvicorn_config(app, settings.limits), app.doors)
     threading.Thread(target=detect, args=("warm up",), daemon=True).start()  # its first use takes most of a second
     host, port = listener.getsockname()[:2]

@@ -32,6 +32,19 @@ class Translated(BaseModel):
     alternatives: list[str] | list[list[str]] | None = None
 
 
+class FileFields(BaseModel):
+    source: str = Field("auto", description="the code of the language that the document is in, or auto")
+    target: str = Field(description="the code of the language to translate into")
+    column: str | None = Field(
+        None, description="of .csv and .tsv: the column to translate, by name or by number from 1 on"
+    )
+    api_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
+
+
+class TranslatedFile(BaseModel):
+    translatedFileUrl: str  # noqa: N815 - LibreTranslate's name
+
+
 class Language(BaseModel):
     code: str
     name: str
