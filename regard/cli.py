@@ -399,6 +399,7 @@ def _add_serve(verbs: Any) -> None:
         "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine only)"
     )
     parser.add_argument("--port", type=int, default=8000, metavar="N", help="port; 0: any that is free (default: 8000)")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="server processes on the port (default: 1)")
     parser.add_argument("--keys", type=Path, metavar="FILE", help="API keys; without it everybody who comes is served")
     parser.add_argument("--new-key", metavar="NAME", help="add a key of this name to --keys FILE, print it and stop")
     parser.add_argument(
@@ -440,6 +441,7 @@ def run_serve(arguments: argparse.Namespace) -> None:
             device=arguments.device,
             batch=batch,
             keys=arguments.keys,
+            workers=arguments.workers,
             limits=limits,
         )
     )

@@ -35,7 +35,7 @@ class Store:
 
     def _sweep(self) -> None:
         files = []
-        for path in self.folder.iterdir():
+        for path in self.folder.glob("*.*"):
             with suppress(FileNotFoundError):  # another process was quicker
                 files.append((path.stat().st_mtime, path))
         files.sort(reverse=True)

@@ -75,5 +75,5 @@ async def languages(request: Request, type: str = "source") -> list[DeepLLanguag
 async def usage(request: Request) -> DeepLUsage:
     """Characters that were translated since the server started; there is no limit to them."""
     admit(request, None, 0)
-    counted = context_of(request).metrics.registry.get_sample_value("regard_characters_total")
-    return DeepLUsage(character_count=int(counted or 0), character_limit=_NO_LIMIT)
+    counted = context_of(request).metrics.total("regard_characters_total")
+    return DeepLUsage(character_count=int(counted), character_limit=_NO_LIMIT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -25,6 +26,7 @@ from regard.serve.web.app import make_app
 from regard.serve.web.gate import Doors, Gate
 from regard.serve.web.logs import log, set_up_logs
 from regard.serve.web.metrics import Metrics
+from regard.serve.web.workers import supervise
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Settings:
     batch: int = 0
     keys: Path | None = None
     limits: Limits = field(default_factory=Limits)
+    workers: int = 1  # server processes
     is_shared: bool = True  # whether requests share batches
 
 
@@ -73,10 +76,16 @@ class Server(uvicorn.Server):
 
 def serve(settings: Settings) -> None:
     """Serve until a signal comes."""
+    if not 1 <= settings.workers <= 256:
+        raise UserError(f"--workers must be between 1 and 256, but is {settings.workers}")
     set_up_logs()
     listener = _listen(settings.host, settings.port)  # before models are loaded: a taken port is said at once
     with listener, TemporaryDirectory(prefix="regard-serve-") as folder:
-        run_worker(settings, listener, Path(folder))
+        if settings.workers == 1:
+            run_worker(settings, listener, Path(folder))
+        else:
+            find_bundles(settings.models)  # what is wrong with them is said once
+            supervise(settings.workers, run_worker, (settings, listener, Path(folder)), Path(folder))
 
 
 def run_worker(settings: Settings, listener: socket.socket, folder: Path) -> None:
@@ -89,7 +98,9 @@ def run_worker(settings: Settings, listener: socket.socket, folder: Path) -> Non
     threading.Thread(target=detect, args=("warm up",), daemon=True).start()  # its first use takes most of a second
     host, port = listener.getsockname()[:2]
     models = [f"{source}-{target}" for source, target in sorted(service.pairs)]
-    log("listening", address=f"http://{f'[{host}]' if ':' in host else host}:{port}", models=models)
+    log(
+        "listening", process=os.getpid(), address=f"http://{f'[{host}]' if ':' in host else host}:{port}", models=models
+    )
     server.run(sockets=[listener])
     service.close()
     log("stopped")
