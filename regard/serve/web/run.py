@@ -128,6 +128,7 @@ def uvicorn_config(app: Gate, limits: Limits) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        http="h11",  # the other one that uvicorn knows reads headers of any size
         ws="none",
         lifespan="off",
         timeout_keep_alive=10,
@@ -142,7 +143,8 @@ def _listen(host: str, port: int) -> socket.socket:
     listener = None
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        # With the protocol named, asyncio turns Nagle's algorithm off; else every answer waits 40 ms for an acknowledgement.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         if sys.platform != "win32":
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
