@@ -35,8 +35,8 @@ class Split:
 def split_text(text: str, language: str, *, by_sentence: bool = True) -> Split:
     """Cut a text at line breaks and, unless told otherwise, between sentences.
 
-    >>> split_text("Dr. No left.  Why?\\n\\n--\\n", "en").pieces
-    ('Dr. No left.', '  ', 'Why?', '\\n\\n', '--', '\\n')
+    >>> split_text("Dr. Smith left.  Why?\\n\\n--\\n", "en").pieces
+    ('Dr. Smith left.', '  ', 'Why?', '\\n\\n', '--', '\\n')
     """
     pieces: list[str] = []
     places: list[int] = []

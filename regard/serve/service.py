@@ -131,6 +131,7 @@ class Service:
 
     def __init__(self, models: Sequence[Served], limits: Limits) -> None:
         self.limits = limits
+        self._parsing = asyncio.Semaphore(1)
         self.pairs = {(model.bundle.source, model.bundle.target): model for model in models}
 
     # --- languages ---
@@ -261,7 +262,8 @@ class Service:
     ) -> tuple[bytes, int]:
         """A document in another language, and how many characters of text it has."""
         limits = self.limits
-        document = await asyncio.to_thread(open_document, data, kind, limits.unpacked_bytes, column)
+        async with self._parsing:  # one at a time: a parsed document takes many times the memory of its file
+            document = await asyncio.to_thread(open_document, data, kind, limits.unpacked_bytes, column)
         characters = sum(map(len, document.texts))
         if characters > limits.file_characters:
             raise Refused(413, f"file may have at most {limits.file_characters} characters of text; send it in parts")

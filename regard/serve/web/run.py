@@ -79,7 +79,7 @@ def serve(settings: Settings) -> None:
     if not 1 <= settings.workers <= 256:
         raise UserError(f"--workers must be between 1 and 256, but is {settings.workers}")
     set_up_logs()
-    listener = _listen(settings.host, settings.port)  # before models are loaded: a taken port is said at once
+    listener = listen(settings.host, settings.port)  # before models are loaded: a taken port is said at once
     with listener, TemporaryDirectory(prefix="regard-serve-") as folder:
         if settings.workers == 1:
             run_worker(settings, listener, Path(folder))
@@ -137,7 +137,8 @@ def uvicorn_config(app: Gate, limits: Limits) -> uvicorn.Config:
     )
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there."""
     if not 0 <= port <= 65_535:
         raise UserError(f"--port must be between 0 and 65535, but is {port}; 0 takes any that is free")
     listener = None
