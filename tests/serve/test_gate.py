@@ -13,20 +13,27 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.serve.server import Running, running
+from regard.bundle import load_bundle
+from tests.serve.server import GOLDEN, Running, running
 
 BODY = {"q": "a b c", "source": "src", "target": "tgt"}
+TOKENS = len(load_bundle(GOLDEN).tokenizer.encode(BODY["q"])) + 1
 ANSWER = {"translatedText": "c b a"}
 HEAD = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
+def started(hold: Path) -> Path:
+    return hold.with_suffix(".started")
+
+
 def held_by(file: Path) -> str:
-    """Code that makes the engine wait as long as there is this file."""
+    """Code that makes the engine wait as long as there is this file, and say so with another."""
     return f"""
 import pathlib, time
 from regard.decode.ctranslate2_engine import CTranslate2Engine as Engine
 translate = Engine.translate
 def wait(self, *arguments):
+    pathlib.Path({str(started(file))!r}).touch()
     while pathlib.Path({str(file)!r}).exists():
         time.sleep(0.01)
     return translate(self, *arguments)
@@ -53,9 +60,13 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def metric(server: Running, name: str) -> float:
+    lines = [line for line in server.get("/metrics").text.splitlines() if line.startswith(name)]
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
 def inside(server: Running) -> int:
-    (line,) = [line for line in server.get("/metrics").text.splitlines() if line.startswith("regard_places_taken ")]
-    return int(float(line.split()[1]))
+    return int(metric(server, "regard_places_taken "))
 
 
 def chunked(body: bytes) -> Iterator[bytes]:
@@ -99,6 +110,19 @@ def test_when_all_places_are_taken_the_next_is_told_to_come_again(hold: Path, po
         hold.unlink()
         assert [answer.result().json() for answer in accepted] == [ANSWER] * 3
         assert server.post("/translate", json=BODY).json() == ANSWER
+
+
+def test_requests_that_gather_share_a_batch(hold: Path, pool: ThreadPoolExecutor) -> None:
+    with running(code=held_by(hold)) as server:
+        answers = [pool.submit(server.post, "/translate", json=BODY)]
+        until(started(hold).exists)
+        for count in range(1, 5):
+            answers.append(pool.submit(server.post, "/translate", json=BODY))
+            until(lambda count=count: metric(server, "regard_waiting_tokens{") == count * TOKENS)  # type: ignore[misc]
+        hold.unlink()
+        assert [answer.result().json() for answer in answers] == [ANSWER] * 5
+        until(lambda: metric(server, "regard_sentences_total{") == 5)
+        assert metric(server, "regard_batch_sentences_count{") == 2
 
 
 def test_a_client_that_goes_away_frees_its_place(hold: Path) -> None:
@@ -171,7 +195,7 @@ def test_no_accepted_request_is_lost_when_servers_are_stopped_under_load(pool: T
         stopped = threading.Event()
         with running() as server:
             clients = [pool.submit(load, server, stopped) for _ in range(8)]
-            until(lambda: "regard_sentences_total" in server.get("/metrics").text)
+            until(lambda: metric(server, "regard_sentences_total{") > 50)
             entries = [json.loads(line) for line in server.stop()]
             stopped.set()
         statuses = [status for client in clients for status in client.result()]

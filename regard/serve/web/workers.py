@@ -16,7 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
 
-from regard.errors import RegardError
+from regard.errors import RegardError, UserError
 from regard.serve.web.logs import log, set_up_logs
 from regard.serve.web.metrics import SHARED
 
@@ -25,11 +25,14 @@ _SHORTEST = 5.0  # seconds that a worker must live to be started again at once
 
 def supervise(count: int, run: Callable[..., None], arguments: tuple[object, ...], folder: Path) -> None:
     """Keep so many processes running until a signal comes, then let them finish. `run` and its arguments go to each of them."""
+    if not hasattr(os, "setpgid"):
+        raise UserError("--workers must be 1 on this system: its processes cannot share a port")
     metrics = folder / "metrics"
     metrics.mkdir()
     os.environ[SHARED] = str(metrics)
     # Engines take the cores that this names; without it each process would take all of them.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // count)))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // count)))
     stopping = threading.Event()
     workers: list[BaseProcess] = []
     context = multiprocessing.get_context("spawn")  # a fork would inherit the parent's threads and locks
