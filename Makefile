@@ -26,7 +26,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "Regard needs Python 3.11 or later, but $(PYTHON) is $$($(PYTHON) --version 2>/dev/null || echo missing). Name another with: make PYTHON=python3.12 ..."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
-		--constraint constraints.txt --editable '.[dev,tensorboard,export]'
+		--constraint constraints.txt --editable '.[dev,tensorboard,export,serve]'
 	@touch $@
 
 browser: setup # Chromium for the tests of pages, where there is none

@@ -215,6 +215,7 @@ def loaded_after(code: str, names: tuple[str, ...]) -> list[str]:
         "regard.api",
         "regard.augment",
         "regard.explain.save",
+        "regard.serve.web.run",
     ],
 )
 def test_module_imports_without_torch(module: str) -> None:
@@ -238,10 +239,10 @@ except SystemExit as stop:
 
 
 # tensorboard, transformers and the like come with extras; py3langid and zstandard are for single tasks; triton comes with the
-# CUDA builds of torch, and only the kernels that are written in it import it.
+# CUDA builds of torch, and only the kernels that are written in it import it; of the server only regard/serve/web is HTTP.
 OPTIONAL = (
-    "py3langid", "zstandard", "tensorboard", "transformers", "ctranslate2", "fastapi", "uvicorn", "triton", "onnx",
-    "onnxruntime", "onnxscript", "matplotlib",
+    "py3langid", "zstandard", "tensorboard", "transformers", "ctranslate2", "fastapi", "starlette", "uvicorn", "pydantic",
+    "prometheus_client", "sentencex", "triton", "onnx", "onnxruntime", "onnxscript", "matplotlib",
 )  # fmt: skip
 
 BLOCK = f"""
@@ -259,6 +260,7 @@ sys.meta_path.insert(0, Block())
 def modules() -> list[str]:
     """Every module of Regard that is to be imported everywhere, by its dotted name."""
     paths = [path for path in sorted(PACKAGE.rglob("*.py")) if not path.name.startswith("triton_")]
+    paths = [path for path in paths if path.parent != PACKAGE / "serve" / "web"]
     parts = [path.relative_to(PACKAGE.parent).with_suffix("").parts for path in paths]
     return [".".join(part for part in module if part != "__init__") for module in parts]
 

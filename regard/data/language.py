@@ -74,14 +74,15 @@ def _from_text(sample: Sequence[str]) -> str | None:
     lines = [line for line in sample if line.strip()][:200]
     if not lines:
         return None
-    code, probability = _classify("\n".join(lines))
+    code, probability = classify("\n".join(lines))
     # On a long text the classifier is sure even of a language it has never seen; its lines then disagree.
-    agreeing = sum(len(line) for line in lines if _classify(line)[0] == code)
+    agreeing = sum(len(line) for line in lines if classify(line)[0] == code)
     sure = probability > 0.9 and agreeing >= 0.7 * sum(map(len, lines))
     return code if sure else None
 
 
-def _classify(text: str) -> tuple[str, float]:
+def classify(text: str) -> tuple[str, float]:
+    """The likeliest language of a text and how likely it is, among all that the classifier knows."""
     try:
         import py3langid  # type: ignore[import-untyped]
     except ImportError:

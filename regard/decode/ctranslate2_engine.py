@@ -92,6 +92,7 @@ class CTranslate2Engine:
         self._ids = {piece: i for i, piece in enumerate(self._target)}
         self._rows = positions(bundle)
         self._workers, threads = share_cores(_usable_cores())
+        self.parallel = self._workers
         package = import_ctranslate2()
         compute = _COMPUTE[weights]
         self._translator = package.Translator(

@@ -53,6 +53,7 @@ class Engine(Protocol):
     """Turns source ids into hypotheses, best first, in the order of the input."""
 
     batch: int  # sentences computed together at most
+    parallel: int  # calls of `translate` that may run beside each other, each in a thread of its own, and gain by it
 
     def translate(
         self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None = None

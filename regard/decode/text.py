@@ -104,25 +104,14 @@ class Translator:
 
     def translate(self, lines: Sequence[str], done: Done | None = None) -> list[Result]:
         """A result for every line, in order; `done` hears of lines as they are finished, in whatever order that is."""
-        cut = self._cut(lines)
+        cut = self.cut(lines)
         texts = [part.text for parts in cut for part in parts]
         if done is not None:
             done(len(lines) - len(texts))  # so that the sum is the number of lines, also with empty and with cut ones
-        found = iter(self._translate_texts(texts, done))
-        results = []
-        for line, parts in zip(lines, cut, strict=True):
-            ways = list(islice(found, len(parts)))
-            translations = []
-            for rank in range(max(map(len, ways), default=0)):
-                # A part with fewer ways than another repeats its last one.
-                chosen = [part_ways[min(rank, len(part_ways) - 1)] for part_ways in ways]
-                joined = "".join(way.text + part.after for way, part in zip(chosen, parts, strict=True))
-                translations.append(Translation(one_line(joined), sum(way.score for way in chosen)))
-            results.append(Result(line, tuple(translations) or (Translation("", 0.0),)))
-        return results
+        return self.join(lines, cut, self.engine.translate(self.encode(texts), self.options, done))
 
-    def _cut(self, lines: Sequence[str]) -> list[list[Part]]:
-        """The parts of each line; none of an empty one."""
+    def cut(self, lines: Sequence[str]) -> list[list[Part]]:
+        """The parts of every line, each to be translated on its own; an empty line has none."""
         stripped = [line.strip() for line in lines]
         # One token a byte is the most, and one for the space before it, so that short lines need not be counted. (Imported
         # tokenizers write some characters out.)
@@ -138,26 +127,50 @@ class Translator:
                 cut[number] = cut_line(stripped[number], self.tokenizer, self.max_length)
         return cut
 
-    def _translate_texts(self, texts: Sequence[str], done: Done | None = None) -> list[list[Translation]]:
-        """Ways to translate each text, best first, at least one; none of them is too long for the model."""
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids that an engine translates, of parts as `cut` gives them."""
         ids = self.tokenizer.encode_batch(texts)
+        if self.tokenizer.protects:
+            for number, text in enumerate(texts):
+                if (protected := protect(text)) is not None:
+                    ids[number] = protected.ids(self.tokenizer)
+        return ids
+
+    def join(
+        self, lines: Sequence[str], cut: Sequence[Sequence[Part]], found: Sequence[Sequence[Hypothesis]]
+    ) -> list[Result]:
+        """The results of lines, from what was found for all their parts."""
+        all_ways = iter(self._all_ways([part.text for parts in cut for part in parts], found))
+        results = []
+        for line, parts in zip(lines, cut, strict=True):
+            ways = list(islice(all_ways, len(parts)))
+            translations = []
+            for rank in range(max(map(len, ways), default=0)):
+                # A part with fewer ways than another repeats its last one.
+                chosen = [part_ways[min(rank, len(part_ways) - 1)] for part_ways in ways]
+                joined = "".join(way.text + part.after for way, part in zip(chosen, parts, strict=True))
+                translations.append(Translation(one_line(joined), sum(way.score for way in chosen)))
+            results.append(Result(line, tuple(translations) or (Translation("", 0.0),)))
+        return results
+
+    def _all_ways(self, texts: Sequence[str], found: Sequence[Sequence[Hypothesis]]) -> list[list[Translation]]:
+        """Ways to translate each text, best first, from what was found for it; at least one."""
         spans = {}
         if self.tokenizer.protects:
             spans = {number: without for number, text in enumerate(texts) if (without := protect(text)) is not None}
-        for number, protected in spans.items():
-            ids[number] = protected.ids(self.tokenizer)
-        found = self.engine.translate(ids, self.options, done)
-        ways = [self._ways(*each) for each in zip(texts, ids, map(spans.get, range(len(texts))), found, strict=True)]
+        ways = [
+            self._ways(text, spans.get(number), hypotheses)
+            for number, (text, hypotheses) in enumerate(zip(texts, found, strict=True))
+        ]
         # The model has lost a span in all of them: what stands between the spans is translated on its own.
         lost = [number for number in spans if not ways[number]]
         for number, way in zip(lost, self._around_spans([spans[number] for number in lost]), strict=True):
             ways[number] = [way]
-        return ways
+        return [some or [Translation("", 0.0)] for some in ways]
 
-    def _ways(
-        self, text: str, ids: Sequence[int], protected: Protected | None, hypotheses: Sequence[Hypothesis]
-    ) -> list[Translation]:
+    def _ways(self, text: str, protected: Protected | None, hypotheses: Sequence[Hypothesis]) -> list[Translation]:
         """The texts of hypotheses, but for those that have lost a span and, if there is a guard, those that run away."""
+        ids = _encode(text, self.tokenizer) if self.options.guard else []
         ways = []
         for hypothesis in hypotheses:
             if protected is None:
@@ -173,7 +186,9 @@ class Translator:
     def _around_spans(self, texts: Sequence[Protected]) -> list[Translation]:
         """Each text with its spans as they are and everything between them translated by itself."""
         between = [part.strip() for text in texts for part in text.parts if isinstance(part, str) and _has_words(part)]
-        found = iter(self._translate_texts(between) if between else [])
+        found = iter(
+            self._all_ways(between, self.engine.translate(self.encode(between), self.options)) if between else []
+        )
         results = []
         for text in texts:
             joined, score = "", 0.0

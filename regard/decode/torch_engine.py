@@ -54,6 +54,7 @@ class TorchEngine:
         self.model = model.to(self.device).eval()
         self.bos_id, self.eos_id, self.forbidden = bos_id, eos_id, tuple(forbidden)
         self.batch = batch or (_SLOTS if slots else _BATCH.get(self.device.type, 64))
+        self.parallel = 1
         self.room = _ROOM.get(self.device.type, 8_192)
         self.bucket = _BUCKET.get(self.device.type, 64)
         self.slots: SlotDecoder | None = None

@@ -1,0 +1,1 @@
+"""Translation as a service. What is here knows nothing of HTTP; `web/` alone imports the web framework."""

@@ -1,0 +1,232 @@
+"""Dynamic batching: sentences of many requests go through the engine together.
+
+    submit -> jobs that wait -> threads around the engine -> futures
+
+An idle engine starts at once, so a lone request never waits for others; while it works, others gather and then go together.
+Only after a batch that several jobs shared does a thread wait a few milliseconds for their clients to come again. Batches are
+cut by tokens, and long jobs give some sentences at a time, so that a book does not stand in the way of a greeting.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from regard.decode.options import Engine, Hypothesis, SearchOptions
+from regard.errors import RegardError
+
+_TURN = 16  # sentences that one job gives before it is another's turn
+
+Ways = list[Hypothesis]  # hypotheses of one sentence, best first
+Found = Callable[[int, Ways], None]  # told of each sentence as it is finished, from a thread of the batcher
+Observe = Callable[[int, int, float], None]  # told of each batch: sentences, jobs, seconds
+
+
+class Full(RegardError):
+    """There is no room for a job now."""
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(f"too much is waiting; try again in {seconds} s")
+        self.seconds = seconds
+
+
+@dataclass(eq=False)
+class Job:
+    """The sentences of one request."""
+
+    ids: Sequence[Sequence[int]]
+    options: SearchOptions
+    found: Found | None
+    future: Future[list[Ways]] = field(default_factory=Future)
+    taken: int = 0  # sentences that were handed to the engine
+    finished: int = 0
+    results: list[Ways] = field(default_factory=list)
+
+    @property
+    def waiting_tokens(self) -> int:
+        return sum(len(sentence) + 1 for sentence in self.ids[self.taken :])
+
+
+Batch = list[tuple[Job, int]]  # (job, number of its sentence)
+
+
+class Batcher:
+    """Threads around one engine."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        queue_tokens: int = 200_000,
+        batch_tokens: int = 4_096,
+        window: float = 0.004,
+        shared: bool = True,
+        observe: Observe | None = None,
+    ) -> None:
+        """`shared`: whether sentences of several jobs may share a batch; for comparisons."""
+        self.engine, self.queue_tokens, self.batch_tokens = engine, queue_tokens, batch_tokens
+        self._window, self._shared, self._observe = window, shared, observe
+        self._jobs: deque[Job] = deque()  # those with sentences that wait
+        self._changed = threading.Condition()
+        self._waiting = 0  # tokens
+        self._busy = 0  # threads
+        self._closed = False
+        self._gather_until, self._gather_jobs = 0.0, 0
+        self._speed = 2_000.0  # tokens a second of one thread; a first guess
+        self._threads = [
+            threading.Thread(target=self._work, name=f"regard-batch-{n}", daemon=True) for n in range(engine.parallel)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def waiting_tokens(self) -> int:
+        return self._waiting
+
+    def submit(
+        self, ids: Sequence[Sequence[int]], options: SearchOptions, found: Found | None = None
+    ) -> Future[list[Ways]]:
+        """Hand sentences in; raises Full where too much waits. Cancelling the future gives the room back."""
+        job = Job(ids, options, found, results=[[] for _ in ids])
+        if not ids:
+            job.future.set_result([])
+            return job.future
+        tokens = job.waiting_tokens
+        with self._changed:
+            if self._closed:
+                raise RegardError("the server is being stopped")
+            # A job that is larger than the whole queue is let in when nothing else waits: its size is limited elsewhere.
+            if self._waiting and self._waiting + tokens > self.queue_tokens:
+                raise Full(self._seconds_left())
+            self._waiting += tokens
+            self._jobs.append(job)
+            self._changed.notify()
+        job.future.add_done_callback(lambda _: self._drop(job))
+        return job.future
+
+    def seconds_left(self) -> int:
+        """How long what waits will take, for those who are to come again."""
+        with self._changed:
+            return self._seconds_left()
+
+    def _seconds_left(self) -> int:
+        return min(60, max(1, math.ceil(self._waiting / (self._speed * len(self._threads)))))
+
+    def close(self) -> None:
+        """Finish what waits, then stop."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _drop(self, job: Job) -> None:
+        """Forget the sentences of a job that nobody waits for any more."""
+        with self._changed:
+            if job in self._jobs:
+                self._jobs.remove(job)
+                self._waiting -= job.waiting_tokens
+                job.taken = len(job.ids)
+
+    # --- the threads ---
+
+    def _work(self) -> None:
+        while batch := self._take():
+            jobs = {id(job): job for job, _ in batch}
+            start = time.monotonic()
+            try:
+                self._translate(batch)
+            except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
+                self._isolate(batch, list(jobs.values()), error)
+            seconds = time.monotonic() - start
+            with self._changed:
+                self._busy -= 1
+                tokens = sum(len(job.ids[n]) + 1 for job, n in batch)
+                self._speed += 0.2 * (tokens / max(seconds, 1e-4) - self._speed)
+                self._gather_jobs = len(jobs) if self._shared else 1
+                self._gather_until = time.monotonic() + self._window
+            if self._observe is not None:
+                self._observe(len(batch), len(jobs), seconds)
+
+    def _take(self) -> Batch:
+        """The next batch, as soon as there is one; empty when all is done and closed."""
+        with self._changed:
+            while True:
+                if not self._jobs:
+                    if self._closed:
+                        return []
+                    self._changed.wait()
+                    continue
+                left = self._gather_until - time.monotonic()
+                if left > 0 and len(self._jobs) < self._gather_jobs and not self._closed:
+                    self._changed.wait(left)
+                    continue
+                batch = self._cut()
+                self._busy += 1
+                if self._jobs:
+                    self._changed.notify()
+                return batch
+
+    def _cut(self) -> Batch:
+        """Take sentences of jobs with the same options, in turns, at most what the engine computes together."""
+        options = self._jobs[0].options
+        alike = [job for job in self._jobs if job.options == options] if self._shared else [self._jobs[0]]
+        # What waits is shared among the threads that have nothing to do.
+        waiting = sum(len(job.ids) - job.taken for job in alike)
+        most = min(self.engine.batch, math.ceil(waiting / (len(self._threads) - self._busy)))
+        batch: Batch = []
+        longest = 0
+        for job in alike:
+            for number in range(job.taken, min(len(job.ids), job.taken + (_TURN if len(alike) > 1 else most))):
+                length = len(job.ids[number]) + 1
+                is_full = len(batch) >= most or (len(batch) + 1) * max(longest, length) > self.batch_tokens
+                if batch and is_full:
+                    return self._leave(batch)
+                batch.append((job, number))
+                longest = max(longest, length)
+                job.taken += 1
+                self._waiting -= length
+        return self._leave(batch)
+
+    def _leave(self, batch: Batch) -> Batch:
+        """Jobs that gave all their sentences leave the queue; others that gave some go to its end."""
+        for job in {id(job): job for job, _ in batch}.values():
+            self._jobs.remove(job)
+            if job.taken < len(job.ids):
+                self._jobs.append(job)
+        return batch
+
+    def _translate(self, batch: Batch) -> None:
+        found = self.engine.translate([job.ids[n] for job, n in batch], batch[0][0].options)
+        finished = []
+        with self._changed:
+            for (job, number), ways in zip(batch, found, strict=True):
+                job.results[number] = ways
+                job.finished += 1
+                if job.finished == len(job.ids):
+                    finished.append(job)
+        for (job, number), ways in zip(batch, found, strict=True):
+            if job.found is not None and not job.future.done():
+                job.found(number, ways)
+        for job in finished:
+            with suppress(InvalidStateError):  # nobody waits for it any more
+                job.future.set_result(job.results)
+
+    def _isolate(self, batch: Batch, jobs: list[Job], error: Exception) -> None:
+        """After a failure each job is tried by itself, so that a bad one fails alone."""
+        for job in jobs:
+            failed = error
+            if len(jobs) > 1:
+                try:
+                    self._translate([(owner, n) for owner, n in batch if owner is job])
+                    continue
+                except Exception as alone:  # noqa: BLE001 - as above
+                    failed = alone
+            with suppress(InvalidStateError):
+                job.future.set_exception(failed)

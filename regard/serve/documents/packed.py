@@ -1,0 +1,160 @@
+"""Word and PowerPoint files: XML in a ZIP archive. Everything about the archive is checked before anything in it is parsed:
+how many members it has, their names, what they unpack to, and that no XML declares entities."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+from regard.serve.documents.document import Document
+from regard.serve.refusal import Refused
+
+_MOST_MEMBERS = 5_000
+_MOST_XML = 8_388_608  # bytes of a document's parsed members together; a tree takes far more memory than its text
+_MOST_TAGS = 500_000  # the same, for very short elements
+_TEXT_PARTS = {
+    "docx": re.compile(r"word/(document|header\d*|footer\d*|footnotes|endnotes|comments)\.xml"),
+    "pptx": re.compile(r"ppt/(slides/slide\d+|notesSlides/notesSlide\d+)\.xml"),
+}
+_WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
+_SPACE = "{http://www.w3.org/XML/1998/namespace}space"
+
+
+def unpack(data: bytes, most: int) -> dict[str, bytes]:
+    """The members of an archive, or a refusal."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            members = archive.infolist()
+            if len(members) > _MOST_MEMBERS:
+                raise Refused(413, f"file must have at most {_MOST_MEMBERS} members")
+            for member in members:
+                _check_name(member.filename)
+                if member.flag_bits & 1:
+                    raise Refused(400, "file must not be encrypted")
+            if len({member.filename for member in members}) < len(members):
+                raise Refused(400, "file must not have two members of one name")
+            if sum(member.file_size for member in members) > most:
+                raise _too_large(most)
+            return _read(archive, members, most)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, ValueError, RuntimeError):
+        raise Refused(400, "file must be an intact .docx or .pptx") from None
+
+
+def _read(archive: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo], most: int) -> dict[str, bytes]:
+    """Unpack and count: what the archive says of its sizes may be a lie."""
+    contents = {}
+    left = most
+    for member in members:
+        with archive.open(member) as file:
+            content = file.read(left + 1)
+        left -= len(content)
+        if left < 0:
+            raise _too_large(most)
+        contents[member.filename] = content
+    return contents
+
+
+def _too_large(most: int) -> Refused:
+    return Refused(413, f"file must unpack to at most {most} bytes")
+
+
+def _check_name(name: str) -> None:
+    parts = re.split(r"[/\\]", name)
+    is_absolute = name.startswith(("/", "\\")) or re.match(r"[A-Za-z]:", name)
+    if not name or is_absolute or ".." in parts or "\\" in name or "\0" in name or any(ord(c) < 32 for c in name):
+        raise Refused(400, "file must not have members whose names lead out of it")
+
+
+def parse_xml(content: bytes) -> Any:
+    """The tree of a member that declares nothing."""
+    from lxml import etree
+
+    # In another encoding a declaration could hide from the search below, so there is no other: the parser is told, too.
+    declared = re.match(rb"""\s*<\?xml[^>]*encoding=["']([^"']+)""", content.removeprefix(b"\xef\xbb\xbf"))
+    if b"\0" in content or (declared and declared[1].upper() not in (b"UTF-8", b"US-ASCII", b"ASCII")):
+        raise Refused(400, "file must have its XML in UTF-8")
+    if re.search(rb"<!\s*(DOCTYPE|ENTITY)", content, re.IGNORECASE):
+        raise Refused(400, "file must not have document types or entities in its XML")
+    parser = etree.XMLParser(
+        encoding="UTF-8",
+        resolve_entities=False,
+        no_network=True,
+        load_dtd=False,
+        huge_tree=False,
+        remove_comments=False,
+    )
+    try:
+        return etree.fromstring(content, parser)
+    except etree.XMLSyntaxError:
+        raise Refused(400, "file must have XML that can be read") from None
+
+
+def open_office(data: bytes, kind: str, most: int) -> Document:
+    """Paragraphs are what is translated; in each, the text of its runs is spread over the same runs again."""
+    from lxml import etree
+
+    contents = unpack(data, most)
+    names = sorted(name for name in contents if _TEXT_PARTS[kind].fullmatch(name))
+    if not names or "[Content_Types].xml" not in contents:
+        raise Refused(400, f"file must be a .{kind}")
+    sizes = [(len(contents[name]), contents[name].count(b"<")) for name in names]
+    if sum(size for size, _ in sizes) > _MOST_XML or sum(tags for _, tags in sizes) > _MOST_TAGS:
+        raise Refused(413, f"file must have at most {_MOST_XML} bytes and {_MOST_TAGS} tags of text; send it in parts")
+    trees = {name: parse_xml(contents[name]) for name in names}
+    namespace = _WORD if kind == "docx" else _DRAWING
+    paragraphs: list[list[Any]] = []  # the text elements of each paragraph
+    for tree in trees.values():
+        for paragraph in tree.iter(f"{namespace}p"):
+            # Paragraphs may lie in others, in text boxes; each takes only what is its own.
+            own = [
+                element
+                for element in paragraph.iter(f"{namespace}t")
+                if next(element.iterancestors(f"{namespace}p")) is paragraph
+            ]
+            if any((element.text or "").strip() for element in own):
+                paragraphs.append(own)
+
+    def save(translations: Sequence[str]) -> bytes:
+        for elements, translation in zip(paragraphs, translations, strict=True):
+            for element, text in zip(elements, spread([e.text or "" for e in elements], translation), strict=True):
+                element.text = text
+                if kind == "docx" and text != text.strip():
+                    element.set(_SPACE, "preserve")
+        changed = {
+            name: etree.tostring(tree, xml_declaration=True, encoding="UTF-8", standalone=True)
+            for name, tree in trees.items()
+        }
+        return _pack({**contents, **changed})
+
+    return Document(["".join(element.text or "" for element in elements) for elements in paragraphs], save)
+
+
+def spread(old: Sequence[str], new: str) -> list[str]:
+    """A new text over as many places as the old one had, at the same shares of its length, cut between words.
+
+    >>> spread(["The ", "black", " cat"], "Die schwarze Katze")
+    ['Die ', 'schwarze ', 'Katze']
+    """
+    total = sum(map(len, old))
+    cuts = [match.end() for match in re.finditer(r"\s+", new)] + [len(new)]
+    parts, position, seen = [], 0, 0
+    for text in old[:-1]:
+        seen += len(text)
+        goal = seen / max(1, total) * len(new)
+        cut = min((cut for cut in [position, *cuts] if cut >= position), key=lambda place: abs(place - goal))
+        parts.append(new[position:cut] if text else "")
+        position = cut if text else position
+    return [*parts, new[position:]]
+
+
+def _pack(contents: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in contents.items():
+            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
+    return out.getvalue()

@@ -1,0 +1,44 @@
+"""Translated documents until they are fetched: in a folder of the server's own, for some minutes, under names nobody can guess."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from regard.serve.documents.formats import MEDIA_TYPES
+
+_NAME = re.compile(rf"[0-9a-f]{{32}}\.({'|'.join(MEDIA_TYPES)})")
+_SECONDS = 600.0
+_MOST = 100  # files; the oldest goes first
+
+
+class Store:
+    """The folder may be shared by several processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def put(self, content: bytes, kind: str) -> str:
+        """Keep a document; its name. A client's own name for it is never used."""
+        self._sweep()
+        name = f"{secrets.token_hex(16)}.{kind}"
+        (self.folder / name).write_bytes(content)
+        return name
+
+    def find(self, name: str) -> Path | None:
+        """The file of this name, if it is one of ours."""
+        path = self.folder / name
+        return path if _NAME.fullmatch(name) and path.is_file() else None
+
+    def _sweep(self) -> None:
+        files = []
+        for path in self.folder.glob("*.*"):
+            with suppress(FileNotFoundError):  # another process was quicker
+                files.append((path.stat().st_mtime, path))
+        files.sort(reverse=True)
+        for number, (age, path) in enumerate(files):
+            if number >= _MOST - 1 or age < time.time() - _SECONDS:
+                path.unlink(missing_ok=True)

@@ -1,0 +1,65 @@
+"""What one client may ask and how much may wait at a time. All limits are on by default; `--limit NAME=NUMBER` changes one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from regard.errors import UserError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The defaults suit a machine with a few cores."""
+
+    body_bytes: int = 1_048_576  # of a request
+    file_bytes: int = 10_485_760  # of an uploaded document, as it comes
+    unpacked_bytes: int = 67_108_864  # of an uploaded document, unpacked
+    characters: int = 50_000  # of all texts of a request
+    file_characters: int = 1_000_000  # of the text in an uploaded document
+    texts: int = 256  # of a request
+    alternatives: int = 4  # besides the best translation
+    seconds: float = 60  # from the last byte of a request to the answer
+    file_seconds: float = 600  # the same for a document
+    body_seconds: float = 20  # to send a request in
+    places: int = 64  # requests that are worked on or wait; one more is answered with 429
+    file_places: int = 4  # documents among them
+    held_bytes: int = 134_217_728  # of all requests that are being received or worked on
+    queue_tokens: int = 200_000  # of all sentences that wait for the model
+    window_ms: float = 4  # after a batch that several requests shared: wait for them to come again
+    batch_tokens: int = 4_096  # computed together, counted at the longest sentence's length
+    drain_seconds: float = 30  # after SIGTERM: to finish what was accepted
+
+    def __post_init__(self) -> None:
+        may_be_zero = ("window_ms", "alternatives", "drain_seconds")
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value < 0 or (value == 0 and field.name not in may_be_zero):
+                rule = "must not be negative" if field.name in may_be_zero else "must be more than 0"
+                raise UserError(f"limit {field.name} {rule}, but is {value}")
+
+    def changed(self, settings: Sequence[str]) -> Limits:
+        """These limits with some changed, each written NAME=NUMBER.
+
+        >>> Limits().changed(["texts=5", "seconds=1.5"]).seconds
+        1.5
+        """
+        kinds = {field.name: type(field.default) for field in dataclasses.fields(self)}
+        changes: dict[str, float] = {}
+        for setting in settings:
+            name, _, number = setting.partition("=")
+            if name not in kinds:
+                near = get_close_matches(name, kinds, 1)
+                raise UserError(
+                    f"--limit {name} is not known; "
+                    + (f"did you mean {near[0]}?" if near else f"there are {', '.join(kinds)}")
+                )
+            is_float = name in ("seconds", "file_seconds", "body_seconds", "window_ms", "drain_seconds")
+            try:
+                changes[name] = float(number) if is_float else int(number.replace("_", ""))
+            except ValueError:
+                kind = "a number" if is_float else "a whole number"
+                raise UserError(f"--limit {name} must be {kind}, but is {number!r}; write --limit {name}=100") from None
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]

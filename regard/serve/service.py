@@ -1,0 +1,334 @@
+"""The models that are served, and the way of a request through them: languages, sentences, batcher, text again."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from regard.bundle import Bundle, find_bundle, load_bundle
+from regard.decode.engines import make_engine
+from regard.decode.options import Hypothesis, SearchOptions
+from regard.decode.sentences import split_text
+from regard.decode.text import Part, Translator
+from regard.errors import UserError
+from regard.serve.batching import Batcher, Full, Observe
+from regard.serve.documents.formats import open_document
+from regard.serve.languages import detect, language_name, match_code
+from regard.serve.limits import Limits
+from regard.serve.markup import Page
+from regard.serve.refusal import Refused
+
+_INLINE_CHARACTERS = (
+    500  # so little text is prepared at once; more goes to a thread, so that others are answered meanwhile
+)
+
+
+class Plan(Protocol):
+    """A text whose sentences are translated and put back."""
+
+    @property
+    def sentences(self) -> list[str]: ...
+
+    def join(self, translations: Sequence[str]) -> str: ...
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a client wants."""
+
+    texts: Sequence[str]
+    source: str | None  # None: it is to be recognised
+    target: str
+    is_html: bool = False
+    alternatives: int = 0
+    by_sentence: bool = True
+
+
+@dataclass(frozen=True)
+class Detected:
+    """The language that a text was taken for, and how sure that was, in per cent."""
+
+    language: str
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One text: its translations, best first, and the language that it was translated from."""
+
+    ways: list[str]
+    source: str
+    detected: Detected | None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A sentence is finished: the number of its text, its number in that text, how many that has, and its translation."""
+
+    text: int
+    sentence: int
+    of: int
+    translation: str
+
+
+Told = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A loaded model with the threads around it."""
+
+    bundle: Bundle
+    translator: Translator
+    batcher: Batcher
+
+    @classmethod
+    def load(
+        cls,
+        bundle: Bundle,
+        limits: Limits,
+        *,
+        engine: str = "auto",
+        device: str = "auto",
+        batch: int = 0,
+        shared: bool = True,
+        observe: Callable[[str], Observe] | None = None,
+    ) -> Served:
+        made = make_engine(bundle, engine, device, batch)
+        options = SearchOptions(**dataclasses.asdict(bundle.decode))
+        batcher = Batcher(
+            made,
+            queue_tokens=limits.queue_tokens,
+            batch_tokens=limits.batch_tokens,
+            window=limits.window_ms / 1000,
+            shared=shared,
+            observe=observe(f"{bundle.source}-{bundle.target}") if observe else None,
+        )
+        return cls(bundle, Translator(bundle.tokenizer, made, options, bundle.max_length), batcher)
+
+
+def find_bundles(models: Sequence[str]) -> list[Bundle]:
+    """The bundles of these names, one for each pair of languages; checked before anything slow is done."""
+    if not models:
+        raise UserError("no model is named; name bundles or run folders: regard serve -m runs/en-de -m runs/de-en")
+    found: dict[tuple[str, str], Bundle] = {}
+    for model in models:
+        bundle = load_bundle(find_bundle(model))
+        pair = bundle.source, bundle.target
+        if pair in found:
+            raise UserError(
+                f"{bundle.folder} and {found[pair].folder} both translate {' to '.join(pair)}; serve one of them"
+            )
+        found[pair] = bundle
+    return list(found.values())
+
+
+class Service:
+    """All models behind one door."""
+
+    def __init__(self, models: Sequence[Served], limits: Limits) -> None:
+        self.limits = limits
+        self._parsing = asyncio.Semaphore(1)
+        self.pairs = {(model.bundle.source, model.bundle.target): model for model in models}
+
+    # --- languages ---
+
+    @property
+    def sources(self) -> list[str]:
+        return sorted({source for source, _ in self.pairs})
+
+    @property
+    def targets(self) -> list[str]:
+        return sorted({target for _, target in self.pairs})
+
+    def targets_of(self, source: str) -> list[str]:
+        return sorted(target for one, target in self.pairs if one == source)
+
+    def names(self) -> dict[str, str]:
+        return {code: language_name(code) for code in sorted({*self.sources, *self.targets})}
+
+    def find(self, source: str, target: str) -> Served:
+        """The model from one language to another, both as a client writes them."""
+        to = match_code(target, self.targets)
+        if to is None:
+            raise Refused(400, f"target must be a language that is served: {', '.join(self.targets)}")
+        sources = [one for one, other in self.pairs if other == to]
+        from_ = match_code(source, sources)
+        if from_ is None:
+            raise Refused(400, f"source must be a language that is served into {to}: {', '.join(sorted(sources))}")
+        return self.pairs[from_, to]
+
+    def detect_for(self, text: str, target: str) -> tuple[Served, Detected]:
+        """The model for a text whose language is not said. With one candidate there is nothing to choose, but what was recognised
+        is told as it is."""
+        to = match_code(target, self.targets)
+        if to is None:
+            raise Refused(400, f"target must be a language that is served: {', '.join(self.targets)}")
+        sources = [one for one, other in self.pairs if other == to]
+        found = detect(text)
+        code = match_code(found[0], sources) if found else None
+        if code is None:
+            if len(sources) > 1:
+                raise Refused(
+                    400,
+                    f"source was not recognised as a language that is served into {to}; "
+                    f"name it: {', '.join(sorted(sources))}",
+                )
+            code = sources[0]
+            return self.pairs[code, to], Detected(code, 0.0)
+        assert found is not None
+        return self.pairs[code, to], Detected(code, found[1])
+
+    # --- translating ---
+
+    def check(self, ask: Ask) -> None:
+        """Refuse what is beyond the limits."""
+        limits = self.limits
+        if len(ask.texts) > limits.texts:
+            raise Refused(400, f"there may be at most {limits.texts} texts in a request; send the rest in another")
+        if sum(map(len, ask.texts)) > limits.characters:
+            raise Refused(413, f"the texts of a request may have at most {limits.characters} characters; send parts")
+        if not 0 <= ask.alternatives <= limits.alternatives:
+            raise Refused(400, f"alternatives must be between 0 and {limits.alternatives}")
+
+    async def translate(self, ask: Ask, told: Told | None = None) -> list[Answer]:
+        """An answer for each text; `told` hears of sentences as they are finished."""
+        self.check(ask)
+        if sum(map(len, ask.texts)) <= _INLINE_CHARACTERS and ask.source is not None:
+            models, plans = self._prepare(ask)
+        else:
+            models, plans = await asyncio.to_thread(self._prepare, ask)
+        ways: list[list[str]] = [[] for _ in plans]
+        for served in {id(model): model for model, _ in models}.values():
+            mine = [number for number, (model, _) in enumerate(models) if model is served]
+            translated = await self.translate_plans(
+                served, [plans[n] for n in mine], ask.alternatives, _renumbered(told, mine)
+            )
+            for number, texts in zip(mine, translated, strict=True):
+                ways[number] = texts
+        return [
+            Answer(texts, model.bundle.source, detected) for texts, (model, detected) in zip(ways, models, strict=True)
+        ]
+
+    def _prepare(self, ask: Ask) -> tuple[list[tuple[Served, Detected | None]], list[Plan]]:
+        models: list[tuple[Served, Detected | None]] = []
+        if ask.source is None:
+            models += [self.detect_for(text, ask.target) for text in ask.texts]
+        else:
+            models += [(self.find(ask.source, ask.target), None)] * len(ask.texts)
+        plans: list[Plan] = []
+        for text, (model, _) in zip(ask.texts, models, strict=True):
+            make = Page if ask.is_html else split_text
+            plans.append(make(text, model.bundle.source, by_sentence=ask.by_sentence))
+        return models, plans
+
+    async def translate_plans(
+        self,
+        served: Served,
+        plans: Sequence[Plan],
+        alternatives: int = 0,
+        told: Told | None = None,
+    ) -> list[list[str]]:
+        """The texts of plans in the other language, each in one or several ways that differ, best first."""
+        sentences = [sentence for plan in plans for sentence in plan.sentences]
+        places = [(text, n) for text, plan in enumerate(plans) for n in range(len(plan.sentences))]
+
+        def hear(number: int, translation: str) -> None:
+            text, n = places[number]
+            assert told is not None
+            told(Progress(text, n, len(plans[text].sentences), translation))
+
+        ways = await translate_sentences(served, sentences, alternatives, hear if told else None)
+        texts, position = [], 0
+        for plan in plans:
+            mine = ways[position : position + len(plan.sentences)]
+            position += len(mine)
+            count = max(map(len, mine), default=1)
+            versions = [plan.join([way[min(rank, len(way) - 1)] for way in mine]) for rank in range(count)]
+            texts.append(list(dict.fromkeys(versions)))
+        return texts
+
+    async def translate_file(
+        self,
+        data: bytes,
+        kind: str,
+        source: str | None,
+        target: str,
+        column: str | None = None,
+        told: Told | None = None,
+    ) -> tuple[bytes, int]:
+        """A document in another language, and how many characters of text it has."""
+        limits = self.limits
+        async with self._parsing:  # one at a time: a parsed document takes many times the memory of its file
+            document = await asyncio.to_thread(open_document, data, kind, limits.unpacked_bytes, column)
+        characters = sum(map(len, document.texts))
+        if characters > limits.file_characters:
+            raise Refused(413, f"file may have at most {limits.file_characters} characters of text; send it in parts")
+        ask = Ask(document.texts, source, target, document.is_html, by_sentence=document.by_sentence)
+        if source is None:  # one language for the whole document
+            sample = " ".join(document.texts)[:5_000]
+            served, _ = await asyncio.to_thread(self.detect_for, sample, target)
+            ask = dataclasses.replace(ask, source=served.bundle.source)
+        models, plans = await asyncio.to_thread(self._prepare, ask)
+        if not models:
+            return await asyncio.to_thread(document.save, []), 0
+        ways = await self.translate_plans(models[0][0], plans, 0, told)
+        return await asyncio.to_thread(document.save, [texts[0] for texts in ways]), characters
+
+    def close(self) -> None:
+        """Finish what waits and stop the threads."""
+        for served in self.pairs.values():
+            served.batcher.close()
+
+
+def _renumbered(told: Told | None, numbers: Sequence[int]) -> Told | None:
+    """For some of the texts of a request: what is told is told with their numbers in the whole request."""
+    if told is None:
+        return None
+    return lambda progress: told(dataclasses.replace(progress, text=numbers[progress.text]))
+
+
+async def translate_sentences(
+    served: Served, sentences: Sequence[str], alternatives: int = 0, told: Callable[[int, str], None] | None = None
+) -> list[list[str]]:
+    """Sentences through the batcher; for each its translations, best first. `told` hears of each as it is finished."""
+    translator = served.translator
+
+    def cut_and_encode() -> tuple[list[list[Part]], list[list[int]]]:
+        cut = translator.cut(sentences)
+        return cut, translator.encode([part.text for parts in cut for part in parts])
+
+    if sum(map(len, sentences)) <= _INLINE_CHARACTERS:
+        cut, ids = cut_and_encode()
+    else:
+        cut, ids = await asyncio.to_thread(cut_and_encode)
+    loop = asyncio.get_running_loop()
+    owners = [number for number, parts in enumerate(cut) for _ in parts]  # the sentence of each part
+    firsts = dict(reversed([(owner, part) for part, owner in enumerate(owners)]))
+    parts_found: dict[int, list[Hypothesis]] = {}
+
+    def hear(part: int, ways: list[Hypothesis]) -> None:
+        parts_found[part] = ways
+        number = owners[part]
+        mine = range(firsts[number], firsts[number] + len(cut[number]))
+        if told is not None and all(one in parts_found for one in mine):
+            (result,) = translator.join([sentences[number]], [cut[number]], [parts_found[one] for one in mine])
+            told(number, result.text)
+
+    def found(part: int, ways: list[Hypothesis]) -> None:
+        loop.call_soon_threadsafe(hear, part, ways)
+
+    options = translator.options.changed(None, None, alternatives + 1)
+    try:
+        future = served.batcher.submit(ids, options, found if told else None)
+    except Full as full:
+        raise Refused(429, str(full), full.seconds) from None
+    hypotheses = await asyncio.wrap_future(future)
+    if sum(map(len, sentences)) <= _INLINE_CHARACTERS:
+        results = translator.join(sentences, cut, hypotheses)
+    else:
+        results = await asyncio.to_thread(translator.join, sentences, cut, hypotheses)
+    return [[way.text for way in result.translations] for result in results]

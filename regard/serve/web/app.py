@@ -1,0 +1,116 @@
+"""The application: routes of both APIs, health, metrics and documentation, behind the gate."""
+
+from __future__ import annotations
+
+import html
+import json
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse
+from starlette.exceptions import HTTPException
+
+from regard.serve.files import Store
+from regard.serve.keys import Keys
+from regard.serve.refusal import Refused
+from regard.serve.service import Service
+from regard.serve.web import deepl, libretranslate
+from regard.serve.web.context import Context, context_of
+from regard.serve.web.gate import Doors, Gate, internal_error, problem
+from regard.serve.web.metrics import Metrics
+from regard.serve.web.schemas import Health, Ready
+from regard.version import __version__
+
+_STATUS = {404: "there is nothing at this address; see /docs", 405: "this address does not take this method; see /docs"}
+router = APIRouter(tags=["The server"])
+
+
+@router.get("/health")
+async def health() -> Health:
+    """Whether the process is alive."""
+    return Health(status="ok")
+
+
+@router.get("/ready", responses={503: {"model": Ready}})
+async def ready(request: Request) -> Response:
+    """Whether it takes work: a balancer sends none to a server that is being stopped."""
+    context = context_of(request)
+    is_ready = context.doors.is_ready and not context.doors.is_draining
+    models = [f"{source}-{target}" for source, target in sorted(context.service.pairs)]
+    state = Ready(status="ready" if is_ready else "not ready", models=models)
+    return JSONResponse(state.model_dump(), status_code=200 if is_ready else 503)
+
+
+@router.get("/metrics", response_class=Response)
+async def metrics(request: Request) -> Response:
+    """Counters for Prometheus."""
+    context = context_of(request)
+    return Response(context.metrics.page(context.service), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@router.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+async def docs(request: Request) -> HTMLResponse:
+    """The OpenAPI document as a page without scripts, so that it needs nothing from elsewhere."""
+    return HTMLResponse(_docs_page(request.app.openapi()))
+
+
+def make_app(service: Service, store: Store, keys: Keys | None = None, metrics: Metrics | None = None) -> Gate:
+    """The application, ready for uvicorn."""
+    app = FastAPI(
+        title="Regard",
+        version=__version__,
+        description="Translation over HTTP, with the APIs of LibreTranslate and DeepL.",
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.include_router(libretranslate.router)
+    app.include_router(deepl.router)
+    app.include_router(router)
+    counters = metrics or Metrics()
+    doors = Doors(service.limits)
+    batchers = [served.batcher for served in service.pairs.values()]
+    doors.seconds_left = lambda: max(batcher.seconds_left() for batcher in batchers)
+    app.state.context = Context(service, keys or Keys(), counters, doors, store)
+    app.add_exception_handler(Refused, _refused)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(Exception, _failed)
+    paths = frozenset({*app.openapi()["paths"], "/docs", "/openapi.json"})
+    return Gate(app, doors, counters, paths)
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    headers = {} if error.retry is None else {"retry-after": str(error.retry)}
+    return JSONResponse(problem(request.url.path, str(error)), error.status, headers)
+
+
+def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = _STATUS.get(error.status_code, "the request is not as it must be; see /docs")
+    return JSONResponse(problem(request.url.path, message), error.status_code, dict(error.headers or {}))
+
+
+def _invalid(request: Request, error: Exception) -> Response:
+    # FastAPI's own answer would quote what came.
+    return JSONResponse(problem(request.url.path, "a parameter is not as it must be; see /docs"), 422)
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    return JSONResponse(problem(request.url.path, internal_error(request.scope["number"])), 500)
+
+
+def _docs_page(document: dict[str, Any]) -> str:
+    rows = ["<!DOCTYPE html><html lang=en><meta charset=utf-8><title>Regard API</title><h1>Regard API</h1>"]
+    rows.append('<p>This page as data: <a href="openapi.json">openapi.json</a></p>')
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            rows.append(
+                f"<h2>{method.upper()} {html.escape(path)}</h2><p>{html.escape(operation.get('description', ''))}</p>"
+            )
+            for kind, content in operation.get("requestBody", {}).get("content", {}).items():
+                fields = content.get("schema", {}).get("properties", {})
+                shown = {name: field.get("description", "") for name, field in fields.items()}
+                rows.append(f"<p>{html.escape(kind)}</p><pre>{html.escape(json.dumps(shown, indent=2))}</pre>")
+    return "".join(rows)

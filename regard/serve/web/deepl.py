@@ -1,0 +1,79 @@
+"""The part of DeepL's API that its clients need to translate text. What this server cannot do is refused by name, never ignored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from regard.serve.languages import language_name
+from regard.serve.refusal import Refused
+from regard.serve.service import Ask
+from regard.serve.web.context import admit, answer, context_of
+from regard.serve.web.fields import FORM, body_of, parse_body, read_fields
+from regard.serve.web.schemas import (
+    DeepLError,
+    DeepLFields,
+    DeepLLanguage,
+    DeepLTranslation,
+    DeepLTranslations,
+    DeepLUsage,
+)
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": DeepLError} for status in (400, 403, 408, 413, 415, 422, 429, 500, 503)
+}
+router = APIRouter(prefix="/v2", tags=["DeepL"], responses=ERRORS)
+_NO_LIMIT = 1_000_000_000_000  # clients want a number
+
+
+@router.post("/translate", openapi_extra=body_of(DeepLFields))
+async def translate(request: Request) -> DeepLTranslations:
+    """Translate texts."""
+    fields = await read_fields(request, DeepLFields)
+    if fields.glossary_id:
+        raise Refused(400, "glossary_id is not known to this server; leave it out")
+    if fields.formality not in (None, "", "default", "prefer_more", "prefer_less"):
+        raise Refused(400, "formality must be default, prefer_more or prefer_less: the models have one form only")
+    if fields.tag_handling not in (None, "", "html"):
+        raise Refused(400, "tag_handling must be html or left out")
+    split = str(fields.split_sentences if fields.split_sentences is not None else "1").lower()
+    if split not in ("0", "1", "nonewlines", "true", "false"):
+        raise Refused(400, "split_sentences must be 0, 1 or nonewlines")
+    texts = [fields.text] if isinstance(fields.text, str) else fields.text
+    ask = Ask(
+        texts,
+        fields.source_lang or None,
+        fields.target_lang,
+        is_html=fields.tag_handling == "html",
+        by_sentence=split not in ("0", "false"),
+    )
+    answers = await answer(request, ask, fields.auth_key)
+    translations = [
+        DeepLTranslation(detected_source_language=one.source.upper(), text=one.ways[0], billed_characters=len(text))
+        for one, text in zip(answers, texts, strict=True)
+    ]
+    return DeepLTranslations(translations=translations)
+
+
+@router.get("/languages", response_model_exclude_none=True)
+async def languages(request: Request, type: str = "source") -> list[DeepLLanguage]:
+    """The languages that are translated from, or with type=target into."""
+    service = context_of(request).service
+    body = await request.body()
+    if body and request.headers.get("content-type", "").startswith(FORM):  # so its Python client says it
+        type = str(parse_body(FORM, body).get("type", type))
+    if type == "target":
+        return [
+            DeepLLanguage(language=code.upper(), name=language_name(code), supports_formality=False)
+            for code in service.targets
+        ]
+    return [DeepLLanguage(language=code.upper(), name=language_name(code)) for code in service.sources]
+
+
+@router.get("/usage")
+async def usage(request: Request) -> DeepLUsage:
+    """Characters that were translated since the server started; there is no limit to them."""
+    admit(request, None, 0)
+    counted = context_of(request).metrics.total("regard_characters_total")
+    return DeepLUsage(character_count=int(counted), character_limit=_NO_LIMIT)

@@ -1,0 +1,73 @@
+"""Server-sent events: sentences as they are finished, then the whole answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import StreamingResponse
+
+from regard.serve.refusal import Refused
+from regard.serve.service import Progress, Told
+
+MEDIA_TYPE = "text/event-stream"
+Event = tuple[str, dict[str, Any]]
+
+
+def wants_events(request: Request) -> bool:
+    return MEDIA_TYPE in request.headers.get("accept", "")
+
+
+async def stream(work: Callable[[Told], Coroutine[Any, Any, dict[str, Any]]]) -> StreamingResponse:
+    """Answer with `sentence` events while `work` goes on, and a `result` or an `error` at the end. What is refused before
+    anything was translated is refused as any other request is."""
+    queue: asyncio.Queue[Event] = asyncio.Queue()
+
+    def told(progress: Progress) -> None:
+        queue.put_nowait(
+            (
+                "sentence",
+                {
+                    "text": progress.text,
+                    "sentence": progress.sentence,
+                    "of": progress.of,
+                    "translatedText": progress.translation,
+                },
+            )
+        )
+
+    async def run() -> None:
+        try:
+            queue.put_nowait(("result", await work(told)))
+        except Refused as refused:
+            queue.put_nowait(("error", {"error": str(refused), "status": refused.status, "retry": refused.retry}))
+        except Exception:
+            queue.put_nowait(("error", {"error": "internal error", "status": 500, "retry": None}))
+            raise
+
+    task = asyncio.create_task(run())
+    try:
+        first = await queue.get()
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    if first[0] == "error":
+        await task  # an error that is not the client's comes out here
+        raise Refused(first[1]["status"], first[1]["error"], first[1]["retry"])
+
+    async def events() -> AsyncIterator[str]:
+        event = first
+        try:
+            while True:
+                yield f"event: {event[0]}\ndata: {json.dumps(event[1], ensure_ascii=False)}\n\n"
+                if event[0] != "sentence":
+                    break
+                event = await queue.get()
+            await task
+        finally:
+            task.cancel()  # the client may be gone
+
+    return StreamingResponse(events(), media_type=MEDIA_TYPE, headers={"x-accel-buffering": "no"})

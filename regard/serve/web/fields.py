@@ -1,0 +1,119 @@
+"""The fields of a request: JSON or a form into a schema, the API key, and what may not pass. Errors never quote what came."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import parse_qsl
+
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+
+from regard.serve.refusal import Refused
+from regard.serve.web.schemas import FileFields
+
+Schema = TypeVar("Schema", bound=BaseModel)
+
+JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
+_MOST_FIELDS = 1_000
+
+
+def body_of(*schemas: type[BaseModel]) -> dict[str, Any]:
+    """What OpenAPI is told of a body that may be JSON or a form."""
+    schema = schemas[0].model_json_schema(ref_template="#/components/schemas/{model}")
+    return {"requestBody": {"required": True, "content": {JSON: {"schema": schema}, FORM: {"schema": schema}}}}
+
+
+_FILE_SCHEMA = FileFields.model_json_schema()
+FILE_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "properties": {"file": {"type": "string", "format": "binary"}, **_FILE_SCHEMA["properties"]},
+                    "required": ["file", *_FILE_SCHEMA["required"]],
+                }
+            }
+        },
+    }
+}
+
+
+class Upload(NamedTuple):
+    name: str  # as the client says: only its ending is used
+    content: bytes
+
+
+async def read_upload(request: Request) -> tuple[Upload, FileFields]:
+    """The one file of a form, and the fields beside it."""
+    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+        raise Refused(415, "content-type must be multipart/form-data with a part named file")
+    try:
+        async with request.form(max_files=1, max_fields=20, max_part_size=10_000) as form:
+            upload = form.get("file")
+            if not isinstance(upload, UploadFile):
+                raise Refused(422, "file is missing: a document to translate")
+            fields = {name: value for name, value in form.items() if isinstance(value, str)}
+            return Upload(upload.filename or "", await upload.read()), check_fields(fields, FileFields)
+    except (HTTPException, UnicodeError):
+        raise Refused(400, "the body must be a form with one file and a few fields") from None
+
+
+async def read_fields(request: Request, schema: type[Schema]) -> Schema:
+    """The body as a checked object."""
+    return check_fields(parse_body(request.headers.get("content-type", ""), await request.body()), schema)
+
+
+def parse_body(content_type: str, body: bytes) -> dict[str, Any]:
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == FORM:
+        return _parse_form(body)
+    if kind not in (JSON, "", "text/json"):
+        raise Refused(415, f"content-type must be {JSON} or {FORM}")
+    try:
+        fields = json.loads(body)
+        if b"\\ud" in body.lower():  # half a character, escaped, is no text and would fail much later
+            json.dumps(fields, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        raise Refused(400, "the body must be JSON in UTF-8") from None
+    if not isinstance(fields, dict):
+        raise Refused(400, "the body must be a JSON object")
+    return fields
+
+
+def _parse_form(body: bytes) -> dict[str, Any]:
+    try:
+        pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        raise Refused(400, f"the body must be a form in UTF-8 with at most {_MOST_FIELDS} fields") from None
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        if name not in fields:
+            fields[name] = value
+        elif isinstance(fields[name], list):
+            fields[name].append(value)
+        else:
+            fields[name] = [fields[name], value]
+    return fields
+
+
+def check_fields(fields: dict[str, Any], schema: type[Schema]) -> Schema:
+    try:
+        return schema.model_validate(fields)
+    except ValidationError as error:
+        raise Refused(422, explain(error, schema)) from None
+
+
+def explain(error: ValidationError, schema: type[BaseModel]) -> str:
+    """The first thing that is wrong: the field and the rule, in the schema's words."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    name = str(first["loc"][0]) if first["loc"] else ""
+    if name not in schema.model_fields:
+        return "a field is not as it must be; see /docs"
+    rule = schema.model_fields[name].description or "see /docs"
+    return f"{name} is missing: {rule}" if first["type"] == "missing" else f"{name} is not as it must be: {rule}"

@@ -1,0 +1,125 @@
+"""The API of LibreTranslate: what its clients send and expect."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from regard.serve.documents.formats import MEDIA_TYPES, kind_of
+from regard.serve.languages import detect
+from regard.serve.refusal import Refused
+from regard.serve.service import Answer, Ask, Told
+from regard.serve.web.context import admit, answer, context_of, count
+from regard.serve.web.events import stream, wants_events
+from regard.serve.web.fields import FILE_BODY, body_of, read_fields, read_upload
+from regard.serve.web.schemas import (
+    DetectedLanguage,
+    DetectFields,
+    Error,
+    Language,
+    Translated,
+    TranslatedFile,
+    TranslateFields,
+)
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Error} for status in (400, 403, 404, 408, 413, 415, 422, 429, 500, 503)
+}
+router = APIRouter(tags=["LibreTranslate"], responses=ERRORS)
+
+
+@router.post(
+    "/translate",
+    response_model=Translated,
+    response_model_exclude_none=True,
+    openapi_extra=body_of(TranslateFields),
+)
+async def translate(request: Request) -> Translated | Response:
+    """Translate a text or a list of texts. With `Accept: text/event-stream`, sentences come as they are finished."""
+    fields = await read_fields(request, TranslateFields)
+    if not wants_events(request):
+        return translated(fields, await answer(request, as_ask(fields), fields.api_key))
+
+    async def work(told: Told) -> dict[str, Any]:
+        answers = await answer(request, as_ask(fields), fields.api_key, told)
+        return translated(fields, answers).model_dump(exclude_none=True)
+
+    return await stream(work)
+
+
+def as_ask(fields: TranslateFields) -> Ask:
+    source = None if fields.source.strip().lower() == "auto" else fields.source
+    texts = [fields.q] if isinstance(fields.q, str) else fields.q
+    return Ask(texts, source, fields.target, fields.format == "html", fields.alternatives)
+
+
+def translated(fields: TranslateFields, answers: list[Answer]) -> Translated:
+    texts = [one.ways[0] for one in answers]
+    others = [one.ways[1 : fields.alternatives + 1] for one in answers] if fields.alternatives else None
+    found = [
+        DetectedLanguage(confidence=one.detected.confidence, language=one.detected.language)
+        for one in answers
+        if one.detected is not None
+    ]
+    if isinstance(fields.q, list):
+        return Translated(translatedText=texts, alternatives=others, detectedLanguage=found or None)
+    return Translated(
+        translatedText=texts[0],
+        alternatives=others[0] if others is not None else None,
+        detectedLanguage=found[0] if found else None,
+    )
+
+
+@router.post("/detect", openapi_extra=body_of(DetectFields))
+async def detect_language(request: Request) -> list[DetectedLanguage]:
+    """Which language a text is in, and how sure that is; nothing where there are no letters to go by."""
+    fields = await read_fields(request, DetectFields)
+    if len(fields.q) > context_of(request).service.limits.characters:
+        raise Refused(413, "q has more characters than are allowed; a page of it is enough")
+    admit(request, fields.api_key, 0)
+    found = await asyncio.to_thread(detect, fields.q)
+    return [DetectedLanguage(confidence=found[1], language=found[0])] if found else []
+
+
+@router.post("/translate_file", response_model=TranslatedFile, openapi_extra=FILE_BODY)
+async def translate_file(request: Request) -> TranslatedFile | Response:
+    """Translate a document, and say where to fetch it in the next minutes. With `Accept: text/event-stream`, progress comes too."""
+    upload, fields = await read_upload(request)
+    context = context_of(request)
+    kind = kind_of(upload.name)
+    if len(upload.content) > context.service.limits.file_bytes:
+        raise Refused(413, f"file may have at most {context.service.limits.file_bytes} bytes; send it in parts")
+    source = None if fields.source.strip().lower() == "auto" else fields.source
+    admit(request, fields.api_key, 0)
+
+    async def work(told: Told) -> dict[str, Any]:
+        content, characters = await context.service.translate_file(
+            upload.content, kind, source, fields.target, fields.column or None, told
+        )
+        count(request, fields.api_key, characters)
+        name = await asyncio.to_thread(context.store.put, content, kind)
+        return {"translatedFileUrl": str(request.url_for("download_file", name=name))}
+
+    if wants_events(request):
+        return await stream(work)
+    return TranslatedFile(**await work(lambda progress: None))
+
+
+@router.get("/download_file/{name}", response_class=Response)
+async def download_file(request: Request, name: str) -> Response:
+    """A document that was translated in the last minutes."""
+    path = context_of(request).store.find(name)
+    if path is None:
+        raise Refused(404, "there is no such document, or no longer; translate it again")
+    headers = {"content-disposition": f'attachment; filename="translated{path.suffix}"'}
+    content = await asyncio.to_thread(path.read_bytes)
+    return Response(content, media_type=MEDIA_TYPES[path.suffix[1:]], headers=headers)
+
+
+@router.get("/languages")
+async def languages(request: Request) -> list[Language]:
+    """The languages of the models, and what each can be translated into."""
+    service = context_of(request).service
+    return [Language(code=code, name=name, targets=service.targets_of(code)) for code, name in service.names().items()]

@@ -1,0 +1,100 @@
+"""What requests and answers hold, as OpenAPI shows it. Each description is also what an error says, so it states the rule."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+
+class TranslateFields(BaseModel):
+    q: str | list[str] = Field(description="a text, or a list of texts")
+    source: str = Field("auto", description="the code of the language that the texts are in, or auto")
+    target: str = Field(description="the code of the language to translate into")
+    format: Literal["text", "html"] = Field("text", description="text or html")
+    alternatives: int = Field(0, ge=0, description="a whole number: how many other translations to give")
+    api_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
+
+
+class DetectFields(BaseModel):
+    q: str = Field(description="a text")
+    api_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
+
+
+class DetectedLanguage(BaseModel):
+    confidence: float = Field(description="how sure it is, in per cent")
+    language: str
+
+
+class Translated(BaseModel):
+    translatedText: str | list[str]  # noqa: N815 - LibreTranslate's names
+    detectedLanguage: DetectedLanguage | list[DetectedLanguage] | None = None  # noqa: N815
+    alternatives: list[str] | list[list[str]] | None = None
+
+
+class FileFields(BaseModel):
+    source: str = Field("auto", description="the code of the language that the document is in, or auto")
+    target: str = Field(description="the code of the language to translate into")
+    column: str | None = Field(
+        None, description="of .csv and .tsv: the column to translate, by name or by number from 1 on"
+    )
+    api_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
+
+
+class TranslatedFile(BaseModel):
+    translatedFileUrl: str  # noqa: N815 - LibreTranslate's name
+
+
+class Language(BaseModel):
+    code: str
+    name: str
+    targets: list[str]
+
+
+class Error(BaseModel):
+    error: str
+
+
+class Health(BaseModel):
+    status: str
+
+
+class Ready(BaseModel):
+    status: str
+    models: list[str]
+
+
+class DeepLFields(BaseModel):
+    text: str | list[str] = Field(description="a text, or a list of texts")
+    target_lang: str = Field(description="the code of the language to translate into")
+    source_lang: str | None = Field(None, description="the code of the language that the texts are in")
+    split_sentences: str | int | bool | None = Field(None, description="0, 1 or nonewlines")
+    tag_handling: str | None = Field(None, description="html, or left out")
+    formality: str | None = Field(None, description="default, prefer_more or prefer_less: there is one form only")
+    glossary_id: str | None = Field(None, description="not known to this server: leave it out")
+    auth_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
+
+
+class DeepLTranslation(BaseModel):
+    detected_source_language: str
+    text: str
+    billed_characters: int
+
+
+class DeepLTranslations(BaseModel):
+    translations: list[DeepLTranslation]
+
+
+class DeepLLanguage(BaseModel):
+    language: str
+    name: str
+    supports_formality: bool | None = None
+
+
+class DeepLUsage(BaseModel):
+    character_count: int
+    character_limit: int
+
+
+class DeepLError(BaseModel):
+    message: str

@@ -1,0 +1,89 @@
+"""A real server on a free port, in a process of its own, for tests that speak HTTP to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "golden" / "bundle-1"  # it reverses letters: "a b c" -> "c b a"
+
+
+@dataclass
+class Running:
+    process: subprocess.Popen[str]
+    url: str
+    port: int
+    lines: list[str]  # of its log
+    reader: threading.Thread
+
+    def client(self, **settings: Any) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=60, trust_env=False, **settings)
+
+    def post(self, path: str, **settings: Any) -> httpx.Response:
+        with self.client() as client:
+            return client.post(path, **settings)
+
+    def get(self, path: str) -> httpx.Response:
+        with self.client() as client:
+            return client.get(path)
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
+
+    def stop(self) -> list[str]:
+        """Send SIGTERM; all that the server logged."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> list[str]:
+        assert self.process.wait(timeout=60) == 0
+        self.reader.join()
+        return self.lines
+
+
+@contextmanager
+def running(*arguments: str, model: Path = GOLDEN, code: str = "") -> Iterator[Running]:
+    """A server with this model; `code` runs in its process first, to change what it is made of."""
+    start = f"{code}\nimport sys\nfrom regard.cli import main\nsys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-W", "error", "-c", start, "serve", "-m", str(model), "--port", "0", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    lines: list[str] = []
+    listening: Queue[str] = Queue()
+
+    def read() -> None:
+        """Take what the server logs as it comes: one that nobody listens to stands still in the end."""
+        assert process.stderr is not None
+        for line in process.stderr:
+            lines.append(line.rstrip("\n"))
+            entry = json.loads(line) if line.startswith("{") else {}
+            if entry.get("event") == "listening":
+                listening.put(entry["address"])
+        listening.put("")
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        url = listening.get(timeout=60)
+        assert url, "\n".join(lines)
+        yield Running(process, url, int(url.rpartition(":")[2]), lines, reader)
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
+        assert process.stderr is not None
+        process.stderr.close()

@@ -1,0 +1,187 @@
+"""Batching across requests, with an engine that the test itself lets go on: nothing here depends on the clock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from regard.decode.options import Done, Hypothesis, SearchOptions
+from regard.errors import RegardError
+from regard.serve.batching import Batcher, Full
+
+OPTIONS = SearchOptions()
+BAD = 666
+
+
+class HeldEngine:
+    """Answers with its input, but each call waits until the test lets it go."""
+
+    def __init__(self, batch: int = 64, parallel: int = 1) -> None:
+        self.batch, self.parallel = batch, parallel
+        self.calls: list[list[list[int]]] = []
+        self.options: list[SearchOptions] = []
+        self.started = threading.Semaphore(0)
+        self.go = threading.Semaphore(0)
+
+    def translate(
+        self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None = None
+    ) -> list[list[Hypothesis]]:
+        self.calls.append([list(sentence) for sentence in ids])
+        self.options.append(options)
+        self.started.release()
+        assert self.go.acquire(timeout=60)
+        if any(BAD in sentence for sentence in ids):
+            raise ValueError("cannot translate this")
+        return [[Hypothesis(tuple(sentence), -1.0, -1.0)] for sentence in ids]
+
+    def score(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[float]]:
+        raise NotImplementedError
+
+
+@contextmanager
+def batcher(engine: HeldEngine, **settings) -> Iterator[Batcher]:
+    made = Batcher(engine, **settings)
+    try:
+        yield made
+    finally:
+        engine.go.release(1000)
+        made.close()
+
+
+def ids_of(future) -> list[tuple[int, ...]]:
+    return [ways[0].ids for ways in future.result(timeout=60)]
+
+
+def test_what_gathers_while_the_engine_works_goes_together() -> None:
+    engine = HeldEngine()
+    with batcher(engine) as made:
+        first = made.submit([[1]], OPTIONS)
+        assert engine.started.acquire(timeout=60)
+        others = [made.submit([[n], [n, n]], OPTIONS) for n in range(2, 7)]
+        engine.go.release(2)
+        assert ids_of(first) == [(1,)]
+        assert [ids_of(other) for other in others] == [[(n,), (n, n)] for n in range(2, 7)]
+    assert engine.calls == [[[1]], [[n] * k for n in range(2, 7) for k in (1, 2)]]
+
+
+def test_a_lone_request_does_not_wait_for_the_window() -> None:
+    engine = HeldEngine()
+    with batcher(engine, window=3600) as made:
+        for n in range(3):  # with a window that is ever waited for, the second would never start
+            engine.go.release()
+            assert ids_of(made.submit([[n]], OPTIONS)) == [(n,)]
+
+
+def test_after_a_shared_batch_the_window_waits_for_as_many() -> None:
+    engine = HeldEngine()
+    with batcher(engine, window=3600) as made:
+        first = made.submit([[0]], OPTIONS)
+        assert engine.started.acquire(timeout=60)
+        shared = [made.submit([[n]], OPTIONS) for n in (1, 2)]
+        engine.go.release(2)
+        assert [ids_of(one) for one in (first, *shared)] == [[(0,)], [(1,)], [(2,)]]
+        again = [made.submit([[n]], OPTIONS) for n in (3, 4)]
+        engine.go.release()
+        assert [ids_of(one) for one in again] == [[(3,)], [(4,)]]
+    assert engine.calls == [[[0]], [[1], [2]], [[3], [4]]]
+
+
+def test_batches_are_cut_by_tokens_and_by_the_engines_own_limit() -> None:
+    engine = HeldEngine(batch=3)
+    with batcher(engine, batch_tokens=10) as made:
+        engine.go.release(100)
+        future = made.submit([[1] * 4, [2] * 4, [3] * 4, [4], [5], [6], [7]], OPTIONS)
+        assert ids_of(future) == [(1,) * 4, (2,) * 4, (3,) * 4, (4,), (5,), (6,), (7,)]
+    assert [len(call) for call in engine.calls] == [2, 2, 3]
+    assert all(len(call) * (max(map(len, call)) + 1) <= 10 for call in engine.calls)
+
+
+def test_requests_with_other_options_do_not_share_a_batch() -> None:
+    engine = HeldEngine()
+    greedy = SearchOptions(beam=1)
+    with batcher(engine) as made:
+        made.submit([[1]], OPTIONS)
+        assert engine.started.acquire(timeout=60)
+        others = [made.submit([[2]], OPTIONS), made.submit([[3]], greedy), made.submit([[4]], OPTIONS)]
+        engine.go.release(100)
+        assert [ids_of(other) for other in others] == [[(2,)], [(3,)], [(4,)]]
+    assert engine.calls[1:] == [[[2], [4]], [[3]]]
+    assert engine.options == [OPTIONS, OPTIONS, greedy]
+
+
+def test_a_long_job_does_not_stand_in_the_way_of_a_short_one() -> None:
+    engine = HeldEngine(batch=32)
+    with batcher(engine) as made:
+        book = made.submit([[1]] * 1000, OPTIONS)
+        assert engine.started.acquire(timeout=60)
+        greeting = made.submit([[2]], OPTIONS)
+        engine.go.release(2)
+        assert ids_of(greeting) == [(2,)]
+        assert not book.done()
+        engine.go.release(1000)
+        assert len(ids_of(book)) == 1000
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_again() -> None:
+    engine = HeldEngine()
+    with batcher(engine, queue_tokens=10) as made:
+        made.submit([[1] * 50], OPTIONS)  # larger than the queue, which is empty
+        assert engine.started.acquire(timeout=60)
+        waiting = made.submit([[2] * 8], OPTIONS)
+        with pytest.raises(Full, match=r"try again in \d+ s") as refused:
+            made.submit([[3]], OPTIONS)
+        assert 1 <= refused.value.seconds <= 60
+        assert made.waiting_tokens == 9
+        waiting.cancel()  # a client that goes away makes room
+        assert made.waiting_tokens == 0
+        after = made.submit([[4]], OPTIONS)
+        engine.go.release(100)
+        assert ids_of(after) == [(4,)]
+    assert [[2] * 8] not in engine.calls
+
+
+def test_a_job_that_fails_fails_alone() -> None:
+    engine = HeldEngine()
+    with batcher(engine) as made:
+        made.submit([[0]], OPTIONS)
+        assert engine.started.acquire(timeout=60)
+        good, bad, fine = (made.submit([[n]], OPTIONS) for n in (1, BAD, 2))
+        engine.go.release(100)
+        assert ids_of(good) == [(1,)] and ids_of(fine) == [(2,)]
+        with pytest.raises(ValueError, match="cannot translate this"):
+            bad.result(timeout=60)
+
+
+def test_closing_finishes_what_waits_and_takes_nothing_more() -> None:
+    engine = HeldEngine()
+    with batcher(engine) as made:
+        futures = [made.submit([[n]], OPTIONS) for n in range(5)]
+        engine.go.release(100)
+        made.close()
+        assert [ids_of(future) for future in futures] == [[(n,)] for n in range(5)]
+        with pytest.raises(RegardError, match="being stopped"):
+            made.submit([[9]], OPTIONS)
+
+
+def test_what_waits_is_shared_among_idle_threads() -> None:
+    engine = HeldEngine(parallel=2)
+    with batcher(engine) as made:
+        future = made.submit([[n] for n in range(8)], OPTIONS)
+        assert engine.started.acquire(timeout=60) and engine.started.acquire(timeout=60)
+        engine.go.release(100)
+        assert ids_of(future) == [(n,) for n in range(8)]
+    assert sum(map(len, engine.calls)) == 8
+    assert len(engine.calls) >= 2
+
+
+def test_sentences_are_told_of_as_they_are_finished() -> None:
+    engine = HeldEngine(batch=1)
+    told: list[int] = []
+    with batcher(engine) as made:
+        future = made.submit([[0], [1], [2]], OPTIONS, lambda number, ways: told.append(number))
+        engine.go.release(3)
+        future.result(timeout=60)
+    assert told == [0, 1, 2]

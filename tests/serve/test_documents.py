@@ -1,0 +1,272 @@
+"""Documents: what is text changes, everything else stays; and what is no document is refused before it can do harm."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Iterator
+
+import pytest
+
+from regard.serve.documents.formats import kind_of, open_document
+from regard.serve.documents.packed import unpack
+from regard.serve.refusal import Refused
+from tests.serve.server import Running, running
+
+MOST = 10_000_000
+WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
+
+
+def shouted(data: bytes, kind: str, **settings: str) -> bytes:
+    """The document with every text in upper case."""
+    document = open_document(data, kind, MOST, **settings)
+    return document.save([text.upper() for text in document.texts])
+
+
+def packed(members: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            info = zipfile.ZipInfo("x")
+            info.filename = name  # as it is: the constructor would tidy it up
+            archive.writestr(info, content, zipfile.ZIP_DEFLATED)
+    return out.getvalue()
+
+
+def docx(body: str, **more: bytes) -> bytes:
+    document = (
+        f'<?xml version="1.0" encoding="UTF-8"?><w:document xmlns:w="{WORD}"><w:body>{body}</w:body></w:document>'
+    )
+    return packed(
+        {
+            "[Content_Types].xml": b"<Types/>",
+            "word/document.xml": document.encode(),
+            "word/media/image1.png": b"\x89PNG",
+            **more,
+        }
+    )
+
+
+def run(text: str, style: str = "") -> str:
+    return f'<w:r><w:rPr>{style}</w:rPr><w:t xml:space="preserve">{text}</w:t></w:r>'
+
+
+# --- formats ---
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "after"),
+    [
+        ("txt", "One.\r\n\r\nTwo\n", "ONE.\r\n\r\nTWO\n"),
+        ("txt", "\ufeffmark", "\ufeffMARK"),
+        (
+            "md",
+            "---\ntitle: x\n---\n# Head\n\n- item *one*\n1. `code` and [link](http://a.b/c)\n```\ncode\n```\n\n    code\n"
+            "| a | b |\n|---|---|\n> quote ![image](x.png)\n---\n[x]: http://y\n",
+            "---\ntitle: x\n---\n# HEAD\n\n- ITEM *ONE*\n1. `code` AND [LINK](http://a.b/c)\n```\ncode\n```\n\n    code\n"
+            "| A | B |\n|---|---|\n> QUOTE ![image](x.png)\n---\n[x]: http://y\n",
+        ),
+        (
+            "srt",
+            "1\n00:00:01,000 --> 00:00:02,000\nhello there\nyou two\n\n2\n00:00:03,000 --> 00:00:04,000\nbye\n",
+            "1\n00:00:01,000 --> 00:00:02,000\nHELLO THERE\nYOU TWO\n\n2\n00:00:03,000 --> 00:00:04,000\nBYE\n",
+        ),
+        ("csv", 'id,text\r\n1,"a, ""b"""\r\n2,c\r\n', 'id,text\r\n1,"A, ""B"""\r\n2,C\r\n'),
+        ("tsv", "id\ttext\n1\ta b\n", "id\ttext\n1\tA B\n"),
+        (
+            "po",
+            'msgid ""\nmsgstr ""\n"Language: de\\n"\n\n#: x.c:1\nmsgid "hello"\nmsgstr ""\n\nmsgid "done"\nmsgstr "fertig"\n\n'
+            'msgid ""\n"two\\n"\n"lines"\nmsgstr ""\n\nmsgid "one file"\nmsgid_plural "files"\nmsgstr[0] ""\nmsgstr[1] ""\n',
+            'msgid ""\nmsgstr ""\n"Language: de\\n"\n\n#: x.c:1\nmsgid "hello"\nmsgstr "HELLO"\n\nmsgid "done"\nmsgstr "fertig"\n\n'
+            'msgid ""\n"two\\n"\n"lines"\nmsgstr "TWO\\nLINES"\n\nmsgid "one file"\nmsgid_plural "files"\nmsgstr[0] "ONE FILE"\n'
+            'msgstr[1] "FILES"\n',
+        ),
+    ],
+)
+def test_text_changes_and_the_rest_stays(kind: str, before: str, after: str) -> None:
+    settings = {"column": "text"} if kind in ("csv", "tsv") else {}
+    assert shouted(before.encode(), kind, **settings).decode() == after
+
+
+def test_a_column_can_be_named_by_number() -> None:
+    assert shouted(b"a,b\nc,d\n", "csv", column="2") == b"a,B\nc,D\n"
+    assert shouted(b"a\nb\n", "csv") == b"A\nB\n"
+    for wrong in ("3", "0", "name", "²"):
+        with pytest.raises(Refused, match="column must be a name in the first row or a number from 1 to 2"):
+            open_document(b"a,b\n", "csv", MOST, wrong)
+    with pytest.raises(Refused, match="column must name the column"):
+        open_document(b"a,b\n", "csv", MOST)
+    with pytest.raises(Refused, match="column goes with"):
+        open_document(b"a,b\n", "txt", MOST, "1")
+
+
+def test_word_keeps_its_runs_and_everything_that_is_no_text() -> None:
+    bold = '<w:b w:val="1"/>'
+    body = f"<w:p>{run('the ')}{run('black', bold)}{run(' cat')}</w:p><w:p><w:r><w:br/></w:r></w:p><w:p>{run('a &amp; b')}</w:p>"
+    result = unpack(shouted(docx(body), "docx"), MOST)
+    text = result["word/document.xml"].decode()
+    assert result["word/media/image1.png"] == b"\x89PNG"
+    assert re.findall(r"<w:t[^>]*>([^<]*)</w:t>", text) == ["THE ", "BLACK ", "CAT", "A &amp; B"]
+    assert bold in text and "<w:br/>" in text and f'xmlns:w="{WORD}"' in text
+
+
+def test_slides_are_translated() -> None:
+    slide = f'<p:sld xmlns:p="x" xmlns:a="{DRAWING}"><a:p><a:r><a:t>hello</a:t></a:r></a:p></p:sld>'
+    data = packed({"[Content_Types].xml": b"<Types/>", "ppt/slides/slide1.xml": slide.encode()})
+    assert b"<a:t>HELLO</a:t>" in unpack(shouted(data, "pptx"), MOST)["ppt/slides/slide1.xml"]
+
+
+# --- what is refused ---
+
+TRAVERSAL = [
+    "../x", "../../etc/passwd", "word/../../x", "/etc/passwd", "//x", "\\x", "..\\x", "word\\..\\..\\x", "C:\\x", "c:/x", "C:x",
+    "word/..", "..", "a/b/../../../c", "./../x", "word//../../x", "\\\\host\\share", "word/\x01x", "x\n", "\t/../x", "../",
+    "word/../../../../../../tmp/x", "D:/", "a\\b", "\\..\\", "..\\..\\windows\\system32", "word/media/../../../x.png", "/", "/..",
+    "/word/document.xml",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRAVERSAL)
+def test_names_that_lead_out_of_the_archive_are_refused(name: str) -> None:
+    with pytest.raises(Refused, match="names lead out of it"):
+        open_document(docx("", **{name: b"x"}), "docx", MOST)
+
+
+def test_an_archive_may_not_unpack_to_too_much() -> None:
+    with pytest.raises(Refused, match="unpack to at most 10000000 bytes"):
+        open_document(docx("", **{"word/big.bin": b"0" * 20_000_000}), "docx", MOST)
+
+
+def test_an_archive_that_lies_about_its_size_is_found_out() -> None:
+    data = bytearray(docx("", **{"word/big.bin": b"0" * 20_000_000}))
+    directory = data.rindex(b"PK\x01\x02")
+    data[directory + 24 : directory + 28] = (5).to_bytes(4, "little")
+    with pytest.raises(Refused, match=r"must be an intact|unpack to at most"):
+        open_document(bytes(data), "docx", MOST)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        '<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;&a;">]>',
+        '<!DOCTYPE x SYSTEM "file:///etc/passwd">',
+        '<!doctype x [<!entity a SYSTEM "http://localhost/">]>',
+    ],
+)
+def test_entities_are_refused_before_the_xml_is_parsed(head: str) -> None:
+    xml = f'<?xml version="1.0"?>{head}<w:document xmlns:w="{WORD}"/>'
+    with pytest.raises(Refused, match="document types or entities"):
+        open_document(docx("", **{"word/document.xml": xml.encode()}), "docx", MOST)
+    for encoding in ("utf-16", "utf-16-le", "utf-32"):
+        hidden = xml.replace('"1.0"', f'"1.0" encoding="{encoding}"').encode(encoding)
+        with pytest.raises(Refused, match="XML in UTF-8"):
+            open_document(docx("", **{"word/document.xml": hidden}), "docx", MOST)
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "message"),
+    [
+        (b"no archive", "docx", "intact"),
+        (docx("")[:200], "docx", "intact"),
+        (packed({"x": b""}), "docx", "must be a .docx"),
+        (docx("<w:p>"), "docx", "XML that can be read"),
+        (docx("<w:p/>" * 600_000), "docx", "500000 tags"),
+        (packed({f"word/{n}": b"" for n in range(6000)}), "pptx", "at most 5000 members"),
+        (b"\xff\xfe", "txt", "UTF-8"),
+        (b'a,"b', "csv", "quotation mark"),
+        (b'msgid "x\n', "po", "quotation mark"),
+    ],
+)
+def test_what_is_no_document_is_refused_in_one_line(data: bytes, kind: str, message: str) -> None:
+    with pytest.raises(Refused, match=message) as refused:
+        open_document(data, kind, MOST, "1" if kind == "csv" else None)
+    assert refused.value.status in (400, 413)
+
+
+@pytest.mark.parametrize("name", ["x", "x.exe", "docx", ".", "", "x.docx/"])
+def test_unknown_endings_are_refused(name: str) -> None:
+    with pytest.raises(Refused, match=r"name that ends in one of \.txt, \.md"):
+        kind_of(name)
+
+
+# --- over HTTP ---
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with running("--limit", "file_bytes=100_000", "--limit", "unpacked_bytes=1_000_000") as one:
+        yield one
+
+
+FIELDS = {"source": "src", "target": "tgt"}
+
+
+def test_a_document_goes_up_and_its_translation_comes_down(server: Running) -> None:
+    body = f"<w:p>{run('a b c')}</w:p><w:p>{run('p o')}</w:p>"
+    answer = server.post("/translate_file", files={"file": ("../../x.docx", docx(body))}, data=FIELDS)
+    url = answer.json()["translatedFileUrl"]
+    assert re.fullmatch(rf"{re.escape(server.url)}/download_file/[0-9a-f]{{32}}\.docx", url)
+    fetched = server.get(url)
+    assert fetched.headers["content-disposition"] == 'attachment; filename="translated.docx"'
+    text = unpack(fetched.content, MOST)["word/document.xml"].decode()
+    assert re.findall(r"<w:t[^>]*>([^<]*)</w:t>", text) == ["c b a", "o p"]
+    for name in ("..%2f..%2fetc%2fpasswd", "x.docx", "0" * 32 + ".docx"):
+        assert server.get(f"/download_file/{name}").status_code == 404
+
+
+def test_bad_uploads_are_refused(server: Running) -> None:
+    def status(name: str, content: bytes, **fields: str) -> int:
+        return server.post("/translate_file", files={"file": (name, content)}, data={**FIELDS, **fields}).status_code
+
+    assert status("x.txt", b"a b") == 200
+    assert status("x.exe", b"a b") == 400
+    assert status("x.txt", b"a" * 100_001) == 413
+    assert status("x.txt", b"a" * 300_000) == 413
+    assert status("x.docx", docx("", **{"word/big.bin": b"0" * 2_000_000})) == 413
+    assert status("x.docx", docx("", **{"../x": b"0"})) == 400
+    assert status("x.txt", b"a", target="xx") == 400
+    assert server.post("/translate_file", data=FIELDS).status_code == 415
+    assert server.post("/translate_file", files={"other": ("x.txt", b"a")}, data=FIELDS).status_code == 422
+    assert server.post("/translate_file", files={"file": ("x.txt", b"a")}).status_code == 422
+    broken = {"content-type": "multipart/form-data; boundary=x"}
+    assert server.post("/translate_file", content=b"--x\r\nbroken", headers=broken).status_code in (400, 422)
+    assert server.get("/health").status_code == 200
+
+
+def events(server: Running, path: str, **settings) -> list[tuple[str, dict]]:
+    with (
+        server.client() as client,
+        client.stream("POST", path, headers={"accept": "text/event-stream"}, **settings) as answer,
+    ):
+        assert answer.headers["content-type"].startswith("text/event-stream"), answer.read()
+        text = "".join(answer.iter_text())
+    found = re.findall(r"event: (\w+)\ndata: (.*)\n\n", text)
+    return [(name, json.loads(data)) for name, data in found]
+
+
+def test_sentences_come_as_events_and_then_the_whole_answer(server: Running) -> None:
+    found = events(server, "/translate", json={**FIELDS, "q": ["a b\nc d e", "p o"]})
+    *sentences, last = found
+    assert last == ("result", {"translatedText": ["b a\ne d c", "o p"]})
+    assert {name for name, _ in sentences} == {"sentence"}
+    assert sorted((one["text"], one["sentence"], one["of"], one["translatedText"]) for _, one in sentences) == [
+        (0, 0, 2, "b a"),
+        (0, 1, 2, "e d c"),
+        (1, 0, 1, "o p"),
+    ]
+
+
+def test_progress_of_a_document_comes_as_events(server: Running) -> None:
+    *sentences, last = events(server, "/translate_file", files={"file": ("x.txt", b"a b\nc d\n")}, data=FIELDS)
+    assert len(sentences) == 2 and last[0] == "result"
+    assert server.get(last[1]["translatedFileUrl"]).content == b"b a\nd c\n"
+
+
+def test_what_is_refused_is_refused_before_events_begin(server: Running) -> None:
+    answer = server.post(
+        "/translate", json={**FIELDS, "q": "a", "target": "xx"}, headers={"accept": "text/event-stream"}
+    )
+    assert answer.status_code == 400 and answer.json()["error"].startswith("target must be")

@@ -1,0 +1,222 @@
+"""Who gets in, how much and for how long. Where a test needs requests to be inside, it holds the engine still with a file."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from regard.bundle import load_bundle
+from tests.serve.server import GOLDEN, Running, running
+
+BODY = {"q": "a b c", "source": "src", "target": "tgt"}
+TOKENS = len(load_bundle(GOLDEN).tokenizer.encode(BODY["q"])) + 1
+ANSWER = {"translatedText": "c b a"}
+HEAD = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+def started(hold: Path) -> Path:
+    return hold.with_suffix(".started")
+
+
+def held_by(file: Path) -> str:
+    """Code that makes the engine wait as long as there is this file, and say so with another."""
+    return f"""
+import pathlib, time
+from regard.decode.ctranslate2_engine import CTranslate2Engine as Engine
+translate = Engine.translate
+def wait(self, *arguments):
+    pathlib.Path({str(started(file))!r}).touch()
+    while pathlib.Path({str(file)!r}).exists():
+        time.sleep(0.01)
+    return translate(self, *arguments)
+Engine.translate = wait
+"""
+
+
+@pytest.fixture
+def hold(tmp_path: Path) -> Path:
+    file = tmp_path / "hold"
+    file.touch()
+    return file
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(80) as threads:
+        yield threads
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what must come; a test that waits in vain runs into its own time limit."""
+    while not condition():
+        time.sleep(0.01)
+
+
+def metric(server: Running, name: str) -> float:
+    lines = [line for line in server.get("/metrics").text.splitlines() if line.startswith(name)]
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+def inside(server: Running) -> int:
+    return int(metric(server, "regard_places_taken "))
+
+
+def chunked(body: bytes) -> Iterator[bytes]:
+    for start in range(0, len(body), 10_000):
+        yield body[start : start + 10_000]
+
+
+def test_a_body_one_byte_over_the_limit_is_refused_also_in_chunks() -> None:
+    def body(size: int) -> bytes:
+        empty = json.dumps({**BODY, "ignored": ""}).encode()
+        return json.dumps({**BODY, "ignored": "x" * (size - len(empty))}).encode()
+
+    with running("--limit", "body_bytes=200_000") as server:
+        headers = {"content-type": "application/json"}
+        for send in (bytes, chunked):
+            fits = server.post("/translate", content=send(body(200_000)), headers=headers)
+            assert fits.json() == ANSWER
+            over = server.post("/translate", content=send(body(200_001)), headers=headers)
+            assert over.status_code == 413
+            assert over.json() == {"error": "the request may have at most 200000 bytes; send parts"}
+
+
+def test_characters_and_texts_are_limited() -> None:
+    with running("--limit", "characters=10", "--limit", "texts=2") as server:
+        assert server.post("/translate", json={**BODY, "q": "a b c d e"}).status_code == 200
+        assert server.post("/translate", json={**BODY, "q": ["a b c d", "e f g"]}).status_code == 413
+        assert server.post("/translate", json={**BODY, "q": ["a", "b", "c"]}).status_code == 400
+        assert server.post("/v2/translate", json={"text": ["a"] * 3, "target_lang": "tgt"}).status_code == 400
+
+
+def test_when_all_places_are_taken_the_next_is_told_to_come_again(hold: Path, pool: ThreadPoolExecutor) -> None:
+    with running("--limit", "places=3", code=held_by(hold)) as server:
+        accepted = [pool.submit(server.post, "/translate", json=BODY) for _ in range(3)]
+        until(lambda: inside(server) == 3)
+        for path, fields in (("/translate", BODY), ("/v2/translate", {"text": "a", "target_lang": "tgt"})):
+            refused = server.post(path, json=fields)
+            assert refused.status_code == 429
+            assert 1 <= int(refused.headers["retry-after"]) <= 60
+            assert "too many requests are waiting" in refused.text
+        assert server.get("/health").status_code == 200
+        hold.unlink()
+        assert [answer.result().json() for answer in accepted] == [ANSWER] * 3
+        assert server.post("/translate", json=BODY).json() == ANSWER
+
+
+def test_requests_that_gather_share_a_batch(hold: Path, pool: ThreadPoolExecutor) -> None:
+    with running(code=held_by(hold)) as server:
+        answers = [pool.submit(server.post, "/translate", json=BODY)]
+        until(started(hold).exists)
+        for count in range(1, 5):
+            answers.append(pool.submit(server.post, "/translate", json=BODY))
+            until(lambda count=count: metric(server, "regard_waiting_tokens{") == count * TOKENS)  # type: ignore[misc]
+        hold.unlink()
+        assert [answer.result().json() for answer in answers] == [ANSWER] * 5
+        until(lambda: metric(server, "regard_sentences_total{") == 5)
+        assert metric(server, "regard_batch_sentences_count{") == 2
+
+
+def test_a_client_that_goes_away_frees_its_place(hold: Path) -> None:
+    with running("--limit", "places=1", code=held_by(hold)) as server:
+        content = json.dumps(BODY).encode()
+        with server.connect() as first:
+            first.sendall(HEAD + f"Content-Length: {len(content)}\r\n\r\n".encode() + content)
+            until(lambda: inside(server) == 1)
+            assert server.post("/translate", json=BODY).status_code == 429
+        until(lambda: inside(server) == 0)
+        hold.unlink()
+        assert server.post("/translate", json=BODY).json() == ANSWER
+        statuses = [json.loads(line).get("status") for line in server.stop()]
+    assert 499 in statuses
+
+
+def test_a_request_that_takes_too_long_is_given_up(hold: Path) -> None:
+    with running("--limit", "seconds=0.2", code=held_by(hold)) as server:
+        late = server.post("/translate", json=BODY)
+        assert late.status_code == 503 and late.headers["retry-after"]
+        assert late.json() == {"error": "the request took longer than 0.2 s; send less text"}
+        assert inside(server) == 0
+        hold.unlink()
+
+
+def test_a_body_that_does_not_arrive_takes_no_place_and_is_given_up() -> None:
+    with running("--limit", "body_seconds=0.2", "--limit", "places=1") as server:
+        with server.connect() as slow:
+            slow.sendall(HEAD + b'Content-Length: 1000\r\n\r\n{"q":')
+            assert server.post("/translate", json=BODY).json() == ANSWER
+            answer = b""
+            while part := slow.recv(65536):
+                answer += part
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert inside(server) == 0
+
+
+def test_sigterm_finishes_what_was_accepted_and_refuses_the_rest(hold: Path, pool: ThreadPoolExecutor) -> None:
+    with running(code=held_by(hold)) as server:
+        accepted = [pool.submit(server.post, "/translate", json=BODY) for _ in range(20)]
+        until(lambda: inside(server) == 20)
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: server.get("/ready").status_code == 503)
+        refused = server.post("/translate", json=BODY)
+        assert refused.status_code == 503 and refused.headers["retry-after"]
+        assert refused.json() == {"error": "the server is being stopped; try another one"}
+        hold.unlink()
+        assert [answer.result().json() for answer in accepted] == [ANSWER] * 20
+        events = [json.loads(line)["event"] for line in server.wait()]
+    assert events[-1] == "stopped" and "stopping" in events
+
+
+@pytest.mark.slow
+def test_no_accepted_request_is_lost_when_servers_are_stopped_under_load(pool: ThreadPoolExecutor) -> None:
+    def load(server: Running, stopped: threading.Event) -> list[int]:
+        """Statuses of requests until the server is gone. One that was accepted and then lost shows as 0."""
+        statuses = []
+        with server.client() as client:
+            while not stopped.is_set():
+                try:
+                    statuses.append(client.post("/translate", json=BODY).status_code)
+                except httpx.ConnectError:
+                    break
+                except httpx.TransportError:
+                    statuses.append(0)
+                    break
+        return statuses
+
+    for _ in range(3):
+        stopped = threading.Event()
+        with running() as server:
+            clients = [pool.submit(load, server, stopped) for _ in range(8)]
+            until(lambda: metric(server, "regard_sentences_total{") > 50)
+            entries = [json.loads(line) for line in server.stop()]
+            stopped.set()
+        statuses = [status for client in clients for status in client.result()]
+        answered = [entry["status"] for entry in entries if entry.get("path") == "/translate"]
+        assert set(answered) <= {200, 503}
+        assert answered.count(200) == statuses.count(200) > 0
+
+
+@pytest.mark.slow
+def test_under_overload_there_is_only_200_and_429(pool: ThreadPoolExecutor) -> None:
+    with running("--limit", "places=4") as server:
+
+        def hurry(number: int) -> list[tuple[int, str]]:
+            with server.client() as client:
+                return [
+                    (answer.status_code, answer.text)
+                    for answer in (client.post("/translate", json=BODY) for _ in range(20))
+                ]
+
+        answers = [answer for one in pool.map(hurry, range(40)) for answer in one]
+        assert {status for status, _ in answers} == {200, 429}
+        assert {text for status, text in answers if status == 200} == {json.dumps(ANSWER, separators=(",", ":"))}
+        assert server.post("/translate", json=BODY).json() == ANSWER
+        assert inside(server) == 0

@@ -1,0 +1,55 @@
+"""How a server is started."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from regard.errors import UserError
+from regard.serve.web.run import listen
+from tests.serve.server import GOLDEN, ROOT
+
+
+def test_answers_do_not_wait_for_acknowledgements() -> None:
+    # asyncio turns Nagle's algorithm off only on sockets that name their protocol.
+    with listen("127.0.0.1", 0) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
+        assert listener.getsockname()[1] > 0
+
+
+def test_a_port_that_is_taken_is_said_before_models_are_loaded() -> None:
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            UserError, match=rf"cannot listen on 127.0.0.1 port {port} \(.*\); name another with --port"
+        ):
+            listen("127.0.0.1", port)
+
+
+def test_without_the_extra_one_line_says_how_to_get_it() -> None:
+    code = f"""
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name == "fastapi":
+            raise ModuleNotFoundError("blocked", name=name)
+sys.meta_path.insert(0, Block())
+from regard.cli import main
+sys.exit(main(["serve", "-m", {str(GOLDEN)!r}]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "regard: serving needs more packages (fastapi is missing); install them with pip install 'regard[serve]'\n"
+    )
+
+
+def test_help_names_what_is_asked_most() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "regard", "serve", "--help"], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    for option in ("--host", "--port", "--keys", "--limit", "--workers"):
+        assert option in done.stdout
