@@ -12,7 +12,7 @@ BENCHMARKS := attention_cpu train_throughput decode_throughput translate_soak
 GPU_BENCHMARKS := train_throughput profile_step loss_curves decode_throughput
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo test test-gpu lint types format bench bench-gpu
+.PHONY: help setup browser demo serve test test-gpu lint types format bench bench-gpu
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ browser: setup # Chromium for the tests of pages, where there is none
 
 demo: setup ## train a small English-German model, about ten minutes on a laptop, and translate with it
 	@BIN=$(BIN) scripts/demo.sh
+
+serve: setup ## serve a model on http://127.0.0.1:8000 (MODEL=runs/demo)
+	$(BIN)/regard serve -m $(or $(MODEL),runs/demo)
 
 test: lint types browser ## lint, types, tests and doctests
 	$(BIN)/pytest --doctest-modules regard tests

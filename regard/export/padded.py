@@ -61,14 +61,12 @@ class GridSelf(SelfCache):
     def __init__(self, batch: int, bias: Tensor, past: KeysValues | None = None) -> None:
         self.batch, self.bias, self.past = batch, bias, past
 
-    def append(self, k: Tensor, v: Tensor) -> None:
-        """k and v are (batch * length, kv_heads, d_head)."""
+    def extend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """q, k and v are (batch * length, heads, d_head)."""
         self.keys, self.values = to_grid(k, self.batch), to_grid(v, self.batch)
         if self.past is not None:
             self.keys = torch.cat((self.past[0], self.keys), dim=2)
             self.values = torch.cat((self.past[1], self.values), dim=2)
-
-    def attend(self, q: Tensor) -> Tensor:
         return attend(q, self.keys, self.values, self.bias)
 
 
