@@ -26,6 +26,7 @@ from regard.data.noise import KINDS, make_kinds, noise
 from regard.errors import Interrupted, UserError
 from regard.evaluate import sentence_scorer
 from regard.files import MANIFEST, sha256
+from tests.commands import fails
 from tests.tiny import LETTERS, make_bundle, reversal_pairs
 
 GOLDEN = str(Path(__file__).parent / "golden" / "bundle-1")  # src -> tgt: it reverses letters, most of the time
@@ -64,15 +65,6 @@ def command(way: str, output: str, *inputs: str, model: str = GOLDEN) -> list[st
 
 def succeeds(*arguments: str) -> None:
     assert main(arguments) == 0
-
-
-def fails(capfd: Capture, *arguments: str) -> str:
-    assert main(arguments) == 2
-    captured = capfd.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("regard: ")
-    assert captured.err.count("\n") == 1
-    return captured.err
 
 
 def pairs_of(spec: str, source: str = "src", target: str = "tgt") -> list[tuple[str, str]]:

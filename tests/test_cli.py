@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from regard.cli import main
+from tests.commands import fails
 from tests.tiny import make_bundle, reversal_pairs, write_pairs, write_recipe
 
 
@@ -25,16 +26,6 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> str:
 def corpus(tmp_path: Path) -> tuple[Path, Path]:
     source, target = write_pairs(tmp_path / "text", "corpus", reversal_pairs(60, 1))
     return source.rename(source.with_suffix(".en")), target.rename(target.with_suffix(".de"))
-
-
-def fails(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Run a command that must be refused; its one line."""
-    assert main(arguments) == 2
-    captured = capfd.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("regard: ")
-    assert captured.err.count("\n") == 1
-    return captured.err
 
 
 def translate(capfd: pytest.CaptureFixture[str], *arguments: str) -> list[str]:

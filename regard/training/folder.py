@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from regard.errors import UserError
-from regard.files import sweep_temporaries, write_atomic
+from regard.files import lock, sweep_temporaries, write_atomic
 from regard.recipe import Recipe, load_recipe
 from regard.training.checkpoint import list_checkpoints
 
@@ -98,16 +98,7 @@ def check_same_run(old: Recipe, new: Recipe, where: Path) -> None:
 def locked(folder: RunFolder) -> Iterator[None]:
     """Keep a second process out of the folder while this one trains in it (where the system has file locks)."""
     folder.path.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
     with (folder.path / LOCK).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(
-                f"{folder.path}: another process is training in this folder; wait for it, or stop it"
-            ) from None
+        if not lock(file):
+            raise UserError(f"{folder.path}: another process is training in this folder; wait for it, or stop it")
         yield
