@@ -1,0 +1,59 @@
+"""The command line: verbs to typed functions. Errors become one clear line and an exit code: 2 for what the person can repair,
+1 for anything else. Each verb is a file with `add` (its arguments) and `run`; nothing slow is imported until a verb needs it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from regard.cli import augment, average, evaluate, explain, export, import_, info, score, serve, train, translate
+from regard.errors import RegardError, UserError
+from regard.version import __version__
+
+# As --help lists them.
+VERBS = (train, translate, evaluate, score, explain, serve, export, import_, augment, average, info)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} (see {self.prog} --help)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    try:
+        arguments = make_parser().parse_args(argv)
+        arguments.run(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # so that a reader who has left is noticed here
+        return 0
+    except RegardError as error:
+        sys.stderr.write(f"regard: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("regard: interrupted\n")
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has left; nothing more can be said to it, and Python must not try at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        # A full disk, a folder that may not be written: the system's own words say what.
+        sys.stderr.write(f"regard: {error.filename or ''}{': ' if error.filename else ''}{error.strerror or error}\n")
+        return 1
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="regard",
+        description='The Transformer of "Attention Is All You Need" as a tool: train, translate, evaluate.',
+        epilog="regard VERB --help tells more of each.",
+    )
+    parser.add_argument("--version", action="version", version=f"regard {__version__}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True, parser_class=_Parser)
+    for module in VERBS:
+        module.add(verbs)
+    return parser

@@ -1,0 +1,24 @@
+"""`regard average`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from regard.cli.common import verb
+
+
+def add(verbs: Any) -> None:
+    parser = verb(verbs, "average", run, "make a model of the average of a run's last checkpoints")
+    parser.add_argument("run_folder", type=Path, metavar="RUN", help="run folder")
+    parser.add_argument("--last", type=int, default=5, metavar="N", help="how many checkpoints (default: 5)")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where the bundle goes")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from regard.training.finish import average
+
+    bundle, used = average(arguments.run_folder, arguments.last, arguments.output)
+    sys.stdout.write(f"{bundle.folder}: average of {', '.join(used)}\n")

@@ -1,0 +1,92 @@
+"""`regard evaluate`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard.cli.common import add_model, add_search, load_model, print_result, verb
+from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from regard.api import Model
+
+
+def add(verbs: Any) -> None:
+    parser = verb(
+        verbs,
+        "evaluate",
+        run,
+        "BLEU, chrF and TER of a model or of translations; comparing two systems",
+        "Score a model's translations of --source, or a file of translations, against --reference.",
+    )
+    add_model(parser)
+    parser.add_argument("--hypothesis", type=Path, metavar="FILE", help="score this file instead of translating")
+    parser.add_argument("--against", type=Path, metavar="FILE", help="compare with this second system's translations")
+    parser.add_argument("--source", type=Path, metavar="FILE", help="text to translate with the model")
+    parser.add_argument("--reference", type=Path, required=True, metavar="FILE", help="correct translations")
+    parser.add_argument("--target-language", metavar="CODE", help="picks sacreBLEU's tokenizer for zh, ja and ko")
+    parser.add_argument("--bootstrap", type=int, default=1000, metavar="N", help="resamples for the intervals; 0: none")
+    add_search(parser)
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="also write the model's translations there")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from regard.data.corpus import read_lines
+    from regard.evaluate import compare, score
+
+    if arguments.hypothesis:
+        ignored = {"-m": arguments.model, "--source": arguments.source, "-o": arguments.output}
+        ignored |= {"--beam": arguments.beam, "--alpha": arguments.alpha}
+        if given := [name for name, value in ignored.items() if value is not None]:
+            raise UserError(
+                f"--hypothesis is scored as it is; leave out {' and '.join(given)}, or leave out --hypothesis"
+            )
+    if arguments.output and not arguments.output.resolve().parent.is_dir():
+        raise UserError(f"{arguments.output}: the folder {arguments.output.parent} does not exist")
+    references = list(read_lines(arguments.reference))
+    language = arguments.target_language
+    if arguments.hypothesis:
+        hypotheses, name = list(read_lines(arguments.hypothesis)), str(arguments.hypothesis)
+    else:
+        if not arguments.source:
+            raise UserError("evaluate needs --source FILE to translate with a model, or --hypothesis FILE to score")
+        sources = list(read_lines(arguments.source))
+        if len(sources) != len(references):
+            raise UserError(
+                f"{arguments.source} has {len(sources)} lines, but {arguments.reference} has {len(references)}: "
+                f"line N of one must translate line N of the other"
+            )
+        model = load_model(arguments)
+        language = language or model.bundle.target
+        hypotheses, name = _translate_all(model, sources, arguments), str(arguments.model)
+    if arguments.against:
+        other = list(read_lines(arguments.against))
+        names = (name, str(arguments.against), str(arguments.reference))
+        comparison = compare(
+            hypotheses, other, references, target_language=language, bootstrap=arguments.bootstrap, names=names
+        )
+        print_result(arguments, comparison.to_json(), comparison.lines())
+        return
+    scores = score(
+        hypotheses,
+        references,
+        target_language=language,
+        bootstrap=arguments.bootstrap,
+        names=(name, str(arguments.reference)),
+    )
+    print_result(arguments, scores.to_json(), scores.lines())
+
+
+def _translate_all(model: Model, sources: list[str], arguments: argparse.Namespace) -> list[str]:
+    from regard.files import write_atomic
+    from regard.progress import progress
+
+    options = model.search_options(arguments.beam, arguments.alpha, 1)
+    with progress("translating", len(sources)) as done:
+        translations = [result.text for result in model.stream(sources, options, done=done)]
+    if arguments.output:
+        write_atomic(arguments.output, "".join(f"{line}\n" for line in translations))
+    return translations

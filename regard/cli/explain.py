@@ -1,0 +1,108 @@
+"""`regard explain`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from regard.cli.common import add_search, verb
+from regard.errors import UserError
+
+
+def add(verbs: Any) -> None:
+    parser = verb(
+        verbs,
+        "explain",
+        run,
+        "look into a translation: attention, candidates, the beam, saliency; as a page or a figure",
+        "Look into the translation of one sentence. A page (.html) shows every layer and head, the likeliest pieces at each "
+        "step, the beam and saliency; a figure (.svg, .png) shows attention in the style of the paper's figures 3 to 5.",
+    )
+    parser.add_argument("text", nargs="?", metavar="TEXT", help="a sentence (default: the one about the tired animal)")
+    parser.add_argument("-m", "--model", metavar="MODEL", help="a bundle or a run folder")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="page.html, figure.svg, figure.png or data.json"
+    )
+    parser.add_argument("--target", metavar="TEXT", help="look at this translation instead of the model's own")
+    parser.add_argument("--prefix", metavar="TEXT", help="what the translation begins with; the rest is searched for")
+    parser.add_argument(
+        "--force",
+        action="append",
+        default=[],
+        metavar="N=WORD",
+        help="what stands at word N of the translation, counted from 1; the rest is searched for; may be given several times",
+    )
+    add_search(parser)
+    parser.add_argument("--top", type=int, default=8, metavar="K", help="candidates shown at each step (default: 8)")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    figure = parser.add_argument_group("figures")
+    figure.add_argument(
+        "--attention",
+        choices=("encoder", "decoder", "cross"),
+        help="which is drawn (default: encoder, as in the paper)",
+    )
+    figure.add_argument("--layer", type=int, metavar="N", help="from 1 (default: the last but one, as in the paper)")
+    figure.add_argument(
+        "--head", type=int, action="append", metavar="N", help="from 1; may be given several times (default: all)"
+    )
+    figure.add_argument("--word", metavar="WORD", help="draw only what this word looks at")
+    figure.add_argument("--pieces", action="store_true", help="lines between pieces instead of words")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    import dataclasses
+
+    from regard.bundle import find_bundle, load_bundle
+    from regard.decode.options import SearchOptions
+    from regard.explain.explanation import EXAMPLE
+    from regard.explain.save import FIGURES, check_path
+
+    named = {name: getattr(arguments, name) for name in ("attention", "layer", "head", "word", "pieces")}
+    given = {f"--{name}": value for name, value in named.items() if value not in (None, False)}
+    if arguments.output:
+        check_path(arguments.output, given)
+    elif not arguments.json:
+        raise UserError("explain needs -o FILE (page.html, figure.svg, figure.png, data.json), or --json")
+    elif given:
+        raise UserError(f"{' and '.join(given)}: for figures only; add -o figure.svg, or leave out")
+    force = _forced(arguments.force)
+    bundle = load_bundle(find_bundle(arguments.model))
+    search = SearchOptions(**dataclasses.asdict(bundle.decode)).changed(arguments.beam, arguments.alpha, 1)
+    from regard.explain.explainer import Explainer
+
+    explanation = Explainer(bundle).explain(
+        EXAMPLE if arguments.text is None else arguments.text,
+        search,
+        target=arguments.target,
+        prefix=arguments.prefix,
+        force=force,
+        top=arguments.top,
+    )
+    if arguments.output:
+        options = {
+            "kind": arguments.attention or "encoder",
+            "layer": arguments.layer,
+            "heads": arguments.head or (),
+            "word": arguments.word,
+            "pieces": arguments.pieces,
+        }
+        explanation.save(arguments.output, **(options if arguments.output.suffix.lower() in FIGURES else {}))
+    # On one line: matrices with a number a line would be read by nobody.
+    sys.stdout.write((json.dumps(explanation.to_json()) if arguments.json else explanation.translation) + "\n")
+
+
+def _forced(pairs: Sequence[str]) -> dict[int, str]:
+    """`2=Hund` -> {2: "Hund"}"""
+    force: dict[int, str] = {}
+    for pair in pairs:
+        number, _, word = pair.partition("=")
+        if not (number.strip().isdecimal() and word.strip()):
+            raise UserError(f"--force must be N=WORD, such as 2=Hund, but is {pair!r}")
+        if int(number) in force:
+            raise UserError(f"--force names word {int(number)} twice")
+        force[int(number)] = word
+    return force

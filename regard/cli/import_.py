@@ -1,0 +1,48 @@
+"""`regard import`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from regard.cli.common import print_result, verb
+
+
+def add(verbs: Any) -> None:
+    parser = verb(
+        verbs,
+        "import",
+        run,
+        "make a bundle of a translation model of Hugging Face transformers",
+        "Make a bundle of a translation model in Marian's format, such as those of OPUS-MT.",
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder with the model")
+    parser.add_argument("--from", dest="format", required=True, choices=("transformers",), help="what wrote the folder")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="BUNDLE", help="where the bundle goes")
+    parser.add_argument(
+        "--source", metavar="CODE", help="language that it translates from (default: as the folder says)"
+    )
+    parser.add_argument(
+        "--target", metavar="CODE", help="language that it translates into (default: as the folder says)"
+    )
+    parser.add_argument(
+        "--allow-pickle",
+        action="store_true",
+        help="read weights that are stored as a pickle, which can run any code: only from people whom you trust",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from regard.export.imported import import_transformers
+
+    bundle = import_transformers(
+        arguments.folder,
+        arguments.output,
+        source=arguments.source,
+        target=arguments.target,
+        allow_pickle=arguments.allow_pickle,
+    )
+    document = {"folder": str(bundle.folder), "source": bundle.source, "target": bundle.target}
+    print_result(arguments, document, [f"{bundle.folder}: {bundle.source} → {bundle.target}"])

@@ -1,0 +1,40 @@
+"""`regard info`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from regard.cli.common import print_result, verb
+
+
+def add(verbs: Any) -> None:
+    parser = verb(verbs, "info", run, "parameters, vocabulary, languages, training data and scores of a model")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="a bundle or a run folder")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    import dataclasses
+
+    from regard.bundle import find_bundle, load_bundle
+
+    bundle = load_bundle(find_bundle(arguments.model))
+    document = {
+        "folder": str(bundle.folder),
+        "source": bundle.source,
+        "target": bundle.target,
+        "model": dataclasses.asdict(bundle.config),
+        "decode": dataclasses.asdict(bundle.decode),
+        "max_length": bundle.max_length,
+        **bundle.facts,
+    }
+    card = (bundle.folder / "card.md").read_text(encoding="utf-8")
+    if sys.stdout.isatty() and not arguments.json:
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        Console().print(Markdown(card))
+    else:
+        print_result(arguments, document, card.splitlines())

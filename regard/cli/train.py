@@ -1,0 +1,73 @@
+"""`regard train`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from regard.cli.common import verb
+from regard.errors import UserError
+
+
+def add(verbs: Any) -> None:
+    parser = verb(
+        verbs,
+        "train",
+        run,
+        "train a model from a recipe, or from two parallel files",
+        "Train a model from a recipe (one .toml file), or from two parallel text files with everything chosen for you.",
+    )
+    parser.add_argument(
+        "inputs", nargs="+", metavar="RECIPE.toml | SRC TGT", help="a recipe, or source and target text"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: runs/NAME)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change a field of the recipe"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from the newest intact checkpoint, if there is one"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be trained and how long it takes, and stop"
+    )
+    parser.add_argument(
+        "--dump-recipe", action="store_true", help="write the resolved recipe to standard output and stop"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from regard.recipe import load_recipe
+
+    inputs: list[str] = arguments.inputs
+    lines: list[str] = []
+    if len(inputs) == 1:
+        if not inputs[0].endswith(".toml"):
+            raise UserError(
+                f"{inputs[0]}: one argument must be a recipe that ends in .toml; for plain text give SRC and TGT"
+            )
+        recipe = load_recipe(Path(inputs[0]), arguments.set)
+        name = Path(inputs[0]).stem
+    elif len(inputs) == 2:
+        from regard.training.auto import choose_recipe
+
+        choice = choose_recipe(Path(inputs[0]), Path(inputs[1]), arguments.set)
+        recipe = choice.recipe
+        lines = [] if arguments.dump_recipe else choice.lines()
+        name = f"{recipe.data.source}-{recipe.data.target}"
+    else:
+        raise UserError(f"train takes one recipe or two text files, but got {len(inputs)} arguments")
+    if arguments.dump_recipe:
+        sys.stdout.write(recipe.to_toml())
+        return
+    if not lines and arguments.dry_run:
+        from regard.training.auto import describe_recipe
+
+        lines = describe_recipe(recipe)
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    if arguments.dry_run:
+        return
+    from regard.training.run import train
+
+    train(recipe, arguments.out or Path("runs") / name, resume=arguments.resume)
