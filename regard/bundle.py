@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +33,8 @@ FORMAT = 2  # the highest that is read; every earlier number stays readable
 # What is written is the lowest number whose Regards can read it: 2 for weights that are stored small, else 1.
 FORMAT_OF: dict[Stored, int] = {"fp32": 1, "fp16": 2, "int8": 2}
 WEIGHTS = "model.safetensors"
+BUILTIN = Path(__file__).parent / "builtin"  # bundles that come with Regard, each named by its languages
+DEFAULT = "en-de"
 _LATER_SWITCHES = ("output_bias",)  # an older Regard refuses those that it does not know, so off is not written
 
 
@@ -156,13 +159,15 @@ def scale_name(name: str) -> str:
     return f"{name}_scale"
 
 
+def builtin_names() -> list[str]:
+    """Of the models that come with Regard, the default first."""
+    names = [folder.name for folder in BUILTIN.glob("*") if (folder / "config.json").is_file()]
+    return sorted(names, key=lambda name: (name != DEFAULT, name))
+
+
 def find_bundle(model: str | Path | None) -> Path:
-    """The bundle folder that `-m` means: a bundle itself, or the model of a run folder."""
-    if model is None:
-        raise UserError(
-            "no model is named; name a bundle or a run folder, or train one: regard train corpus.en corpus.de"
-        )
-    folder = Path(model)
+    """The bundle folder that `-m` means: a bundle itself, the model of a run folder, or one that comes with Regard."""
+    folder = BUILTIN / DEFAULT if model is None else Path(model)
     if (folder / "config.json").is_file():
         return folder
     if (folder / "model" / "config.json").is_file():
@@ -172,9 +177,33 @@ def find_bundle(model: str | Path | None) -> Path:
             f"{folder}: the run is not finished and has no model yet; go on with `regard train ... --out {folder} --resume`, "
             f"or make one of what there is: regard average {folder} -o MODEL"
         )
+    if model is None:
+        raise UserError(
+            "no model is named, and none came with this Regard; name a bundle or a run folder, or train one: "
+            "regard train corpus.en corpus.de"
+        )
+    names = builtin_names()
     if not folder.exists():
-        raise UserError(f"{folder}: there is no such model; -m takes a bundle or a run folder")
+        if str(model) in names:
+            return BUILTIN / str(model)
+        known = f", or one of the built-in {', '.join(names)}" if names else ""
+        raise UserError(f"{folder}: there is no such model; -m takes a bundle or a run folder{known}")
     raise UserError(f"{folder}: is neither a bundle (config.json is missing) nor a run folder")
+
+
+def add_facts(folder: Path, facts: Mapping[str, Any]) -> Bundle:
+    """Write more into a bundle and its card, such as scores that were measured after it was made."""
+    bundle = load_bundle(folder)
+    settings = read_json(folder / "config.json")
+    settings["facts"] = {**bundle.facts, **facts}
+    bundle = dataclasses.replace(bundle, facts=settings["facts"])
+    with atomic_folder(folder) as temporary:
+        shutil.copytree(folder, temporary, dirs_exist_ok=True)
+        text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+        (temporary / "config.json").write_text(text, encoding="utf-8")
+        (temporary / "card.md").write_text(make_card(bundle), encoding="utf-8")
+        write_manifest(temporary, format=FORMAT_OF[bundle.stored])
+    return bundle
 
 
 _STORED_AS = {
@@ -221,9 +250,32 @@ def make_card(bundle: Bundle) -> str:
         # A list, not rows of the table: signatures hold the bars that part a row's cells.
         lines += ["", "On its test set:", ""] if number == 0 else []
         lines.append(f"- {metric['name']} {metric['score']:.2f}{interval}, `{metric['signature']}`")
+    lines += _scores_lines(facts.get("scores", {}))
+    for heading in ("sources", "limits"):
+        if heading in facts:
+            lines += ["", f"## {heading.capitalize()}", "", *(f"- {line}" for line in facts[heading])]
     lines += [
         "",
         "Use: `regard translate -m FOLDER TEXT`",
         "",
     ]
     return "\n".join(lines)
+
+
+def _scores_lines(scores: Mapping[str, Any]) -> list[str]:
+    """A table of scores on several test sets, and how they were computed: {set: what `regard evaluate --json` says}."""
+    if not scores:
+        return []
+    metrics = next(iter(scores.values()))["metrics"]
+    names = {key: metrics[key]["name"] for key in ("bleu", "chrf") if key in metrics}
+    lines = [
+        "",
+        "## Scores",
+        "",
+        f"| test set | sentences | {' | '.join(names.values())} |",
+        "|---|---|" + "---|" * len(names),
+    ]
+    for test_set, score in scores.items():
+        values = [f"{score['metrics'][key]['score']:.2f} ± {score['metrics'][key]['confidence']:.2f}" for key in names]
+        lines.append(f"| {test_set} | {score['sentences']:,} | {' | '.join(values)} |")
+    return [*lines, "", *(f"- {metrics[key]['name']}: `{metrics[key]['signature']}`" for key in names)]

@@ -1,36 +1,42 @@
 #!/usr/bin/env bash
-# Trains a small English-German model on the sentences in data/tatoeba and translates with it. `make demo` calls this.
-# A second call goes on where the first was stopped, and only translates where it was finished.
+# Translates with the built-in models and scores one of them; trains nothing. `make demo` calls this.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 regard="${BIN:-.venv/bin}/regard"
-run=runs/demo
 
-if [ -f "$run/report.html" ]; then
-    echo "$run holds a finished model. To train it anew, remove the folder first."
-else
-    echo "Training a small English-German model for 8 minutes. Ctrl-C saves; 'make demo' goes on from there."
-    "$regard" train recipes/tatoeba.toml --set train.minutes=8 --out "$run" --resume
-fi
+show() { # MODEL SENTENCES
+    local translations
+    translations=$(printf '%s\n' "$2" | "$regard" translate -m "$1")
+    while IFS= read -r source <&3 && IFS= read -r translation <&4; do
+        printf '  %s\n  -> %s\n\n' "$source" "$translation"
+    done 3<<<"$2" 4<<<"$translations"
+}
 
-sentences='Good morning!
+echo "English to German:"
+show en-de 'The weather is nice today.
 Where is the nearest train station?
 My sister has been living in Berlin for three years.
-I would like to drink a cup of coffee.
-Tom did not know what he should say.
-If it rains tomorrow, we will stay at home.'
+Mr President, I would like to thank the Commission for its report.
+Click "Save" to keep your changes in %s.
+Write to info@example.org, or see https://example.org/help!'
+
+echo "German to English:"
+show de-en 'Guten Morgen!
+Ich hätte gern eine Tasse Kaffee.
+Wenn es morgen regnet, bleiben wir zu Hause.
+Die Datei konnte nicht geöffnet werden.'
+
+echo "The first 500 sentences of Tatoeba's test set, which was not trained on:"
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+for language in en de; do xz -dc "data/tatoeba/test.$language.xz" | head -n 500 >"$folder/test.$language" || true; done
+"$regard" evaluate --source "$folder/test.en" --reference "$folder/test.de"
 
 echo
-echo "Sentences translated by the new model:"
-translations=$(printf '%s\n' "$sentences" | "$regard" translate -m "$run")
-while IFS= read -r source <&3 && IFS= read -r translation <&4; do
-    printf '  %s\n  -> %s\n\n' "$source" "$translation"
-done 3<<<"$sentences" 4<<<"$translations"
-
 echo "What next:"
-printf '  %-58s %s\n' \
-    "$regard translate -m $run 'Your own sentence.'" "" \
-    "$regard info $run" "what the model is and how it was trained" \
-    "$run/report.html" "curves, samples and scores, for the browser" \
+printf '  %-52s %s\n' \
+    "$regard translate 'Your own sentence.'" "from standard input or a file, too; -m de-en for the other way" \
+    "$regard serve" "the page and the API, on http://127.0.0.1:8000" \
+    "$regard explain -o page.html 'It was too tired.'" "what the model looks at" \
     "$regard train your.en your.de" "a model of your own text"

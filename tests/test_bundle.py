@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.bundle import FORMAT, find_bundle, load_bundle, make_card
+from regard.bundle import FORMAT, add_facts, builtin_names, find_bundle, load_bundle, make_card
 from regard.decode.torch_engine import load_model
 from regard.errors import UserError
 from regard.files import write_manifest
@@ -83,8 +83,42 @@ def test_what_is_no_model_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(UserError, match="not finished"):
         find_bundle(tmp_path)
-    with pytest.raises(UserError, match="regard train"):
+
+
+def test_built_in_models_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.bundle.BUILTIN", tmp_path / "builtin")
+    with pytest.raises(UserError, match=r"none came with this Regard; .* regard train"):
         find_bundle(None)
+    with pytest.raises(UserError, match=r"no such model; -m takes a bundle or a run folder$"):
+        find_bundle("de-en")
+    for name in ("de-en", "en-de"):
+        shutil.copytree(GOLDEN / "bundle-1", tmp_path / "builtin" / name)
+    assert builtin_names() == ["en-de", "de-en"]
+    assert find_bundle(None) == tmp_path / "builtin" / "en-de"
+    assert find_bundle("de-en") == tmp_path / "builtin" / "de-en"
+    with pytest.raises(UserError, match=r"en-fr: there is no such model; .* or one of the built-in en-de, de-en"):
+        find_bundle("en-fr")
+    # A folder of that name, where one is, is what was meant.
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(GOLDEN / "bundle-1", tmp_path / "de-en")
+    assert find_bundle("de-en") == Path("de-en")
+
+
+def test_facts_are_added_to_a_bundle(tmp_path: Path) -> None:
+    folder = tmp_path / "bundle"
+    shutil.copytree(GOLDEN / "bundle-1", folder)
+    before = load_bundle(folder)
+    metric = {"name": "BLEU", "score": 22.456, "confidence": 0.61, "signature": "nrefs:1|case:mixed"}
+    add_facts(
+        folder,
+        {"scores": {"news": {"sentences": 3003, "metrics": {"bleu": metric}}}, "sources": ["a", "b"], "limits": ["c"]},
+    )
+    after = load_bundle(folder)
+    assert after.facts["sources"] == ["a", "b"] and after.facts["steps"] == before.facts["steps"]
+    assert after.config == before.config and after.decode == before.decode
+    card = (folder / "card.md").read_text(encoding="utf-8")
+    assert "| news | 3,003 | 22.46 ± 0.61 |" in card and "- BLEU: `nrefs:1|case:mixed`" in card
+    assert "## Sources\n\n- a\n- b\n\n## Limits\n\n- c\n" in card
 
 
 @pytest.mark.parametrize("engine", ["auto", "torch"])

@@ -13,6 +13,8 @@ from regard.errors import UserError
 if TYPE_CHECKING:
     from regard.api import Model
 
+MODEL = "a bundle, a run folder or a built-in model"  # what may be named
+
 
 def verb(verbs: Any, name: str, run: Any, help: str, description: str = "") -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=help, description=description or help)
@@ -23,10 +25,14 @@ def verb(verbs: Any, name: str, run: Any, help: str, description: str = "") -> a
 def add_model(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
     if several:
         parser.add_argument(
-            "-m", "--model", action="append", metavar="MODEL", help="a bundle or a run folder; may come several times"
+            "-m",
+            "--model",
+            action="append",
+            metavar="MODEL",
+            help="a bundle, a run folder or a built-in model; may come several times",
         )
     else:
-        parser.add_argument("-m", "--model", metavar="MODEL", help="a bundle or a run folder")
+        parser.add_argument("-m", "--model", metavar="MODEL", help="a bundle, a run folder or a built-in model")
     parser.add_argument(
         "--engine",
         default="auto",

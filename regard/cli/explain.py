@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.cli.common import add_search, verb
+from regard.cli.common import MODEL, add_search, verb
 from regard.errors import UserError
 
 
@@ -23,7 +23,7 @@ def add(verbs: Any) -> None:
         "step, the beam and saliency; a figure (.svg, .png) shows attention in the style of the paper's figures 3 to 5.",
     )
     parser.add_argument("text", nargs="?", metavar="TEXT", help="a sentence (default: the one about the tired animal)")
-    parser.add_argument("-m", "--model", metavar="MODEL", help="a bundle or a run folder")
+    parser.add_argument("-m", "--model", metavar="MODEL", help=MODEL)
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="page.html, figure.svg, figure.png or data.json"
     )

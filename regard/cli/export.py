@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from regard.cli.common import print_result, verb
+from regard.cli.common import MODEL, print_result, verb
 
 
 def add(verbs: Any) -> None:
@@ -21,7 +21,7 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "--to", required=True, metavar="FORMAT", help="ctranslate2, onnx, transformers, or bundle (a smaller one)"
     )
-    parser.add_argument("-m", "--model", metavar="MODEL", help="a bundle or a run folder")
+    parser.add_argument("-m", "--model", metavar="MODEL", help=MODEL)
     parser.add_argument("--weights", metavar="TYPE", help="fp32, fp16 or int8 (default: fp32; for --to bundle, int8)")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="a new folder")
     parser.add_argument("--json", action="store_true", help="one JSON document")

@@ -6,12 +6,12 @@ import argparse
 import sys
 from typing import Any
 
-from regard.cli.common import print_result, verb
+from regard.cli.common import MODEL, print_result, verb
 
 
 def add(verbs: Any) -> None:
     parser = verb(verbs, "info", run, "parameters, vocabulary, languages, training data and scores of a model")
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="a bundle or a run folder")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL)
     parser.add_argument("--json", action="store_true", help="one JSON document")
 
 
@@ -28,6 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
         "model": dataclasses.asdict(bundle.config),
         "decode": dataclasses.asdict(bundle.decode),
         "max_length": bundle.max_length,
+        "stored": bundle.stored,
         **bundle.facts,
     }
     card = (bundle.folder / "card.md").read_text(encoding="utf-8")

@@ -37,7 +37,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from regard.bundle import find_bundle
+    from regard.bundle import builtin_names, find_bundle
     from regard.serve.keys import add_key
     from regard.serve.limits import Limits
 
@@ -47,7 +47,8 @@ def run(arguments: argparse.Namespace) -> None:
         sys.stdout.write(add_key(arguments.keys, arguments.new_key) + "\n")
         return
     limits = Limits().changed(arguments.limit)
-    models = [str(find_bundle(model)) for model in arguments.model or [None]]  # a wrong name is said at once
+    named = arguments.model or builtin_names() or [None]
+    models = [str(find_bundle(model)) for model in named]  # a wrong name is said at once
     batch = checked_batch(arguments)
     try:
         from regard.serve.web.run import Settings, serve

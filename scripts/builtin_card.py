@@ -1,0 +1,45 @@
+"""Puts scores, sources and limits into the card of a built-in model; scripts/builtin.sh calls it.
+
+python scripts/builtin_card.py BUNDLE SCORES     SCORES: a folder with int8-*.json, as `regard evaluate --json` writes them
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from regard.bundle import add_facts
+
+SOURCES = [
+    "European Parliament 1999 to 2012 (Europarl, statmt.org/europarl): no known restriction",
+    "Tatoeba (tatoeba.org): CC BY 2.0 FR",
+    "interface texts, help and package descriptions of free software (catalogues, LibreOffice, Debian packages, Godot): free "
+    "software licences, MPL-2.0, free, CC BY 3.0",
+    "World English Bible and Luther 1912: public domain",
+    "their target sides translated by a larger model that was trained on the same text, and pairs with noise "
+    "(docs/builtin-model.md)",
+]
+LIMITS = [
+    "Small: it knows everyday, parliamentary and software text best. News and talks are harder, and poetry, slang and "
+    "special fields are not what it was trained on.",
+    "It translates sentence by sentence and knows nothing of the sentences around.",
+    "It can be wrong with full confidence, also about names and numbers. It repeats what its sources say about people, and as they "
+    "say it.",
+]
+
+
+def main() -> None:
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    bundle, scores = Path(sys.argv[1]), Path(sys.argv[2])
+    found = {
+        path.stem.removeprefix("int8-"): json.loads(path.read_text()) for path in sorted(scores.glob("int8-*.json"))
+    }
+    if not found:
+        sys.exit(f"{scores}: holds no int8-*.json")
+    add_facts(bundle, {"scores": found, "sources": SOURCES, "limits": LIMITS})
+
+
+if __name__ == "__main__":
+    main()
