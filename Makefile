@@ -8,7 +8,7 @@ STAMP := $(VENV)/.setup-done
 #   make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 
-BENCHMARKS := attention_cpu train_throughput decode_throughput translate_soak
+BENCHMARKS := attention_cpu train_throughput decode_throughput translate_soak serve_load
 GPU_BENCHMARKS := train_throughput profile_step loss_curves decode_throughput
 
 .DEFAULT_GOAL := help

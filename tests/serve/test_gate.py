@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import httpx
 import pytest
 
 from regard.bundle import load_bundle
+from regard.serve.web.protocol import path_of_whole_request
 from tests.serve.server import GOLDEN, Running, running
 
 BODY = {"q": "a b c", "source": "src", "target": "tgt"}
@@ -110,6 +112,68 @@ def test_when_all_places_are_taken_the_next_is_told_to_come_again(hold: Path, po
         hold.unlink()
         assert [answer.result().json() for answer in accepted] == [ANSWER] * 3
         assert server.post("/translate", json=BODY).json() == ANSWER
+
+
+def read_answer(connection: socket.socket) -> tuple[bytes, dict[str, str], bytes]:
+    """The first line, the headers and the body of one response."""
+    file = connection.makefile("rb")
+    first = file.readline()
+    headers = dict(line.decode().rstrip().split(": ", 1) for line in iter(file.readline, b"\r\n"))
+    return first, headers, file.read(int(headers["content-length"]))
+
+
+@pytest.mark.parametrize("path", ["/translate", "/v2/translate"])
+def test_the_short_way_to_be_turned_away_says_what_the_long_one_says(
+    hold: Path, pool: ThreadPoolExecutor, path: str
+) -> None:
+    content = json.dumps(BODY).encode()
+    head = HEAD.replace(b"/translate", path.encode()) + f"Content-Length: {len(content)}\r\n\r\n".encode()
+    with running("--limit", "places=1", code=held_by(hold)) as server:
+        accepted = pool.submit(server.post, "/translate", json=BODY)
+        until(lambda: inside(server) == 1)
+        with server.connect() as connection:
+            answers = []
+            for parts in ([head + content], [head, content], [head + content]):  # in pieces it takes the long way
+                for part in parts:
+                    connection.sendall(part)
+                    time.sleep(0.05)
+                answers.append(read_answer(connection))
+            for first, headers, body in answers:
+                assert first == b"HTTP/1.1 429 Too Many Requests\r\n"
+                assert "too many requests are waiting" in json.loads(body)["message" if "v2" in path else "error"]
+                assert len(headers.pop("x-request-id")) == 16
+                headers.pop("date")
+            assert answers[0] == answers[1] == answers[2]
+            hold.unlink()
+            assert accepted.result().json() == ANSWER
+            until(lambda: inside(server) == 0)
+            connection.sendall(HEAD + f"Content-Length: {len(content)}\r\n\r\n".encode() + content)
+            assert json.loads(read_answer(connection)[2]) == ANSWER  # on the same connection, now that there is a place
+        assert metric(server, f'regard_requests_total{{path="{path}",status="429"}}') == 3
+        lines = [json.loads(line) for line in server.stop()]
+    assert [line["status"] for line in lines if line["event"] == "request" and line["path"] == path].count(429) == 1
+    assert sum(line["count"] for line in lines if line["event"] == "turned away") == 2
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length : 2\r\n\r\n{}",
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: +2\r\n\r\n{}",
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n{}",
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}",
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}POST /translate HTTP/1.1\r\n",
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n{}",
+        b"POST /translate HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /translate HTTP/1.0\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",
+        b"POST /translate?q HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",
+        b"GET /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",
+    ],
+)
+def test_what_is_not_plain_does_not_take_the_short_way(request_: bytes) -> None:
+    assert path_of_whole_request(request_) is None
 
 
 def test_requests_that_gather_share_a_batch(hold: Path, pool: ThreadPoolExecutor) -> None:

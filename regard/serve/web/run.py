@@ -26,6 +26,7 @@ from regard.serve.web.app import make_app
 from regard.serve.web.gate import Doors, Gate
 from regard.serve.web.logs import log, set_up_logs
 from regard.serve.web.metrics import Metrics
+from regard.serve.web.protocol import make_protocol
 from regard.serve.web.workers import supervise
 
 
@@ -103,6 +104,7 @@ def run_worker(settings: Settings, listener: socket.socket, folder: Path) -> Non
     )
     server.run(sockets=[listener])
     service.close()
+    app.log_turned_away()  # what was counted since the last second
     log("stopped")
 
 
@@ -128,7 +130,7 @@ def uvicorn_config(app: Gate, limits: Limits) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
-        http="h11",  # the other one that uvicorn knows reads headers of any size
+        http=make_protocol(app),  # on h11: the other one that uvicorn knows reads headers of any size
         ws="none",
         lifespan="off",
         timeout_keep_alive=10,
