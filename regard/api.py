@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.bundle import Bundle, find_bundle, load_bundle
+from regard.decode.alternatives import Alternative, find_alternatives
 from regard.decode.engines import make_engine
 from regard.decode.options import Done, SearchOptions
-from regard.decode.text import Result, Translator
+from regard.decode.text import Ask, Result, Translator
 from regard.explain.explanation import EXAMPLE, Explanation
 
 if TYPE_CHECKING:
@@ -32,21 +33,52 @@ class Model:
         self.engine = make_engine(bundle, engine, device, batch)
 
     def translate(
-        self, text: str | Sequence[str], *, beam: int | None = None, alpha: float | None = None
+        self,
+        text: str | Sequence[str],
+        *,
+        beam: int | None = None,
+        alpha: float | None = None,
+        prefix: str | Sequence[str] | None = None,
     ) -> str | list[str]:
-        """Translate one sentence or a list of them; options that are not given are the model's own."""
+        """Translate one sentence or a list of them; options that are not given are the model's own.
+
+        A translation begins with its `prefix`, one for all or one for each sentence, and the rest is searched for. The last word
+        of a prefix may go on, unless a space follows it.
+
+        >>> load("tests/golden/bundle-1").translate("a b c", prefix="b ")[:2]
+        'b '
+        """
         lines = [text] if isinstance(text, str) else list(text)
-        results = self._translator(self.search_options(beam, alpha, 1)).translate(lines)
+        options = self.search_options(beam, alpha, 1)
+        results = self._translator(options).translate(lines, asks=_asks(lines, prefix))
         texts = [result.text for result in results]
         return texts[0] if isinstance(text, str) else texts
 
     def nbest(
-        self, text: Sequence[str], n: int, *, beam: int | None = None, alpha: float | None = None
+        self,
+        text: Sequence[str],
+        n: int,
+        *,
+        beam: int | None = None,
+        alpha: float | None = None,
+        prefix: str | Sequence[str] | None = None,
+        words: bool = False,
     ) -> list[Result]:
-        """The n best translations of every sentence, with their scores."""
+        """The n best translations of every sentence, with their scores; with `words` also with the log-probability of each word."""
         if isinstance(text, str):
             raise TypeError("`text` must be a list of sentences, but is one string")
-        return self._translator(self.search_options(beam, alpha, n)).translate(list(text))
+        lines = list(text)
+        options = dataclasses.replace(self.search_options(beam, alpha, n), words=words)
+        return self._translator(options).translate(lines, asks=_asks(lines, prefix))
+
+    def alternatives(self, text: str, prefix: str = "", *, k: int = 8) -> list[Alternative]:
+        """The likeliest words right after `prefix`, which is the beginning of a translation of this sentence, with their
+        probabilities.
+
+        >>> [word.word for word in load("tests/golden/bundle-1").alternatives("a b c", "c b", k=2)][0]
+        'a'
+        """
+        return find_alternatives(self._translator(self.options), text, prefix, k)
 
     @property
     def chunk(self) -> int:
@@ -105,6 +137,16 @@ class Model:
     def search_options(self, beam: int | None, alpha: float | None, nbest: int | None) -> SearchOptions:
         """The model's own options with these changes; the beam is at least as wide as `nbest`."""
         return self.options.changed(beam, alpha, nbest)
+
+
+def _asks(lines: Sequence[str], prefix: str | Sequence[str] | None) -> list[Ask]:
+    """What was asked of each line."""
+    if prefix is None:
+        return []
+    prefixes = [prefix] * len(lines) if isinstance(prefix, str) else list(prefix)
+    if len(prefixes) != len(lines):
+        raise ValueError(f"`prefix` must be one for each of {len(lines)} sentences, but there are {len(prefixes)}")
+    return [Ask(prefix) for prefix in prefixes]
 
 
 def load(model: str | Path, *, device: str = "auto", batch: int = 0, engine: str = "auto") -> Model:

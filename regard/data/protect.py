@@ -46,6 +46,16 @@ class Protected:
             [part if isinstance(part, str) else pieces[(part + first) % NUM_SPANS] for part in self.parts]
         )
 
+    def ids_of_other(self, tokenizer: Tokenizer, text: str) -> list[int]:
+        """Token ids of text on the other side, with these spans as the same reserved pieces."""
+        other = protect(text, self.spans)
+        return tokenizer.encode(text, "target") if other is None else self.numbered(other).ids(tokenizer)
+
+    def numbered(self, other: Protected) -> Protected:
+        """The other side with this one's numbers, whatever the order there."""
+        parts = tuple(self.spans.index(other.spans[part]) if isinstance(part, int) else part for part in other.parts)
+        return Protected(parts, self.spans)
+
     def restore(self, tokenizer: Tokenizer, ids: Sequence[int]) -> str | None:
         """The text of a translation with the spans back in it; None where one of them is not there as often as it was."""
         numbers = {piece: number for number, piece in enumerate(tokenizer.span_ids)}
@@ -115,6 +125,4 @@ def _protect_pair(src: str, tgt: str) -> tuple[Protected, Protected] | None:
         return None
     right = protect(tgt, left.spans)
     assert right is not None
-    # The same numbers on both sides, whatever the order there.
-    renumbered = tuple(left.spans.index(right.spans[part]) if isinstance(part, int) else part for part in right.parts)
-    return left, Protected(renumbered, left.spans)
+    return left, left.numbered(right)

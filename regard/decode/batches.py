@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from regard.config import ModelConfig
-from regard.decode.options import SearchOptions
+from regard.decode.options import SearchOptions, Wish
+from regard.errors import UserError
 
 
 def cut_batches(
@@ -30,7 +31,16 @@ def cut_batches(
         yield batch
 
 
-def length_limit(sentence: Sequence[int], options: SearchOptions, config: ModelConfig) -> int:
+def length_limit(sentence: Sequence[int], options: SearchOptions, config: ModelConfig, wish: Wish | None = None) -> int:
     """Tokens that a translation may have at most, its end not counted: a table of learned positions has an end."""
-    limit = len(sentence) + options.max_extra
-    return min(limit, config.max_positions - 1) if config.positions == "learned" else limit
+    wish = wish or Wish()
+    limit = len(sentence) + options.max_extra if wish.most is None else wish.most
+    limit = max(limit, len(wish.prefix))
+    if config.positions != "learned":
+        return limit
+    if len(wish.prefix) >= config.max_positions:
+        raise UserError(
+            f"the prefix must have fewer than {config.max_positions} tokens, which is all that this model can write, "
+            f"but has {len(wish.prefix)}; give a shorter one"
+        )
+    return min(limit, config.max_positions - 1)

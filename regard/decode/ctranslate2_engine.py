@@ -8,7 +8,9 @@ It searches as Regard's own search does (`search.py`): the same candidates, the 
   token turns up is the sentence searched again without them, and the log-probabilities are then computed anew.
 - A hypothesis that reaches the limit is ended there with the end token. Regard ends all that are alive; CTranslate2 does not
   show those that took the place of one that had just ended.
-- It does not translate an empty sentence: the translation is empty, too.
+- It does not translate an empty sentence: the translation is empty, too, or what it must begin with.
+- After a prefix it searches without the forbidden tokens from the start. Where the token after the prefix is one of many, it
+  searches once after each of the `beam` likeliest of them.
 
 Log-probabilities are the model's own, to rounding. Sentences get the same in whatever batch they are, but for the last bits of
 the numbers, so that only near-ties can fall another way; `tests/decode/test_ctranslate2.py` holds it to that.
@@ -27,11 +29,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from regard.bundle import Bundle
 from regard.decode.batches import cut_batches, length_limit
 from regard.decode.ctranslate2_cache import converted
 from regard.decode.ctranslate2_model import Weights, positions, vocabularies
-from regard.decode.options import Done, Engine, Hypothesis, SearchOptions, forbidden_ids
+from regard.decode.options import Done, Engine, Hypothesis, Prefix, SearchOptions, Wish, forbidden_ids
 from regard.errors import UserError
 
 OLDEST = (4, 8)  # the earliest that this was tried with
@@ -113,10 +117,18 @@ class CTranslate2Engine:
     # --- translating ---
 
     def translate(
-        self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None = None
+        self,
+        ids: Sequence[Sequence[int]],
+        options: SearchOptions,
+        done: Done | None = None,
+        wishes: Sequence[Wish] = (),
     ) -> list[list[Hypothesis]]:
         results: list[list[Hypothesis]] = [[] for _ in ids]
-        limits = [length_limit(sentence, options, self.bundle.config) for sentence in ids]
+        wishes = wishes or [Wish()] * len(ids)
+        limits = [
+            length_limit(sentence, options, self.bundle.config, wish)
+            for sentence, wish in zip(ids, wishes, strict=True)
+        ]
 
         def finish(number: int, hypotheses: list[Hypothesis]) -> None:
             results[number] = hypotheses
@@ -125,11 +137,17 @@ class CTranslate2Engine:
 
         far = [n for n, sentence in enumerate(ids) if sentence and max(len(sentence), limits[n]) >= self._rows]
         if far:
-            for number, hypotheses in zip(far, self._fallback.translate([ids[n] for n in far], options), strict=True):
+            left = self._fallback.translate([ids[n] for n in far], options, wishes=[wishes[n] for n in far])
+            for number, hypotheses in zip(far, left, strict=True):
                 finish(number, hypotheses)
-        near = {n for n, sentence in enumerate(ids) if sentence} - set(far)
+        begun = [n for n, wish in enumerate(wishes) if wish.prefix and n not in set(far)]
+        for number, hypotheses in self._after_prefixes(ids, begun, wishes, limits, options):
+            finish(number, hypotheses)
+        near = {n for n, sentence in enumerate(ids) if sentence} - {*far, *begun}
         scored: dict[int, Found] = {}  # of sentences with something left to score: what has its log-probabilities
-        to_score: dict[int, Found] = {n: [((), 0.0)] for n, sentence in enumerate(ids) if not sentence}
+        to_score: dict[int, Found] = {
+            n: [((), 0.0)] for n, sentence in enumerate(ids) if not sentence and n not in begun
+        }
         with_forbidden, at_limit, both = [], [], []
         for number, found in self._search(ids, near, limits, options):
             if self._has_forbidden(found):
@@ -158,6 +176,54 @@ class CTranslate2Engine:
             finish(number, _rank(scored.get(number, []) + found, options))
         return results
 
+    def _after_prefixes(
+        self,
+        ids: Sequence[Sequence[int]],
+        numbers: Sequence[int],
+        wishes: Sequence[Wish],
+        limits: Sequence[int],
+        options: SearchOptions,
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Hypotheses for sentences whose translations have a given beginning; CTranslate2's own scores do not count that."""
+        owners: list[int] = []  # the sentence of each prefix that is searched after
+        prefixes: list[tuple[int, ...]] = []
+        for number in numbers:
+            for prefix in self._spelt_out(ids[number], wishes[number].prefix, options.beam):
+                owners.append(number)
+                prefixes.append(prefix)
+        sources, most = [ids[number] for number in owners], [limits[number] for number in owners]
+        found: dict[int, Found] = {number: [] for number in numbers}
+        # What has no place left, or nothing to translate, is the prefix and no more.
+        ended = [job for job, prefix in enumerate(prefixes) if len(prefix) >= most[job] or not sources[job]]
+        ended += [job for job, prefix in enumerate(prefixes) if prefix[-1] == self.bundle.tokenizer.eos_id]
+        for job in set(ended):
+            found[owners[job]].append((_without(prefixes[job], self.bundle.tokenizer.eos_id), 0.0))
+        jobs = [job for job in range(len(owners)) if job not in ended]
+        at_limit = []
+        for job, some in self._search(sources, jobs, most, options, ban=True, prefixes=prefixes):
+            if any(len(tokens) > most[job] for tokens, _ in some):
+                at_limit.append(job)
+            else:
+                found[owners[job]] += some
+        for job, some in self._search(sources, at_limit, most, options, ban=True, to_limit=True, prefixes=prefixes):
+            found[owners[job]] += some
+        for number, some in self._scored_anew(ids, found):
+            yield number, _rank(some, options)
+
+    def _spelt_out(self, src: Sequence[int], prefix: Prefix, most: int) -> list[tuple[int, ...]]:
+        """A prefix whose places leave a choice as several without one: at each such place the likeliest tokens, `most` in all."""
+        open_ones: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+        for place in prefix:
+            if isinstance(place, int):
+                open_ones = [((*tokens, place), log_prob) for tokens, log_prob in open_ones]
+                continue
+            longer = []
+            for tokens, log_prob in open_ones:
+                values = self.next_log_probs(src, tokens)
+                longer += [((*tokens, token), log_prob + values[token]) for token in place]
+            open_ones = sorted(longer, key=lambda one: -one[1])[:most]
+        return [tokens for tokens, _ in open_ones]
+
     def _has_forbidden(self, found: Found) -> bool:
         return not self.forbidden.isdisjoint(token for tokens, _ in found for token in tokens)
 
@@ -170,6 +236,7 @@ class CTranslate2Engine:
         *,
         ban: bool = False,
         to_limit: bool = False,
+        prefixes: Sequence[Sequence[int]] = (),
     ) -> Iterator[tuple[int, Found]]:
         """What CTranslate2 finds for these sentences. Its limit is one for a whole batch. So a search goes one token further than
         the longest may, and a hypothesis with more tokens than its own limit shows that this was reached; `to_limit`: batches
@@ -178,9 +245,12 @@ class CTranslate2Engine:
 
         def submit(batch: Sequence[int]) -> list[Any]:
             longest = limits[batch[0]] + (0 if to_limit else 1)
-            wanted = _hypotheses(options, longest if to_limit else 0)
+            begun = [[self._target[i] for i in prefixes[n]] for n in batch] if prefixes else None
+            steps = longest - min(map(len, begun)) if begun else longest
+            wanted = _hypotheses(options, steps if to_limit else 0)
             submitted: list[Any] = self._translator.translate_batch(
                 [self._source_pieces(ids[n]) for n in batch],
+                begun,
                 beam_size=options.beam,
                 num_hypotheses=wanted,
                 patience=max(1.0, wanted / options.beam),
@@ -236,6 +306,23 @@ class CTranslate2Engine:
             results[number] = list(result.log_probs)
         return results
 
+    def next_log_probs(self, src: Sequence[int], prefix: Sequence[int]) -> list[float]:
+        if max(len(src), len(prefix) + 1) >= self._rows or not src:
+            return self._fallback.next_log_probs(src, prefix)
+        [result] = self._translator.translate_batch(
+            [self._source_pieces(src)],
+            [[self._target[i] for i in prefix]],
+            beam_size=1,
+            min_decoding_length=0,
+            max_decoding_length=len(prefix) + 1,
+            max_input_length=0,
+            return_logits_vocab=True,
+        )
+        logits = np.array(result.logits[0][-1], dtype=np.float64)
+        largest = logits.max()
+        log_probs: list[float] = (logits - largest - np.log(np.exp(logits - largest).sum())).tolist()
+        return log_probs
+
     # --- batches ---
 
     def _source_pieces(self, ids: Sequence[int]) -> list[str]:
@@ -253,6 +340,11 @@ class CTranslate2Engine:
                 yield number, result.result()
         for number, result in waiting:
             yield number, result.result()
+
+
+def _without(tokens: tuple[int, ...], end: int) -> tuple[int, ...]:
+    """Tokens without the end token, if that is the last."""
+    return tokens[:-1] if tokens[-1:] == (end,) else tokens
 
 
 def _hypotheses(options: SearchOptions, steps: int = 0) -> int:

@@ -18,7 +18,9 @@ class SearchOptions:
     alpha: float = 0.6  # hypotheses are ranked by log-probability / ((5 + |Y|) / 6)^alpha, |Y| counting the end token
     max_extra: int = 50  # a translation has at most this many tokens more than its source
     nbest: int = 1
-    guard: bool = False  # a line whose translation repeats itself without end stays as it is; not the engine's business
+    # What is done around the engine, and not its business:
+    guard: bool = False  # a line whose translation repeats itself without end stays as it is
+    words: bool = False  # translations come with their words and the log-probabilities of these
 
     def __post_init__(self) -> None:
         if self.beam < 1:
@@ -32,11 +34,28 @@ class SearchOptions:
         if self.max_extra < 0:
             raise UserError(f"max_extra must not be negative, but is {self.max_extra}")
 
+    @property
+    def of_engine(self) -> SearchOptions:
+        """These options without what is done around the engine."""
+        return replace(self, guard=False, words=False)
+
     def changed(self, beam: int | None, alpha: float | None, nbest: int | None) -> SearchOptions:
         """These options with what is given; the beam is at least as wide as `nbest`, unless it is given, too."""
         nbest = nbest or 1
         width = beam if beam is not None else max(self.beam, nbest)
         return replace(self, beam=width, alpha=self.alpha if alpha is None else alpha, nbest=nbest)
+
+
+# What a translation begins with: at each place a token, or several to choose from.
+Prefix = Sequence[int | Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is wanted of one sentence's translation."""
+
+    prefix: Prefix = ()
+    most: int | None = None  # tokens at most, if not what `max_extra` says; a longer prefix is taken as it is
 
 
 @dataclass(frozen=True)
@@ -56,10 +75,20 @@ class Engine(Protocol):
     parallel: int  # calls of `translate` that may run beside each other, each in a thread of its own, and gain by it
 
     def translate(
-        self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None = None
+        self,
+        ids: Sequence[Sequence[int]],
+        options: SearchOptions,
+        done: Done | None = None,
+        wishes: Sequence[Wish] = (),  # one for each sentence, or none at all
     ) -> list[list[Hypothesis]]: ...
 
-    def score(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[float]]: ...
+    def score(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Log-probabilities of the tokens of given translations, the end token last."""
+        ...
+
+    def next_log_probs(self, src: Sequence[int], prefix: Sequence[int]) -> list[float]:
+        """The log-probability of every token of the vocabulary right after the beginning of a translation."""
+        ...
 
 
 def forbidden_ids(tokenizer: Tokenizer) -> list[int]:

@@ -18,13 +18,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.decode.options import Hypothesis, SearchOptions
+from regard.decode.options import Hypothesis, Prefix, SearchOptions
 
 Step = Callable[[Tensor], Tensor]  # newest tokens (rows,) -> logits (rows, vocab_size)
 Select = Callable[[Tensor, list[int] | None], None]  # rows to keep, in order; sentences to keep when some are done
-Prefix = Sequence[
-    int | Sequence[int]
-]  # what a translation begins with: at each place a token, or several to choose from
 
 
 def length_penalty(length: Tensor | int, alpha: float) -> Tensor:

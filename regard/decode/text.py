@@ -16,7 +16,8 @@ from itertools import islice
 from regard.data.clean import is_loop
 from regard.data.protect import Protected, encode_pairs, find_spans, protect
 from regard.data.tokenizer import Tokenizer
-from regard.decode.options import Done, Engine, Hypothesis, SearchOptions
+from regard.decode.options import Done, Engine, Hypothesis, SearchOptions, Wish
+from regard.decode.words import Word, prefix_ids, words_of
 
 # Places to cut, best first: after the end of a sentence, after a clause, between words, anywhere.
 _CUTS = [
@@ -32,6 +33,7 @@ class Translation:
 
     text: str
     score: float  # of the search: log-probability under the length penalty; added up over the parts of a cut line
+    words: tuple[Word, ...] = ()  # where `SearchOptions.words` asks for them, and the translation is the model's
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,13 @@ class Result:
     @property
     def text(self) -> str:
         return self.translations[0].text
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a person wants of one line's translation."""
+
+    prefix: str = ""  # what it begins with; the last word may go on, unless a space follows it
 
 
 @dataclass(frozen=True)
@@ -102,13 +111,30 @@ class Translator:
     def __init__(self, tokenizer: Tokenizer, engine: Engine, options: SearchOptions, max_length: int) -> None:
         self.tokenizer, self.engine, self.options, self.max_length = tokenizer, engine, options, max_length
 
-    def translate(self, lines: Sequence[str], done: Done | None = None) -> list[Result]:
-        """A result for every line, in order; `done` hears of lines as they are finished, in whatever order that is."""
+    def translate(self, lines: Sequence[str], done: Done | None = None, asks: Sequence[Ask] = ()) -> list[Result]:
+        """A result for every line, in order; `done` hears of lines as they are finished, in whatever order that is. `asks` are one
+        for each line, or none."""
         cut = self.cut(lines)
         texts = [part.text for parts in cut for part in parts]
         if done is not None:
             done(len(lines) - len(texts))  # so that the sum is the number of lines, also with empty and with cut ones
-        return self.join(lines, cut, self.engine.translate(self.encode(texts), self.options, done))
+        ids, wishes = self.encode(texts), self.wishes(cut, asks)
+        if wishes:
+            return self.join(lines, cut, self.engine.translate(ids, self.options, done, wishes))
+        return self.join(lines, cut, self.engine.translate(ids, self.options, done))
+
+    def wishes(self, cut: Sequence[Sequence[Part]], asks: Sequence[Ask]) -> list[Wish]:
+        """What an engine is to heed of each part, from what was asked of the lines; none where there is nothing. A prefix is
+        that of a line's first part."""
+        wishes = []
+        for parts, ask in zip(cut, asks, strict=True) if asks else ():
+            for number, part in enumerate(parts):
+                prefix = ask.prefix if number == 0 else ""
+                wishes.append(Wish(prefix_ids(self.tokenizer, prefix, self.protected(part.text))))
+        return wishes if any(wish != Wish() for wish in wishes) else []
+
+    def protected(self, text: str) -> Protected | None:
+        return protect(text) if self.tokenizer.protects else None
 
     def cut(self, lines: Sequence[str]) -> list[list[Part]]:
         """The parts of every line, each to be translated on its own; an empty line has none."""
@@ -130,10 +156,9 @@ class Translator:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids that an engine translates, of parts as `cut` gives them."""
         ids = self.tokenizer.encode_batch(texts)
-        if self.tokenizer.protects:
-            for number, text in enumerate(texts):
-                if (protected := protect(text)) is not None:
-                    ids[number] = protected.ids(self.tokenizer)
+        for number, text in enumerate(texts):
+            if (protected := self.protected(text)) is not None:
+                ids[number] = protected.ids(self.tokenizer)
         return ids
 
     def join(
@@ -149,18 +174,18 @@ class Translator:
                 # A part with fewer ways than another repeats its last one.
                 chosen = [part_ways[min(rank, len(part_ways) - 1)] for part_ways in ways]
                 joined = "".join(way.text + part.after for way, part in zip(chosen, parts, strict=True))
-                translations.append(Translation(one_line(joined), sum(way.score for way in chosen)))
+                words = tuple(word for way in chosen for word in way.words)
+                translations.append(Translation(one_line(joined), sum(way.score for way in chosen), words))
             results.append(Result(line, tuple(translations) or (Translation("", 0.0),)))
         return results
 
     def _all_ways(self, texts: Sequence[str], found: Sequence[Sequence[Hypothesis]]) -> list[list[Translation]]:
         """Ways to translate each text, best first, from what was found for it; at least one."""
-        spans = {}
-        if self.tokenizer.protects:
-            spans = {number: without for number, text in enumerate(texts) if (without := protect(text)) is not None}
+        spans = {number: without for number, text in enumerate(texts) if (without := self.protected(text)) is not None}
+        log_probs = self._token_log_probs(texts, found) if self.options.words else [None] * len(texts)
         ways = [
-            self._ways(text, spans.get(number), hypotheses)
-            for number, (text, hypotheses) in enumerate(zip(texts, found, strict=True))
+            self._ways(text, spans.get(number), hypotheses, values)
+            for number, (text, hypotheses, values) in enumerate(zip(texts, found, log_probs, strict=True))
         ]
         # The model has lost a span in all of them: what stands between the spans is translated on its own.
         lost = [number for number in spans if not ways[number]]
@@ -168,18 +193,31 @@ class Translator:
             ways[number] = [way]
         return [some or [Translation("", 0.0)] for some in ways]
 
-    def _ways(self, text: str, protected: Protected | None, hypotheses: Sequence[Hypothesis]) -> list[Translation]:
+    def _token_log_probs(self, texts: Sequence[str], found: Sequence[Sequence[Hypothesis]]) -> list[list[list[float]]]:
+        """The log-probabilities of the tokens of every hypothesis."""
+        pairs = [(src, way.ids) for src, ways in zip(self.encode(texts), found, strict=True) for way in ways]
+        scores = iter(self.engine.score([src for src, _ in pairs], [ids for _, ids in pairs]) if pairs else [])
+        return [list(islice(scores, len(ways))) for ways in found]
+
+    def _ways(
+        self,
+        text: str,
+        protected: Protected | None,
+        hypotheses: Sequence[Hypothesis],
+        log_probs: Sequence[Sequence[float]] | None,
+    ) -> list[Translation]:
         """The texts of hypotheses, but for those that have lost a span and, if there is a guard, those that run away."""
         ids = _encode(text, self.tokenizer) if self.options.guard else []
         ways = []
-        for hypothesis in hypotheses:
+        for rank, hypothesis in enumerate(hypotheses):
             if protected is None:
                 found: str | None = self.tokenizer.decode(hypothesis.ids)
             else:
                 found = protected.restore(self.tokenizer, hypothesis.ids)
             if found is not None:
                 runs_away = self.options.guard and _runs_away(text, found, ids, hypothesis.ids)
-                ways.append((runs_away, Translation(found.strip(), hypothesis.score)))
+                words = words_of(self.tokenizer, hypothesis.ids, log_probs[rank], protected) if log_probs else ()
+                ways.append((runs_away, Translation(found.strip(), hypothesis.score, words)))
         good = [way for runs_away, way in ways if not runs_away]
         return good or [Translation(text, way.score) for _, way in ways[:1]]
 
@@ -192,23 +230,28 @@ class Translator:
         results = []
         for text in texts:
             joined, score = "", 0.0
+            words: list[Word] = []
             for part in text.parts:
                 if isinstance(part, int):
                     joined += text.spans[part]
+                    words.append(Word(text.spans[part], 0.0))
                 elif _has_words(part):
                     best = next(found)[0]
                     joined += part.replace(part.strip(), best.text, 1)
                     score += best.score
+                    words += best.words
                 else:
                     joined += part
-            results.append(Translation(joined, score))
+            results.append(Translation(joined, score, tuple(words) if self.options.words else ()))
         return results
 
-    def stream(self, lines: Iterable[str], chunk: int, done: Done | None = None) -> Iterator[Result]:
-        """Results one by one, holding at most `chunk` lines; inside a chunk lines are sorted by length."""
+    def stream(
+        self, lines: Iterable[str], chunk: int, done: Done | None = None, ask: Ask | None = None
+    ) -> Iterator[Result]:
+        """Results one by one, holding at most `chunk` lines; inside a chunk lines are sorted by length. `ask` is for each."""
         lines = iter(lines)
         while block := list(islice(lines, chunk)):
-            yield from self.translate(block, done)
+            yield from self.translate(block, done, [ask] * len(block) if ask else ())
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[float]]:
         """Log-probabilities of the tokens of given translations, the end token last."""

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from regard.bundle import Bundle, load_weights
 from regard.decode.batches import cut_batches, length_limit
-from regard.decode.options import Done, Hypothesis, SearchOptions, forbidden_ids
-from regard.decode.search import Observer, Prefix, beam_search
+from regard.decode.options import Done, Hypothesis, SearchOptions, Wish, forbidden_ids
+from regard.decode.search import Observer, beam_search
 from regard.decode.slot_engine import SlotDecoder
 from regard.device import numbered, pick_device
 from regard.errors import RegardError, UserError
@@ -85,15 +85,20 @@ class TorchEngine:
         )
 
     def translate(
-        self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None = None
+        self,
+        ids: Sequence[Sequence[int]],
+        options: SearchOptions,
+        done: Done | None = None,
+        wishes: Sequence[Wish] = (),
     ) -> list[list[Hypothesis]]:
-        if self.slots is not None:
+        if self.slots is not None and not wishes:
             with self._lock, self._on_device():
                 return self._translate_in_slots(self.slots, ids, options, done)
         results: list[list[Hypothesis]] = [[] for _ in ids]
         order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
         for numbers in cut_batches(order, [len(sentence) for sentence in ids], self.batch, self.room):
-            found = self.search([ids[number] for number in numbers], options)
+            wished = [wishes[number] for number in numbers] if wishes else ()
+            found = self.search([ids[number] for number in numbers], options, wished)
             for number, hypotheses in zip(numbers, found, strict=True):
                 results[number] = hypotheses
             if done is not None:
@@ -124,14 +129,15 @@ class TorchEngine:
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
-        prefixes: Sequence[Prefix] = (),
+        wishes: Sequence[Wish] = (),
         observer: Observer | None = None,
     ) -> list[list[Hypothesis]]:
-        """Search all sentences together, without slots; translations begin with their `prefixes`, if there are any."""
+        """Search all sentences together, without slots."""
+        wishes = wishes or [Wish()] * len(ids)
         memory, layout = self._encode(ids)
-        limits = [length_limit(sentence, options, self.model.config) for sentence in ids]
-        if prefixes:
-            limits = [max(limit, len(prefix)) for limit, prefix in zip(limits, prefixes, strict=True)]
+        limits = [
+            length_limit(sentence, options, self.model.config, wish) for sentence, wish in zip(ids, wishes, strict=True)
+        ]
         capacity = min(max(limits) + 1, 2 * layout.max_length + 16)
         cache = self.model.start(memory, layout, options.beam, capacity, self.bucket)
         return beam_search(
@@ -143,7 +149,7 @@ class TorchEngine:
             eos_id=self.eos_id,
             forbidden=self.forbidden,
             device=self.device,
-            prefixes=prefixes,
+            prefixes=[wish.prefix for wish in wishes] if any(wish.prefix for wish in wishes) else (),
             observer=observer,
         )
 
@@ -182,6 +188,16 @@ class TorchEngine:
         values = iter(picked)
         for length in layout.lengths:
             yield list(islice(values, length))
+
+    @torch.inference_mode()
+    def next_log_probs(self, src: Sequence[int], prefix: Sequence[int]) -> list[float]:
+        with self._on_device():
+            memory, src_layout = self._encode([src])
+            layout = SequenceLayout.from_lengths([len(prefix) + 1], self.device)
+            tgt_in = torch.tensor([self.bos_id, *prefix], device=self.device)
+            hidden = self.model.decode(tgt_in, layout, memory, src_layout)
+            values: list[float] = torch.log_softmax(self.model.logits(hidden[-1:]).float(), dim=-1)[0].tolist()
+        return values
 
 
 def load_model(bundle: Bundle) -> Transformer:

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from regard.bundle import Bundle
+from regard.data.pieces import Side, is_punctuation, make_side
 from regard.data.tokenizer import Side as Language
-from regard.decode.options import SearchOptions, forbidden_ids
-from regard.decode.search import Prefix
+from regard.decode.options import Prefix, SearchOptions, Wish, forbidden_ids
 from regard.decode.text import one_line
 from regard.decode.torch_engine import TorchEngine, load_model
+from regard.decode.words import word_beginnings
 from regard.errors import UserError
 from regard.explain.beam import BeamRecorder, Node
 from regard.explain.explanation import (
@@ -33,7 +34,6 @@ from regard.explain.explanation import (
     Step,
     by_words,
 )
-from regard.explain.pieces import Side, begins_word, is_punctuation, make_side
 from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
 from regard.nn.attention import Recorder, set_kernel
@@ -119,7 +119,7 @@ class Explainer:
         """The best translation, and the search's tree."""
         options = replace(options, nbest=1)
         recorder = BeamRecorder(self.tokenizer.bos_id)
-        [[best]] = self.engine.search([src], options, [prefix] if prefix else (), recorder)
+        [[best]] = self.engine.search([src], options, [Wish(prefix)], recorder)
         ids = sorted({node.id for node in recorder.nodes})
         texts = {i: self._shown([i])[0] for i in ids}
         return list(best.ids), recorder.tree(texts)
@@ -144,10 +144,7 @@ class Explainer:
 
     def _after_word(self, ids: list[int]) -> list[int]:
         """What may follow these tokens so that their last word goes on no longer: beginnings of words, and the end."""
-        pieces = self.tokenizer.pieces(range(self.bundle.config.vocab_size))
-        forbidden = set(self.engine.forbidden)
-        begin = [i for i, piece in enumerate(pieces) if i not in forbidden and begins_word(pieces[ids[-1]], piece)]
-        return [*begin, self.tokenizer.eos_id]
+        return [*word_beginnings(self.tokenizer, ids[-1]), self.tokenizer.eos_id]
 
     # --- what is shown of tokens ---
 

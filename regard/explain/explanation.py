@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from regard.data.pieces import Piece, Side
 from regard.errors import UserError
 from regard.explain.beam import Node
-from regard.explain.pieces import Piece, Side
 
 FORMAT = 1
 EXAMPLE = "The animal didn't cross the street because it was too tired"
