@@ -27,16 +27,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from regard.bundle import Bundle
+from regard.decode.alignment import Matrix
 from regard.decode.batches import cut_batches, length_limit
 from regard.decode.ctranslate2_cache import converted
 from regard.decode.ctranslate2_model import Weights, positions, vocabularies
-from regard.decode.options import Done, Engine, Hypothesis, Prefix, SearchOptions, Wish, forbidden_ids
+from regard.decode.options import Done, Hypothesis, Prefix, SearchOptions, Wish, forbidden_ids
 from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from regard.decode.torch_engine import TorchEngine
 
 OLDEST = (4, 8)  # the earliest that this was tried with
 _BATCH = 64  # sentences searched together
@@ -277,7 +281,7 @@ class CTranslate2Engine:
             yield number, [(tokens, sum(next(scores))) for tokens, _ in hypotheses]
 
     @cached_property
-    def _fallback(self) -> Engine:
+    def _fallback(self) -> TorchEngine:
         """For what is beyond the table of positions."""
         from regard.decode.torch_engine import TorchEngine
 
@@ -304,6 +308,35 @@ class CTranslate2Engine:
         near = sorted(set(range(len(src))) - set(far), key=lambda n: (-len(tgt[n]), -len(src[n])))
         for number, result in self._in_order(cut_batches(near, lengths, self.batch, _ROOM), submit):
             results[number] = list(result.log_probs)
+        return results
+
+    def attention(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[Matrix]:
+        """As `alignment.Attentive` says. CTranslate2 shows it only while it searches, so the translation is given as a prefix; what
+        it shows of a search with a beam is not always that of the hypothesis that it returns."""
+        results: list[Matrix] = [[] for _ in src]
+        lengths = [max(map(len, pair)) for pair in zip(src, tgt, strict=True)]
+        if far := [n for n, length in enumerate(lengths) if length >= self._rows]:
+            found = self._fallback.attention([src[n] for n in far], [tgt[n] for n in far])
+            for number, matrix in zip(far, found, strict=True):
+                results[number] = matrix
+
+        def submit(numbers: Sequence[int]) -> list[Any]:
+            submitted: list[Any] = self._translator.translate_batch(
+                [self._source_pieces(src[n]) for n in numbers],
+                [[self._target[i] for i in tgt[n]] for n in numbers],
+                beam_size=1,
+                min_decoding_length=0,
+                max_decoding_length=len(tgt[numbers[0]]),
+                max_input_length=0,
+                return_attention=True,
+                asynchronous=True,
+            )
+            return submitted
+
+        near = [n for n in range(len(src)) if n not in far and src[n] and tgt[n]]
+        near.sort(key=lambda n: (-len(tgt[n]), -len(src[n])))
+        for number, result in self._in_order(cut_batches(near, lengths, self.batch, _ROOM), submit):
+            results[number] = result.attention[0][: len(tgt[number])]
         return results
 
     def next_log_probs(self, src: Sequence[int], prefix: Sequence[int]) -> list[float]:

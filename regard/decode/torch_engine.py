@@ -7,15 +7,18 @@ Triton they take turns in slots of a fixed shape instead, in captured graphs and
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from itertools import islice
 
 import torch
 from torch import Tensor
 
 from regard.bundle import Bundle, load_weights
+from regard.decode.alignment import Matrix, aligning_layer
 from regard.decode.batches import cut_batches, length_limit
 from regard.decode.options import Done, Hypothesis, SearchOptions, Wish, forbidden_ids
 from regard.decode.search import Observer, beam_search
@@ -24,7 +27,7 @@ from regard.device import numbered, pick_device
 from regard.errors import RegardError, UserError
 from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
-from regard.nn.attention import set_kernel
+from regard.nn.attention import Recorder, set_kernel
 from regard.nn.kernels import on_triton
 from regard.nn.linear import set_row_tile
 
@@ -198,6 +201,39 @@ class TorchEngine:
             hidden = self.model.decode(tgt_in, layout, memory, src_layout)
             values: list[float] = torch.log_softmax(self.model.logits(hidden[-1:]).float(), dim=-1)[0].tolist()
         return values
+
+    @torch.inference_mode()
+    def attention(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[Matrix]:
+        """As `alignment.Attentive` says."""
+        layer = aligning_layer(self.model.config)
+        results: list[Matrix] = [[] for _ in src]
+        with self._on_device():
+            for number, (source, target) in enumerate(zip(src, tgt, strict=True)):
+                if not source or not target:
+                    continue
+                ids = [
+                    torch.tensor(side, device=self.device) for side in ([*source, self.eos_id], [self.bos_id, *target])
+                ]
+                layouts = [SequenceLayout.from_lengths([len(side)], self.device) for side in ids]
+                recorder = Recorder()
+                memory = self._reader.encode(ids[0], layouts[0])
+                self._reader.decode(ids[1], layouts[1], memory, layouts[0], recorder)
+                # (heads, target with its end, source with its end) -> (target, source)
+                weights = recorder.weights[f"decoder.{layer}.cross"][0].float().mean(0)
+                results[number] = weights[:-1, :-1].tolist()
+        return results
+
+    @cached_property
+    def _reader(self) -> Transformer:
+        return reading_copy(self.model)
+
+
+def reading_copy(model: Transformer) -> Transformer:
+    """The same weights, computed by the kernel that shows its attention."""
+    copied = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
+    set_kernel(copied, "reference")
+    set_row_tile(copied, 0)
+    return copied
 
 
 def load_model(bundle: Bundle) -> Transformer:

@@ -3,7 +3,6 @@ kernel and a recorder, and once backwards for every target piece."""
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +14,10 @@ from torch import Tensor
 from regard.bundle import Bundle
 from regard.data.pieces import Side, is_punctuation, make_side
 from regard.data.tokenizer import Side as Language
+from regard.decode.alignment import aligning_layer, by_words, link_words
 from regard.decode.options import Prefix, SearchOptions, Wish, forbidden_ids
 from regard.decode.text import one_line
-from regard.decode.torch_engine import TorchEngine, load_model
+from regard.decode.torch_engine import TorchEngine, load_model, reading_copy
 from regard.decode.words import word_beginnings
 from regard.errors import UserError
 from regard.explain.beam import BeamRecorder, Node
@@ -32,12 +32,10 @@ from regard.explain.explanation import (
     ModelFacts,
     Saliency,
     Step,
-    by_words,
 )
 from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
-from regard.nn.attention import Recorder, set_kernel
-from regard.nn.linear import set_row_tile
+from regard.nn.attention import Recorder
 
 MAX_PIECES = (
     128  # of what is given on either side; what is kept grows with its square, and nobody reads a drawing of more
@@ -61,10 +59,7 @@ class Explainer:
     def __init__(self, bundle: Bundle) -> None:
         self.bundle, self.tokenizer = bundle, bundle.tokenizer
         model = load_model(bundle)
-        # The same weights, computed by another kernel: one searches, the other is read and differentiated.
-        self.reader = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
-        set_kernel(self.reader, "reference")
-        set_row_tile(self.reader, 0)
+        self.reader = reading_copy(model)  # one searches, the other is read and differentiated
         ids = self.tokenizer
         self.engine = TorchEngine(model, ids.bos_id, ids.eos_id, forbidden=forbidden_ids(ids))
         self._lock = Lock()  # a reading hangs hooks into the model
@@ -195,7 +190,7 @@ class Explainer:
             heads={kind: [head_facts(layer, kind) for layer in reading.weights[kind]] for kind in KINDS},
             steps=steps,
             log_prob=round(sum(step.log_prob for step in steps), _DIGITS),
-            alignment=align(reading.weights["cross"], target, source),
+            alignment=align(reading.weights["cross"], target, source, aligning_layer(config)),
             saliency=saliency(reading, labels),
             beam=tree,
         )  # fmt: skip
@@ -279,18 +274,13 @@ def head_facts(weights: Tensor, kind: Kind) -> list[HeadFacts]:
     ]
 
 
-def align(cross: Sequence[Tensor], target: Side, source: Side) -> Alignment:
-    """Words that go together, by the last decoder layer but one, whose attention aligns best (Garg et al., 2019)."""
-    layer = max(0, len(cross) - 2)
+def align(cross: Sequence[Tensor], target: Side, source: Side, layer: int) -> Alignment:
+    """Words that go together; see `regard.decode.alignment`."""
     words = by_words(cross[layer].mean(0).tolist(), target, source)
-    weights, links = [], []
-    for number, row in enumerate(words[:-1]):  # the ends are no words, and the source's is where heads rest
-        total = sum(row[:-1])
-        shares = [round(weight / total, _DIGITS) for weight in row[:-1]] if total > 0 else []
-        weights.append(shares)
-        if shares:
-            links.append([number, max(range(len(shares)), key=shares.__getitem__)])
-    return Alignment(layer, weights, links)
+    # The ends are no words, and the source's is where heads rest.
+    weights, links = link_words([row[:-1] for row in words[:-1]])
+    rounded = [[round(weight, _DIGITS) for weight in row] for row in weights]
+    return Alignment(layer, rounded, [list(link) for link in links])
 
 
 def _clean(text: str) -> str:

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from regard.bundle import Bundle, find_bundle, load_bundle
+from regard.decode.alignment import Aligned
 from regard.decode.engines import make_engine
 from regard.decode.options import Hypothesis, SearchOptions
-from regard.decode.sentences import split_text
+from regard.decode.sentences import Split, split_text
 from regard.decode.text import Part, Translator
 from regard.errors import UserError
+from regard.serve.alignments import Heard, align
 from regard.serve.batching import Batcher, Full, Observe
 from regard.serve.documents.formats import open_document
 from regard.serve.languages import detect, language_name, match_code
@@ -45,6 +47,7 @@ class Ask:
     is_html: bool = False
     alternatives: int = 0
     by_sentence: bool = True
+    alignments: bool = False  # of words, for the best translation
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class Answer:
     ways: list[str]
     source: str
     detected: Detected | None
+    alignment: Aligned | None = None
 
 
 @dataclass(frozen=True)
@@ -193,10 +197,15 @@ class Service:
             raise Refused(413, f"the texts of a request may have at most {limits.characters} characters; send parts")
         if not 0 <= ask.alternatives <= limits.alternatives:
             raise Refused(400, f"alternatives must be between 0 and {limits.alternatives}")
+        if ask.alignments and ask.is_html:
+            raise Refused(400, "alignments go with format text only; leave them out, or send text")
 
     async def translate(self, ask: Ask, told: Told | None = None) -> list[Answer]:
         """An answer for each text; `told` hears of sentences as they are finished."""
         self.check(ask)
+        heard = Heard(told)
+        if ask.alignments:
+            told = heard
         if sum(map(len, ask.texts)) <= _INLINE_CHARACTERS and ask.source is not None:
             models, plans = self._prepare(ask)
         else:
@@ -209,8 +218,15 @@ class Service:
             )
             for number, texts in zip(mine, translated, strict=True):
                 ways[number] = texts
-        return [
+        answers = [
             Answer(texts, model.bundle.source, detected) for texts, (model, detected) in zip(ways, models, strict=True)
+        ]
+        if not ask.alignments:
+            return answers
+        return [
+            dataclasses.replace(answer, alignment=await align(model, plan, heard.translations(number, plan)))
+            for number, (answer, (model, _), plan) in enumerate(zip(answers, models, plans, strict=True))
+            if isinstance(plan, Split)
         ]
 
     def _prepare(self, ask: Ask) -> tuple[list[tuple[Served, Detected | None]], list[Plan]]:

@@ -43,6 +43,24 @@ def test_alternatives_differ_from_the_best_and_from_each_other(server: Running) 
     assert [len(others) for others in answers["alternatives"]] == [1, 1]
 
 
+def test_alignments_say_which_words_go_together(server: Running) -> None:
+    text = "  a b c d\n\n\tp o n m\r\n---\n"
+    answer = translate(server, text, alignments=True)
+    result = answer["translatedText"]
+    assert result == "  d c b a\n\n\tm n o p\r\n---\n"
+    words = answer["alignments"]
+    pairs = [(text[slice(*words["source"][i])], result[slice(*words["target"][j])]) for i, j in words["pairs"]]
+    assert pairs == [
+        (letter, letter) for letter in "dcbamnop"
+    ]  # this model puts each letter elsewhere, and nothing else
+    several = translate(server, ["a b c d", "", "c d e f"], alignments=True, alternatives=1)
+    assert [one["pairs"] for one in several["alignments"]] == [[[3 - n, n] for n in range(k)] for k in (4, 0, 4)]
+    refused = server.post(
+        "/translate", json={"q": "a", "source": "src", "target": "tgt", "format": "html", "alignments": True}
+    )
+    assert refused.status_code == 400 and "alignments go with format text only" in refused.text
+
+
 def test_html_keeps_its_tags(server: Running) -> None:
     page = '<p class="x">a <b>b</b> c</p><script>a b c</script><p translate="no">a b c</p>'
     expected = '<p class="x">c <b>b</b> a</p><script>a b c</script><p translate="no">a b c</p>'
@@ -204,6 +222,7 @@ sys.meta_path.insert(0, Block())
 def test_the_torch_engine_serves_the_same() -> None:
     with running("--engine", "torch", "--device", "cpu") as server:
         assert translate(server, ["a b c", "p o n m"]) == {"translatedText": ["c b a", "m n o p"]}
+        assert translate(server, "a b c d", alignments=True)["alignments"]["pairs"] == [[3 - n, n] for n in range(4)]
 
 
 def test_several_models_are_chosen_by_language(tmp_path) -> None:

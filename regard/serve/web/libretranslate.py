@@ -15,6 +15,7 @@ from regard.serve.web.context import admit, answer, context_of, count
 from regard.serve.web.events import stream, wants_events
 from regard.serve.web.fields import FILE_BODY, body_of, read_fields, read_upload
 from regard.serve.web.schemas import (
+    Alignment,
     DetectedLanguage,
     DetectFields,
     Error,
@@ -52,7 +53,7 @@ async def translate(request: Request) -> Translated | Response:
 def as_ask(fields: TranslateFields) -> Ask:
     source = None if fields.source.strip().lower() == "auto" else fields.source
     texts = [fields.q] if isinstance(fields.q, str) else fields.q
-    return Ask(texts, source, fields.target, fields.format == "html", fields.alternatives)
+    return Ask(texts, source, fields.target, fields.format == "html", fields.alternatives, alignments=fields.alignments)
 
 
 def translated(fields: TranslateFields, answers: list[Answer]) -> Translated:
@@ -63,12 +64,23 @@ def translated(fields: TranslateFields, answers: list[Answer]) -> Translated:
         for one in answers
         if one.detected is not None
     ]
+    aligned = [
+        Alignment(source=list(one.alignment.source), target=list(one.alignment.target), pairs=list(one.alignment.pairs))
+        for one in answers
+        if one.alignment is not None
+    ]
     if isinstance(fields.q, list):
-        return Translated(translatedText=texts, alternatives=others, detectedLanguage=found or None)
+        return Translated(
+            translatedText=texts,
+            alternatives=others,
+            detectedLanguage=found or None,
+            alignments=aligned if fields.alignments else None,
+        )
     return Translated(
         translatedText=texts[0],
         alternatives=others[0] if others is not None else None,
         detectedLanguage=found[0] if found else None,
+        alignments=aligned[0] if aligned else None,
     )
 
 

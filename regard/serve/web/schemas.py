@@ -13,6 +13,9 @@ class TranslateFields(BaseModel):
     target: str = Field(description="the code of the language to translate into")
     format: Literal["text", "html"] = Field("text", description="text or html")
     alternatives: int = Field(0, ge=0, description="a whole number: how many other translations to give")
+    alignments: bool = Field(
+        False, description="true or false: whether to say which words go together; with format text only"
+    )
     api_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
 
 
@@ -26,10 +29,17 @@ class DetectedLanguage(BaseModel):
     language: str
 
 
+class Alignment(BaseModel):
+    source: list[tuple[int, int]] = Field(description="words of the text, each the characters from, to (Unicode's)")
+    target: list[tuple[int, int]] = Field(description="words of the best translation, likewise")
+    pairs: list[tuple[int, int]] = Field(description="words that go together: numbers in source and in target, from 0")
+
+
 class Translated(BaseModel):
     translatedText: str | list[str]  # noqa: N815 - LibreTranslate's names
     detectedLanguage: DetectedLanguage | list[DetectedLanguage] | None = None  # noqa: N815
     alternatives: list[str] | list[list[str]] | None = None
+    alignments: Alignment | list[Alignment] | None = None
 
 
 class FileFields(BaseModel):
