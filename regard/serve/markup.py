@@ -1,8 +1,11 @@
-"""HTML whose text is translated and whose tags are kept.
+"""HTML and XML whose text is translated and whose tags are kept.
 
 Tags that separate text (paragraphs, cells, line breaks) stay where they are. Tags inside a sentence (bold, links) are taken out,
 the sentence is translated whole, and they are put back around the translation of the words that they enclosed: where that is
 found in the sentence, else at the same share of its length. Scripts, styles, comments, code and `translate="no"` stay untouched.
+
+XML does not say which of its tags separate: an element that has text beside it, in what encloses it, is taken for a part of a
+sentence, any other separates; `Xml` says it better, where somebody knows.
 """
 
 from __future__ import annotations
@@ -11,11 +14,12 @@ import html
 import re
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from regard.decode.sentences import Split, split_text
+from regard.serve.refusal import Refused
 
 # Inside a sentence; any other tag separates.
 _INLINE = frozenset(
@@ -31,11 +35,21 @@ _RAW = frozenset("script style textarea iframe xmp".split())
 # A comment, a declaration or a tag. A tag ends at the first ">" outside of quotes, and a "<" before that means that it is none;
 # every length is bounded, so that a page of unfinished tags is read in linear time.
 _MARKUP = re.compile(
-    r"<!--|<[!?][^<>]{0,9999}>|"
+    r"<!--|<!\[CDATA\[|<[!?][^<>]{0,9999}>|"
     r"<(?P<slash>/?)(?P<name>[A-Za-z][\w:.-]{0,99})(?:[^<>\"']|\"[^\"]{0,9999}\"|'[^']{0,9999}'){0,999}>",
     re.DOTALL,
 )
 _NO = re.compile(r"""\stranslate\s*=\s*["']?no["'\s/>]|\sclass\s*=\s*("[^"]*|'[^']*|)\bnotranslate\b""", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Xml:
+    """What is known of a text's tags, by their names."""
+
+    separating: frozenset[str] = frozenset()
+    inside: frozenset[str] = frozenset()  # of sentences
+    untouched: frozenset[str] = frozenset()
+    by_outline: bool = True  # whether tags that are in none of these may separate
 
 
 @dataclass(eq=False)
@@ -72,13 +86,17 @@ class _Parser:
     """Cuts a page into literal markup and runs of text. It is a scanner of its own because the one in Python's library takes
     minutes for a page of unfinished tags, and does not tell end tags as they were written."""
 
-    def __init__(self) -> None:
+    def __init__(self, xml: Xml | None = None) -> None:
+        self._xml = xml
+        self._is_beside_text: Iterator[bool] = iter(())  # for each start tag of XML
         self.parts: list[str | _Run] = []
         self._open: list[tuple[str, Inline]] = []  # inline elements of the current run that are not closed yet
         self._count = 0  # inline elements of the current run
         self._kept: list[str] = []  # tags of the untouched element that we are in, outermost first
 
     def cut(self, text: str) -> list[str | _Run]:
+        if self._xml is not None:
+            self._is_beside_text = iter(_outline(text))
         position = 0
         while position < len(text):
             found = _MARKUP.search(text, position)
@@ -93,7 +111,14 @@ class _Parser:
 
     def _markup(self, text: str, found: re.Match[str]) -> int:
         """Take one piece of markup; where the next thing begins."""
-        raw, name = found[0], (found["name"] or "").lower()
+        raw, name = found[0], found["name"] or ""
+        if self._xml is None:
+            name = name.lower()
+        if raw == "<![CDATA[":
+            end = text.find("]]>", found.end())
+            stop = end + 3 if end >= 0 else len(text)
+            self._literal(text[found.start() : stop])
+            return stop
         if raw == "<!--":
             end = text.find("-->", found.end())
             stop = end + 3 if end >= 0 else len(text)  # a comment that is not closed goes on to the end
@@ -104,6 +129,9 @@ class _Parser:
             return found.end()
         if found["slash"]:
             self._end_tag(name, raw)
+            return found.end()
+        if self._xml is not None:
+            self._start_xml_tag(name, raw, self._xml)
             return found.end()
         self._start_tag(name, raw)
         if name in _RAW and not raw.endswith("/>"):
@@ -125,6 +153,25 @@ class _Parser:
             inline = Inline(raw)
             self._run().tokens.append(_Tag(inline, False))
             self._open.append((name, inline))
+        else:
+            self._literal(raw)
+
+    def _start_xml_tag(self, name: str, raw: str, xml: Xml) -> None:
+        is_empty = raw.endswith("/>")
+        is_beside_text = next(self._is_beside_text)
+        is_inside = name in xml.inside or (name not in xml.separating and (is_beside_text or not xml.by_outline))
+        if self._kept or name in xml.untouched:
+            if not is_empty:
+                self._kept.append(name)
+            self._literal(raw)
+        elif is_inside and len(self._open) < _DEEPEST and self._count < _MOST:
+            self._count += 1
+            inline = Inline(raw)
+            self._run().tokens.append(_Tag(inline, False))
+            if is_empty:
+                self._run().tokens.append(_Tag(inline, True))
+            else:
+                self._open.append((name, inline))
         else:
             self._literal(raw)
 
@@ -171,6 +218,43 @@ class _Parser:
         self.parts += _separate(run, unclosed)
 
 
+def _outline(text: str) -> list[bool]:
+    """For each start tag of an XML text, whether there is text beside its element; a text that is not well-formed is refused."""
+    around: list[tuple[str, list[bool]]] = [
+        ("", [False])
+    ]  # names of open elements, and whether they have text of their own
+    found: list[list[bool]] = []
+    position = 0
+    for tag in _MARKUP.finditer(text):
+        if tag.start() < position:  # inside of a comment
+            continue
+        if text[position : tag.start()].strip():
+            around[-1][1][0] = True
+        position = tag.end()
+        name, raw = tag["name"], tag[0]
+        if raw in ("<!--", "<![CDATA["):
+            end = text.find("-->" if raw == "<!--" else "]]>", position)
+            if end < 0:
+                raise _not_well_formed()
+            position = end + 3
+        elif name and tag["slash"]:
+            if around.pop()[0] != name or not around:
+                raise _not_well_formed()
+        elif name:
+            found.append(around[-1][1])
+            if not raw.endswith("/>"):
+                around.append((name, [False]))
+    if text[position:].strip():
+        around[-1][1][0] = True
+    if len(around) > 1:
+        raise _not_well_formed()
+    return [has_text for (has_text,) in found]
+
+
+def _not_well_formed() -> Refused:
+    return Refused(400, "text must be XML in which each tag that is opened is closed, in order")
+
+
 def _separate(run: _Run, separating: Iterable[Inline]) -> list[str | _Run]:
     """A run without these elements: their tags become literal and cut it."""
     separating = frozenset(separating)
@@ -215,12 +299,13 @@ class _Sentence(NamedTuple):
 
 
 class Page:
-    """An HTML text whose `sentences` are to be translated; `join` makes the page of their translations."""
+    """An HTML or XML text whose `sentences` are to be translated; `join` makes the page of their translations."""
 
-    def __init__(self, text: str, language: str, *, by_sentence: bool = True) -> None:
+    def __init__(self, text: str, language: str, *, by_sentence: bool = True, xml: Xml | None = None) -> None:
         self.sentences: list[str] = []
+        self._escape = _escape_xml if xml is not None else _escape
         self._parts: list[str | tuple[Split, list[_Sentence]]] = []
-        for part in _Parser().cut(text):
+        for part in _Parser(xml).cut(text):
             if isinstance(part, str):
                 self._parts.append(part)
             else:
@@ -258,10 +343,10 @@ class Page:
                 page.append(part)
                 continue
             split, sentences = part
-            pieces = [_escape(piece) for piece in split.pieces]
+            pieces = [self._escape(piece) for piece in split.pieces]
             for place, sentence in zip(split.places, sentences, strict=True):
                 inner = translations[sentence.first + 1 : sentence.first + 1 + len(sentence.inlines)]
-                pieces[place] = _tagged(sentence, translations[sentence.first], inner)
+                pieces[place] = _tagged(sentence, translations[sentence.first], inner, self._escape)
             page.append("".join(pieces))
         return "".join(page)
 
@@ -276,6 +361,10 @@ def _escape(text: str) -> str:
     return html.escape(text, quote=False).replace("\xa0", "&nbsp;")
 
 
+def _escape_xml(text: str) -> str:
+    return html.escape(text, quote=False)  # XML knows no &nbsp;
+
+
 def _bounds(split: Split) -> list[tuple[int, int]]:
     """From where to where each sentence goes in the text."""
     bounds, position, places = [], 0, set(split.places)
@@ -286,8 +375,8 @@ def _bounds(split: Split) -> list[tuple[int, int]]:
     return bounds
 
 
-def _tagged(sentence: _Sentence, target: str, inner: Sequence[str]) -> str:
-    """The translation of a sentence as HTML, with its elements in it; `inner`: what they enclose, translated by itself."""
+def _tagged(sentence: _Sentence, target: str, inner: Sequence[str], escape: Callable[[str], str]) -> str:
+    """The translation of a sentence with its elements in it; `inner`: what they enclose, translated by itself."""
     spans: dict[Inline | None, tuple[int, int]] = {None: (0, len(target))}
     children: dict[Inline | None, list[Inline]] = {}
     for inline, words in zip(sentence.inlines, inner, strict=True):
@@ -304,9 +393,9 @@ def _tagged(sentence: _Sentence, target: str, inner: Sequence[str]) -> str:
         position, end = spans[parent]
         text = []
         for one in sorted(children.get(parent, []), key=lambda child: spans[child]):
-            text += [_escape(target[position : spans[one][0]]), one.opening, render(one), one.closing]
+            text += [escape(target[position : spans[one][0]]), one.opening, render(one), one.closing]
             position = spans[one][1]
-        return "".join([*text, _escape(target[position:end])])
+        return "".join([*text, escape(target[position:end])])
 
     return render(None)
 

@@ -20,7 +20,7 @@ from regard.serve.batching import Batcher, Full, Observe
 from regard.serve.documents.formats import open_document
 from regard.serve.languages import detect, language_name, match_code
 from regard.serve.limits import Limits
-from regard.serve.markup import Page
+from regard.serve.markup import Page, Xml
 from regard.serve.refusal import Refused
 
 _INLINE_CHARACTERS = (
@@ -48,6 +48,7 @@ class Ask:
     alternatives: int = 0
     by_sentence: bool = True
     alignments: bool = False  # of words, for the best translation
+    xml: Xml | None = None  # the texts are XML
 
 
 @dataclass(frozen=True)
@@ -237,8 +238,11 @@ class Service:
             models += [(self.find(ask.source, ask.target), None)] * len(ask.texts)
         plans: list[Plan] = []
         for text, (model, _) in zip(ask.texts, models, strict=True):
-            make = Page if ask.is_html else split_text
-            plans.append(make(text, model.bundle.source, by_sentence=ask.by_sentence))
+            language, by_sentence = model.bundle.source, ask.by_sentence
+            if ask.is_html or ask.xml is not None:
+                plans.append(Page(text, language, by_sentence=by_sentence, xml=ask.xml))
+            else:
+                plans.append(split_text(text, language, by_sentence=by_sentence))
         return models, plans
 
     async def translate_plans(

@@ -94,6 +94,9 @@ def test_deepls_own_client_works_unchanged(server: Running) -> None:
     results = client.translate_text(["a b", "c d e f"], target_lang="TGT", split_sentences="0")
     assert [one.text for one in results] == ["b a", "f e d c"]
     assert client.translate_text("a <b>b</b> c", target_lang="TGT", tag_handling="html").text == "c <b>b</b> a"
+    page = '<d a="1"><t>a b c</t><s>c <x/>d <b>e</b> f</s><k>a b</k></d>'
+    xml = client.translate_text(page, target_lang="TGT", tag_handling="xml", ignore_tags=["k"]).text
+    assert xml == '<d a="1"><t>c b a</t><s>f <x/><b>e</b> d c</s><k>a b</k></d>'
     assert [language.code for language in client.get_source_languages()] == ["SRC"]
     assert [language.code for language in client.get_target_languages()] == ["TGT"]
     before = client.get_usage().character.count
@@ -125,7 +128,9 @@ def test_deepls_own_client_works_unchanged(server: Running) -> None:
         ("/languages?q=SECRET", "{}", "json", 405, "does not take this method"),
         ("/v2/translate", '{"text": "SECRET"}', "json", 422, "target_lang is missing"),
         ("/v2/translate", '{"text": "SECRET", "target_lang": "tgt", "glossary_id": "x"}', "json", 400, "glossary_id"),
-        ("/v2/translate", '{"text": "SECRET", "target_lang": "tgt", "tag_handling": "xml"}', "json", 400, "tag_handling"),
+        ("/v2/translate", '{"text": "SECRET", "target_lang": "tgt", "tag_handling": "x"}', "json", 400, "tag_handling"),
+        ("/v2/translate", '{"text": "<a>SECRET", "target_lang": "tgt", "tag_handling": "xml"}', "json", 400, "each tag"),
+        ("/v2/translate", '{"text": "SECRET", "target_lang": "tgt", "ignore_tags": "x"}', "json", 400, "tag_handling=xml"),
     ],
 )  # fmt: skip
 def test_a_bad_request_gets_one_line_that_does_not_quote_it(

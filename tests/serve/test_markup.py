@@ -8,8 +8,10 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lxml import etree
 
-from regard.serve.markup import Page
+from regard.serve.markup import Page, Xml
+from regard.serve.refusal import Refused
 
 WORDS = {"the": "die", "cat": "Katze", "sat": "saß", "on": "auf", "mat": "Matte", "black": "schwarze", "hello": "hallo"}
 
@@ -24,8 +26,8 @@ def backwards(sentence: str) -> str:
     return " ".join(reversed(sentence.split()))
 
 
-def translate(text: str, model: Callable[[str], str] = by_word) -> str:
-    page = Page(text, "en")
+def translate(text: str, model: Callable[[str], str] = by_word, xml: Xml | None = None) -> str:
+    page = Page(text, "en", xml=xml)
     return page.join([model(sentence) for sentence in page.sentences])
 
 
@@ -118,3 +120,72 @@ def is_balanced(text: str) -> bool:
         elif not stack or stack.pop() != name:
             return False
     return not stack
+
+
+# --- XML ---
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "plain &amp; simple",
+        '<?xml version="1.0"?><doc><P>Hello <B>you</B>.</P>\n<P>Bye.</P></doc>',
+        "<a><b><c/></b></a> text <x y='>'/> more",
+        "<a>One.</a><a>Two.</a>",
+        "a <![CDATA[ <b> hello ]]> b",
+        "<!-- <open> --> hello",
+        "a \xa0 b",
+        "<a:b c:d='e'>hello</a:b>",
+    ],
+)
+def test_unchanged_sentences_give_the_same_xml(text: str) -> None:
+    assert translate(text, lambda sentence: sentence, Xml()) == text
+
+
+def test_tags_of_xml_separate_unless_there_is_text_beside_them() -> None:
+    assert Page("<d><t>The cat</t><s>The <b>black</b> cat</s></d>", "en", xml=Xml()).sentences == [
+        "The cat",
+        "The black cat",
+        "black",
+    ]
+    assert translate("<d><x>the <i>black</i> cat</x></d>", backwards, Xml()) == "<d><x>cat <i>black</i> the</x></d>"
+    assert translate("hello <br/>cat", backwards, Xml()) == "cat <br/>hello"
+
+
+def test_what_is_known_of_tags_goes_before_the_outline() -> None:
+    text = "the <br/>black cat <k>the cat</k>"
+    assert Page(text, "en", xml=Xml()).sentences[0] == "the black cat the cat"
+    known = Xml(separating=frozenset({"br"}), untouched=frozenset({"k"}))
+    assert Page(text, "en", xml=known).sentences == ["the", "black cat"]
+    assert translate(text, by_word, known) == "die <br/>schwarze Katze <k>the cat</k>"
+    cells = "<r><c>the</c> <c>cat</c></r>"
+    assert Page(cells, "en", xml=Xml()).sentences == ["the", "cat"]
+    assert Page(cells, "en", xml=Xml(inside=frozenset({"c"}))).sentences[0] == "the cat"
+    assert Page(cells, "en", xml=Xml(by_outline=False)).sentences[0] == "the cat"
+
+
+@pytest.mark.parametrize(
+    "text", ["<a>", "</a>", "<a><b></a></b>", "<a></A>", "<a/></a>", "<!-- open", "<![CDATA[ open", "<a></a></b>"]
+)
+def test_xml_that_is_not_well_formed_is_refused(text: str) -> None:
+    with pytest.raises(Refused, match="each tag that is opened is closed"):
+        Page(text, "en", xml=Xml())
+
+
+XML_FRAGMENTS = st.sampled_from("the|cat.| |hello|<b>|</b>|<p>|</p>|<x/>|!|Sat on|&lt;|<!-- c -->".split("|"))
+
+
+@given(st.lists(XML_FRAGMENTS, max_size=14), st.sampled_from([by_word, backwards, lambda s: s[:3], lambda s: s]))
+def test_xml_stays_well_formed_and_keeps_its_tags(parts: list[str], model: Callable[[str], str]) -> None:
+    text = "".join(parts)
+    try:
+        etree.fromstring(f"<root>{text}</root>")
+    except etree.XMLSyntaxError:
+        with pytest.raises(Refused):
+            Page(text, "en", xml=Xml())
+        return
+    result = translate(text, model, Xml())
+    assert tags(result) == tags(text)
+    etree.fromstring(f"<root>{result}</root>")
+    assert translate(text, lambda s: s, Xml()) == text

@@ -74,12 +74,21 @@ class Ready(BaseModel):
     models: list[str]
 
 
+Tags = str | list[str] | None  # as a list, or with commas between them
+
+
 class DeepLFields(BaseModel):
     text: str | list[str] = Field(description="a text, or a list of texts")
     target_lang: str = Field(description="the code of the language to translate into")
     source_lang: str | None = Field(None, description="the code of the language that the texts are in")
     split_sentences: str | int | bool | None = Field(None, description="0, 1 or nonewlines")
-    tag_handling: str | None = Field(None, description="html, or left out")
+    tag_handling: str | None = Field(None, description="html, xml, or left out")
+    splitting_tags: Tags = Field(None, description="with tag_handling=xml: names of tags that separate sentences")
+    non_splitting_tags: Tags = Field(None, description="with tag_handling=xml: names of tags inside sentences")
+    ignore_tags: Tags = Field(None, description="with tag_handling=xml: names of tags whose content stays as it is")
+    outline_detection: str | int | bool | None = Field(
+        None, description="0 or 1; with tag_handling=xml: whether tags that are not named may separate sentences"
+    )
     formality: str | None = Field(None, description="default, prefer_more or prefer_less: there is one form only")
     glossary_id: str | None = Field(None, description="not known to this server: leave it out")
     auth_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
