@@ -31,7 +31,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import torch
 
@@ -59,6 +59,13 @@ class Seen:
     def percentile(self, share: float) -> float:
         ordered = sorted(self.seconds)
         return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
+
+
+class Work(NamedTuple):
+    """What servers are asked."""
+
+    requests: list[bytes]  # of a sentence each
+    large: list[bytes]  # of as many sentences as a request may have
 
 
 @dataclass(frozen=True)
@@ -216,11 +223,13 @@ def measure_speed(model: str, requests: list[bytes], counts: list[int], seconds:
     return rows
 
 
-def measure_overload(model: str, requests: list[bytes], seconds: float) -> tuple[dict[str, Any], dict[str, bool]]:
+def measure_overload(model: str, work: Work, seconds: float) -> tuple[dict[str, Any], dict[str, bool]]:
+    requests, large = work
     port = free_port()
     places = Limits().places
     with server(contenders(model)[OURS](port), port) as process:
         lone = clients(port, Load(requests, 1, 2.0))
+        clients(port, Load(large, 2, each=len(large)))  # batches as large as they get: their memory is kept
         calm_seconds = min(seconds, 10.0)
         calm = clients(port, Load(requests, places, calm_seconds))
         rate = len(calm.seconds) / calm_seconds
@@ -256,8 +265,9 @@ def _seconds_to_recover(port: int, requests: list[bytes], calm_ms: float) -> flo
     return time.perf_counter() - begun
 
 
-def measure_stops(model: str, requests: list[bytes], times: int) -> tuple[dict[str, Any], dict[str, bool]]:
+def measure_stops(model: str, work: Work, times: int) -> tuple[dict[str, Any], dict[str, bool]]:
     """Servers that are stopped under load: what a server's log says that it answered, and what the clients got."""
+    requests, _ = work
     answered: Counter[int] = Counter()
     received, refused = 0, 0
     for _ in range(times):
@@ -279,9 +289,11 @@ def measure_stops(model: str, requests: list[bytes], times: int) -> tuple[dict[s
     return facts, {"no accepted request is lost when a server is stopped": lost == 0 and received > 0}
 
 
-def measure_soak(model: str, requests: list[bytes], total: int) -> tuple[dict[str, Any], dict[str, bool]]:
+def measure_soak(model: str, work: Work, total: int) -> tuple[dict[str, Any], dict[str, bool]]:
+    requests, large = work
     port = free_port()
     with server(contenders(model)[OURS](port), port) as process:
+        clients(port, Load(large, 2, each=len(large)))
         marks = []
         for _ in range(5):
             clients(port, Load(requests, 16, each=total // 80))
@@ -316,6 +328,9 @@ def measure(arguments: argparse.Namespace, bundle: Bundle) -> None:
         lines
     )  # a corpus may be sorted by length, and the faster server would get longer sentences
     requests = [_request(line, bundle.source, bundle.target) for line in lines[:2_000]]
+    texts = Limits().texts
+    many = [lines[first : first + texts] for first in range(0, len(lines) - texts, texts)]
+    work = Work(requests, [_request(some, bundle.source, bundle.target) for some in many])
     model = str(bundle.folder)
     facts: dict[str, Any] = machine(torch.device("cpu"), ["ctranslate2", "fastapi", "uvicorn"])
     facts |= {"cores": len(os.sched_getaffinity(0)), "model": arguments.model or f"copying, {arguments.preset}"}
@@ -328,7 +343,7 @@ def measure(arguments: argparse.Namespace, bundle: Bundle) -> None:
     ]
     for amount, part in parts:
         if amount:
-            found, claims = part(model, requests, amount)
+            found, claims = part(model, work, amount)
             print_facts(found)
             facts |= found
             holds |= claims
@@ -342,8 +357,8 @@ def measure(arguments: argparse.Namespace, bundle: Bundle) -> None:
         raise SystemExit(1)
 
 
-def _request(line: str, source: str, target: str) -> bytes:
-    body = json.dumps({"q": line, "source": source, "target": target}).encode()
+def _request(text: str | list[str], source: str, target: str) -> bytes:
+    body = json.dumps({"q": text, "source": source, "target": target}).encode()
     head = (
         f"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )

@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,31 +16,12 @@ import pytest
 
 from regard.bundle import load_bundle
 from regard.serve.web.protocol import path_of_whole_request
-from tests.serve.server import GOLDEN, Running, running
+from tests.serve.server import GOLDEN, Running, held_by, running, started, until
 
 BODY = {"q": "a b c", "source": "src", "target": "tgt"}
 TOKENS = len(load_bundle(GOLDEN).tokenizer.encode(BODY["q"])) + 1
 ANSWER = {"translatedText": "c b a"}
 HEAD = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-
-
-def started(hold: Path) -> Path:
-    return hold.with_suffix(".started")
-
-
-def held_by(file: Path) -> str:
-    """Code that makes the engine wait as long as there is this file, and say so with another."""
-    return f"""
-import pathlib, time
-from regard.decode.ctranslate2_engine import CTranslate2Engine as Engine
-translate = Engine.translate
-def wait(self, *arguments):
-    pathlib.Path({str(started(file))!r}).touch()
-    while pathlib.Path({str(file)!r}).exists():
-        time.sleep(0.01)
-    return translate(self, *arguments)
-Engine.translate = wait
-"""
 
 
 @pytest.fixture
@@ -54,12 +35,6 @@ def hold(tmp_path: Path) -> Path:
 def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(80) as threads:
         yield threads
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what must come; a test that waits in vain runs into its own time limit."""
-    while not condition():
-        time.sleep(0.01)
 
 
 def metric(server: Running, name: str) -> float:

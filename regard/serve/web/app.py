@@ -12,10 +12,11 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
 from regard.serve.files import Store
+from regard.serve.jobs import Jobs
 from regard.serve.keys import Keys
 from regard.serve.refusal import Refused
 from regard.serve.service import Service
-from regard.serve.web import deepl, libretranslate
+from regard.serve.web import deepl, deepl_documents, libretranslate
 from regard.serve.web.context import Context, context_of
 from regard.serve.web.gate import Doors, Gate, internal_error, problem
 from regard.serve.web.metrics import Metrics
@@ -66,12 +67,13 @@ def make_app(service: Service, store: Store, keys: Keys | None = None, metrics: 
     )
     app.include_router(libretranslate.router)
     app.include_router(deepl.router)
+    app.include_router(deepl_documents.router)
     app.include_router(router)
     counters = metrics or Metrics()
     doors = Doors(service.limits)
     batchers = [served.batcher for served in service.pairs.values()]
     doors.seconds_left = lambda: max(batcher.seconds_left() for batcher in batchers)
-    app.state.context = Context(service, keys or Keys(), counters, doors, store)
+    app.state.context = Context(service, keys or Keys(), counters, doors, store, Jobs(store.folder / "documents"))
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid)

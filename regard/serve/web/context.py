@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fastapi import Request
 
 from regard.serve.files import Store
+from regard.serve.jobs import Jobs
 from regard.serve.keys import Key, Keys
 from regard.serve.service import Answer, Ask, Service, Told
 from regard.serve.web.gate import Doors
@@ -20,6 +21,7 @@ class Context:
     metrics: Metrics
     doors: Doors
     store: Store
+    jobs: Jobs
 
 
 def context_of(request: Request) -> Context:

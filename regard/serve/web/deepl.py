@@ -1,4 +1,5 @@
-"""The part of DeepL's API that its clients need to translate text. What this server cannot do is refused by name, never ignored."""
+"""The part of DeepL's API that its clients need to translate text; documents are in `deepl_documents.py`. What this server cannot
+do is refused by name, never ignored."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from regard.serve.service import Ask
 from regard.serve.web.context import admit, answer, context_of
 from regard.serve.web.fields import FORM, body_of, parse_body, read_fields
 from regard.serve.web.schemas import (
+    DeepLDocumentFields,
     DeepLError,
     DeepLFields,
     DeepLLanguage,
@@ -55,7 +57,7 @@ async def translate(request: Request) -> DeepLTranslations:
     return DeepLTranslations(translations=translations)
 
 
-def check_options(fields: DeepLFields) -> None:
+def check_options(fields: DeepLFields | DeepLDocumentFields) -> None:
     """Refuse what no model here can do."""
     if fields.glossary_id:
         raise Refused(400, "glossary_id is not known to this server; leave it out")

@@ -8,7 +8,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,8 +25,8 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 GONE = 499  # in logs and metrics: the client left before the answer
-FILES = frozenset({"/translate_file"})  # documents: larger, slower, fewer
-DOWNLOADS = "/download_file/"
+FILES = frozenset({"/translate_file", "/v2/document"})  # documents: larger, slower, fewer
+DOWNLOADS, DOCUMENTS = "/download_file/", "/v2/document/"  # the names that follow are secrets
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _DRAIN_SECONDS = 2.0
 
@@ -55,6 +55,8 @@ class Doors:
     is_draining: bool = False
     is_ready: bool = True
     seconds_left: Callable[[], int] = field(default=lambda: 1)
+    told: Callable[[int], None] = field(default=lambda inside: None)  # hears how many are inside
+    away: set[asyncio.Task[None]] = field(default_factory=set)  # work whose clients do not wait for it
 
     @property
     def are_full(self) -> bool:
@@ -66,6 +68,28 @@ class Doors:
             raise Refused(503, "the server is being stopped; try another one", 1)
         if self.are_full or (is_file and self.files_inside >= self.limits.file_places):
             raise self.too_many()
+
+    def enter(self, is_file: bool) -> None:
+        self._move(1, is_file)
+
+    def leave(self, is_file: bool) -> None:
+        self._move(-1, is_file)
+
+    def _move(self, step: int, is_file: bool) -> None:
+        self.inside += step
+        self.files_inside += step * is_file
+        self.told(self.inside)
+
+    def keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let work on a document go on after its request, in a place of its own."""
+        self.enter(True)
+        task = asyncio.create_task(work)
+        self.away.add(task)
+        task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self.away.discard(task)
+        self.leave(True)
 
     def too_many(self) -> Refused:
         seconds = self.seconds_left()
@@ -128,6 +152,7 @@ class Gate:
     def __init__(self, app: App, doors: Doors, metrics: Metrics, paths: frozenset[str]) -> None:
         self.app, self.doors, self.metrics, self.paths = app, doors, metrics, paths
         self._turned_away = 0
+        doors.told = metrics.places.set
 
     def turn_away(self, path: str, headers: list[tuple[bytes, bytes]]) -> bytes:
         """A whole response, for a request that finds no place and is not looked at further (`protocol.py`), with these headers
@@ -155,8 +180,9 @@ class Gate:
         scope["number"] = exchange.number
         scope["facts"] = {}  # what the handlers want in the log line
         path = scope["path"] if scope["path"] in self.paths else "other"
-        if scope["path"].startswith(DOWNLOADS):
-            path = DOWNLOADS  # the name that follows is a secret
+        for prefix in (DOWNLOADS, DOCUMENTS):
+            if scope["path"].startswith(prefix):
+                path = prefix
         try:
             await self._answer(scope, receive, exchange)
         except Refused as refused:
@@ -186,7 +212,8 @@ class Gate:
 
     async def _answer(self, scope: Scope, receive: Receive, exchange: _Exchange) -> None:
         limits, doors = self.doors.limits, self.doors
-        is_work = scope["method"] not in ("GET", "HEAD", "OPTIONS")
+        # Whoever asks after a document takes no place, so that one that was accepted can be fetched whatever the load.
+        is_work = scope["method"] not in ("GET", "HEAD", "OPTIONS") and not scope["path"].startswith(DOCUMENTS)
         is_file = scope["path"] in FILES
         if is_work:
             doors.check(is_file)  # before anything is read
@@ -199,16 +226,12 @@ class Gate:
                 await self._run(scope, body, receive, exchange, limits.seconds)
                 return
             doors.check(is_file)  # others may have come in meanwhile; a place is not held by a slow sender
-            doors.inside += 1
-            doors.files_inside += is_file
-            self.metrics.places.set(doors.inside)
+            doors.enter(is_file)
             try:
                 seconds = limits.file_seconds if is_file else limits.seconds
                 await self._run(scope, body, receive, exchange, seconds)
             finally:
-                doors.inside -= 1
-                doors.files_inside -= is_file
-                self.metrics.places.set(doors.inside)
+                doors.leave(is_file)
         finally:
             reading.release()
 

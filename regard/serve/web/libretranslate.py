@@ -13,12 +13,13 @@ from regard.serve.refusal import Refused
 from regard.serve.service import Answer, Ask, Told
 from regard.serve.web.context import admit, answer, context_of, count
 from regard.serve.web.events import stream, wants_events
-from regard.serve.web.fields import FILE_BODY, body_of, read_fields, read_upload
+from regard.serve.web.fields import body_of, file_body_of, read_fields, read_upload
 from regard.serve.web.schemas import (
     Alignment,
     DetectedLanguage,
     DetectFields,
     Error,
+    FileFields,
     Language,
     Translated,
     TranslatedFile,
@@ -95,10 +96,10 @@ async def detect_language(request: Request) -> list[DetectedLanguage]:
     return [DetectedLanguage(confidence=found[1], language=found[0])] if found else []
 
 
-@router.post("/translate_file", response_model=TranslatedFile, openapi_extra=FILE_BODY)
+@router.post("/translate_file", response_model=TranslatedFile, openapi_extra=file_body_of(FileFields))
 async def translate_file(request: Request) -> TranslatedFile | Response:
     """Translate a document, and say where to fetch it in the next minutes. With `Accept: text/event-stream`, progress comes too."""
-    upload, fields = await read_upload(request)
+    upload, fields = await read_upload(request, FileFields)
     context = context_of(request)
     kind = kind_of(upload.name)
     if len(upload.content) > context.service.limits.file_bytes:

@@ -94,6 +94,34 @@ class DeepLFields(BaseModel):
     auth_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
 
 
+class DeepLDocumentFields(BaseModel):
+    target_lang: str = Field(description="the code of the language to translate into")
+    source_lang: str | None = Field(None, description="the code of the language that the document is in")
+    filename: str | None = Field(None, description="a text: the name of the file, where the form does not say it")
+    output_format: str | None = Field(None, description="the ending of the file's name, or left out")
+    formality: str | None = Field(None, description="default, prefer_more or prefer_less: there is one form only")
+    glossary_id: str | None = Field(None, description="not known to this server: leave it out")
+    auth_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
+
+
+class DeepLDocumentKey(BaseModel):
+    document_key: str = Field(description="a text: what came with the document's id")
+    auth_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
+
+
+class DeepLDocument(BaseModel):
+    document_id: str
+    document_key: str
+
+
+class DeepLDocumentStatus(BaseModel):
+    document_id: str
+    status: Literal["translating", "done", "error"]
+    seconds_remaining: int | None = Field(None, description="at most")
+    billed_characters: int | None = None
+    error_message: str | None = None
+
+
 class DeepLTranslation(BaseModel):
     detected_source_language: str
     text: str
