@@ -137,17 +137,23 @@ def server(
 ) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(command, stderr=log)
     try:
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                assert process.poll() is None, command
-                time.sleep(0.05)
+        while not _answers(port):
+            assert process.poll() is None, command
+            time.sleep(0.05)
         yield process
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait()
+
+
+def _answers(port: int) -> bool:
+    """Whether a server has begun to answer: its port may be open while it still loads its model."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 60) as connection:
+            connection.sendall(b"GET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            return bool(connection.recv(1))
+    except OSError:
+        return False
 
 
 OURS = "regard serve"
@@ -280,7 +286,7 @@ def measure_stops(model: str, work: Work, times: int) -> tuple[dict[str, Any], d
                 stop.join()
                 process.wait()
             log.seek(0)
-            entries = [json.loads(line) for line in log]
+            entries = [json.loads(line) for line in log if line.startswith(b"{")]
         answered += Counter(entry["status"] for entry in entries if entry.get("path") == "/translate")
         received += seen.statuses[200]
         refused += seen.statuses[503]
