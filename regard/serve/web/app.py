@@ -64,6 +64,7 @@ def make_app(service: Service, store: Store, keys: Keys | None = None, metrics: 
         description="Translation over HTTP, with the APIs of LibreTranslate and DeepL.",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # a redirect would repeat what the client says of host and path
     )
     app.include_router(libretranslate.router)
     app.include_router(deepl.router)

@@ -38,11 +38,12 @@ router = APIRouter(tags=["LibreTranslate"], responses=ERRORS)
     response_model_exclude_none=True,
     openapi_extra=body_of(TranslateFields),
 )
-async def translate(request: Request) -> Translated | Response:
+async def translate(request: Request) -> Response:
     """Translate a text or a list of texts. With `Accept: text/event-stream`, sentences come as they are finished."""
     fields = await read_fields(request, TranslateFields)
     if not wants_events(request):
-        return translated(fields, await answer(request, as_ask(fields), fields.api_key))
+        done = translated(fields, await answer(request, as_ask(fields), fields.api_key))
+        return Response(done.model_dump_json(exclude_none=True), media_type="application/json")
 
     async def work(told: Told) -> dict[str, Any]:
         answers = await answer(request, as_ask(fields), fields.api_key, told)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -96,6 +97,9 @@ def run_worker(settings: Settings, listener: socket.socket, folder: Path) -> Non
     keys = load_keys(settings.keys) if settings.keys else Keys()
     app = make_app(service, Store(folder), keys, metrics)
     server = Server(uvicorn_config(app, settings.limits), app.doors)
+    # What was loaded stays until the end: the collector need not look through it again and again.
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
     threading.Thread(target=detect, args=("warm up",), daemon=True).start()  # its first use takes most of a second
     host, port = listener.getsockname()[:2]
     models = [f"{source}-{target}" for source, target in sorted(service.pairs)]
