@@ -28,7 +28,7 @@ _INLINE = frozenset(
 _UNTOUCHED = frozenset("script style code pre textarea kbd samp var svg math template noscript iframe object".split())
 _VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
 # More than this separates, too: each element is a search for its place, and its words are translated once more.
-_DEEPEST, _MOST = 4, 50
+DEEPEST, MOST = 4, 50
 _LOOK_BACK = 100
 _WORD = re.compile(r"\w+|[^\w\s]", re.UNICODE)
 _RAW = frozenset("script style textarea iframe xmp".split())
@@ -63,7 +63,7 @@ class Inline:
     parent: Inline | None = None
 
 
-class _Tag(NamedTuple):
+class Tag(NamedTuple):
     inline: Inline
     is_closing: bool
 
@@ -72,14 +72,17 @@ class _Tag(NamedTuple):
 
 
 @dataclass
-class _Run:
+class Run:
     """Text without a separating tag in it, unescaped, with the tags of inline elements between."""
 
-    tokens: list[str | _Tag] = field(default_factory=list)
+    tokens: list[str | Tag] = field(default_factory=list)
 
     @property
     def text(self) -> str:
         return "".join(token for token in self.tokens if isinstance(token, str))
+
+
+Cut = Callable[[str], list[str | Run]]  # a text as literal markup and runs of text
 
 
 class _Parser:
@@ -89,12 +92,12 @@ class _Parser:
     def __init__(self, xml: Xml | None = None) -> None:
         self._xml = xml
         self._is_beside_text: Iterator[bool] = iter(())  # for each start tag of XML
-        self.parts: list[str | _Run] = []
+        self.parts: list[str | Run] = []
         self._open: list[tuple[str, Inline]] = []  # inline elements of the current run that are not closed yet
         self._count = 0  # inline elements of the current run
         self._kept: list[str] = []  # tags of the untouched element that we are in, outermost first
 
-    def cut(self, text: str) -> list[str | _Run]:
+    def cut(self, text: str) -> list[str | Run]:
         if self._xml is not None:
             self._is_beside_text = iter(_outline(text))
         position = 0
@@ -148,10 +151,10 @@ class _Parser:
             if not is_empty:
                 self._kept.append(name)
             self._literal(raw)
-        elif name in _INLINE and not is_empty and len(self._open) < _DEEPEST and self._count < _MOST:
+        elif name in _INLINE and not is_empty and len(self._open) < DEEPEST and self._count < MOST:
             self._count += 1
             inline = Inline(raw)
-            self._run().tokens.append(_Tag(inline, False))
+            self._run().tokens.append(Tag(inline, False))
             self._open.append((name, inline))
         else:
             self._literal(raw)
@@ -164,12 +167,12 @@ class _Parser:
             if not is_empty:
                 self._kept.append(name)
             self._literal(raw)
-        elif is_inside and len(self._open) < _DEEPEST and self._count < _MOST:
+        elif is_inside and len(self._open) < DEEPEST and self._count < MOST:
             self._count += 1
             inline = Inline(raw)
-            self._run().tokens.append(_Tag(inline, False))
+            self._run().tokens.append(Tag(inline, False))
             if is_empty:
-                self._run().tokens.append(_Tag(inline, True))
+                self._run().tokens.append(Tag(inline, True))
             else:
                 self._open.append((name, inline))
         else:
@@ -185,7 +188,7 @@ class _Parser:
         elif self._open and self._open[-1][0] == name:
             inline = self._open.pop()[1]
             inline.closing = raw
-            self._run().tokens.append(_Tag(inline, True))
+            self._run().tokens.append(Tag(inline, True))
         else:
             self._literal(raw)
 
@@ -195,11 +198,11 @@ class _Parser:
         else:
             self._run().tokens.append(html.unescape(text))
 
-    def _run(self) -> _Run:
-        if not self.parts or not isinstance(self.parts[-1], _Run):
-            self.parts.append(_Run())
+    def _run(self) -> Run:
+        if not self.parts or not isinstance(self.parts[-1], Run):
+            self.parts.append(Run())
         run = self.parts[-1]
-        assert isinstance(run, _Run)
+        assert isinstance(run, Run)
         return run
 
     def _literal(self, raw: str) -> None:
@@ -208,14 +211,14 @@ class _Parser:
 
     def _close_run(self) -> None:
         """End the current run. An element that is still open there reaches over a separating tag, so it separates, too."""
-        if not self.parts or not isinstance(self.parts[-1], _Run):
+        if not self.parts or not isinstance(self.parts[-1], Run):
             return
         run = self.parts.pop()
-        assert isinstance(run, _Run)
+        assert isinstance(run, Run)
         unclosed = [inline for _, inline in self._open]
         self._open.clear()
         self._count = 0
-        self.parts += _separate(run, unclosed)
+        self.parts += separate(run, unclosed)
 
 
 def _outline(text: str) -> list[bool]:
@@ -255,21 +258,21 @@ def _not_well_formed() -> Refused:
     return Refused(400, "text must be XML in which each tag that is opened is closed, in order")
 
 
-def _separate(run: _Run, separating: Iterable[Inline]) -> list[str | _Run]:
+def separate(run: Run, separating: Iterable[Inline]) -> list[str | Run]:
     """A run without these elements: their tags become literal and cut it."""
     separating = frozenset(separating)
-    parts: list[str | _Run] = [_Run()]
+    parts: list[str | Run] = [Run()]
     for token in run.tokens:
-        if isinstance(token, _Tag) and token.inline in separating:
-            parts += [str(token), _Run()]
+        if isinstance(token, Tag) and token.inline in separating:
+            parts += [str(token), Run()]
         else:
             last = parts[-1]
-            assert isinstance(last, _Run)
+            assert isinstance(last, Run)
             last.tokens.append(token)
     return [part for part in parts if isinstance(part, str) or part.tokens]
 
 
-def _measure(run: _Run) -> list[Inline]:
+def _measure(run: Run) -> list[Inline]:
     """The elements of a run, outer ones first, each told where it starts and ends and what it lies in."""
     inlines: list[Inline] = []
     around: list[Inline] = []
@@ -299,25 +302,28 @@ class _Sentence(NamedTuple):
 
 
 class Page:
-    """An HTML or XML text whose `sentences` are to be translated; `join` makes the page of their translations."""
+    """A text with markup whose `sentences` are to be translated; `join` makes the page of their translations."""
 
-    def __init__(self, text: str, language: str, *, by_sentence: bool = True, xml: Xml | None = None) -> None:
+    def __init__(
+        self, text: str, language: str, *, by_sentence: bool = True, xml: Xml | None = None, cut: Cut | None = None
+    ) -> None:
+        """`cut` is for another markup, in which nothing is escaped."""
         self.sentences: list[str] = []
-        self._escape = _escape_xml if xml is not None else _escape
+        self._escape: Callable[[str], str] = str if cut else _escape_xml if xml is not None else _escape
         self._parts: list[str | tuple[Split, list[_Sentence]]] = []
-        for part in _Parser(xml).cut(text):
+        for part in cut(text) if cut else _Parser(xml).cut(text):
             if isinstance(part, str):
                 self._parts.append(part)
             else:
                 self._add_run(part, language, by_sentence)
 
-    def _add_run(self, run: _Run, language: str, by_sentence: bool) -> None:
+    def _add_run(self, run: Run, language: str, by_sentence: bool) -> None:
         split = split_text(run.text, language, by_sentence=by_sentence)
         bounds = _bounds(split)
         inlines = _measure(run)
         crossing = [one for one in inlines if not _inside(one, bounds)]
         if crossing:
-            for part in _separate(run, crossing):
+            for part in separate(run, crossing):
                 if isinstance(part, str):
                     self._parts.append(part)
                 else:

@@ -20,6 +20,7 @@ from regard.serve.batching import Batcher, Full, Observe
 from regard.serve.documents.formats import open_document
 from regard.serve.languages import detect, language_name, match_code
 from regard.serve.limits import Limits
+from regard.serve.markdown import cut_markdown
 from regard.serve.markup import Page, Xml
 from regard.serve.refusal import Refused
 
@@ -49,6 +50,7 @@ class Ask:
     by_sentence: bool = True
     alignments: bool = False  # of words, for the best translation
     xml: Xml | None = None  # the texts are XML
+    is_markdown: bool = False  # lines of it
 
 
 @dataclass(frozen=True)
@@ -241,6 +243,8 @@ class Service:
             language, by_sentence = model.bundle.source, ask.by_sentence
             if ask.is_html or ask.xml is not None:
                 plans.append(Page(text, language, by_sentence=by_sentence, xml=ask.xml))
+            elif ask.is_markdown:
+                plans.append(Page(text, language, by_sentence=by_sentence, cut=cut_markdown))
             else:
                 plans.append(split_text(text, language, by_sentence=by_sentence))
         return models, plans
@@ -287,7 +291,14 @@ class Service:
         characters = sum(map(len, document.texts))
         if characters > limits.file_characters:
             raise Refused(413, f"file may have at most {limits.file_characters} characters of text; send it in parts")
-        ask = Ask(document.texts, source, target, document.is_html, by_sentence=document.by_sentence)
+        ask = Ask(
+            document.texts,
+            source,
+            target,
+            document.is_html,
+            by_sentence=document.by_sentence,
+            is_markdown=document.is_markdown,
+        )
         if source is None:  # one language for the whole document
             sample = " ".join(document.texts)[:5_000]
             served, _ = await asyncio.to_thread(self.detect_for, sample, target)

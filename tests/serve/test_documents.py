@@ -18,6 +18,8 @@ import pytest
 from regard.serve.documents.formats import kind_of, open_document
 from regard.serve.documents.packed import unpack
 from regard.serve.jobs import Jobs
+from regard.serve.markdown import cut_markdown
+from regard.serve.markup import Page
 from regard.serve.refusal import Refused
 from tests.serve.server import Running, held_by, running, until
 
@@ -29,7 +31,10 @@ DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
 def shouted(data: bytes, kind: str, **settings: str) -> bytes:
     """The document with every text in upper case."""
     document = open_document(data, kind, MOST, **settings)
-    return document.save([text.upper() for text in document.texts])
+    if not document.is_markdown:
+        return document.save([text.upper() for text in document.texts])
+    pages = [Page(text, "en", cut=cut_markdown) for text in document.texts]
+    return document.save([page.join([sentence.upper() for sentence in page.sentences]) for page in pages])
 
 
 def packed(members: dict[str, bytes]) -> bytes:
@@ -208,6 +213,13 @@ def server() -> Iterator[Running]:
 
 
 FIELDS = {"source": "src", "target": "tgt"}
+
+
+def test_emphasis_and_links_of_markdown_follow_their_words(server: Running) -> None:
+    text = b"# a *b* c\n\n- a **b** c [d](http://x.y/z)\n\n> *a b* `a b` c\n"
+    answer = server.post("/translate_file", files={"file": ("x.md", text)}, data=FIELDS)
+    done = server.get(answer.json()["translatedFileUrl"]).content
+    assert done == b"# c *b* a\n\n- [d](http://x.y/z) c **b** a\n\n> *b a* `a b` c\n"
 
 
 def test_a_document_goes_up_and_its_translation_comes_down(server: Running) -> None:

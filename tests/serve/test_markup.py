@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
+from regard.serve.markdown import cut_markdown
 from regard.serve.markup import Page, Xml
 from regard.serve.refusal import Refused
 
@@ -189,3 +191,50 @@ def test_xml_stays_well_formed_and_keeps_its_tags(parts: list[str], model: Calla
     assert tags(result) == tags(text)
     etree.fromstring(f"<root>{result}</root>")
     assert translate(text, lambda s: s, Xml()) == text
+
+
+# --- Markdown ---
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "plain\n",
+        "a *b* c **d** e __f__ _g_.",
+        "* open and [half",
+        "a [link](http://x.y/z?a=b_c*d) and [one][ref] and ![image](x.png).",
+        "`code *x*` and snake_case_name and 2*3*4",
+        "**One. Two** three. *Four*",
+        "| a | **b** |",
+        "*a **b c* d**",
+        "<http://x.y> a & b < c",
+        "]( [[[ ** ** __ *",
+    ],
+)
+def test_unchanged_sentences_give_the_same_markdown(text: str) -> None:
+    page = Page(text, "en", cut=cut_markdown)
+    assert page.join(page.sentences) == text
+
+
+def test_emphasis_is_taken_out_of_sentences_and_put_back() -> None:
+    page = Page("The **black** cat sat on the [mat](x).", "en", cut=cut_markdown)
+    assert page.sentences[0] == "The black cat sat on the mat."
+    assert (
+        page.join([by_word(sentence) for sentence in page.sentences])
+        == "die **schwarze** Katze saß auf die [Matte](x)."
+    )
+
+
+@given(st.text(alphabet="ab *_[]()`!|<>.\n", max_size=40))
+def test_markdown_comes_out_whole(text: str) -> None:
+    page = Page(text, "en", cut=cut_markdown)
+    assert page.join(page.sentences) == text
+
+
+def test_a_line_of_marks_does_not_take_for_ever() -> None:
+    start = time.monotonic()
+    for mark in ("[", "*a", "**", "`", "![", "](", "<", "_a "):
+        page = Page(mark * 50_000, "en", cut=cut_markdown)
+        assert page.join(page.sentences) == mark * 50_000
+    assert time.monotonic() - start < 60
