@@ -16,6 +16,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 from regard.decode.sentences import Split, split_text
@@ -31,6 +32,7 @@ _VOID = frozenset("area base br col embed hr img input link meta param source tr
 DEEPEST, MOST = 4, 50
 _LOOK_BACK = 100
 _WORD = re.compile(r"\w+|[^\w\s]", re.UNICODE)
+_BREAK = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")  # what `split_text` cuts at
 _RAW = frozenset("script style textarea iframe xmp".split())
 # A comment, a declaration or a tag. A tag ends at the first ">" outside of quotes, and a "<" before that means that it is none;
 # every length is bounded, so that a page of unfinished tags is read in linear time.
@@ -305,10 +307,19 @@ class Page:
     """A text with markup whose `sentences` are to be translated; `join` makes the page of their translations."""
 
     def __init__(
-        self, text: str, language: str, *, by_sentence: bool = True, xml: Xml | None = None, cut: Cut | None = None
+        self,
+        text: str,
+        language: str,
+        *,
+        by_sentence: bool = True,
+        joins_lines: bool = False,
+        xml: Xml | None = None,
+        cut: Cut | None = None,
     ) -> None:
-        """`cut` is for another markup, in which nothing is escaped."""
+        """`joins_lines`: a line break is a space like others, and ends no sentence. `cut` is for another markup, in which nothing
+        is escaped."""
         self.sentences: list[str] = []
+        self._joins_lines = joins_lines
         self._escape: Callable[[str], str] = str if cut else _escape_xml if xml is not None else _escape
         self._parts: list[str | tuple[Split, list[_Sentence]]] = []
         for part in cut(text) if cut else _Parser(xml).cut(text):
@@ -318,7 +329,9 @@ class Page:
                 self._add_run(part, language, by_sentence)
 
     def _add_run(self, run: Run, language: str, by_sentence: bool) -> None:
-        split = split_text(run.text, language, by_sentence=by_sentence)
+        text = run.text
+        # Of one length, so that all places stay what they are.
+        split = split_text(_BREAK.sub(" ", text) if self._joins_lines else text, language, by_sentence=by_sentence)
         bounds = _bounds(split)
         inlines = _measure(run)
         crossing = [one for one in inlines if not _inside(one, bounds)]
@@ -335,12 +348,18 @@ class Page:
             inlines = [one for one in inlines if one not in mine]
             for one in mine:
                 one.start, one.end = one.start - a, one.end - a
-            whole = run.text[a:b]
+            whole = text[a:b]
             sentences.append(_Sentence(whole, mine, len(self.sentences)))
             # What encloses the whole sentence finds its place without a translation of its own.
             inner = [whole[one.start : one.end] for one in mine]
-            self.sentences += [whole, *("" if words == whole else words for words in inner)]
-        self._parts.append((split, sentences))
+            self.sentences += map(self._shown, [whole, *("" if words == whole else words for words in inner)])
+        ends = accumulate(map(len, split.pieces))
+        pieces = tuple(text[end - len(piece) : end] for piece, end in zip(split.pieces, ends, strict=True))
+        self._parts.append((Split(pieces, split.places), sentences))
+
+    def _shown(self, text: str) -> str:
+        """A sentence as the model sees it."""
+        return " ".join(text.split()) if self._joins_lines and _BREAK.search(text) else text
 
     def join(self, translations: Sequence[str]) -> str:
         page = []
@@ -352,9 +371,17 @@ class Page:
             pieces = [self._escape(piece) for piece in split.pieces]
             for place, sentence in zip(split.places, sentences, strict=True):
                 inner = translations[sentence.first + 1 : sentence.first + 1 + len(sentence.inlines)]
-                pieces[place] = _tagged(sentence, translations[sentence.first], inner, self._escape)
+                target = translations[sentence.first]
+                if target == self._shown(sentence.text):
+                    target = sentence.text
+                pieces[place] = _tagged(sentence, target, inner, self._escape)
             page.append("".join(pieces))
         return "".join(page)
+
+
+def as_text(text: str) -> list[str | Run]:
+    """A text without markup, for `Page`."""
+    return [Run([text])] if text else []
 
 
 def _inside(inline: Inline, bounds: Sequence[tuple[int, int]]) -> bool:

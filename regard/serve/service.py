@@ -21,7 +21,7 @@ from regard.serve.documents.formats import open_document
 from regard.serve.languages import detect, language_name, match_code
 from regard.serve.limits import Limits
 from regard.serve.markdown import cut_markdown
-from regard.serve.markup import Page, Xml
+from regard.serve.markup import Page, Xml, as_text
 from regard.serve.refusal import Refused
 
 _INLINE_CHARACTERS = (
@@ -48,6 +48,9 @@ class Ask:
     is_html: bool = False
     alternatives: int = 0
     by_sentence: bool = True
+    joins_lines: bool | None = (
+        None  # whether a line break is a space like others; None: as it is in HTML, and not elsewhere
+    )
     alignments: bool = False  # of words, for the best translation
     xml: Xml | None = None  # the texts are XML
     is_markdown: bool = False  # lines of it
@@ -241,10 +244,13 @@ class Service:
         plans: list[Plan] = []
         for text, (model, _) in zip(ask.texts, models, strict=True):
             language, by_sentence = model.bundle.source, ask.by_sentence
+            joins = ask.is_html if ask.joins_lines is None else ask.joins_lines
             if ask.is_html or ask.xml is not None:
-                plans.append(Page(text, language, by_sentence=by_sentence, xml=ask.xml))
+                plans.append(Page(text, language, by_sentence=by_sentence, joins_lines=joins, xml=ask.xml))
             elif ask.is_markdown:
                 plans.append(Page(text, language, by_sentence=by_sentence, cut=cut_markdown))
+            elif joins:
+                plans.append(Page(text, language, by_sentence=by_sentence, joins_lines=True, cut=as_text))
             else:
                 plans.append(split_text(text, language, by_sentence=by_sentence))
         return models, plans

@@ -94,6 +94,8 @@ def test_deepls_own_client_works_unchanged(server: Running) -> None:
     results = client.translate_text(["a b", "c d e f"], target_lang="TGT", split_sentences="0")
     assert [one.text for one in results] == ["b a", "f e d c"]
     assert client.translate_text("a <b>b</b> c", target_lang="TGT", tag_handling="html").text == "c <b>b</b> a"
+    for split, expected in (("1", "b a\nd c"), ("nonewlines", "d c b a"), ("0", "b a\nd c")):
+        assert client.translate_text("a b\nc d", target_lang="TGT", split_sentences=split).text == expected
     page = '<d a="1"><t>a b c</t><s>c <x/>d <b>e</b> f</s><k>a b</k></d>'
     xml = client.translate_text(page, target_lang="TGT", tag_handling="xml", ignore_tags=["k"]).text
     assert xml == '<d a="1"><t>c b a</t><s>f <x/><b>e</b> d c</s><k>a b</k></d>'
@@ -106,6 +108,9 @@ def test_deepls_own_client_works_unchanged(server: Running) -> None:
         client.translate_text("a", target_lang="XX")
     with pytest.raises(deepl.DeepLException, match="formality must be"):
         client.translate_text("a", target_lang="TGT", formality="more")
+    for name, value in (("context", "b"), ("custom_instructions", ["b"]), ("style_rule", "b"), ("glossary", "b")):
+        with pytest.raises(deepl.DeepLException, match=r"is not known to this server; leave it out"):
+            client.translate_text("a", source_lang="SRC", target_lang="TGT", **{name: value})
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from regard.serve.markdown import cut_markdown
-from regard.serve.markup import Page, Xml
+from regard.serve.markup import Page, Xml, as_text
 from regard.serve.refusal import Refused
 
 WORDS = {"the": "die", "cat": "Katze", "sat": "saß", "on": "auf", "mat": "Matte", "black": "schwarze", "hello": "hallo"}
@@ -63,6 +63,15 @@ def test_tags_follow_the_words_that_they_enclose() -> None:
     assert translate("<b>the</b> <i>cat</i> sat", backwards) == "sat <i>cat</i> <b>the</b>"
 
 
+def test_line_breaks_of_html_are_spaces() -> None:
+    text = "<p>The black\n   <b>cat</b>\r\n sat.\nHello\n</p>\n"
+    page = Page(text, "en", joins_lines=True)
+    assert page.sentences == ["The black cat sat.", "cat", "Hello"]
+    assert page.join(page.sentences) == text  # what did not change has its line breaks
+    assert page.join([by_word(s) for s in page.sentences]) == "<p>die schwarze <b>Katze</b> saß.\nhallo\n</p>\n"
+    assert Page(text, "en").sentences[0] == "The black"
+
+
 def test_nested_tags_stay_nested() -> None:
     assert translate("hello <b>the <i>black</i> cat</b> sat") == "hallo <b>die <i>schwarze</i> Katze</b> saß"
 
@@ -108,6 +117,8 @@ def test_no_tag_is_lost_or_doubled_and_elements_stay_balanced(parts: list[str], 
     result = translate(text, model)
     assert tags(result) == tags(text)
     assert translate(text, lambda s: s) == text
+    joined = Page(text, "en", joins_lines=True)
+    assert joined.join(joined.sentences) == text
     if is_balanced(text):
         assert is_balanced(result)
 
@@ -226,10 +237,11 @@ def test_emphasis_is_taken_out_of_sentences_and_put_back() -> None:
     )
 
 
-@given(st.text(alphabet="ab *_[]()`!|<>.\n", max_size=40))
-def test_markdown_comes_out_whole(text: str) -> None:
-    page = Page(text, "en", cut=cut_markdown)
-    assert page.join(page.sentences) == text
+@given(st.text(alphabet="ab *_[]()`!|<>.\n", max_size=40), st.booleans())
+def test_markdown_comes_out_whole(text: str, joins_lines: bool) -> None:
+    for cut in (cut_markdown, as_text):
+        page = Page(text, "en", joins_lines=joins_lines, cut=cut)
+        assert page.join(page.sentences) == text
 
 
 def test_a_line_of_marks_does_not_take_for_ever() -> None:

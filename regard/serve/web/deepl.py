@@ -14,10 +14,10 @@ from regard.serve.service import Ask
 from regard.serve.web.context import admit, answer, context_of
 from regard.serve.web.fields import FORM, body_of, parse_body, read_fields
 from regard.serve.web.schemas import (
-    DeepLDocumentFields,
     DeepLError,
     DeepLFields,
     DeepLLanguage,
+    DeepLRefused,
     DeepLTranslation,
     DeepLTranslations,
     DeepLUsage,
@@ -47,6 +47,7 @@ async def translate(request: Request) -> DeepLTranslations:
         fields.target_lang,
         is_html=fields.tag_handling == "html",
         by_sentence=split not in ("0", "false"),
+        joins_lines=None if fields.split_sentences is None else split == "nonewlines",
         xml=xml_of(fields),
     )
     answers = await answer(request, ask, fields.auth_key)
@@ -57,10 +58,11 @@ async def translate(request: Request) -> DeepLTranslations:
     return DeepLTranslations(translations=translations)
 
 
-def check_options(fields: DeepLFields | DeepLDocumentFields) -> None:
+def check_options(fields: DeepLRefused) -> None:
     """Refuse what no model here can do."""
-    if fields.glossary_id:
-        raise Refused(400, "glossary_id is not known to this server; leave it out")
+    for name in DeepLRefused.model_fields:
+        if name != "formality" and getattr(fields, name):
+            raise Refused(400, f"{name} is not known to this server; leave it out")
     if fields.formality not in (None, "", "default", "prefer_more", "prefer_less"):
         raise Refused(400, "formality must be default, prefer_more or prefer_less: the models have one form only")
 

@@ -77,7 +77,19 @@ class Ready(BaseModel):
 Tags = str | list[str] | None  # as a list, or with commas between them
 
 
-class DeepLFields(BaseModel):
+class DeepLRefused(BaseModel):
+    """What DeepL knows and no model here can do: it must be left out."""
+
+    glossary_id: str | None = Field(None, description="not known to this server: leave it out")
+    glossary_ids: str | list[str] | None = Field(None, description="not known to this server: leave it out")
+    style_id: str | None = Field(None, description="not known to this server: leave it out")
+    translation_memory_id: str | None = Field(None, description="not known to this server: leave it out")
+    custom_instructions: str | list[str] | None = Field(None, description="not known to this server: leave it out")
+    context: str | None = Field(None, description="not known to this server: leave it out")
+    formality: str | None = Field(None, description="default, prefer_more or prefer_less: there is one form only")
+
+
+class DeepLFields(DeepLRefused):
     text: str | list[str] = Field(description="a text, or a list of texts")
     target_lang: str = Field(description="the code of the language to translate into")
     source_lang: str | None = Field(None, description="the code of the language that the texts are in")
@@ -89,18 +101,14 @@ class DeepLFields(BaseModel):
     outline_detection: str | int | bool | None = Field(
         None, description="0 or 1; with tag_handling=xml: whether tags that are not named may separate sentences"
     )
-    formality: str | None = Field(None, description="default, prefer_more or prefer_less: there is one form only")
-    glossary_id: str | None = Field(None, description="not known to this server: leave it out")
     auth_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
 
 
-class DeepLDocumentFields(BaseModel):
+class DeepLDocumentFields(DeepLRefused):
     target_lang: str = Field(description="the code of the language to translate into")
     source_lang: str | None = Field(None, description="the code of the language that the document is in")
     filename: str | None = Field(None, description="a text: the name of the file, where the form does not say it")
     output_format: str | None = Field(None, description="the ending of the file's name, or left out")
-    formality: str | None = Field(None, description="default, prefer_more or prefer_less: there is one form only")
-    glossary_id: str | None = Field(None, description="not known to this server: leave it out")
     auth_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
 
 
