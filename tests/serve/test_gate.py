@@ -178,6 +178,30 @@ def test_a_client_that_goes_away_frees_its_place(hold: Path) -> None:
     assert 499 in statuses
 
 
+def test_a_client_that_goes_away_in_the_middle_of_events_frees_its_place() -> None:
+    code = """
+import time
+from regard.decode.ctranslate2_engine import CTranslate2Engine as Engine
+translate = Engine.translate
+def slowly(self, *arguments):
+    time.sleep(0.2)
+    return translate(self, *arguments)
+Engine.translate = slowly
+"""
+    with running("--limit", "places=1", "--batch", "1", code=code) as server:
+        content = json.dumps({**BODY, "q": "a b\n" * 200}).encode()
+        with server.connect() as client:
+            client.sendall(
+                HEAD + f"Accept: text/event-stream\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
+            )
+            assert b"event: sentence" in b"".join(iter(lambda: client.recv(1), b"}"))  # the first one came
+        until(lambda: inside(server) == 0)
+        assert metric(server, "regard_sentences_total{") < 200
+        assert server.post("/translate", json=BODY).json() == ANSWER
+        statuses = [json.loads(line).get("status") for line in server.stop()]
+    assert statuses.count(499) == 1
+
+
 def test_a_request_that_takes_too_long_is_given_up(hold: Path) -> None:
     with running("--limit", "seconds=0.2", code=held_by(hold)) as server:
         late = server.post("/translate", json=BODY)
