@@ -40,6 +40,10 @@ export async function get(path) {
   return (await send(path, {})).json();
 }
 
+export async function getBlob(path, signal) {
+  return (await send(path, { signal })).blob();
+}
+
 // What is new since the answer with this tag; null where nothing is.
 export async function getNew(path, tag) {
   const answer = await send(path, { headers: tag ? { "If-None-Match": tag } : {} });

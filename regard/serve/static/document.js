@@ -1,5 +1,5 @@
 // Documents: chosen or dropped, translated with progress, fetched. A file's name is only ever text here.
-import { Problem, postForm } from "./api.js";
+import { Problem, getBlob, postForm } from "./api.js";
 
 const at = (id) => document.getElementById(id);
 
@@ -65,20 +65,21 @@ export function startDocuments(settings, pair) {
     form.set("target", target);
     if (column) form.set("column", column);
     said.textContent = "Reading…";
-    let finished = 0;
+    let finished = 0, address = "";
     await postForm("translate_file", form, controller.signal, (name, data) => {
-      if (name === "sentence") {
-        finished += 1;
-        bar.value = finished / data.total;
-        said.textContent = `${finished.toLocaleString("en")} of ${data.total.toLocaleString("en")} sentences`;
-        return;
-      }
-      bar.remove();
-      said.textContent = `Translated, ${finished.toLocaleString("en")} ${finished === 1 ? "sentence" : "sentences"}. It can be fetched for ten minutes.`;
-      // Only the path: a proxy may have another idea of this server's address.
-      const link = element("a", { class: "main-button", href: `.${new URL(data.translatedFileUrl).pathname}`, download: chosen.name.replace(/(\.[^.]+)$/, `.${target}$1`) }, "Download");
-      actions.prepend(link);
-      remove.textContent = "Remove";
+      if (name === "result") { address = data.translatedFileUrl; return; }
+      finished += 1;
+      bar.value = finished / data.total;
+      said.textContent = `${finished.toLocaleString("en")} of ${data.total.toLocaleString("en")} sentences`;
     });
+    // Fetched at once: the server keeps it for some minutes only. Of its address the path alone, since a proxy may have another idea
+    // of where this server is.
+    const content = await getBlob(`.${new URL(address).pathname}`, controller.signal);
+    const link = element("a", { class: "main-button", href: URL.createObjectURL(content), download: chosen.name.replace(/(\.[^.]+)$/, `.${target}$1`) }, "Download");
+    remove.addEventListener("click", () => URL.revokeObjectURL(link.href));
+    bar.remove();
+    said.textContent = `Translated, ${finished.toLocaleString("en")} ${finished === 1 ? "sentence" : "sentences"}.`;
+    actions.prepend(link);
+    remove.textContent = "Remove";
   }
 }
