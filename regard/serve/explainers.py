@@ -21,14 +21,21 @@ if TYPE_CHECKING:
 class Explainers:
     """Makes an explainer for a model when it is first asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: int) -> None:
+        self.places, self.inside = places, 0
         self._made: dict[tuple[str, str], Explainer] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="regard-explain")
 
     async def explain(self, served: Served, text: str, translation: str | None, prefix: str | None) -> bytes:
         """The page's data as JSON. A request that still waits when its client goes away is never begun."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._work, served, text, translation, prefix)
+        if self.inside >= self.places:
+            raise Refused(429, f"{self.places} explanations are being worked on; try again in 3 s", 3)
+        self.inside += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._thread, self._work, served, text, translation, prefix)
+        finally:
+            self.inside -= 1
 
     def _work(self, served: Served, text: str, translation: str | None, prefix: str | None) -> bytes:
         explainer = self._explainer(served)

@@ -77,7 +77,8 @@ def make_app(
     doors = Doors(service.limits)
     batchers = [served.batcher for served in service.pairs.values()]
     doors.seconds_left = lambda: max((batcher.seconds_left() for batcher in batchers), default=1)
-    app.state.context = Context(service, keys or Keys(), counters, doors, store, Explainers(), watch)
+    explainers = Explainers(service.limits.explain_places)
+    app.state.context = Context(service, keys or Keys(), counters, doors, store, explainers, watch)
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid)

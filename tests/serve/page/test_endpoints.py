@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import threading
 from importlib.resources import files
 from typing import Any
 
@@ -10,6 +12,8 @@ import pytest
 
 import regard
 from regard.explain.page import static
+from regard.serve.explainers import Explainers
+from regard.serve.refusal import Refused
 from tests.serve.server import GOLDEN, Running
 
 FIELDS = {"q": "a b c d", "source": "src", "target": "tgt"}
@@ -115,3 +119,32 @@ def test_the_page_knows_the_servers_limits(server: Running) -> None:
     assert ".docx" in settings["supportedFilesFormat"] and settings["training"] is False
     answer = server.get("/training")
     assert answer.status_code == 404 and "regard serve --run DIR" in answer.json()["error"]
+
+
+def test_explanations_wait_in_a_short_row_and_one_nobody_waits_for_is_never_begun() -> None:
+    begun: list[str] = []
+    go_on = threading.Event()
+
+    def work(served: Any, text: str, *others: Any) -> bytes:
+        begun.append(text)
+        go_on.wait(60)
+        return text.encode()
+
+    async def run() -> None:
+        explainers = Explainers(2)
+        explainers._work = work  # type: ignore[method-assign, assignment]
+        first, second = (asyncio.create_task(explainers.explain(None, text, None, None)) for text in "ab")
+        while not begun:
+            await asyncio.sleep(0.01)
+        with pytest.raises(Refused, match="2 explanations are being worked on") as refused:
+            await explainers.explain(None, "c", None, None)
+        assert (refused.value.status, refused.value.retry) == (429, 3)
+        second.cancel()
+        await asyncio.wait({second})
+        third = asyncio.create_task(explainers.explain(None, "d", None, None))
+        await asyncio.sleep(0)
+        go_on.set()
+        assert (await first, await third) == (b"a", b"d")
+        assert begun == ["a", "d"]
+
+    asyncio.run(run())
