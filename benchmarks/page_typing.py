@@ -44,7 +44,7 @@ _WATCH = """() => {
 def measure(page: Page, sentences: list[str], times: int) -> list[float]:
     """Milliseconds from the last key to the translation, of each of so many sentences."""
     text = page.get_by_label("text to translate")
-    text.wait_for()
+    page.locator(".tabs [aria-current]").wait_for()  # its scripts have run
     page.evaluate(_WATCH)
     for number in range(times):
         text.fill("")

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import argparse
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from PIL import Image
 
@@ -49,7 +49,8 @@ def trained(page: Page) -> None:
     page.locator(".run-chart polyline").first.wait_for()
 
 
-SCREENS = {
+Scheme = Literal["light", "dark"]
+SCREENS: dict[str, tuple[Callable[[Page], None], int, int, Scheme]] = {
     "translate": (with_a_word_open, 1180, 660, "light"),
     "translate-dark": (with_a_word_open, 1180, 660, "dark"),
     "explain": (explained, 1180, 1120, "light"),
@@ -57,14 +58,16 @@ SCREENS = {
 }
 
 
-def take(browser: Browser, url: str, prepare: object, width: int, height: int, scheme: str) -> Image.Image:
+def take(
+    browser: Browser, url: str, prepare: Callable[[Page], None], width: int, height: int, scheme: Scheme
+) -> Image.Image:
     context = browser.new_context(
         viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
-    )  # type: ignore[arg-type]
+    )
     page = context.new_page()
     page.goto(url)
-    page.get_by_label("text to translate").wait_for()
-    prepare(page)  # type: ignore[operator]
+    page.locator(".tabs [aria-current]").wait_for()  # its scripts have run
+    prepare(page)
     page.wait_for_timeout(400)  # for what moves
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     context.close()

@@ -143,7 +143,7 @@ function editable(span, done) {
   span.classList.add("editable");
   const open = () => {
     const input = element("input", { class: "edit", "aria-label": `instead of ${span.textContent}`, value: span.textContent, dir: "auto", autocomplete: "off", spellcheck: "false" });
-    input.size = Math.max(3, span.textContent.length + 1);
+    input.size = Math.max(3, span.textContent.length); // for browsers that do not fit fields to what is in them
     let closed = false; // taking the field away makes it lose the focus, which closes it again
     const close = () => { if (!closed) { closed = true; input.replaceWith(span); } };
     input.addEventListener("blur", close);

@@ -231,7 +231,7 @@ function startPair(languages, changed) {
       alone.hidden = !lone;
       select.parentElement.hidden = lone;
     }
-    at("swap").disabled = from.value !== "auto" && !targets[to.value]?.includes(from.value);
+    at("swap").disabled = !targets[to.value]?.includes(from.value); // one that is to be detected is not known yet
   };
   const set = (source, target) => { from.value = source; fill(target); dress(); };
   const fits = Array.isArray(last) && (last[0] === "auto" ? sources.length > 1 : targets[last[0]]?.includes(last[1]));
@@ -250,6 +250,7 @@ function startPair(languages, changed) {
       return true;
     },
     tell({ detectedLanguage: found }) {
+      if (from.value === "auto") at("swap").disabled = !found || !targets[to.value]?.includes(found.language);
       at("detected").textContent = found ? (found.confidence ? names[found.language] : `${names[found.language]}?`) : "";
     },
   };

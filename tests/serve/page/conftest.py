@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,22 +68,28 @@ def watch(page: Page, url: str) -> Noted:
 @pytest.fixture
 def page(browser: Browser, server: Running) -> Iterator[Page]:
     """The page, opened."""
-    yield from open_page(browser, server.url)
+    with open_page(browser, server.url) as page:
+        yield page
 
 
 @pytest.fixture
 def refused_page(browser: Browser, server: Running) -> Iterator[Page]:
     """The same for tests in which the server refuses something, which browsers write into the console."""
-    yield from open_page(browser, server.url, is_refusal_expected=True)
+    with open_page(browser, server.url, is_refusal_expected=True) as page:
+        yield page
 
 
+@contextmanager
 def open_page(browser: Browser, url: str, *, is_refusal_expected: bool = False, **settings: Any) -> Iterator[Page]:
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
     context.grant_permissions(["clipboard-read", "clipboard-write"], origin=url)
     page = context.new_page()
     noted = watch(page, url)
     noted.is_refusal_expected = is_refusal_expected
-    page.goto(url)
-    yield page
-    context.close()
+    try:
+        page.goto(url)
+        page.locator(".tabs [aria-current]").wait_for()  # its scripts have run
+        yield page
+    finally:
+        context.close()
     assert noted == []

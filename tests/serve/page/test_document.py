@@ -50,22 +50,21 @@ Batcher._translate = slowly
 
 
 def test_a_document_is_translated_with_progress_and_fetched(browser: Browser, tmp_path: Path) -> None:
-    with running(code=SLOWLY) as server:
-        for page in open_page(browser, server.url):
-            page.evaluate("""() => { window.seen = [];
+    with running(code=SLOWLY) as server, open_page(browser, server.url) as page:
+        page.evaluate("""() => { window.seen = [];
               new MutationObserver(() => { const bar = document.querySelector(".document progress");
                 if (bar?.hasAttribute("value")) window.seen.push(bar.value); })
                 .observe(document.getElementById("documents"), { subtree: true, childList: true, attributes: true }); }""")
-            with page.expect_file_chooser() as chooser:
-                page.get_by_role("button", name="Document…").click()
-            chooser.value.set_files(files=[{"name": "letter.txt", "mimeType": "text/plain", "buffer": LINES.encode()}])
-            page.get_by_text("Translated, 400 sentences.").wait_for()
-            assert fetched(page, tmp_path) == ("letter.tgt.txt", "c b a\nn o p\n" * 200)
-            shares = page.evaluate("window.seen")
-            assert shares == sorted(shares) and shares[-1] <= 1
-            assert len(set(shares)) > 2  # there was something to see
-            page.get_by_role("button", name="remove letter.txt").click()
-            assert page.locator(".document").count() == 0
+        with page.expect_file_chooser() as chooser:
+            page.get_by_role("button", name="Document…").click()
+        chooser.value.set_files(files=[{"name": "letter.txt", "mimeType": "text/plain", "buffer": LINES.encode()}])
+        page.get_by_text("Translated, 400 sentences.").wait_for()
+        assert fetched(page, tmp_path) == ("letter.tgt.txt", "c b a\nn o p\n" * 200)
+        shares = page.evaluate("window.seen")
+        assert shares == sorted(shares) and shares[-1] <= 1
+        assert len(set(shares)) > 2  # there was something to see
+        page.get_by_role("button", name="remove letter.txt").click()
+        assert page.locator(".document").count() == 0
 
 
 def test_a_document_that_is_dropped_is_taken(chosen: Page, tmp_path: Path) -> None:
@@ -88,7 +87,7 @@ def test_what_cannot_be_translated_is_said(browser: Browser, server: Running) ->
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("no.xml", "no")
-    for page in open_page(browser, server.url, is_refusal_expected=True):
+    with open_page(browser, server.url, is_refusal_expected=True) as page:
         upload(page, "picture.png", "x")
         page.locator(".document", has_text="picture.png").get_by_text("must be one of .txt").wait_for()
         page.get_by_label("a document to translate").set_input_files(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,16 +38,10 @@ def saying(answer: Any, status: int = 200) -> Callable[[Route], None]:
     return lambda route: route.fulfill(status=status, json=answer)
 
 
-def opened(browser: Browser, server: Running, bypass_csp: bool) -> Iterator[Page]:
-    for page in open_page(browser, server.url, bypass_csp=bypass_csp, is_refusal_expected=True):
-        page.get_by_label("translate from").wait_for()
-        yield page
-
-
 @pytest.mark.parametrize("bypass_csp", POLICIES)
 def test_no_payload_runs_as_text(browser: Browser, server: Running, bypass_csp: bool) -> None:
     assert len(PAYLOADS) == 50
-    for page in opened(browser, server, bypass_csp):
+    with open_page(browser, server.url, bypass_csp=bypass_csp, is_refusal_expected=True) as page:
         scripts = page.evaluate(_SCRIPTS)
         page.get_by_label("translate from").select_option("src")
         for payload in PAYLOADS:
@@ -84,7 +78,7 @@ def test_no_payload_runs_as_text(browser: Browser, server: Running, bypass_csp: 
 
 @pytest.mark.parametrize("bypass_csp", POLICIES)
 def test_no_payload_runs_as_an_explained_text(browser: Browser, server: Running, bypass_csp: bool) -> None:
-    for page in opened(browser, server, bypass_csp):
+    with open_page(browser, server.url, bypass_csp=bypass_csp, is_refusal_expected=True) as page:
         scripts = page.evaluate(_SCRIPTS)
         page.get_by_role("link", name="Explain").click()
         page.get_by_label("Model").select_option(label="src → tgt")
@@ -99,7 +93,7 @@ def test_no_payload_runs_as_an_explained_text(browser: Browser, server: Running,
 
 @pytest.mark.parametrize("bypass_csp", POLICIES)
 def test_no_payload_runs_as_a_files_name(browser: Browser, server: Running, bypass_csp: bool) -> None:
-    for page in opened(browser, server, bypass_csp):
+    with open_page(browser, server.url, bypass_csp=bypass_csp, is_refusal_expected=True) as page:
         scripts = page.evaluate(_SCRIPTS)
         page.get_by_label("translate from").select_option("src")
         for number, payload in enumerate(PAYLOADS):
@@ -119,7 +113,7 @@ def test_no_payload_runs_as_a_files_name(browser: Browser, server: Running, bypa
 def test_no_payload_runs_as_a_models_name(browser: Browser, server: Running, bypass_csp: bool) -> None:
     """All at once, as the languages that a server has; then one real model with such a name."""
     languages = [{"code": one, "name": one, "targets": [PAYLOADS[0], one]} for one in PAYLOADS]
-    for page in opened(browser, server, bypass_csp):
+    with open_page(browser, server.url, bypass_csp=bypass_csp, is_refusal_expected=True) as page:
         page.route("**/languages", saying(languages))
         page.reload()
         scripts = page.evaluate(_SCRIPTS)
@@ -148,25 +142,26 @@ def test_no_payload_runs_from_a_bundle_or_a_run(browser: Browser, tmp_path: Path
     ]
     (run / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
     model = relabelled(tmp_path / "bundle", name, PAYLOADS[12])
-    with running("--run", str(run), model=model) as server:
-        for page in open_page(browser, server.url, bypass_csp=bypass_csp):
-            page.get_by_label("text to translate").fill("a b c")
-            page.locator("#out", has_text="c b a").wait_for()
-            scripts = page.evaluate(_SCRIPTS)
-            assert page.locator("#from-alone").text_content() == name
-            check(page, scripts)
-            page.get_by_role("button", name="Explain").click()
-            page.locator("#explained h1", has_text="a b c").wait_for()
-            check(page, scripts)
-            page.get_by_role("link", name="Training").click()
-            page.locator(".run-sample").nth(49).wait_for()
-            assert page.locator(".run-head h2").text_content() == f"{name} → tgt"
-            check(page, scripts)
+    with (
+        running("--run", str(run), model=model) as server,
+        open_page(browser, server.url, bypass_csp=bypass_csp) as page,
+    ):
+        page.get_by_label("text to translate").fill("a b c")
+        page.locator("#out", has_text="c b a").wait_for()
+        scripts = page.evaluate(_SCRIPTS)
+        assert page.locator("#from-alone").text_content() == name
+        check(page, scripts)
+        page.get_by_role("button", name="Explain").click()
+        page.locator("#explained h1", has_text="a b c").wait_for()
+        check(page, scripts)
+        page.get_by_role("link", name="Training").click()
+        page.locator(".run-sample").nth(49).wait_for()
+        assert page.locator(".run-head h2").text_content() == f"{name} → tgt"
+        check(page, scripts)
 
 
 def test_what_is_let_in_would_be_noticed(browser: Browser, server: Running) -> None:
-    for page in open_page(browser, server.url, bypass_csp=True):
-        page.get_by_label("text to translate").wait_for()
+    with open_page(browser, server.url, bypass_csp=True, is_refusal_expected=True) as page:
         scripts = page.evaluate(_SCRIPTS)
         page.evaluate("""() => { document.getElementById("hint").innerHTML = "<img src=x onerror=alert(1)>"; }""")
         page.locator("img").wait_for(state="attached")
@@ -175,7 +170,6 @@ def test_what_is_let_in_would_be_noticed(browser: Browser, server: Running) -> N
           document.body.append(made); document.querySelector("img").remove(); }""")
         assert page.evaluate("() => window.ran") is True
         assert page.evaluate(_SCRIPTS) == scripts + 1
-        break
 
 
 def test_the_policy_itself_stops_markup_and_script(browser: Browser, server: Running) -> None:

@@ -82,8 +82,7 @@ SCREENS = {one.__name__: one for one in (empty, translate, word, document, expla
 def test_a_screen_fits_and_can_be_read(
     browser: Browser, everything: Running, screen: str, width: int, scheme: str
 ) -> None:
-    for page in open_page(browser, everything.url, viewport={"width": width, "height": 844}, color_scheme=scheme):
-        page.get_by_label("text to translate").wait_for()
+    with open_page(browser, everything.url, viewport={"width": width, "height": 844}, color_scheme=scheme) as page:
         SCREENS[screen](page)
         assert page.evaluate("document.documentElement.scrollWidth") == width
         ratio, where = lowest_contrast(page, "body")
@@ -99,8 +98,7 @@ def test_a_screen_fits_and_can_be_read(
 
 @pytest.mark.parametrize("screen", ["translate", "word", "explain", "training"])
 def test_the_tab_key_always_shows_where_it_is(browser: Browser, everything: Running, screen: str) -> None:
-    for page in open_page(browser, everything.url):
-        page.get_by_label("text to translate").wait_for()
+    with open_page(browser, everything.url) as page:
         SCREENS[screen](page)
         assert without_focus_mark(page) == []
 
@@ -110,7 +108,7 @@ def test_light_and_dark_are_chosen_and_remembered(browser: Browser, everything: 
         colour: str = page.evaluate("getComputedStyle(document.body).backgroundColor")
         return colour
 
-    for page in open_page(browser, everything.url, color_scheme="dark"):
+    with open_page(browser, everything.url, color_scheme="dark") as page:
         assert background(page) == "rgb(21, 23, 26)"
         page.get_by_role("button", name="colours: as the system").click()
         assert background(page) == "rgb(246, 246, 243)"
@@ -122,7 +120,7 @@ def test_light_and_dark_are_chosen_and_remembered(browser: Browser, everything: 
 
 
 def test_on_a_phone_one_pane_is_above_the_other(browser: Browser, everything: Running) -> None:
-    for page in open_page(browser, everything.url, viewport={"width": 390, "height": 844}, has_touch=True):
+    with open_page(browser, everything.url, viewport={"width": 390, "height": 844}, has_touch=True) as page:
         translate(page)
         above, below = (page.locator(".pane").nth(number).bounding_box() for number in (0, 1))
         assert above is not None and below is not None

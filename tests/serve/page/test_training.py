@@ -124,7 +124,7 @@ def test_an_unchanged_run_is_not_sent_again(watched: Running, run: Path) -> None
 
 
 def test_the_page_follows_a_run_as_it_goes_on(browser: Browser, watched: Running, run: Path) -> None:
-    for page in open_page(browser, watched.url):
+    with open_page(browser, watched.url) as page:
         page.locator(".run-tile", has_text="Step").locator("strong", has_text="10").wait_for()
         assert page.get_by_role("navigation", name="views").get_by_role("link").all_inner_texts() == ["Training"]
         assert page.locator("polyline.one").first.get_attribute("points").count(",") == 2

@@ -174,6 +174,7 @@ def test_a_detected_language_is_named(page: Page) -> None:
     page.get_by_label("translate into").select_option("de")
     page.get_by_label("text to translate").fill("The weather is very nice today, is it not?")
     page.locator("#detected", has_text="English").wait_for()
+    assert page.get_by_role("button", name="swap the languages").is_disabled()  # German into English is not served
 
 
 def test_the_translation_is_copied(typed: Page) -> None:
@@ -244,12 +245,14 @@ def test_what_the_server_refuses_is_said_in_its_words(refused_page: Page) -> Non
 
 def test_a_key_is_asked_for_where_one_is_needed(browser: Browser, tmp_path: Path) -> None:
     key = add_key(tmp_path / "keys.json", "alice")
-    with running("--keys", str(tmp_path / "keys.json")) as server:
-        for page in open_page(browser, server.url, is_refusal_expected=True):
-            page.get_by_role("dialog", name="API key").get_by_label("Key").fill("wrong")
-            page.keyboard.press("Enter")
-            page.get_by_label("text to translate").fill("a b c")
-            page.get_by_role("dialog", name="API key").get_by_label("Key").fill(key)
-            page.keyboard.press("Enter")
-            expect(page, "c b a")
-            assert key not in page.content()
+    with (
+        running("--keys", str(tmp_path / "keys.json")) as server,
+        open_page(browser, server.url, is_refusal_expected=True) as page,
+    ):
+        page.get_by_role("dialog", name="API key").get_by_label("Key").fill("wrong")
+        page.keyboard.press("Enter")
+        page.get_by_label("text to translate").fill("a b c")
+        page.get_by_role("dialog", name="API key").get_by_label("Key").fill(key)
+        page.keyboard.press("Enter")
+        expect(page, "c b a")
+        assert key not in page.content()
