@@ -1,5 +1,6 @@
 // The explain view: the same drawing that `regard explain` writes into a file, fed by this server, which can also decode again.
 import { post } from "./api.js";
+import { joined } from "./words.js";
 
 const EXAMPLE = "The animal didn't cross the street because it was too tired";
 const at = (id) => document.getElementById(id);
@@ -43,7 +44,7 @@ export function startExplain(languages) {
       target.value = "";
       explain(begin);
     };
-    const edit = (before, word) => { target.value = ""; explain(`${before}${word} `); };
+    const edit = (before, word) => { target.value = ""; explain(`${joined(before, word)} `); };
     const title = document.title;
     show(at("explained"), data, force, edit);
     document.title = title;

@@ -1,6 +1,7 @@
 // The translate view: two panes, translation while typing, sentences with other ways to say them, words that can be changed.
 import { Problem, post } from "./api.js";
 import { startDocuments } from "./document.js";
+import { changedPart } from "./splice.js";
 import { startWords } from "./words.js";
 
 const QUICKEST = 90; // milliseconds after the last key; longer where the server is slow to answer
@@ -38,12 +39,15 @@ export function startTranslate(languages, settings, explainThis) {
     if (asked.length > settings.charLimit) { tell(`This text has more than ${settings.charLimit.toLocaleString("en")} characters; send it in parts, or as a document.`); return; }
     waiting(true);
     const began = performance.now();
+    const wanted = pair.asked();
+    // In another language everything is new; so is a language that is to be detected.
+    const isSame = wanted.source === state.source && wanted.target === state.target;
+    const { first, last, part } = changedPart(isSame ? state.sentences : [], isSame ? state.after : "", asked);
     try {
-      const answer = await post("sentences", { q: asked, ...pair.asked(), alternatives: settings.alternatives }, own.signal);
+      const answer = part.trim() || !isSame ? await post("sentences", { q: part, ...wanted, alternatives: settings.alternatives }, own.signal)
+        : { ...wanted, sentences: [], after: part };
       taken = performance.now() - began;
-      Object.assign(state, { after: answer.after, source: answer.source, target: answer.target,
-        sentences: answer.sentences.map((one) => ({ ...one, way: 0, prefix: "" })) });
-      state.active = Math.min(state.active, Math.max(0, state.sentences.length - 1));
+      put(answer, isSame ? first : 0, isSame ? last : Infinity);
       pair.tell(answer);
       tell("");
       waiting(false);
@@ -51,6 +55,23 @@ export function startTranslate(languages, settings, explainThis) {
     } catch (error) {
       failed(error, own, translate);
     }
+  }
+
+  // The sentences of an answer between those that stay.
+  function put(answer, first, last) {
+    const before = state.sentences.slice(0, first), behind = state.sentences.slice(last);
+    const between = answer.sentences.map((one) => ({ ...one, way: 0, prefix: "" }));
+    if (behind.length) behind[0] = { ...behind[0], before: answer.after + behind[0].before };
+    Object.assign(state, { source: answer.source, target: answer.target, sentences: [...before, ...between, ...behind],
+      after: behind.length ? state.after : answer.after });
+    state.active = atCaret();
+  }
+
+  // The sentence that is being written.
+  function atCaret() {
+    let end = 0;
+    const found = state.sentences.findIndex((one) => { end += one.before.length + one.text.length; return text.selectionStart <= end; });
+    return found < 0 ? Math.max(0, state.sentences.length - 1) : found;
   }
 
   function failed(error, own, again) {
@@ -183,6 +204,7 @@ export function startTranslate(languages, settings, explainThis) {
   }
 
   text.addEventListener("input", later);
+  document.addEventListener("selectionchange", () => { if (document.activeElement === text && state.sentences.length) activate(atCaret()); });
   text.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); translate(); } });
   at("clear").addEventListener("click", () => { text.value = ""; drawCount(); translate(); text.focus(); });
   at("copy").addEventListener("click", copy);

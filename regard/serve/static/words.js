@@ -4,7 +4,7 @@ const at = (id) => document.getElementById(id);
 
 // A word put after what stands before it: without a space where it is punctuation, or where the script has none.
 const CLOSING = /^[.,;:!?…)\]}”»%。，、；：！？]/, OPENING = /[([{„¿¡]$/, NO_SPACES = /[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]/;
-function joined(before, word) {
+export function joined(before, word) {
   const base = before.trimEnd();
   const apart = base && !CLOSING.test(word) && !OPENING.test(base) && !NO_SPACES.test(word) && !NO_SPACES.test(base.at(-1));
   return apart ? `${base} ${word}` : `${base}${word}`;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from regard.decode.sentences import Split, split_text
 from regard.serve.keys import add_key
 from tests.serve.page.conftest import open_page
 from tests.serve.server import Running, running
@@ -105,12 +107,91 @@ def test_other_ways_to_say_it_take_its_place(typed: Page, server: Running) -> No
 
 
 def test_other_ways_are_those_of_the_sentence_in_hand(page: Page) -> None:
+    def sentence() -> str:
+        return page.locator("#others-title q").inner_text().strip('“”"')
+
     choose(page, "src", "tgt")
     page.get_by_label("text to translate").fill("a b c\np o n m")
     expect(page, "c b a\nm n o p")
-    assert page.locator("#others-title q").inner_text().strip('“”"') == "a b c"
+    assert sentence() == "p o n m"  # the caret is there
+    page.keyboard.press("Control+Home")
+    page.locator("#others-title", has_text="a b c").wait_for()
     page.locator("#out .s").nth(1).locator(".w").first.focus()
-    assert page.locator("#others-title q").inner_text().strip('“”"') == "p o n m"
+    assert sentence() == "p o n m"
+
+
+def test_what_was_chosen_stays_while_the_text_goes_on(page: Page) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(text_of(request)) if request.url.endswith("/sentences") else None)
+    choose(page, "src", "tgt")
+    page.get_by_label("text to translate").fill("a b c\np o n")
+    expect(page, "c b a\nn o p")
+    page.keyboard.press("Control+Home")
+    page.locator("#others-title", has_text="a b c").wait_for()
+    other = page.locator("#other-list button").first.inner_text()
+    page.locator("#other-list button").first.click()
+    expect(page, f"{other}\nn o p")
+    page.get_by_label("text to translate").focus()
+    page.keyboard.press("Control+End")
+    page.keyboard.type(" m\nd e f")
+    expect(page, f"{other}\nm n o p\nf e d")
+    page.keyboard.press("Control+Home")
+    page.keyboard.type("d ")
+    expect(page, "c b a d\nm n o p\nf e d")
+    assert asked[0] == "a b c\np o n"
+    assert "a b c" not in "".join(asked[1:-1]) and asked[-1] == "d a b c"  # only what was changed is asked for
+    page.keyboard.press("Control+A")
+    page.keyboard.type("e f")
+    expect(page, "f e")
+
+
+SENTENCES = [
+    "Dr. Smith left at 5 p.m.",
+    "Why?",
+    "It was late; nobody knew.",
+    "He came back!",
+    "The end of it.",
+    "Is this all?",
+]
+
+
+def test_a_changed_text_is_split_as_the_whole_would_be(page: Page) -> None:
+    """Oracle: the whole text, split anew. Random insertions, deletions and replacements, a line break now and then."""
+    draw = random.Random(3)
+    cases = []
+    for _ in range(300):
+        old = "".join(
+            draw.choice(SENTENCES) + draw.choice([" ", " ", "  ", "\n", "\n\n"]) for _ in range(draw.randint(0, 6))
+        )
+        start = draw.randint(0, len(old))
+        end = draw.choice([start, start, min(len(old), start + draw.randint(1, 40))])
+        new = old[:start] + draw.choice(["", "x", " ", ".", "\n", "A new one. ", *SENTENCES]) + old[end:]
+        cases.append((old, new))
+    split = [split_text(old, "en") for old, _ in cases]
+    found = page.evaluate(
+        """async (cases) => { const { changedPart } = await import("./static/splice.js");
+          return cases.map(([sentences, after, text]) => changedPart(sentences, after, text)); }""",
+        [(*in_parts(one), new) for one, (_, new) in zip(split, cases, strict=True)],
+    )
+    kept = 0
+    for one, (_, new), change in zip(split, cases, found, strict=True):
+        sentences, after = in_parts(one)
+        between, rest = in_parts(split_text(change["part"], "en"))
+        head, tail = sentences[: change["first"]], sentences[change["last"] :]
+        if tail:
+            tail[0] = {**tail[0], "before": rest + tail[0]["before"]}
+        spliced = [*head, *between, *tail]
+        assert (spliced, after if tail else rest) == in_parts(split_text(new, "en"))
+        kept += len(head) + len(tail)
+    assert kept > 500  # of about 900
+
+
+def in_parts(split: Split) -> tuple[list[dict[str, str]], str]:
+    sentences, position = [], 0
+    for place in split.places:
+        sentences.append({"before": "".join(split.pieces[position:place]), "text": split.pieces[place]})
+        position = place + 1
+    return sentences, "".join(split.pieces[position:])
 
 
 def test_another_word_is_chosen_and_the_rest_follows_it(typed: Page, server: Running) -> None:
