@@ -694,7 +694,7 @@ function show(place, data, force = null, edit = null) {
   document.title = `${data.text} · Regard`;
 }
 
-globalThis.regardExplain = { show, element, drawn, number, percent, quoted, roving, segments, widthOf };
+globalThis.regardExplain = { show, element, drawn, percent, quoted, roving, widthOf };
 const embedded = document.getElementById("explanation");
 if (embedded) show(document.getElementById("explain"), JSON.parse(embedded.textContent));
 })();

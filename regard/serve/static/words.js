@@ -100,7 +100,7 @@ export function startWords(out, { others, choose, activate }) {
       const bar = element("i", { "aria-hidden": "true" });
       bar.style.width = probability < 0.015 ? "0" : `${(100 * probability).toFixed(1)}%`;
       const button = element("button", { type: "button", "aria-pressed": String(word === span.word.text) }, bar,
-        element("span", { dir: "auto" }, word || "(end)"), element("span", {}, percent(probability)));
+        element("span", { dir: "auto" }, word), element("span", {}, percent(probability)));
       button.addEventListener("click", () => (word === span.word.text ? close(true) : take(span, word)));
       return button;
     });

@@ -14,6 +14,7 @@ import pytest
 
 from regard.errors import UserError
 from regard.serve.watch import Watch
+from regard.serve.web.schemas import TrainingView
 from tests.serve.page.conftest import open_page
 from tests.serve.server import ROOT, Running, running
 from tests.tiny import write_recipe
@@ -115,6 +116,7 @@ def watched(run: Path) -> Iterator[Running]:
 def test_an_unchanged_run_is_not_sent_again(watched: Running, run: Path) -> None:
     with watched.client() as client:
         first = client.get("/training")
+        TrainingView.model_validate(first.json())  # what OpenAPI promises
         tag = first.headers["etag"]
         assert client.get("/training", headers={"if-none-match": tag}).status_code == 304
         append(run, train_record(15))
