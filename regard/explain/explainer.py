@@ -75,7 +75,9 @@ class Explainer:
         top: int = 8,
     ) -> Explanation:
         """`target` is looked at instead of the model's own translation. `prefix` is what the translation begins with, and `force`
-        says what stands at some words, counted from 1; what comes after them is searched for."""
+        says what stands at some words, counted from 1; what comes after them is searched for. The model may go on with the last
+        word of a prefix, unless a space follows it."""
+        is_whole = prefix is not None and prefix[-1:].isspace()
         text, target, prefix = _clean(text), target and _clean(target), prefix and _clean(prefix)
         if not text:
             raise UserError("there is no text to explain: give a sentence")
@@ -87,7 +89,7 @@ class Explainer:
             raise UserError("a given target is looked at as it is; leave out prefix and force, or leave out target")
         src = self._encode(text, "source", "the text")
         forced = self._encode(prefix, "target", "the prefix") if prefix else []
-        found, tree = self._search(src, options, forced)
+        found, tree = self._search(src, options, [*forced, self._after_word(forced)] if forced and is_whole else forced)
         for number, word in sorted((force or {}).items()):
             forced = self._put_word(found, forced, number, word)
             found, tree = self._search(src, options, [*forced, self._after_word(forced)])

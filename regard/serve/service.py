@@ -13,7 +13,7 @@ from regard.decode.alignment import Aligned
 from regard.decode.engines import make_engine
 from regard.decode.options import Hypothesis, SearchOptions
 from regard.decode.sentences import Split, split_text
-from regard.decode.text import Part, Translator
+from regard.decode.text import Part, Result, Translator
 from regard.errors import UserError
 from regard.serve.alignments import Heard, align
 from regard.serve.batching import Batcher, Full, Observe
@@ -76,12 +76,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Progress:
-    """A sentence is finished: the number of its text, its number in that text, how many that has, and its translation."""
+    """A sentence is finished: the number of its text, its number in that text, how many that has, its translation, and how many
+    sentences its model was given in all."""
 
     text: int
     sentence: int
     of: int
     translation: str
+    total: int
 
 
 Told = Callable[[Progress], None]
@@ -162,6 +164,7 @@ class Service:
 
     def find(self, source: str, target: str) -> Served:
         """The model from one language to another, both as a client writes them."""
+        self._check_any()
         to = match_code(target, self.targets)
         if to is None:
             raise Refused(400, f"target must be a language that is served: {', '.join(self.targets)}")
@@ -174,6 +177,7 @@ class Service:
     def detect_for(self, text: str, target: str) -> tuple[Served, Detected]:
         """The model for a text whose language is not said. With one candidate there is nothing to choose, but what was recognised
         is told as it is."""
+        self._check_any()
         to = match_code(target, self.targets)
         if to is None:
             raise Refused(400, f"target must be a language that is served: {', '.join(self.targets)}")
@@ -191,6 +195,10 @@ class Service:
             return self.pairs[code, to], Detected(code, 0.0)
         assert found is not None
         return self.pairs[code, to], Detected(code, found[1])
+
+    def _check_any(self) -> None:
+        if not self.pairs:
+            raise Refused(400, "no model is served here; start the server with one: regard serve -m MODEL")
 
     # --- translating ---
 
@@ -269,7 +277,7 @@ class Service:
         def hear(number: int, translation: str) -> None:
             text, n = places[number]
             assert told is not None
-            told(Progress(text, n, len(plans[text].sentences), translation))
+            told(Progress(text, n, len(plans[text].sentences), translation, len(sentences)))
 
         ways = await translate_sentences(served, sentences, alternatives, hear if told else None)
         texts, position = [], 0
@@ -331,7 +339,19 @@ def _renumbered(told: Told | None, numbers: Sequence[int]) -> Told | None:
 async def translate_sentences(
     served: Served, sentences: Sequence[str], alternatives: int = 0, told: Callable[[int, str], None] | None = None
 ) -> list[list[str]]:
-    """Sentences through the batcher; for each its translations, best first. `told` hears of each as it is finished."""
+    """The translations of sentences, best first. `told` hears of each sentence as it is finished."""
+    results = await search_sentences(served, sentences, alternatives, told)
+    return [[way.text for way in result.translations] for result in results]
+
+
+async def search_sentences(
+    served: Served,
+    sentences: Sequence[str],
+    alternatives: int = 0,
+    told: Callable[[int, str], None] | None = None,
+    words: bool = False,
+) -> list[Result]:
+    """Sentences through the batcher. `told` hears of each as it is finished; `words`: with how sure the model is of each word."""
     translator = served.translator
 
     def cut_and_encode() -> tuple[list[list[Part]], list[list[int]]]:
@@ -359,13 +379,14 @@ async def translate_sentences(
         loop.call_soon_threadsafe(hear, part, ways)
 
     options = translator.options.changed(None, None, alternatives + 1)
+    if words:
+        own = dataclasses.replace(options, words=True)
+        translator = Translator(translator.tokenizer, translator.engine, own, translator.max_length)
     try:
         future = served.batcher.submit(ids, options, found if told else None)
     except Full as full:
         raise Refused(429, str(full), full.seconds) from None
     hypotheses = await asyncio.wrap_future(future)
-    if sum(map(len, sentences)) <= _INLINE_CHARACTERS:
-        results = translator.join(sentences, cut, hypotheses)
-    else:
-        results = await asyncio.to_thread(translator.join, sentences, cut, hypotheses)
-    return [[way.text for way in result.translations] for result in results]
+    if sum(map(len, sentences)) <= _INLINE_CHARACTERS and not words:
+        return translator.join(sentences, cut, hypotheses)
+    return await asyncio.to_thread(translator.join, sentences, cut, hypotheses)

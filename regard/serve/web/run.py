@@ -17,12 +17,14 @@ from types import FrameType
 
 import uvicorn
 
+from regard.bundle import Bundle
 from regard.errors import UserError
 from regard.serve.files import Store
 from regard.serve.keys import Keys, load_keys
 from regard.serve.languages import detect
 from regard.serve.limits import Limits
 from regard.serve.service import Served, Service, find_bundles
+from regard.serve.watch import Watch
 from regard.serve.web.app import make_app
 from regard.serve.web.gate import Doors, Gate
 from regard.serve.web.logs import log, set_up_logs
@@ -45,6 +47,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     workers: int = 1  # server processes
     is_shared: bool = True  # whether requests share batches
+    run: Path | None = None  # a run folder to watch
 
 
 class Server(uvicorn.Server):
@@ -86,7 +89,7 @@ def serve(settings: Settings) -> None:
         if settings.workers == 1:
             run_worker(settings, listener, Path(folder))
         else:
-            find_bundles(settings.models)  # what is wrong with them is said once
+            bundles_of(settings)  # what is wrong with them is said once
             supervise(settings.workers, run_worker, (settings, listener, Path(folder)), Path(folder))
 
 
@@ -95,7 +98,8 @@ def run_worker(settings: Settings, listener: socket.socket, folder: Path) -> Non
     metrics = Metrics()
     service = load_service(settings, metrics)
     keys = load_keys(settings.keys) if settings.keys else Keys()
-    app = make_app(service, Store(folder), keys, metrics)
+    watch = Watch(settings.run) if settings.run else None
+    app = make_app(service, Store(folder), keys, metrics, watch)
     server = Server(uvicorn_config(app, settings.limits), app.doors)
     # What was loaded stays until the end: the collector need not look through it again and again.
     gc.freeze()
@@ -123,9 +127,14 @@ def load_service(settings: Settings, metrics: Metrics) -> Service:
             shared=settings.is_shared,
             observe=metrics.observer,
         )
-        for bundle in find_bundles(settings.models)
+        for bundle in bundles_of(settings)
     ]
     return Service(models, settings.limits)
+
+
+def bundles_of(settings: Settings) -> list[Bundle]:
+    """The models to serve; a run may be watched without any."""
+    return find_bundles(settings.models) if settings.models or settings.run is None else []
 
 
 def uvicorn_config(app: Gate, limits: Limits) -> uvicorn.Config:

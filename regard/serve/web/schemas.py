@@ -153,3 +153,128 @@ class DeepLUsage(BaseModel):
 
 class DeepLError(BaseModel):
     message: str
+
+
+class SentencesFields(BaseModel):
+    q: str = Field(description="a text; one sentence, where prefix is given")
+    source: str = Field("auto", description="the code of the language that the text is in, or auto")
+    target: str = Field(description="the code of the language to translate into")
+    alternatives: int = Field(
+        0, ge=0, description="a whole number: how many other translations of each sentence to give"
+    )
+    prefix: str = Field(
+        "",
+        description="a text that the translation begins with; the model may go on with its last word, unless a space follows it",
+    )
+    api_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
+
+
+class PlacedWord(BaseModel):
+    before: str = Field(description="what stands between it and the word before")
+    text: str
+    probability: float | None = Field(description="how likely the model found it, after all that comes before it")
+
+
+class Way(BaseModel):
+    text: str
+    words: list[PlacedWord]
+
+
+class Sentence(BaseModel):
+    before: str = Field(description="what stands between it and the sentence before")
+    text: str
+    ways: list[Way] = Field(description="its translations, best first")
+
+
+class Sentences(BaseModel):
+    sentences: list[Sentence]
+    after: str = Field(description="what follows the last sentence")
+    source: str
+    target: str
+    detectedLanguage: DetectedLanguage | None = None  # noqa: N815
+
+
+class AlternativesFields(BaseModel):
+    q: str = Field(description="one sentence")
+    source: str = Field(description="the code of the language that it is in")
+    target: str = Field(description="the code of the language to translate into")
+    prefix: str = Field("", description="a text: the beginning of a translation, up to the place in question")
+    count: int = Field(8, ge=1, le=32, description="a whole number between 1 and 32: how many words at most")
+    api_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
+
+
+class OtherWord(BaseModel):
+    word: str
+    probability: float
+
+
+class OtherWords(BaseModel):
+    words: list[OtherWord] = Field(description="likeliest first")
+
+
+class ExplainFields(BaseModel):
+    q: str = Field(min_length=1, description="one sentence")
+    source: str = Field(description="the code of the language that it is in")
+    target: str = Field(description="the code of the language to translate into")
+    translation: str = Field("", description="a text: a translation to look at instead of the model's own")
+    prefix: str = Field(
+        "",
+        description="a text that the translation begins with; the model may go on with its last word, unless a space follows it",
+    )
+    api_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
+
+
+class PageLanguage(BaseModel):
+    code: str
+    name: str
+
+
+class PageLanguages(BaseModel):
+    source: PageLanguage
+    target: PageLanguage
+
+
+class PageSettings(BaseModel):
+    """LibreTranslate's names; `alternatives`, `fileBytes` and `training` are ours."""
+
+    apiKeys: bool  # noqa: N815
+    keyRequired: bool  # noqa: N815
+    charLimit: int  # noqa: N815
+    alternatives: int
+    fileBytes: int  # noqa: N815
+    filesTranslation: bool  # noqa: N815
+    supportedFilesFormat: list[str]  # noqa: N815
+    suggestions: bool
+    frontendTimeout: int  # noqa: N815
+    language: PageLanguages
+    training: bool
+
+
+class TrainingSample(BaseModel):
+    source: str
+    reference: str
+    changes: list[dict[str, int | str]] = Field(description="each with step and translation")
+
+
+class TrainingTest(BaseModel):
+    name: str
+    metrics: list[dict[str, float | str | None]] = Field(description="each with name, score, confidence and signature")
+
+
+class TrainingView(BaseModel):
+    name: str = Field(description="of the run folder")
+    source: str | None
+    target: str | None
+    problem: str | None = Field(description="why the run cannot be read")
+    records: int
+    curves: dict[str, list[tuple[float, float]]] = Field(description="by name: [step, value]")
+    latest: dict[str, float] | None
+    latest_train: dict[str, float] | None
+    best: dict[str, float] | None = Field(description="the best validation")
+    tests: list[TrainingTest]
+    samples: list[TrainingSample]
+    notes: list[str]
+    done: float | None = Field(description="how much of the run is behind it, between 0 and 1")
+    finished: bool
+    updated: float | None = Field(description="when something was last written, in seconds since 1970")
+    now: float
