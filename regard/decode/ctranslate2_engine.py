@@ -1,6 +1,6 @@
 """The engine for CPUs: CTranslate2, without torch.
 
-It searches as Regard's own search does (`search.py`): the same candidates, the same ranking. What differs:
+It searches as Regard's own search does (`search/`): the same candidates, the same ranking. What differs:
 
 - A sentence's search ends when 1.5 * beam hypotheses have ended (2 * beam for a list of the best) and one of them was the best
   candidate of its step. Regard's own goes on until nothing alive can win.

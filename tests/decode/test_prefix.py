@@ -80,7 +80,7 @@ def test_a_prefix_longer_than_any_translation_is_taken_as_it_is(engine: str) -> 
 
 def test_a_model_with_an_end_refuses_a_prefix_beyond_it() -> None:
     engine = TorchEngine(build(tiny_config(positions="learned", max_positions=8)), 1, 2)
-    with pytest.raises(UserError, match="the prefix must have fewer than 8 tokens"):
+    with pytest.raises(UserError, match="must have fewer than 8 tokens"):
         engine.translate([[5]], SearchOptions(), None, [Wish((9,) * 8)])
 
 
