@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 from regard.data.tokenizer import Tokenizer
+from regard.decode.glossary import Glossary
 from regard.decode.search.phrases import Phrase
 from regard.errors import UserError
 
@@ -32,6 +33,10 @@ class SearchOptions:
     # What is done around the engine, and not its business:
     guard: bool = False  # a line whose translation repeats itself without end stays as it is
     words: bool = False  # translations come with their words and the log-probabilities of these
+    alignment: bool = False  # likewise with which words of the source they come from; with words, too
+    glossary: Glossary | None = None  # what terms of the source must be called
+    keep: tuple[str, ...] = ()  # what is not translated
+    mbr: str = ""  # bleu or chrf: take the translation that is most like all others of the beam
 
     def __post_init__(self) -> None:
         for name, least in (("beam", 1), ("groups", 1)):
@@ -44,6 +49,12 @@ class SearchOptions:
         for name in ("alpha", "max_extra", "coverage", "no_repeat", "max_repeat", "diversity", "top_k"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} must not be negative, but is {getattr(self, name)}")
+        if self.mbr not in ("", "bleu", "chrf"):
+            raise UserError(f"mbr must be bleu or chrf, but is {self.mbr!r}")
+        if self.mbr and self.beam < 3:
+            raise UserError(f"mbr chooses among the translations of a beam of at least 3, but the beam is {self.beam}")
+        if not all(term.strip() for term in self.keep):
+            raise UserError(f"keep must be words, none of them empty, but is {list(self.keep)!r}")
         if self.beam % self.groups:
             raise UserError(f"the beam must be a multiple of groups ({self.groups}), but is {self.beam}")
         if self.temperature <= 0:
@@ -62,7 +73,8 @@ class SearchOptions:
     @property
     def of_engine(self) -> SearchOptions:
         """These options without what is done around the engine."""
-        return replace(self, guard=False, words=False)
+        nbest = self.beam if self.mbr else self.nbest
+        return replace(self, nbest=nbest, guard=False, words=False, alignment=False, glossary=None, keep=(), mbr="")
 
     @property
     def beyond_beam(self) -> list[str]:
@@ -110,7 +122,9 @@ class Wish:
 class Hypothesis:
     ids: tuple[int, ...]  # without the start and end tokens
     log_prob: float  # sum over its tokens and the end token
-    score: float  # log_prob under the length penalty: what the search ranks by
+    score: (
+        float  # what the search ranks by: log_prob under the length penalty, with what coverage and late phrases cost
+    )
 
 
 Done = Callable[[int], None]  # told how many more sentences are finished
@@ -121,6 +135,7 @@ class Engine(Protocol):
 
     batch: int  # sentences computed together at most
     parallel: int  # calls of `translate` that may run beside each other, each in a thread of its own, and gain by it
+    takes_phrases: bool  # whether it knows `Wish.phrases` itself
 
     def translate(
         self,
@@ -132,6 +147,14 @@ class Engine(Protocol):
 
     def score(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probabilities of the tokens of given translations, the end token last."""
+        ...
+
+    def align(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[list[float]]]:
+        """What the tokens of given translations attended to: a row for each, over the source's tokens and its end."""
+        ...
+
+    def stream(self, src: Sequence[int], options: SearchOptions, wish: Wish | None = None) -> Iterator[tuple[int, ...]]:
+        """What one sentence's translation begins with for certain, as it grows, and in the end the translation."""
         ...
 
     def next_log_probs(self, src: Sequence[int], prefix: Sequence[int]) -> list[float]:

@@ -61,6 +61,7 @@ class TorchEngine:
         self.bos_id, self.eos_id, self.forbidden = bos_id, eos_id, tuple(forbidden)
         self.batch = batch or (_SLOTS if slots else _BATCH.get(self.device.type, 64))
         self.parallel = 1
+        self.takes_phrases = True
         self.room = _ROOM.get(self.device.type, 8_192)
         self.bucket = _BUCKET.get(self.device.type, 64)
         self.slots: SlotDecoder | None = None
@@ -160,9 +161,9 @@ class TorchEngine:
         limits = self._limits(ids, options, wishes)
         longest = max(map(len, ids)) + 1
         capacity = min(max(limits) + 1, 2 * longest + 16)
-        watch = options.coverage > 0
-        stepper = Stepper(self.models, ids, self.eos_id, options.beam, capacity, self.bucket, self.device, watch)
         phrases = [Phrases(wish.phrases) if wish.phrases else None for wish in wishes]
+        watch = options.coverage > 0 or any(some is not None and some.has_places for some in phrases)
+        stepper = Stepper(self.models, ids, self.eos_id, options.beam, capacity, self.bucket, self.device, watch)
         task = Task(
             limits,
             options,

@@ -16,6 +16,7 @@ from regard.decode.options import SearchOptions, Wish
 from regard.decode.search.phrases import Phrase
 
 Tokens = tuple[int, ...]
+OVERDUE = 20.0  # what it costs to go on only because of phrases
 LogProbs = Callable[[Tokens], Sequence[float]]  # of every token, after these
 Attended = Callable[[Tokens], Sequence[float]]  # the weight on each source token when these have been written
 
@@ -38,7 +39,7 @@ class Candidate:
 class Group:
     """A beam, or one group of it."""
 
-    live: list[tuple[Tokens, float]]
+    live: list[tuple[Tokens, float]]  # with log-probabilities
     pool: list[Found] = field(default_factory=list)
 
 
@@ -55,6 +56,21 @@ class Oracle:
     # --- what may come next ---
 
     def allowed(self, tokens: Tokens) -> dict[int, float]:
+        """Where a hypothesis is alone, a phrase that belongs where most of its attention goes is begun there."""
+        allowed = self.permitted(tokens)
+        is_alone = self.width == 1 or self.options.sample
+        has_places = any(phrase.source for phrase in self.wish.phrases)
+        if not (is_alone and has_places and self.attended) or len(tokens) < len(self.wish.prefix):
+            return allowed
+        wants_to_end = self.missing(tokens) > 0 and self.log_probs(tokens)[self.eos] > max(
+            value for token, value in allowed.items() if token != self.eos
+        )
+        is_late = self.is_overdue(tokens) or wants_to_end or self.missing(tokens) >= self.limit - len(tokens)
+        here, _, _ = self.begun_at(tokens)
+        due = {token: value for token, value in allowed.items() if token in here}
+        return allowed if is_late or not due or max(self.attended(tokens)) <= 0.5 else due
+
+    def permitted(self, tokens: Tokens) -> dict[int, float]:
         raw = dict(enumerate(self.log_probs(tokens)))
         if len(tokens) < len(self.wish.prefix):
             place = self.wish.prefix[len(tokens)]
@@ -124,19 +140,23 @@ class Oracle:
         for tokens, log_prob in group.live:
             for token, value in self.allowed(tokens).items():
                 total = log_prob + value
-                everything.append(Candidate(total, total - self.options.diversity * taken[token], (*tokens, token)))
+                lost = self.options.diversity * taken[token] + OVERDUE * self.is_overdue((*tokens, token))
+                everything.append(Candidate(total, total - lost, (*tokens, token)))
         everything.sort(key=lambda one: -one.rank)
         if not self.wish.phrases:
             return everything[: 2 * self.width]
         nearer = [one for one in everything if self.missing(one.tokens) < self.missing(one.tokens[:-1])]
+        in_place = [one for one in nearer if self.belongs(one.tokens)]
         if self.width == 1:
             best = everything[0] if everything else None
             if best is None:
                 return []
             too_early = best.tokens[-1] == self.eos and self.missing(best.tokens[:-1]) > 0
             return [nearer[0] if too_early else best]
-        others = [one for one in everything if one not in nearer]
-        looked_at = others[: 2 * self.width] + nearer[: 2 * self.width]
+        others = [one for one in everything if one not in in_place]
+        looked_at = in_place[: 2 * self.width]
+        for tokens, _ in group.live:  # of each the best
+            looked_at += [one for one in others if one.tokens[:-1] == tokens][: 2 * self.width]
         sorts: dict[int, list[Candidate]] = {}
         for one in sorted(looked_at, key=lambda one: -one.rank):
             sorts.setdefault(self.missing(one.tokens), []).append(one)
@@ -145,6 +165,35 @@ class Oracle:
             sorts[missing][turn] for turn in range(turns) for missing in sorted(sorts) if turn < len(sorts[missing])
         ]
 
+    def belongs(self, tokens: Tokens) -> bool:
+        """Whether the newest token does not begin a phrase in a wrong place, or it is too late for the right one."""
+        before, token = tokens[:-1], tokens[-1]
+        is_late = self.is_overdue((*before, 0)) or self.missing(before) >= self.limit - len(before)
+        if self.attended is None or is_late or len(before) < len(self.wish.prefix):
+            return True
+        here, free, elsewhere = self.begun_at(before)
+        return token in here | free or token not in elsewhere
+
+    def begun_at(self, tokens: Tokens) -> tuple[set[int], set[int], set[int]]:
+        """Tokens that begin or go on with a phrase: whose place is here, that have no place, that belong elsewhere."""
+        assert self.attended is not None
+        weights = self.attended(tokens)
+        attended = max(range(len(weights)), key=weights.__getitem__)
+        here: set[int] = set()
+        free: set[int] = set()
+        elsewhere: set[int] = set()
+        for phrase in self.wish.phrases:
+            if not appears(tokens, phrase):
+                for way in phrase.ways:
+                    begin = free if not phrase.source else here if attended in phrase.source else elsewhere
+                    begin.add(way[0])
+                    # The longest beginning of it that stands at the end goes on.
+                    for n in range(len(way) - 1, 0, -1):
+                        if tokens[-n:] == way[:n]:
+                            (here if phrase.source else free).add(way[n])
+                            break
+        return here, free, elsewhere
+
     def missing(self, tokens: Tokens) -> int:
         """An end changes nothing."""
         return missing_tokens(tokens[:-1] if tokens[-1:] == (self.eos,) else tokens, self.wish.phrases)
@@ -152,7 +201,16 @@ class Oracle:
     def found(self, one: Candidate) -> Found:
         tokens = one.tokens[:-1]
         score = one.log_prob / ((5 + len(one.tokens)) / 6) ** self.options.alpha
-        return Found(tokens, one.log_prob, score + self.coverage(tokens))
+        return Found(tokens, one.log_prob, score + self.coverage(tokens) - OVERDUE * self.is_overdue(tokens))
+
+    def is_overdue(self, tokens: Tokens) -> bool:
+        """Whether it went on after the prefix where, but for phrases, the end was likelier than anything allowed."""
+        for n in range(len(self.wish.prefix), len(tokens)):
+            before = tokens[:n]
+            others = [value for token, value in self.permitted(before).items() if token != self.eos]
+            if self.missing(before) > 0 and self.log_probs(before)[self.eos] > max(others):
+                return True
+        return False
 
     def coverage(self, tokens: Tokens) -> float:
         if not self.options.coverage or self.attended is None:

@@ -47,7 +47,7 @@ class Book:
     def weights(self, row: Tokens) -> list[float]:
         """Over the source's tokens and its end."""
         chance = random.Random(hash((self.seed, -1, row)))
-        values = [chance.random() ** 4 for _ in range(SRC + 1)]
+        values = [chance.random() ** 8 for _ in range(SRC + 1)]
         return [value / sum(values) for value in values]
 
     def step(self, newest: Tensor) -> Tensor:
@@ -139,9 +139,10 @@ ends = st.one_of(st.none(), st.frozensets(tokens, min_size=2).map(lambda some: s
 ways = st.lists(st.lists(st.sampled_from([2, 3, 4]), min_size=1, max_size=3).map(tuple), min_size=1, max_size=2)
 # A phrase begins with what may follow another, as words do in text.
 phrase = st.builds(
-    lambda some, end: Phrase(tuple((way[0] % 2 + 2, *way[1:]) for way in some), end),
+    lambda some, end, source: Phrase(tuple((way[0] % 2 + 2, *way[1:]) for way in some), end, source),
     ways,
     ends,
+    st.one_of(st.just(frozenset()), st.frozensets(st.integers(0, SRC - 1), max_size=2)),
 )
 OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "greedy": st.just({"beam": 1}),

@@ -37,6 +37,17 @@ class Missing:
 
     now: Tensor  # (U, W)
     after: Tensor  # (U, W, V) after each token
+    overdue: Tensor  # (U, W) whether the hypothesis goes on only because of them: the model has wanted to end
+    nearer: Tensor  # (U, W, V) tokens that bring a phrase nearer, where it belongs or where it is too late for that
+
+    def of_group(self, group: int, groups: int) -> Missing:
+        own = slice(group, None, groups)
+        return Missing(self.now[own], self.after[own], self.overdue[own], self.nearer[own])
+
+
+# What an overdue hypothesis loses when candidates are ranked and finished ones are scored: a phrase that is hung on to the end of a
+# translation reads worse than one inside it, though a model may find both equally unlikely.
+OVERDUE = 20.0
 
 
 def best_extensions(total: Tensor, count: int, ranked_by: Tensor | None = None) -> Candidates:
@@ -53,16 +64,15 @@ def extend(total: Tensor, missing: Missing | None, eos_id: int, ranked_by: Tenso
     units, width, vocab_size = total.shape
     if missing is None:
         return best_extensions(total, 2 * width, ranked_by)
-    rank = total if ranked_by is None else ranked_by
+    rank = (total if ranked_by is None else ranked_by) - OVERDUE * missing.overdue[:, :, None]
     if width == 1:
         tokens = insisted(rank.argmax(dim=2), rank, missing, eos_id)
         values, ranks = (x.gather(2, tokens[:, :, None])[:, :, 0] for x in (total, rank))
         return Candidates(values, torch.zeros_like(tokens), tokens, ranks)
-    # What brings a phrase nearer is rarely likely: without candidates of its own it would never get a turn.
-    nearer = missing.after < missing.now[:, :, None]
-    others, advances = (
-        best_extensions(total, 2 * width, rank.masked_fill(hidden, -math.inf)) for hidden in (nearer, ~nearer)
-    )
+    # What brings a phrase nearer is rarely likely, and so is what comes after it: each hypothesis has candidates of its own, and
+    # what brings a phrase nearer has some, or they would never get a turn.
+    others = best_of_each(total, 2 * width, rank.masked_fill(missing.nearer, -math.inf))
+    advances = best_extensions(total, 2 * width, rank.masked_fill(~missing.nearer, -math.inf))
     both = Candidates(
         torch.cat((others.log_probs, advances.log_probs), dim=1),
         torch.cat((others.parents, advances.parents), dim=1),
@@ -71,6 +81,15 @@ def extend(total: Tensor, missing: Missing | None, eos_id: int, ranked_by: Tenso
     )
     places = both.parents * vocab_size + both.tokens
     return in_turn(both, missing.after.reshape(units, -1).gather(1, places).long())
+
+
+def best_of_each(total: Tensor, count: int, ranked_by: Tensor) -> Candidates:
+    """The `count` best extensions of each hypothesis."""
+    width, vocab_size = total.shape[1:]
+    ranks, tokens = ranked_by.topk(min(count, vocab_size), dim=2)  # (U, W, count)
+    best = total.gather(2, tokens).masked_fill(torch.isneginf(ranks), -math.inf)
+    parents = torch.arange(width, device=total.device)[None, :, None].expand_as(tokens)
+    return Candidates(best.flatten(1), parents.flatten(1), tokens.flatten(1), ranks.flatten(1))
 
 
 def in_turn(candidates: Candidates, missing: Tensor) -> Candidates:
@@ -103,7 +122,7 @@ def extend_in_groups(total: Tensor, missing: Missing | None, eos_id: int, groups
     found = []
     for group in range(groups):
         own = slice(group, None, groups)
-        part = None if missing is None else Missing(missing.now[own], missing.after[own])
+        part = None if missing is None else missing.of_group(group, groups)
         ranked_by = total[own] - diversity * taken[:, None, :] if group else None
         found.append(extend(total[own], part, eos_id, ranked_by))
         kept = found[-1].at(who_lives_on(found[-1], eos_id, width))

@@ -30,6 +30,7 @@ from regard.decode.search.allowed import (
     insist_on_phrases,
 )
 from regard.decode.search.candidates import (
+    OVERDUE,
     Candidates,
     Missing,
     draw_extensions,
@@ -67,7 +68,7 @@ class Task:
     prefixes: Sequence[Prefix] = ()  # what translations begin with, one for each sentence or none at all
     phrases: Sequence[Phrases | None] = ()  # what must appear in them, likewise
     src: Sequence[Sequence[int]] = ()  # the sources, for chance and coverage
-    attention: Attention | None = None  # for coverage
+    attention: Attention | None = None  # for coverage and for phrases that have a place
 
 
 @dataclass
@@ -84,6 +85,7 @@ class BeamState:
     pool_log_probs: Tensor  # (U, W)
     pool_scores: Tensor  # (U, W) under the length penalty, best first; -inf: empty
     places: Tensor | None = None  # (U, W) where each hypothesis is in its sentence's `Phrases`
+    overdue: Tensor | None = None  # (U, W) whether it goes on only because of phrases
     attended: Tensor | None = None  # (U, W, K) what each source token has got so far, for coverage
 
 
@@ -121,6 +123,7 @@ def start_state(task: Task, device: torch.device) -> BeamState:
         pool_log_probs=torch.full((units, width), -math.inf, device=device),
         pool_scores=torch.full((units, width), -math.inf, device=device),
         places=torch.zeros((units, width), dtype=torch.int64, device=device) if any(task.phrases) else None,
+        overdue=torch.zeros((units, width), dtype=torch.bool, device=device) if any(task.phrases) else None,
         attended=start_attended([len(task.src[n]) for n in numbers], width, device) if task.options.coverage else None,
     )
 
@@ -144,11 +147,46 @@ def token_log_probs(logits: Tensor, state: BeamState, task: Task) -> tuple[Tenso
     if task.prefixes:
         too_early = None if missing is None else missing.now > 0
         follow_prefixes(log_probs, raw, state.numbers, task.prefixes, length, eos_id, too_early)
+    if missing is not None:
+        look_for_places(missing, state, task, log_probs, raw)
     return log_probs, missing
 
 
-def missing_tokens(state: BeamState, task: Task, vocab_size: int) -> Missing:
+def look_for_places(missing: Missing, state: BeamState, task: Task, log_probs: Tensor, raw: Tensor) -> None:
+    """Find out which hypotheses are overdue, and which phrases belong where the others are. One that belongs to a source token is
+    begun where that is attended to most; if it never was, once the hypothesis is overdue or just enough places are left. A
+    hypothesis that has no others beside it must begin it where most of its attention goes."""
     assert state.places is not None
+    _, width, length = state.tokens.shape
+    others = log_probs.clone()
+    others[:, :, task.eos_id] = -math.inf
+    wants_to_end = (raw[:, :, task.eos_id] > others.amax(dim=2)) & (missing.now > 0)
+    begun = [length >= len(task.prefixes[number]) for number in state.numbers] if task.prefixes else []
+    if begun:
+        wants_to_end &= torch.tensor(begun, device=wants_to_end.device)[:, None]
+    missing.overdue |= wants_to_end
+    if task.attention is None or not any(phrases and phrases.has_places for phrases in task.phrases):
+        return
+    is_late = (missing.overdue | (missing.now >= (state.limits - length)[:, None])).tolist()
+    weights = task.attention().view(*state.places.shape, -1)
+    for unit, (number, places) in enumerate(zip(state.numbers, state.places.tolist(), strict=True)):
+        phrases = task.phrases[number]
+        if phrases is None or not phrases.has_places or not (begun[unit] if begun else True):
+            continue
+        shares, attended = (values.tolist() for values in weights[unit, :, : len(task.src[number])].max(dim=1))
+        for row, (place, token, share) in enumerate(zip(places, attended, shares, strict=True)):
+            if not is_late[unit][row]:
+                due, elsewhere = phrases.due(place, token)
+                missing.nearer[unit, row, list(elsewhere)] = False
+                if due and share > 0.5 and (width == 1 or task.options.sample):
+                    values = log_probs[unit, row, list(due)]
+                    if not bool(torch.isneginf(values).all()):
+                        log_probs[unit, row] = -math.inf
+                        log_probs[unit, row, list(due)] = values
+
+
+def missing_tokens(state: BeamState, task: Task, vocab_size: int) -> Missing:
+    assert state.places is not None and state.overdue is not None
     now = torch.zeros(state.places.shape, dtype=torch.int16)
     after = torch.zeros((*now.shape, vocab_size), dtype=torch.int16)
     for unit, (number, places) in enumerate(zip(state.numbers, state.places.tolist(), strict=True)):
@@ -157,7 +195,8 @@ def missing_tokens(state: BeamState, task: Task, vocab_size: int) -> Missing:
                 now[unit, row] = phrases.missing(place)
                 after[unit, row] = torch.from_numpy(phrases.missing_after(place, vocab_size))
     after[:, :, task.eos_id] = now
-    return Missing(now.to(state.places.device), after.to(state.places.device))
+    now, after = now.to(state.places.device), after.to(state.places.device)
+    return Missing(now, after, state.overdue.clone(), after < now[:, :, None])
 
 
 def propose(
@@ -185,6 +224,8 @@ def collect_finished(state: BeamState, candidates: Candidates, task: Task) -> Te
     scores = log_probs / length_penalty(length + 1, task.options.alpha).to(log_probs.device)
     if state.attended is not None:
         scores = scores + coverage_penalty(state.attended, task.options.coverage).gather(1, parents)
+    if state.overdue is not None:
+        scores = scores - OVERDUE * state.overdue.gather(1, parents)
     state.pool_scores, kept = torch.cat((state.pool_scores, scores), dim=1).topk(width, dim=1)
     state.pool_log_probs = torch.cat((state.pool_log_probs, log_probs), dim=1).gather(1, kept)
     lengths = torch.full_like(parents, length)
@@ -199,7 +240,7 @@ def collect_finished(state: BeamState, candidates: Candidates, task: Task) -> Te
     return kept
 
 
-def live_on(state: BeamState, candidates: Candidates, task: Task) -> tuple[Tensor, Tensor]:
+def live_on(state: BeamState, candidates: Candidates, missing: Missing | None, task: Task) -> tuple[Tensor, Tensor]:
     """Make the first candidates that do not end the new live hypotheses; returns which candidates these are, and their parents."""
     width, length = state.tokens.shape[1:]
     if task.options.sample:  # each stays in its place, also when it has ended
@@ -212,7 +253,8 @@ def live_on(state: BeamState, candidates: Candidates, task: Task) -> tuple[Tenso
     state.tokens = torch.cat((prefixes, chosen.tokens[:, :, None]), dim=2)
     if state.attended is not None:
         state.attended = state.attended.gather(1, chosen.parents[:, :, None].expand(-1, -1, state.attended.shape[2]))
-    if state.places is not None:
+    if state.places is not None and missing is not None:
+        state.overdue = missing.overdue.gather(1, chosen.parents)
         state.places = moved(state.places.gather(1, chosen.parents), chosen.tokens, state.numbers, task)
     return kept, chosen.parents
 
@@ -262,7 +304,7 @@ def keep_units(state: BeamState, units: list[int]) -> None:
     state.numbers = [state.numbers[unit] for unit in units]
     for name in ("limits", "tokens", "log_probs", "pool_tokens", "pool_lengths", "pool_log_probs", "pool_scores"):
         setattr(state, name, getattr(state, name)[units])
-    for name in ("places", "attended"):
+    for name in ("places", "overdue", "attended"):
         if getattr(state, name) is not None:
             setattr(state, name, getattr(state, name)[units])
 
@@ -284,7 +326,7 @@ def search_steps(
             state.attended += task.attention()[:, : state.attended.shape[2]].reshape(state.attended.shape)
         candidates = propose(state, log_probs, missing, task, chances)
         pooled = collect_finished(state, candidates, task)
-        kept, parents = live_on(state, candidates, task)
+        kept, parents = live_on(state, candidates, missing, task)
         if observer is not None:
             found = candidates.log_probs, candidates.parents, candidates.tokens
             observer(SearchStep(state.numbers, *found, pooled, state.pool_scores, kept, state.log_probs))

@@ -22,6 +22,7 @@ class Phrase:
 
     ways: tuple[Tokens, ...]
     ends: frozenset[int] | None = None  # what may follow it beside the end of the translation; None: anything
+    source: frozenset[int] = frozenset()  # the source tokens that it translates; empty: it may stand anywhere
 
     @property
     def least(self) -> int:
@@ -103,6 +104,26 @@ class Phrases:
                 values[token] = self.missing(self.after(state, token))
             self._tables[state] = values
         return self._tables[state]
+
+    def due(self, state: int, attended: int) -> tuple[frozenset[int], frozenset[int]]:
+        """Where this source token is attended to: tokens that begin a phrase whose place is here, or go on with one that has a
+        place; and tokens that only begin phrases whose place is elsewhere."""
+        place = self._places[state]
+        here: set[int] = set()
+        elsewhere: set[int] = set()
+        free: set[int] = set()
+        for number, (phrase, lengths) in enumerate(zip(self.phrases, place.matched, strict=True)):
+            if number in place.met or self._stands(number, lengths):
+                continue
+            begin = free if not phrase.source else here if attended in phrase.source else elsewhere
+            begin.update(way[0] for way in phrase.ways)
+            begun = here if phrase.source else free
+            begun.update(way[n] for way, n in zip(phrase.ways, lengths, strict=True) if n > 0)
+        return frozenset(here), frozenset(elsewhere - here - free)
+
+    @property
+    def has_places(self) -> bool:
+        return any(phrase.source for phrase in self.phrases)
 
     def _waiting(self, state: int) -> list[frozenset[int]]:
         """Of the phrases that stand at the end, but have not been followed by anything yet: what must follow each."""
