@@ -35,6 +35,7 @@ from regard.bundle import Bundle
 from regard.decode.batches import cut_batches, length_limit
 from regard.decode.ctranslate2_cache import converted
 from regard.decode.ctranslate2_model import Weights, positions, vocabularies
+from regard.decode.insist import insist
 from regard.decode.options import Done, Engine, Hypothesis, Prefix, SearchOptions, Wish, forbidden_ids
 from regard.errors import UserError
 
@@ -47,6 +48,7 @@ _ROOM = 8_192  # tokens of a batch, counted at the longest sentence's length
 _ENDED, _ENDED_LIST = 1.5, 2.0
 _COMPUTE = {"fp32": "float32", "fp16": "float32", "int8": "int8"}  # no CPU computes faster in 16-bit floats
 
+Ids = Sequence[Sequence[int]]
 Found = list[tuple[tuple[int, ...], float]]  # hypotheses of one sentence with their log-probabilities
 
 
@@ -134,8 +136,19 @@ class CTranslate2Engine:
         done: Done | None = None,
         wishes: Sequence[Wish] = (),
     ) -> list[list[Hypothesis]]:
-        if beyond := [*options.beyond_beam, *(["phrases"] if any(wish.phrases for wish in wishes) else [])]:
-            return self._instead(" and ".join(beyond)).translate(ids, options, done, wishes)
+        insists = any(wish.phrases for wish in wishes)
+        if options.beyond_beam or (insists and self.alone):
+            beyond = " and ".join([*options.beyond_beam, *(["phrases"] if insists else [])])
+            return self._instead(beyond).translate(ids, options, done, wishes)
+        if insists:
+
+            def plain(some: Ids, how: SearchOptions, wished: Sequence[Wish]) -> list[list[Hypothesis]]:
+                return self.translate(some, how, done, wished)
+
+            def insisting(some: Ids, how: SearchOptions, wished: Sequence[Wish]) -> list[list[Hypothesis]]:
+                return self._instead("phrases").translate(some, how, None, wished)
+
+            return insist(ids, options, wishes, plain, insisting)
         results: list[list[Hypothesis]] = [[] for _ in ids]
         wishes = wishes or [Wish()] * len(ids)
         limits = [

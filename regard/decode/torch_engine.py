@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import islice
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from regard.bundle import Bundle, load_weights
 from regard.decode.batches import cut_batches, length_limit
+from regard.decode.insist import insist
 from regard.decode.options import Done, Hypothesis, SearchOptions, Wish, forbidden_ids
 from regard.decode.search.core import Observer, Task, beam_search, search_steps
 from regard.decode.search.phrases import Phrases
@@ -102,14 +104,33 @@ class TorchEngine:
         done: Done | None = None,
         wishes: Sequence[Wish] = (),
     ) -> list[list[Hypothesis]]:
+        if any(wish.phrases for wish in wishes):
+            plain = partial(self._plain, done)
+            return insist(ids, options, wishes, plain, self._in_batches)
+        wishes = wishes if any(wish != Wish() for wish in wishes) else ()
         if self.slots is not None and not wishes and not options.beyond_beam:
             with self._lock, self._on_device():
                 return self._translate_in_slots(self.slots, ids, options, done)
+        return self._in_batches(ids, options, wishes, done)
+
+    def _plain(
+        self, done: Done | None, ids: Sequence[Sequence[int]], options: SearchOptions, wishes: Sequence[Wish]
+    ) -> list[list[Hypothesis]]:
+        return self.translate(ids, options, done, wishes)
+
+    def _in_batches(
+        self,
+        ids: Sequence[Sequence[int]],
+        options: SearchOptions,
+        wishes: Sequence[Wish] = (),
+        done: Done | None = None,
+    ) -> list[list[Hypothesis]]:
         results: list[list[Hypothesis]] = [[] for _ in ids]
         order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
         for numbers in cut_batches(order, [len(sentence) for sentence in ids], self.batch, self.room):
             wished = [wishes[number] for number in numbers] if wishes else ()
-            found = self.search([ids[number] for number in numbers], options, wished)
+            with self._lock if self.slots is not None else nullcontext():  # the device is then one caller's at a time
+                found = self.search([ids[number] for number in numbers], options, wished)
             for number, hypotheses in zip(numbers, found, strict=True):
                 results[number] = hypotheses
             if done is not None:
@@ -151,7 +172,10 @@ class TorchEngine:
     @torch.inference_mode()
     def stream(self, src: Sequence[int], options: SearchOptions, wish: Wish | None = None) -> Iterator[tuple[int, ...]]:
         """The beginning of one sentence's translation as far as the search can no longer change it, as it grows; last of all the
-        whole translation."""
+        whole translation. With phrases it comes at once."""
+        if wish is not None and wish.phrases:
+            yield self.translate([src], options, None, [wish])[0][0].ids
+            return
         stepper, task = self._task([src], options, [wish or Wish()])
         yield from stable_prefixes(search_steps(stepper.step, stepper.select, task, self.device))
 

@@ -22,7 +22,7 @@ from regard.decode.search.phrases import Phrase, Phrases
 from regard.decode.search.sampling import source_of_chance
 from regard.decode.search.stable import stable_prefixes
 from regard.errors import UserError
-from tests.decode.oracle import Found, Oracle, Tokens, appears, missing_tokens
+from tests.decode.oracle import OVERDUE, Found, Oracle, Tokens, appears, missing_tokens
 
 BOS, EOS, VOCAB, SRC = 0, 1, 7, 4
 WORDS = range(2, VOCAB)
@@ -252,6 +252,7 @@ def test_a_wide_beam_finds_the_best_of_all_lawful_sequences(
     options = SearchOptions(beam=160, nbest=3, alpha=alpha, coverage=coverage, no_repeat=no_repeat)
     limit = limit_of(3, wish)
     book = Book(seed, 1, 1)
+    oracle = Oracle(partial(at, book.log_probs, 0), limit, options, EOS, (BOS,), wish)
     scored = []
     for sequence in (s for size in range(limit + 1) for s in itertools.product(WORDS, repeat=size)):
         # A phrase may break the rule of repetitions, and then the search may, too: those cases are for the oracle.
@@ -260,7 +261,8 @@ def test_a_wide_beam_finds_the_best_of_all_lawful_sequences(
             log_prob = sum(book.log_probs(row)[t] for row, t in zip(rows, (*sequence, EOS), strict=True))
             covered = [sum(column) for column in zip(*(book.weights(row)[:SRC] for row in rows), strict=True)]
             penalty = coverage * sum(math.log(min(max(value, 1e-6), 1.0)) for value in covered)
-            scored.append((log_prob / ((6 + len(sequence)) / 6) ** alpha + penalty, sequence))
+            late = OVERDUE * oracle.is_overdue(sequence)
+            scored.append((log_prob / ((6 + len(sequence)) / 6) ** alpha + penalty - late, sequence))
     best = sorted(scored, reverse=True)[:3]
     [ours] = found(seed, options, [3], [wish], (BOS,))
     if not wish.phrases or not no_repeat:

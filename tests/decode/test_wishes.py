@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
@@ -32,7 +33,7 @@ from regard.explain.explainer import read
 from regard.nn.attention import set_kernel
 from tests.build import SWITCHES, build, tiny_config
 from tests.commands import fails
-from tests.decode.oracle import Oracle
+from tests.decode.oracle import Oracle, appears
 from tests.decode.test_text import Echo, Forgetful
 from tests.tiny import make_bundle
 
@@ -104,6 +105,13 @@ def test_models_are_searched_as_the_oracle_searches_them(fields: dict, models: i
     for src, wish, ours in zip(srcs, wishes, together.translate(srcs, options, None, wishes), strict=True):
         oracle = oracle_for(engines, src, options, wish)
         slow = oracle.sample(source_of_chance(options.seed, src)) if options.sample else oracle.search()
+        # What has the phrases without being told to stays as it is; greedy search gets company where it has not.
+        free = replace(oracle, wish=replace(wish, phrases=()), limit=oracle.limit)
+        plain = free.sample(source_of_chance(options.seed, src)) if options.sample else free.search()
+        if all(appears(one.tokens, phrase) for one in plain for phrase in wish.phrases):
+            slow = plain
+        elif options.beam < 4 and not options.sample:
+            slow = replace(oracle, options=replace(options, beam=4, groups=1)).search()
         assert [one.ids for one in ours] == [one.tokens for one in slow]
         assert [one.log_prob for one in ours] == pytest.approx([one.log_prob for one in slow], abs=1e-3)
         assert [one.score for one in ours] == pytest.approx([one.score for one in slow], abs=1e-3)
@@ -133,6 +141,22 @@ def test_no_option_lets_a_sentence_see_its_neighbours(fields: dict) -> None:
     assert alone == together
 
 
+def test_an_engine_with_slots_does_in_batches_what_slots_cannot() -> None:
+    draw = random.Random(7)
+    ids = [[draw.randrange(4, 53) for _ in range(draw.randrange(1, 12))] for _ in range(9)]
+    wishes = [[Wish(), Wish((9, 10)), Wish(phrases=(Phrase(((7, 8),)),))][number % 3] for number in range(9)]
+    engines = [TorchEngine(build(tiny_config()), BOS, EOS, forbidden=FORBIDDEN, slots=slots) for slots in (True, False)]
+    for options in (
+        SearchOptions(max_extra=5),
+        SearchOptions(max_extra=5, sample=True),
+        SearchOptions(max_extra=5, coverage=1.0),
+    ):
+        ours, theirs = (engine.translate(ids, options, None, wishes) for engine in engines)
+        for one, other in zip(ours, theirs, strict=True):
+            assert [way.ids for way in one] == [way.ids for way in other]
+            assert [way.score for way in one] == pytest.approx([way.score for way in other], abs=1e-4)
+
+
 def test_two_copies_of_a_model_translate_as_one() -> None:
     twice = regard.load([GOLDEN, GOLDEN], device="cpu")
     lines = ["a b c", "p o n m"]
@@ -159,8 +183,8 @@ def test_models_of_other_vocabularies_are_refused_by_name(tmp_path: Path) -> Non
         ({"groups": 2}, "groups"),
         ({"coverage": 0.2}, "coverage"),
         ({"no_repeat": 3, "max_repeat": 2}, "no_repeat and max_repeat"),
-        ({"glossary": {"a": "b"}}, "phrases"),
-        ({"phrases": ["b"]}, "phrases"),
+        ({"glossary": {"a": "k"}}, "phrases"),
+        ({"phrases": ["k"]}, "phrases"),
     ],
 )
 def test_what_ctranslate2_cannot_do_is_refused_or_left_to_torch(
