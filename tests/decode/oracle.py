@@ -40,6 +40,7 @@ class Group:
     """A beam, or one group of it."""
 
     live: list[tuple[Tokens, float]]  # with log-probabilities
+    begun: bool = False  # of a single hypothesis: whether it was just made to begin a phrase or to go on with one
     pool: list[Found] = field(default_factory=list)
 
 
@@ -55,20 +56,34 @@ class Oracle:
 
     # --- what may come next ---
 
-    def allowed(self, tokens: Tokens) -> dict[int, float]:
-        """Where a hypothesis is alone, a phrase that belongs where most of its attention goes is begun there."""
+    def allowed(self, tokens: Tokens, begun: bool = False) -> tuple[dict[int, float], bool]:
+        """What may come, and whether it is made to. Where a hypothesis is alone, it goes on with a phrase that it was made to
+        begin, ends the word after it, and begins a phrase that belongs where most of its attention goes."""
         allowed = self.permitted(tokens)
         is_alone = self.width == 1 or self.options.sample
-        has_places = any(phrase.source for phrase in self.wish.phrases)
-        if not (is_alone and has_places and self.attended) or len(tokens) < len(self.wish.prefix):
-            return allowed
+        if not is_alone or not self.wish.phrases or len(tokens) < len(self.wish.prefix):
+            return allowed, False
+        if begun:
+            if going_on := {t: value for t, value in allowed.items() if t in self.going_on(tokens)}:
+                return going_on, True
+            outside = -1  # follows nothing
+            waiting = [
+                one for one in self.wish.phrases if appears(tokens, one) and not appears((*tokens, outside), one)
+            ]
+            ends = [phrase.ends for phrase in waiting if phrase.ends is not None]
+            following = {t: v for t, v in allowed.items() if t == self.eos or all(t in some for some in ends)}
+            if ends and set.intersection(*map(set, ends)) and following:
+                return following, False
+        if self.attended is None or not any(phrase.source for phrase in self.wish.phrases):
+            return allowed, False
         wants_to_end = self.missing(tokens) > 0 and self.log_probs(tokens)[self.eos] > max(
             value for token, value in allowed.items() if token != self.eos
         )
         is_late = self.is_overdue(tokens) or wants_to_end or self.missing(tokens) >= self.limit - len(tokens)
-        here, _, _ = self.begun_at(tokens)
-        due = {token: value for token, value in allowed.items() if token in here}
-        return allowed if is_late or not due or max(self.attended(tokens)) <= 0.5 else due
+        due = {token: value for token, value in allowed.items() if token in self.begun_at(tokens)[0]}
+        if is_late or not due or max(self.attended(tokens)) <= 0.5:
+            return allowed, False
+        return due, True
 
     def permitted(self, tokens: Tokens) -> dict[int, float]:
         raw = dict(enumerate(self.log_probs(tokens)))
@@ -137,8 +152,10 @@ class Oracle:
     def in_order(self, group: Group, taken: Counter[int]) -> list[Candidate]:
         """The candidates in the order in which they get a place."""
         everything = []
+        meant = False
         for tokens, log_prob in group.live:
-            for token, value in self.allowed(tokens).items():
+            allowed, meant = self.allowed(tokens, group.begun)
+            for token, value in allowed.items():
                 total = log_prob + value
                 lost = self.options.diversity * taken[token] + OVERDUE * self.is_overdue((*tokens, token))
                 everything.append(Candidate(total, total - lost, (*tokens, token)))
@@ -152,6 +169,7 @@ class Oracle:
             if best is None:
                 return []
             too_early = best.tokens[-1] == self.eos and self.missing(best.tokens[:-1]) > 0
+            group.begun = meant or too_early
             return [nearer[0] if too_early else best]
         others = [one for one in everything if one not in in_place]
         looked_at = in_place[: 2 * self.width]
@@ -175,24 +193,28 @@ class Oracle:
         return token in here | free or token not in elsewhere
 
     def begun_at(self, tokens: Tokens) -> tuple[set[int], set[int], set[int]]:
-        """Tokens that begin or go on with a phrase: whose place is here, that have no place, that belong elsewhere."""
+        """Tokens that begin a phrase: whose place is here; that has no place, or go on with one; that belongs elsewhere."""
         assert self.attended is not None
         weights = self.attended(tokens)
         attended = max(range(len(weights)), key=weights.__getitem__)
         here: set[int] = set()
-        free: set[int] = set()
+        free: set[int] = self.going_on(tokens)
         elsewhere: set[int] = set()
         for phrase in self.wish.phrases:
             if not appears(tokens, phrase):
-                for way in phrase.ways:
-                    begin = free if not phrase.source else here if attended in phrase.source else elsewhere
-                    begin.add(way[0])
-                    # The longest beginning of it that stands at the end goes on.
-                    for n in range(len(way) - 1, 0, -1):
-                        if tokens[-n:] == way[:n]:
-                            (here if phrase.source else free).add(way[n])
-                            break
+                begin = free if not phrase.source else here if attended in phrase.source else elsewhere
+                begin.update(way[0] for way in phrase.ways)
         return here, free, elsewhere
+
+    def going_on(self, tokens: Tokens) -> set[int]:
+        """Tokens that go on with a phrase: with the longest beginning of each way that stands at the end."""
+        found = set()
+        for phrase in self.wish.phrases:
+            for way in phrase.ways if not appears(tokens, phrase) else ():
+                lengths = [n for n in range(1, len(way)) if tokens[-n:] == way[:n]]
+                if lengths:
+                    found.add(way[max(lengths)])
+        return found
 
     def missing(self, tokens: Tokens) -> int:
         """An end changes nothing."""
@@ -242,17 +264,19 @@ class Oracle:
     def sample(self, chance: random.Random) -> list[Found]:
         rows: list[Tokens | None] = [()] * self.options.beam
         log_probs = [0.0] * self.options.beam
+        begun = [False] * self.options.beam
         pool: list[Found] = []
         while any(row is not None for row in rows):
             for number, row in enumerate(rows):
                 where = chance.random()  # a row that has ended draws on: the others' luck does not hang on it
                 if row is None:
                     continue
-                allowed = self.allowed(row)
+                allowed, begun[number] = self.allowed(row, begun[number])
                 token = draw(allowed, where, self.options)
                 if token == self.eos and self.missing(row) > 0:
                     nearer = [t for t in allowed if t != self.eos and self.missing((*row, t)) < self.missing(row)]
                     token = max(nearer, key=lambda t: allowed[t])
+                    begun[number] = True
                 log_probs[number] += allowed[token]
                 rows[number] = (*row, token)
                 if token == self.eos:

@@ -39,10 +39,11 @@ class Missing:
     after: Tensor  # (U, W, V) after each token
     overdue: Tensor  # (U, W) whether the hypothesis goes on only because of them: the model has wanted to end
     nearer: Tensor  # (U, W, V) tokens that bring a phrase nearer, where it belongs or where it is too late for that
+    meant: Tensor  # (U, W) whether the hypothesis is alone and made to begin a phrase, or to go on with one
 
     def of_group(self, group: int, groups: int) -> Missing:
         own = slice(group, None, groups)
-        return Missing(self.now[own], self.after[own], self.overdue[own], self.nearer[own])
+        return Missing(self.now[own], self.after[own], self.overdue[own], self.nearer[own], self.meant[own])
 
 
 # What an overdue hypothesis loses when candidates are ranked and finished ones are scored: a phrase that is hung on to the end of a
@@ -111,7 +112,9 @@ def insisted(tokens: Tensor, rank: Tensor, missing: Missing, eos_id: int) -> Ten
     """Chosen tokens (U, W); where one would end the hypothesis too early, the likeliest that brings a phrase nearer instead."""
     nearer = missing.after < missing.now[:, :, None]
     instead = rank.masked_fill(~nearer, -math.inf).argmax(dim=2)
-    return torch.where((tokens == eos_id) & (missing.now > 0), instead, tokens)
+    too_early = (tokens == eos_id) & (missing.now > 0)
+    missing.meant |= too_early
+    return torch.where(too_early, instead, tokens)
 
 
 def extend_in_groups(total: Tensor, missing: Missing | None, eos_id: int, groups: int, diversity: float) -> Candidates:

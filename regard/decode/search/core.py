@@ -47,6 +47,9 @@ Select = Callable[[Tensor, list[int] | None], None]  # rows to keep, in order; s
 Attention = Callable[[], Tensor]  # what the rows of the last step attended to, (rows, longest source or more)
 
 
+MOST = 0.5  # of the attention: a hypothesis that is alone begins a phrase where so much of it goes to what the phrase translates
+
+
 def length_penalty(length: Tensor | int, alpha: float) -> Tensor:
     """((5 + |Y|) / 6)^alpha.
 
@@ -86,6 +89,7 @@ class BeamState:
     pool_scores: Tensor  # (U, W) under the length penalty, best first; -inf: empty
     places: Tensor | None = None  # (U, W) where each hypothesis is in its sentence's `Phrases`
     overdue: Tensor | None = None  # (U, W) whether it goes on only because of phrases
+    begun: Tensor | None = None  # (U, W) whether, being alone, it was just made to begin a phrase or to go on with one
     attended: Tensor | None = None  # (U, W, K) what each source token has got so far, for coverage
 
 
@@ -108,6 +112,7 @@ Observer = Callable[[SearchStep], None]
 
 def start_state(task: Task, device: torch.device) -> BeamState:
     groups, width = task.options.groups, task.options.beam // task.options.groups
+    is_alone = task.options.sample or width == 1
     numbers = [number for number in range(len(task.limits)) for _ in range(groups)]
     units = len(numbers)
     # All hypotheses start alike, so only the first may live: the others would be its copies. Samples part by themselves.
@@ -124,6 +129,7 @@ def start_state(task: Task, device: torch.device) -> BeamState:
         pool_scores=torch.full((units, width), -math.inf, device=device),
         places=torch.zeros((units, width), dtype=torch.int64, device=device) if any(task.phrases) else None,
         overdue=torch.zeros((units, width), dtype=torch.bool, device=device) if any(task.phrases) else None,
+        begun=torch.zeros((units, width), dtype=torch.bool, device=device) if any(task.phrases) and is_alone else None,
         attended=start_attended([len(task.src[n]) for n in numbers], width, device) if task.options.coverage else None,
     )
 
@@ -153,36 +159,55 @@ def token_log_probs(logits: Tensor, state: BeamState, task: Task) -> tuple[Tenso
 
 
 def look_for_places(missing: Missing, state: BeamState, task: Task, log_probs: Tensor, raw: Tensor) -> None:
-    """Find out which hypotheses are overdue, and which phrases belong where the others are. One that belongs to a source token is
-    begun where that is attended to most; if it never was, once the hypothesis is overdue or just enough places are left. A
-    hypothesis that has no others beside it must begin it where most of its attention goes."""
+    """Find out which hypotheses are overdue, and which phrases belong where the others are. A phrase that belongs to a source token
+    is begun where that is attended to most; if it never was, once the hypothesis is overdue or just enough places are left."""
     assert state.places is not None
-    _, width, length = state.tokens.shape
+    length = state.tokens.shape[2]
     others = log_probs.clone()
     others[:, :, task.eos_id] = -math.inf
     wants_to_end = (raw[:, :, task.eos_id] > others.amax(dim=2)) & (missing.now > 0)
-    begun = [length >= len(task.prefixes[number]) for number in state.numbers] if task.prefixes else []
-    if begun:
-        wants_to_end &= torch.tensor(begun, device=wants_to_end.device)[:, None]
+    is_free = [not task.prefixes or length >= len(task.prefixes[number]) for number in state.numbers]
+    wants_to_end &= torch.tensor(is_free, device=wants_to_end.device)[:, None]
     missing.overdue |= wants_to_end
-    if task.attention is None or not any(phrases and phrases.has_places for phrases in task.phrases):
-        return
     is_late = (missing.overdue | (missing.now >= (state.limits - length)[:, None])).tolist()
-    weights = task.attention().view(*state.places.shape, -1)
+    weights = None if task.attention is None else task.attention().view(*state.places.shape, -1)
     for unit, (number, places) in enumerate(zip(state.numbers, state.places.tolist(), strict=True)):
         phrases = task.phrases[number]
-        if phrases is None or not phrases.has_places or not (begun[unit] if begun else True):
+        if phrases is None or not is_free[unit]:
             continue
-        shares, attended = (values.tolist() for values in weights[unit, :, : len(task.src[number])].max(dim=1))
-        for row, (place, token, share) in enumerate(zip(places, attended, shares, strict=True)):
-            if not is_late[unit][row]:
-                due, elsewhere = phrases.due(place, token)
+        shares, attended = [0.0] * len(places), [-1] * len(places)
+        if weights is not None and phrases.has_places:
+            shares, attended = (values.tolist() for values in weights[unit, :, : len(task.src[number])].max(dim=1))
+        for row, place in enumerate(places):
+            here, elsewhere = phrases.begun_at(place, attended[row])
+            if not is_late[unit][row] and attended[row] >= 0:
                 missing.nearer[unit, row, list(elsewhere)] = False
-                if due and share > 0.5 and (width == 1 or task.options.sample):
-                    values = log_probs[unit, row, list(due)]
-                    if not bool(torch.isneginf(values).all()):
-                        log_probs[unit, row] = -math.inf
-                        log_probs[unit, row, list(due)] = values
+            if state.begun is not None:
+                due = here if shares[row] > MOST and not is_late[unit][row] else frozenset()
+                take_in_hand(missing, state.begun, task, log_probs, (unit, row), phrases, place, due)
+
+
+def take_in_hand(
+    missing: Missing,
+    begun: Tensor,
+    task: Task,
+    log_probs: Tensor,
+    which: tuple[int, int],
+    phrases: Phrases,
+    place: int,
+    due: frozenset[int],
+) -> None:
+    """A hypothesis that has no others beside it, to weigh places with, goes on with a phrase that it was made to begin, ends the
+    word after it, and begins one that is due."""
+    going_on = phrases.going_on(place) if begun[which] else frozenset()
+    following = phrases.following(place) if begun[which] else frozenset()
+    for tokens, is_meant in ((going_on, True), (following and following | {task.eos_id}, False), (due, True)):
+        values = log_probs[which][list(tokens)]
+        if tokens and not bool(torch.isneginf(values).all()):
+            log_probs[which] = -math.inf
+            log_probs[which][list(tokens)] = values
+            missing.meant[which] = is_meant
+            return
 
 
 def missing_tokens(state: BeamState, task: Task, vocab_size: int) -> Missing:
@@ -196,7 +221,7 @@ def missing_tokens(state: BeamState, task: Task, vocab_size: int) -> Missing:
                 after[unit, row] = torch.from_numpy(phrases.missing_after(place, vocab_size))
     after[:, :, task.eos_id] = now
     now, after = now.to(state.places.device), after.to(state.places.device)
-    return Missing(now, after, state.overdue.clone(), after < now[:, :, None])
+    return Missing(now, after, state.overdue.clone(), after < now[:, :, None], torch.zeros_like(state.overdue))
 
 
 def propose(
@@ -255,6 +280,7 @@ def live_on(state: BeamState, candidates: Candidates, missing: Missing | None, t
         state.attended = state.attended.gather(1, chosen.parents[:, :, None].expand(-1, -1, state.attended.shape[2]))
     if state.places is not None and missing is not None:
         state.overdue = missing.overdue.gather(1, chosen.parents)
+        state.begun = None if state.begun is None else missing.meant.gather(1, chosen.parents)
         state.places = moved(state.places.gather(1, chosen.parents), chosen.tokens, state.numbers, task)
     return kept, chosen.parents
 
@@ -304,7 +330,7 @@ def keep_units(state: BeamState, units: list[int]) -> None:
     state.numbers = [state.numbers[unit] for unit in units]
     for name in ("limits", "tokens", "log_probs", "pool_tokens", "pool_lengths", "pool_log_probs", "pool_scores"):
         setattr(state, name, getattr(state, name)[units])
-    for name in ("places", "overdue", "attended"):
+    for name in ("places", "overdue", "begun", "attended"):
         if getattr(state, name) is not None:
             setattr(state, name, getattr(state, name)[units])
 

@@ -105,21 +105,35 @@ class Phrases:
             self._tables[state] = values
         return self._tables[state]
 
-    def due(self, state: int, attended: int) -> tuple[frozenset[int], frozenset[int]]:
-        """Where this source token is attended to: tokens that begin a phrase whose place is here, or go on with one that has a
-        place; and tokens that only begin phrases whose place is elsewhere."""
-        place = self._places[state]
+    def begun_at(self, state: int, attended: int) -> tuple[frozenset[int], frozenset[int]]:
+        """Where this source token is attended to: tokens that begin a phrase whose place is here, and tokens that do nothing but
+        begin phrases whose place is elsewhere."""
         here: set[int] = set()
         elsewhere: set[int] = set()
-        free: set[int] = set()
-        for number, (phrase, lengths) in enumerate(zip(self.phrases, place.matched, strict=True)):
-            if number in place.met or self._stands(number, lengths):
-                continue
-            begin = free if not phrase.source else here if attended in phrase.source else elsewhere
+        others: set[int] = set(self.going_on(state))
+        for phrase, _ in self._absent(state):
+            begin = others if not phrase.source else here if attended in phrase.source else elsewhere
             begin.update(way[0] for way in phrase.ways)
-            begun = here if phrase.source else free
-            begun.update(way[n] for way, n in zip(phrase.ways, lengths, strict=True) if n > 0)
-        return frozenset(here), frozenset(elsewhere - here - free)
+        return frozenset(here), frozenset(elsewhere - here - others)
+
+    def going_on(self, state: int) -> frozenset[int]:
+        """Tokens that go on with a phrase that is under way."""
+        return frozenset(
+            way[n] for phrase, lengths in self._absent(state) for way, n in zip(phrase.ways, lengths, strict=True) if n
+        )
+
+    def following(self, state: int) -> frozenset[int]:
+        """Tokens that may follow the phrases that stand at the end for the first time; none where there are none."""
+        ends = self._waiting(state)
+        return frozenset.intersection(*ends) if ends else frozenset()
+
+    def _absent(self, state: int) -> list[tuple[Phrase, tuple[int, ...]]]:
+        place = self._places[state]
+        return [
+            (phrase, lengths)
+            for number, (phrase, lengths) in enumerate(zip(self.phrases, place.matched, strict=True))
+            if number not in place.met and not self._stands(number, lengths)
+        ]
 
     @property
     def has_places(self) -> bool:
