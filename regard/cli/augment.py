@@ -86,7 +86,7 @@ def _add_noise(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--kinds",
         metavar="A,B,...",
-        help="of noise: lower, upper, unpunctuated, typos, join, copy, spacing (default: all)",
+        help="of noise: lower, upper, title, unpunctuated, typos, join, copy, spacing (default: all)",
     )
     group.add_argument("--seed", type=int, metavar="N", help="another seed, another noise (default: 1)")
     group.add_argument("--source", metavar="CODE", help="language of the source side, where no braces say it")

@@ -21,7 +21,7 @@ from regard.data.protect import find_spans
 
 Kind = Callable[[Sequence[Pair], Random], Pair | None]  # of a pair and those after it
 
-KINDS = ("lower", "upper", "unpunctuated", "typos", "join", "copy", "spacing")
+KINDS = ("lower", "upper", "title", "unpunctuated", "typos", "join", "copy", "spacing")
 JOINED = 4  # pairs in a line at most
 _TOO_LONG = 10_000  # characters of a side, for training; looking for places takes quadratic time
 
@@ -33,6 +33,7 @@ def make_kinds(names: Sequence[str], source: str, target: str) -> dict[str, Kind
     alone: dict[str, Callable[[Pair, Random], Pair | None]] = {
         "lower": partial(lower, language=source),
         "upper": partial(upper, languages=(source, target)),
+        "title": partial(title, language=source),
         "unpunctuated": unpunctuated,
         "typos": typos,
         "copy": copy,
@@ -147,6 +148,19 @@ def upper(pair: Pair, draw: Random, languages: tuple[str, str] = ("", "")) -> Pa
     """
     src, tgt = (_outside(text, partial(_upper_case, language=code)) for text, code in zip(pair, languages, strict=True))
     return None if src == pair[0] else (src, tgt)
+
+
+_INITIAL = re.compile(r"(?<![\w'’])[^\W\d_]")  # not in "don't"
+
+
+def title(pair: Pair, draw: Random, language: str = "") -> Pair | None:
+    """The source as a headline, every word with a capital; its translation stays. None for a single word.
+
+    >>> title(("the weather isn't nice in {town}", "das Wetter in {town} ist nicht schön"), Random(1))
+    ("The Weather Isn't Nice In {town}", 'das Wetter in {town} ist nicht schön')
+    """
+    src = _outside(pair[0], lambda text: _INITIAL.sub(lambda match: _upper_case(match[0], language), text))
+    return None if src == pair[0] or len(src.split()) < 2 else (src, pair[1])
 
 
 # --- punctuation, spaces, lists ---

@@ -22,6 +22,7 @@ from regard.data.noise import (
     make_kinds,
     noise,
     spacing,
+    title,
     typos,
     unpunctuated,
     upper,
@@ -249,10 +250,17 @@ def test_typing_errors_leave_numbers_and_addresses_alone(src: str, seed: int) ->
     assert abs(len(made[0]) - len(src)) <= 3
 
 
+def test_a_headline_has_a_capital_for_every_word() -> None:
+    assert title(("no news", "nichts Neues"), Random(1)) == ("No News", "nichts Neues")
+    assert title(("ilk iş", "x"), Random(1), "tr") == ("İlk İş", "x")
+    assert title(("No News", "x"), Random(1)) is None
+    assert title(("word", "Wort"), Random(1)) is None
+
+
 @given(LINES, LINES, SEEDS)
 def test_the_target_stays_where_that_is_promised_and_something_changes(src: str, tgt: str, seed: int) -> None:
     pair = (src, tgt)
-    for kind in (lower, typos):
+    for kind in (lower, title, typos):
         made = kind(pair, Random(seed))
         assert made is None or (made[1] == tgt and made[0] != src)
     for kind in (upper, unpunctuated, copy, spacing):
@@ -282,14 +290,14 @@ def test_all_kinds_are_drawn_alike_and_one_that_changes_nothing_gives_way() -> N
     pairs = [("Where is the house?", "Wo ist das Haus?"), ("Here.", "Hier.")]
 
     def drawn(*given: Pair) -> Counter:
-        return Counter((noise(given, number, 1, kinds) or ("none",))[0] for number in range(7_000))
+        return Counter((noise(given, number, 1, kinds) or ("none",))[0] for number in range(8_000))
 
     assert set(drawn(*pairs)) == set(KINDS)
     assert all(850 < count < 1_150 for count in drawn(*pairs).values())
     alone = drawn(("where is the house", "Wo ist das Haus"))
-    assert set(alone) == {"upper", "typos", "copy", "spacing"}
-    assert all(1_550 < count < 1_950 for count in alone.values())  # and not one of them for the missing three
-    assert drawn(("", "x"), pairs[0]) == {"none": 7_000}
+    assert set(alone) == {"upper", "title", "typos", "copy", "spacing"}
+    assert all(1_400 < count < 1_800 for count in alone.values())  # and not one of them for the missing three
+    assert drawn(("", "x"), pairs[0]) == {"none": 8_000}
     assert noise([("Long " * 2_001, "x")], 1, 1, kinds) is None
     assert noise([("Long " * 2_000, "x")], 1, 1, kinds) is not None
     assert noise([("5", "5")], 1, 1, make_kinds(("lower", "typos"), "en", "de")) is None
@@ -297,7 +305,7 @@ def test_all_kinds_are_drawn_alike_and_one_that_changes_nothing_gives_way() -> N
 
 def test_noise_is_the_same_in_years_to_come() -> None:
     """A resumed run may be finished by a later Python or Regard; this breaks when the draws change."""
-    kinds = make_kinds(KINDS, "en", "de")
+    kinds = make_kinds(("lower", "upper", "unpunctuated", "typos", "join", "copy", "spacing"), "en", "de")
     pairs = [("Where is the old house, Ann?", "Wo ist das alte Haus, Ann?"), ("Here.", "Hier.")]
     assert [noise(pairs, number, 7, kinds) for number in (1, 5, 7, 9, 19, 26)] == [
         ("spacing", ("Where  is  the old house,  Ann?", "Wo ist das alte Haus, Ann?")),
