@@ -220,7 +220,7 @@ def _settings(
         "way": maker.way,
         "model": sha256(bundle.folder / MANIFEST),
         "input": input_files(texts),
-        **dataclasses.asdict(options),
+        **{name: getattr(options, name) for name in ("beam", "alpha", "max_extra", "nbest", "guard")},
         "choose": choose,
         **dataclasses.asdict(maker.filter),
     }

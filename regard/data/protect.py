@@ -66,8 +66,10 @@ class Protected:
         return "".join(self.spans[part] if isinstance(part, int) else part for part in found)
 
 
-def find_spans(text: str) -> list[tuple[int, int]]:
-    """Where the spans of a text are."""
+def find_spans(text: str, terms: Sequence[str] = ()) -> list[tuple[int, int]]:
+    """Where the spans of a text are; `terms` are spans, too."""
+    if terms:
+        return _longest([*find_spans(text), *find_terms(text, terms)])
     if not _MAYBE.search(text):
         return []
     places = []
@@ -82,9 +84,33 @@ def find_spans(text: str) -> list[tuple[int, int]]:
     return places
 
 
-def protect(text: str, kept: Container[str] | None = None) -> Protected | None:
-    """The text with its spans taken out, or None where it has none; `kept`: only these."""
-    places = find_spans(text)
+def _longest(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Places of which no two overlap: the longer one stays."""
+    kept: list[tuple[int, int]] = []
+    for begin, end in sorted(places, key=lambda place: place[0] - place[1]):
+        if all(end <= other[0] or other[1] <= begin for other in kept):
+            kept.append((begin, end))
+    return sorted(kept)
+
+
+def find_terms(text: str, terms: Sequence[str]) -> list[tuple[int, int]]:
+    """Where these words stand in a text, as they are written and not inside other words; the longest where they overlap."""
+    if not terms:
+        return []
+    ways = "|".join(
+        (r"(?<!\w)" if term[0].isalnum() else "") + re.escape(term) + (r"(?!\w)" if term[-1].isalnum() else "")
+        for term in sorted(terms, key=len, reverse=True)
+    )
+    return [match.span() for match in re.finditer(ways, text)]
+
+
+def protect(text: str, kept: Container[str] | None = None, terms: Sequence[str] = ()) -> Protected | None:
+    """The text with its spans taken out, or None where it has none; `kept`: only these; `terms` are spans, too."""
+    return take_out(text, find_spans(text, terms), kept)
+
+
+def take_out(text: str, places: Sequence[tuple[int, int]], kept: Container[str] | None = None) -> Protected | None:
+    """The text without what stands at these places, or None where there are none; `kept`: only these."""
     if kept is not None:
         places = [(begin, end) for begin, end in places if text[begin:end] in kept]
     numbers: dict[str, int] = {}

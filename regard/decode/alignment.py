@@ -6,25 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from regard.config import ModelConfig
 from regard.data.pieces import Side, make_side
 from regard.data.protect import protect
 from regard.data.tokenizer import Tokenizer
+from regard.decode.options import Engine, Matrix
 
-Matrix = list[list[float]]  # (queries, keys)
 Span = tuple[int, int]  # characters from, to
-
-
-@runtime_checkable
-class Attentive(Protocol):
-    """An engine that shows its attention."""
-
-    def attention(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[Matrix]:
-        """Of given translations: (target tokens, source tokens), the ends left out, by the layer that `aligning_layer` names, the
-        mean of its heads."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -72,7 +61,7 @@ def link_words(words: Matrix) -> tuple[Matrix, list[tuple[int, int]]]:
 
 
 def align_texts(
-    engine: Attentive, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], max_length: int
+    engine: Engine, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], max_length: int
 ) -> list[Aligned]:
     """Aligned words of texts and their translations, whoever made these. One that is longer than `max_length` tokens, more than the
     model has ever seen, has words, but no pairs."""

@@ -35,12 +35,13 @@ def length_limit(sentence: Sequence[int], options: SearchOptions, config: ModelC
     """Tokens that a translation may have at most, its end not counted: a table of learned positions has an end."""
     wish = wish or Wish()
     limit = len(sentence) + options.max_extra if wish.most is None else wish.most
-    limit = max(limit, len(wish.prefix))
+    least = len(wish.prefix) + sum(phrase.least for phrase in wish.phrases)
+    limit = max(limit, least)
     if config.positions != "learned":
         return limit
-    if len(wish.prefix) >= config.max_positions:
+    if least >= config.max_positions:
         raise UserError(
-            f"the prefix must have fewer than {config.max_positions} tokens, which is all that this model can write, "
-            f"but has {len(wish.prefix)}; give a shorter one"
+            f"a prefix and what must appear must have fewer than {config.max_positions} tokens, which is all that this model can "
+            f"write, but have {least}; give less"
         )
     return min(limit, config.max_positions - 1)

@@ -1,6 +1,6 @@
 """The engine for CPUs: CTranslate2, without torch.
 
-It searches as Regard's own search does (`search.py`): the same candidates, the same ranking. What differs:
+It searches as Regard's own search does (`search/`): the same candidates, the same ranking. What differs:
 
 - A sentence's search ends when 1.5 * beam hypotheses have ended (2 * beam for a list of the best) and one of them was the best
   candidate of its step. Regard's own goes on until nothing alive can win.
@@ -27,20 +27,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from regard.bundle import Bundle
-from regard.decode.alignment import Matrix
 from regard.decode.batches import cut_batches, length_limit
 from regard.decode.ctranslate2_cache import converted
 from regard.decode.ctranslate2_model import Weights, positions, vocabularies
-from regard.decode.options import Done, Hypothesis, Prefix, SearchOptions, Wish, forbidden_ids
+from regard.decode.insist import insist
+from regard.decode.options import Done, Engine, Hypothesis, Matrix, Prefix, SearchOptions, Wish, forbidden_ids
 from regard.errors import UserError
-
-if TYPE_CHECKING:
-    from regard.decode.torch_engine import TorchEngine
 
 OLDEST = (4, 8)  # the earliest that this was tried with
 _BATCH = 64  # sentences searched together
@@ -51,6 +48,7 @@ _ROOM = 8_192  # tokens of a batch, counted at the longest sentence's length
 _ENDED, _ENDED_LIST = 1.5, 2.0
 _COMPUTE = {"fp32": "float32", "fp16": "float32", "int8": "int8"}  # no CPU computes faster in 16-bit floats
 
+Ids = Sequence[Sequence[int]]
 Found = list[tuple[tuple[int, ...], float]]  # hypotheses of one sentence with their log-probabilities
 
 
@@ -92,15 +90,26 @@ class CTranslate2Engine:
     """Holds a converted model."""
 
     def __init__(
-        self, folder: Path, bundle: Bundle, weights: Weights, *, forbidden: Sequence[int] = (), batch: int = 0
+        self,
+        folder: Path,
+        bundle: Bundle,
+        weights: Weights,
+        *,
+        forbidden: Sequence[int] = (),
+        batch: int = 0,
+        alone: bool = False,
     ) -> None:
-        """`folder` holds the bundle as `convert` wrote it, with these weights; it is not needed afterwards."""
+        """`folder` holds the bundle as `convert` wrote it, with these weights; it is not needed afterwards. `alone`: what
+        CTranslate2 cannot do is refused by name, and not left to torch."""
+        self.alone = alone
+        self._said: set[str] = set()
         self.bundle, self.batch, self.forbidden = bundle, batch or _BATCH, frozenset(forbidden)
         self._source, self._target = vocabularies(bundle.tokenizer, bundle.config.vocab_size)
         self._ids = {piece: i for i, piece in enumerate(self._target)}
         self._rows = positions(bundle)
         self._workers, threads = share_cores(_usable_cores())
         self.parallel = self._workers
+        self.takes_phrases = False
         package = import_ctranslate2()
         compute = _COMPUTE[weights]
         self._translator = package.Translator(
@@ -112,11 +121,11 @@ class CTranslate2Engine:
         )
 
     @classmethod
-    def from_bundle(cls, bundle: Bundle, batch: int = 0) -> CTranslate2Engine:
+    def from_bundle(cls, bundle: Bundle, batch: int = 0, alone: bool = False) -> CTranslate2Engine:
         import_ctranslate2()  # before anything is converted
         weights: Weights = "int8" if bundle.stored == "int8" else "fp32"
         with converted(bundle, weights) as folder:
-            return cls(folder, bundle, weights, forbidden=forbidden_ids(bundle.tokenizer), batch=batch)
+            return cls(folder, bundle, weights, forbidden=forbidden_ids(bundle.tokenizer), batch=batch, alone=alone)
 
     # --- translating ---
 
@@ -127,6 +136,19 @@ class CTranslate2Engine:
         done: Done | None = None,
         wishes: Sequence[Wish] = (),
     ) -> list[list[Hypothesis]]:
+        insists = any(wish.phrases for wish in wishes)
+        if options.beyond_beam or (insists and self.alone):
+            beyond = " and ".join([*options.beyond_beam, *(["phrases"] if insists else [])])
+            return self._instead(beyond).translate(ids, options, done, wishes)
+        if insists:
+
+            def plain(some: Ids, how: SearchOptions, wished: Sequence[Wish]) -> list[list[Hypothesis]]:
+                return self.translate(some, how, done, wished)
+
+            def insisting(some: Ids, how: SearchOptions, wished: Sequence[Wish]) -> list[list[Hypothesis]]:
+                return self._instead("phrases").translate(some, how, None, wished)
+
+            return insist(ids, options, wishes, plain, insisting)
         results: list[list[Hypothesis]] = [[] for _ in ids]
         wishes = wishes or [Wish()] * len(ids)
         limits = [
@@ -141,7 +163,7 @@ class CTranslate2Engine:
 
         far = [n for n, sentence in enumerate(ids) if sentence and max(len(sentence), limits[n]) >= self._rows]
         if far:
-            left = self._fallback.translate([ids[n] for n in far], options, wishes=[wishes[n] for n in far])
+            left = self._for_long.translate([ids[n] for n in far], options, wishes=[wishes[n] for n in far])
             for number, hypotheses in zip(far, left, strict=True):
                 finish(number, hypotheses)
         begun = [n for n, wish in enumerate(wishes) if wish.prefix and n not in set(far)]
@@ -280,13 +302,32 @@ class CTranslate2Engine:
         for number, hypotheses in found.items():
             yield number, [(tokens, sum(next(scores))) for tokens, _ in hypotheses]
 
-    @cached_property
-    def _fallback(self) -> TorchEngine:
+    @property
+    def _for_long(self) -> Engine:
         """For what is beyond the table of positions."""
+        return self._torch(f"what has {self._rows} tokens or more is left to torch")
+
+    def _instead(self, what: str) -> Engine:
+        """For what CTranslate2 cannot do."""
+        if self.alone:
+            raise UserError(f"engine ctranslate2 cannot do {what}; use --engine torch, or auto")
+        return self._torch(f"{what} is left to torch: ctranslate2 cannot do it")
+
+    def _torch(self, why: str) -> Engine:
+        """The other engine, with a word about it, once for each reason."""
+        if why not in self._said:
+            self._said.add(why)
+            sys.stderr.write(f"regard: {why}\n")
+        return self._torch_engine
+
+    @cached_property
+    def _torch_engine(self) -> Engine:
         from regard.decode.torch_engine import TorchEngine
 
-        sys.stderr.write(f"regard: what has {self._rows} tokens or more is left to torch\n")
         return TorchEngine.from_bundle(self.bundle, "cpu", self.batch)
+
+    def stream(self, src: Sequence[int], options: SearchOptions, wish: Wish | None = None) -> Iterator[tuple[int, ...]]:
+        return self._instead("streaming").stream(src, options, wish)
 
     # --- scoring ---
 
@@ -295,7 +336,7 @@ class CTranslate2Engine:
         results: list[list[float]] = [[] for _ in src]
         lengths = [max(map(len, pair)) for pair in zip(src, tgt, strict=True)]
         if far := [n for n, length in enumerate(lengths) if length >= self._rows]:
-            found = self._fallback.score([src[n] for n in far], [tgt[n] for n in far])
+            found = self._for_long.score([src[n] for n in far], [tgt[n] for n in far])
             for number, values in zip(far, found, strict=True):
                 results[number] = values
 
@@ -311,12 +352,12 @@ class CTranslate2Engine:
         return results
 
     def attention(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[Matrix]:
-        """As `alignment.Attentive` says. CTranslate2 shows it only while it searches, so the translation is given as a prefix; what
+        """As `Engine` says. CTranslate2 shows it only while it searches, so the translation is given as a prefix; what
         it shows of a search with a beam is not always that of the hypothesis that it returns."""
         results: list[Matrix] = [[] for _ in src]
         lengths = [max(map(len, pair)) for pair in zip(src, tgt, strict=True)]
         if far := [n for n, length in enumerate(lengths) if length >= self._rows]:
-            found = self._fallback.attention([src[n] for n in far], [tgt[n] for n in far])
+            found = self._for_long.attention([src[n] for n in far], [tgt[n] for n in far])
             for number, matrix in zip(far, found, strict=True):
                 results[number] = matrix
 
@@ -341,7 +382,7 @@ class CTranslate2Engine:
 
     def next_log_probs(self, src: Sequence[int], prefix: Sequence[int]) -> list[float]:
         if max(len(src), len(prefix) + 1) >= self._rows or not src:
-            return self._fallback.next_log_probs(src, prefix)
+            return self._for_long.next_log_probs(src, prefix)
         [result] = self._translator.translate_batch(
             [self._source_pieces(src)],
             [[self._target[i] for i in prefix]],

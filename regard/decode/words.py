@@ -1,5 +1,5 @@
 """Words of translations: where they begin among a tokenizer's pieces, how a wished beginning is written in pieces, how sure the
-model was of each word. No torch here."""
+model was of each word and where it looked. No torch here."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from functools import lru_cache
 
 from regard.data.pieces import begins_word, is_punctuation, is_without_spaces, make_side
 from regard.data.protect import Protected
-from regard.data.tokenizer import Tokenizer
+from regard.data.tokenizer import Side, Tokenizer
 from regard.decode.options import Prefix, forbidden_ids
+from regard.decode.search.phrases import Phrase
+from regard.errors import UserError
 
 _SPACE = "\u2581"
 
@@ -23,18 +25,22 @@ class Word:
     log_prob: float  # of its pieces together, given all that comes before them
 
 
+Link = tuple[int, int]  # (number of a target word, number of the source word that it comes from)
+
+
 def word_beginnings(tokenizer: Tokenizer, last: int | None) -> tuple[int, ...]:
     """The tokens that begin a word after this one, or with None a sentence; not those that no translation may contain."""
-    bare = "" if last is None else tokenizer.pieces([last])[0].lstrip(_SPACE)
-    if last is None:
-        kind = "."  # after it everything but more of it begins a word
-    elif not bare:
-        kind = _SPACE
-    elif is_punctuation(bare):
-        kind = "."
-    else:
-        kind = "中" if is_without_spaces(bare) else "a"
-    return _beginnings(tokenizer, kind, last is None)
+    return _beginnings(tokenizer, "" if last is None else kind_of(tokenizer, last), last is None)
+
+
+def kind_of(tokenizer: Tokenizer, token: int) -> str:
+    """A piece that, as to what begins a word after it, is like this token's."""
+    bare = tokenizer.pieces([token])[0].lstrip(_SPACE)
+    if not bare:
+        return _SPACE
+    if is_punctuation(bare):
+        return "."
+    return "中" if is_without_spaces(bare) else "a"
 
 
 @lru_cache(maxsize=32)
@@ -67,24 +73,84 @@ def prefix_ids(tokenizer: Tokenizer, text: str, protected: Protected | None = No
     return tuple(ids)
 
 
-def words_of(
-    tokenizer: Tokenizer, ids: Sequence[int], log_probs: Sequence[float], protected: Protected | None = None
-) -> tuple[Word, ...]:
-    """The words of a translation from its tokens; `log_probs` are those of the tokens, the end token's, if there, left out."""
+@lru_cache(maxsize=4096)
+def phrase_of(tokenizer: Tokenizer, ways: tuple[str, ...]) -> Phrase:
+    """Text that must appear, as whole words, in one of several ways."""
+    spelt = []
+    for way in ways:
+        ids = tuple(tokenizer.encode(way.strip(), "target"))
+        if not ids:
+            raise UserError("what must appear in a translation must not be empty")
+        if tokenizer.unk_id in ids:
+            raise UserError(f"{way!r} cannot be made to appear: this model's vocabulary lacks one of its characters")
+        spelt.append(ids)
+    # A way that begins with a space alone is under way wherever a word begins: it is taken only where there is no other.
+    spelt = [ids for ids in spelt if kind_of(tokenizer, ids[0]) != _SPACE] or spelt
+    return Phrase(tuple(dict.fromkeys(spelt)), _ends(tokenizer, kind_of(tokenizer, spelt[0][-1])))
+
+
+@lru_cache(maxsize=32)
+def _ends(tokenizer: Tokenizer, before: str) -> frozenset[int]:
+    return frozenset(_beginnings(tokenizer, before, False))
+
+
+@dataclass(frozen=True)
+class Spelt:
+    """The words of a sentence, and which of them each token belongs to."""
+
+    words: list[str]
+    places: list[int]
+
+
+def spell(tokenizer: Tokenizer, ids: Sequence[int], side: Side = "target", protected: Protected | None = None) -> Spelt:
+    """Words from tokens; reserved pieces are the spans that they stand for, and a space alone belongs to the word after it."""
     spans = {} if protected is None else dict(zip(tokenizer.span_ids, protected.spans, strict=False))
     special = {tokenizer.eos_id, tokenizer.bos_id, *tokenizer.span_ids}
-    side = make_side(ids, tokenizer.pieces(ids), tuple(special))
-    totals = [0.0] * len(side.words)
-    texts = list(side.words)
-    for piece, log_prob in zip(side.pieces, log_probs, strict=False):
-        totals[piece.word] += log_prob
+    found = make_side(ids, tokenizer.pieces(ids, side), tuple(special))
+    texts = list(found.words)
+    for piece in found.pieces:
         texts[piece.word] = spans.get(piece.id, texts[piece.word])
-    words: list[Word] = []
-    waiting = 0.0  # of spaces that stand alone: they belong to the next word
-    for text, total in zip(texts, totals, strict=True):
-        if text.strip(_SPACE):
-            words.append(Word(text, waiting + total))
-            waiting = 0.0
-        else:
-            waiting += total
-    return tuple(words)
+    is_word = [bool(text.strip(_SPACE)) for text in texts]
+    # a word's number among those that are words; a space's is that of the next one
+    numbers = [sum(is_word[:word]) for word in range(len(texts))]
+    words = [text for text, is_one in zip(texts, is_word, strict=True) if is_one]
+    return Spelt(words, [min(numbers[piece.word], len(words) - 1) for piece in found.pieces] if words else [])
+
+
+def tokens_at(spelt: Spelt, text: str, places: Sequence[tuple[int, int]]) -> frozenset[int]:
+    """The tokens of the words that stand at these places of a text, of characters.
+
+    >>> tokens_at(Spelt(["the", "cat"], [0, 1, 1]), "the cat", [(4, 7)])
+    frozenset({1, 2})
+    """
+    found: set[int] = set()
+    end = 0
+    for number, word in enumerate(spelt.words):
+        begin = text.find(word, end)
+        if begin >= 0:  # else a character that the tokenizer writes otherwise
+            end = begin + len(word)
+            if any(begin < other[1] and other[0] < end for other in places):
+                found.update(token for token, place in enumerate(spelt.places) if place == number)
+    return frozenset(found)
+
+
+def words_of(spelt: Spelt, log_probs: Sequence[float]) -> tuple[Word, ...]:
+    """The words of a translation; `log_probs` are those of its tokens, the end token's, if there, left out."""
+    totals = [0.0] * len(spelt.words)
+    for place, log_prob in zip(spelt.places, log_probs, strict=False):
+        totals[place] += log_prob
+    return tuple(Word(text, total) for text, total in zip(spelt.words, totals, strict=True))
+
+
+def links_of(target: Spelt, source: Spelt, weights: Sequence[Sequence[float]]) -> tuple[Link, ...]:
+    """For each target word the source word that it attended to most; `weights` are a row for each target token over the source
+    tokens, ends, if there, left out."""
+    sums = [[0.0] * len(source.words) for _ in target.words]
+    for word, row in zip(target.places, weights, strict=False):
+        for other, weight in zip(source.places, row, strict=False):
+            sums[word][other] += weight
+    return tuple(
+        (word, max(range(len(row)), key=row.__getitem__))
+        for word, row in enumerate(sums)
+        if any(value > 0 for value in row)
+    )

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from regard.data.pieces import Piece, Side
-from regard.decode.alignment import Matrix as Matrix
 from regard.decode.alignment import by_words as by_words
+from regard.decode.options import Matrix as Matrix
 from regard.errors import UserError
 from regard.explain.beam import Node
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from regard.decode.alignment import Aligned, Attentive, align_texts
+from regard.decode.alignment import Aligned, align_texts
 from regard.decode.sentences import Split
 from regard.decode.text import Translator
 
@@ -37,10 +37,8 @@ class Heard:
 async def align(served: _Served, split: Split, translations: Sequence[str]) -> Aligned:
     """The words of a text and of its translation, and which of them go together."""
     translator = served.translator
-    engine = translator.engine
-    assert isinstance(engine, Attentive)  # both engines are
     pairs = list(zip(split.sentences, translations, strict=True))
-    found = await asyncio.to_thread(align_texts, engine, translator.tokenizer, pairs, translator.max_length)
+    found = await asyncio.to_thread(align_texts, translator.engine, translator.tokenizer, pairs, translator.max_length)
     return place(split, translations, found)
 
 

@@ -15,7 +15,7 @@ from regard.decode.ctranslate2_engine import CTranslate2Engine
 from regard.decode.options import SearchOptions, Wish
 from regard.decode.text import Ask, Translator
 from regard.decode.torch_engine import TorchEngine
-from regard.decode.words import prefix_ids, word_beginnings, words_of
+from regard.decode.words import prefix_ids, spell, word_beginnings, words_of
 from regard.errors import UserError
 from tests.build import build, tiny_config
 from tests.decode.test_text import Echo
@@ -80,7 +80,7 @@ def test_a_prefix_longer_than_any_translation_is_taken_as_it_is(engine: str) -> 
 
 def test_a_model_with_an_end_refuses_a_prefix_beyond_it() -> None:
     engine = TorchEngine(build(tiny_config(positions="learned", max_positions=8)), 1, 2)
-    with pytest.raises(UserError, match="the prefix must have fewer than 8 tokens"):
+    with pytest.raises(UserError, match="must have fewer than 8 tokens"):
         engine.translate([[5]], SearchOptions(), None, [Wish((9,) * 8)])
 
 
@@ -131,13 +131,13 @@ def test_the_pieces_of_a_word_are_added_up(tmp_path: Path) -> None:
     tokenizer = Tokenizer.train(["the house, the zoo a b"] * 20, 345, tmp_path)
     ids = tokenizer.encode("the zebra, a")
     values = [-float(n + 1) for n in range(len(ids) + 1)]
-    words = words_of(tokenizer, ids, values)
+    words = words_of(spell(tokenizer, ids), values)
     assert [word.text for word in words] == ["the", "zebra", ",", "a"]
     assert len(ids) > 4
     assert sum(word.log_prob for word in words) == sum(values[:-1])
     spans = protect("see {0}")
     tokens = (*tokenizer.encode("the"), tokenizer.span_ids[0])
-    assert [word.text for word in words_of(tokenizer, tokens, [-1.0] * 9, spans)] == ["the", "{0}"]
+    assert [word.text for word in words_of(spell(tokenizer, tokens, "target", spans), [-1.0] * 9)] == ["the", "{0}"]
 
 
 # --- other words ---

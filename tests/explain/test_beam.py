@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard.decode.options import SearchOptions, Wish
-from regard.decode.search import SearchStep
+from regard.decode.search.core import SearchStep
 from regard.decode.torch_engine import TorchEngine
 from regard.explain.beam import BeamRecorder, Node
 from regard.layout import SequenceLayout
