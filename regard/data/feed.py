@@ -16,16 +16,17 @@ from regard.data.prefetch import Prefetcher
 from regard.data.sampler import Sampler
 from regard.data.slots import Slots
 from regard.data.store import Store
+from regard.errors import UserError
 
 DEPTH = 32  # updates made ahead; planning the next epoch of millions of pairs takes as long as some of them
 
 
 @dataclass(frozen=True)
 class PreparedUpdate:
-    """The data of one update, in parts: batches, or the words of slots."""
+    """The data of one update, in parts: batches, or the words of slots. Of several processes, each has a share of the parts."""
 
     parts: tuple[Batch, ...] | tuple[Tensor, ...]
-    count: int  # target tokens of all parts
+    count: int  # target tokens of all parts, those of other processes included
     epoch: int  # where the sampler stands afterwards
     position: int
     progress: float
@@ -43,10 +44,21 @@ class Feed:
         accumulate: int,
         slots: Slots | None,
         device: torch.device | str = "cpu",
+        rank: int = 0,
+        num_ranks: int = 1,
     ) -> None:
-        """For CUDA devices batches are made in page-locked memory."""
+        """For CUDA devices batches are made in page-locked memory. Process `rank` of `num_ranks` makes its own share."""
+        if slots is not None and accumulate % num_ranks:
+            raise UserError(
+                f"train.accumulate must be a multiple of the number of processes ({num_ranks}), but is {accumulate}: on the "
+                f"fast path an update is so many batches of one shape, which the processes share out; set it to {num_ranks}, "
+                f"or train.fast to off"
+            )
         self._store, self._sampler, self._marks = store, sampler, (bos_id, eos_id)
         self._accumulate, self.slots, self._device = accumulate, slots, torch.device(device)
+        # Every process has as many parts as any other, so that none waits for one that has more.
+        self._rank, self.share = rank, -(-accumulate // num_ranks)
+        self._num_parts = self.share * num_ranks
         self.epoch, self.position, self.progress = sampler.epoch, sampler.position, sampler.progress
         # A batch with slots is one part of an update, and one without is a whole update, cut into parts here.
         self.updates_per_epoch = sampler.batches_per_epoch / (accumulate if slots is not None else 1)
@@ -89,9 +101,10 @@ class Feed:
                 parts = [next(self._sampler) for _ in range(self._accumulate)]
             else:
                 indices = next(self._sampler)
-                parts = split_indices(indices, self._store.tgt_lengths[indices], self._accumulate)
+                parts = split_indices(indices, self._store.tgt_lengths[indices], self._num_parts)
             count = sum(int(self._store.tgt_lengths[part].sum()) + len(part) for part in parts)
-            tensors = tuple(self._make(part, count) for part in parts)
+            share = parts[self._rank * self.share : (self._rank + 1) * self.share]
+            tensors = tuple(self._make(part, count) for part in share)
             sampler = self._sampler
             yield PreparedUpdate(tensors, count, sampler.epoch, sampler.position, sampler.progress)  # type: ignore[arg-type]
 

@@ -25,6 +25,7 @@ from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.recipe import Recipe, TrainRecipe, apply_overrides, recipe_from_dict
 from regard.training.fast import fast_path
+from regard.training.init import check_start, start_bundle, with_shape
 from regard.training.optimizer import make_optimizer, set_learning_rate
 from regard.training.prepare import find_corpora
 from regard.training.update import WARM_UPDATES, PlainUpdate, Result, SlotUpdate, UpdateOptions
@@ -124,6 +125,11 @@ def choose_recipe(source: Path, target: Path, overrides: Sequence[str] = ()) -> 
 
 def describe_recipe(recipe: Recipe) -> list[str]:
     """What a run of this recipe would be, for `--dry-run`."""
+    recipe = with_shape(recipe)
+    check_start(recipe)
+    if recipe.train.init:
+        size = start_bundle(recipe).config.vocab_size + recipe.tokenizer.extend
+        recipe = replace(recipe, tokenizer=replace(recipe.tokenizer, vocab_size=size))
     data = recipe.data
     pairs, words = 0.0, 0.0
     for corpus in find_corpora(recipe):

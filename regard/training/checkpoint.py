@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.files import atomic_folder, check_manifest, read_json, sweep_temporaries, write_manifest
+from regard.training.distributed import Ranks
 
 FORMAT = 1
 _NAME = re.compile(r"step-(\d+)$")
@@ -31,6 +32,7 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     average: nn.Module | None,
     state: Mapping[str, Any],
+    random: Mapping[str, Tensor],
 ) -> Path:
     """Write one checkpoint in one step; `state` is what JSON can hold: counters, the sampler's place, scores."""
     target = folder / f"step-{step:06d}"
@@ -39,7 +41,7 @@ def save_checkpoint(
         _save(_optimizer_tensors(optimizer), temporary / "optimizer.safetensors")
         if average is not None:
             _save(average.state_dict(), temporary / "average.safetensors")
-        _save(_random_state(), temporary / "random.safetensors")
+        _save(random, temporary / "random.safetensors")
         text = json.dumps({"format": FORMAT, "step": step, **state}, indent=2) + "\n"
         (temporary / "state.json").write_text(text, encoding="utf-8")
         write_manifest(temporary, format=FORMAT)
@@ -47,9 +49,10 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, average: nn.Module | None
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, average: nn.Module | None, ranks: Ranks
 ) -> dict[str, Any]:
-    """Put a checkpoint's weights, optimizer and random state in place; returns its state."""
+    """Put a checkpoint's weights, optimizer and random state in place; returns its state. The number of processes may be
+    another than it was: one that has no random state there goes on with the one that it has."""
     state = read_json(path / "state.json")
     if state.get("format") != FORMAT:
         raise UserError(f"{path}: is a checkpoint of format {state.get('format')}, and this Regard reads {FORMAT}")
@@ -57,7 +60,7 @@ def load_checkpoint(
     if average is not None:
         average.load_state_dict(load_file(str(path / "average.safetensors")))
     _load_optimizer(optimizer, load_file(str(path / "optimizer.safetensors")))
-    _set_random_state(load_file(str(path / "random.safetensors")))
+    _set_random_state(load_file(str(path / "random.safetensors")), ranks)
     return state
 
 
@@ -137,7 +140,21 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tens
     optimizer.load_state_dict({"state": state, "param_groups": current["param_groups"]})
 
 
-def _random_state() -> dict[str, Tensor]:
+def random_states(ranks: Ranks) -> dict[str, Tensor]:
+    """The random state of every process, for the first one to save: "cpu", "cuda.0" and "mps" are its own, "rank1.cpu" and
+    "rank1.cuda" those of the second, and so on."""
+    if ranks.size == 1:
+        return _own_random_state()
+    states = {}
+    for kind in ("cpu", "cuda") if ranks.device.type == "cuda" else ("cpu",):
+        own = torch.get_rng_state() if kind == "cpu" else torch.cuda.get_rng_state(ranks.device)
+        for rank, state in enumerate(ranks.gather(own)):
+            name = kind if kind == "cpu" or rank else f"cuda.{ranks.device.index}"
+            states[f"rank{rank}.{name}" if rank else name] = state
+    return states
+
+
+def _own_random_state() -> dict[str, Tensor]:
     state = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         state.update({f"cuda.{n}": s for n, s in enumerate(torch.cuda.get_rng_state_all())})
@@ -146,10 +163,16 @@ def _random_state() -> dict[str, Tensor]:
     return state
 
 
-def _set_random_state(state: Mapping[str, Tensor]) -> None:
+def _set_random_state(state: Mapping[str, Tensor], ranks: Ranks) -> None:
+    if not ranks.is_first:
+        if f"rank{ranks.rank}.cpu" in state:
+            torch.set_rng_state(state[f"rank{ranks.rank}.cpu"])
+        if f"rank{ranks.rank}.cuda" in state and ranks.device.type == "cuda":
+            torch.cuda.set_rng_state(state[f"rank{ranks.rank}.cuda"], ranks.device)
+        return
     torch.set_rng_state(state["cpu"])
     if torch.cuda.is_available():
-        for number in range(torch.cuda.device_count()):
+        for number in range(torch.cuda.device_count()) if ranks.size == 1 else [ranks.device.index or 0]:
             if f"cuda.{number}" in state:
                 torch.cuda.set_rng_state(state[f"cuda.{number}"], number)
     if "mps" in state and torch.backends.mps.is_available():

@@ -48,12 +48,20 @@ def obstacle(device: torch.device, dtype: torch.dtype | None) -> str | None:
     return None
 
 
-def fast_path(spec: str, device: torch.device, dtype: torch.dtype | None) -> FastPath | None:
-    """The parts that `train.fast` asks for; None is the plain path, with batches of any shape."""
+def fast_path(spec: str, device: torch.device, dtype: torch.dtype | None, num_ranks: int = 1) -> FastPath | None:
+    """The parts that `train.fast` asks for; None is the plain path, with batches of any shape.
+
+    Several processes go without `graph`: the exchange of gradients would have to be captured with the rest, and that is not
+    tried out. The other parts are the same for each of them.
+    """
     missing = obstacle(device, dtype)
     if spec == "off" or (spec == "auto" and missing):
         return None
     names = set(FAST_PARTS) if spec == "auto" else {name.strip() for name in spec.split(",")}
     if missing and (unable := sorted(names & {*KERNELS, "graph"})):
         raise UserError(f"train.fast: {unable[0]} needs {missing}; leave it out, or say auto")
+    if num_ranks > 1:
+        if spec != "auto" and "graph" in names:
+            raise UserError("train.fast: graph is for one process, and there are several; leave it out, or say auto")
+        names -= {"graph"}
     return FastPath(**{name: name in names for name in FAST_PARTS if name != "slots"})

@@ -25,6 +25,7 @@ from regard.models.transformer import Stack, Transformer
 from regard.nn.attention import set_kernel
 from regard.nn.block import set_fused
 from regard.nn.embedding import SinusoidalPositions
+from regard.training.distributed import Ranks
 from regard.training.fast import FastPath
 
 WARM_UPDATES = 3  # before the capture; they compile, and they are updates like any other
@@ -50,13 +51,15 @@ class UpdateOptions:
 class PlainUpdate:
     is_settled = True  # nothing is compiled on the way
 
-    def __init__(self, model: Transformer, optimizer: torch.optim.Optimizer, options: UpdateOptions) -> None:
-        self.model, self.optimizer, self.options = model, optimizer, options
+    def __init__(
+        self, model: Transformer, optimizer: torch.optim.Optimizer, options: UpdateOptions, ranks: Ranks | None = None
+    ) -> None:
+        self.model, self.optimizer, self.options, self.ranks = model, optimizer, options, ranks or Ranks()
         self.device = next(model.parameters()).device
 
     def __call__(self, parts: Sequence[Batch], count: int) -> Result:
         batches = [part.to(self.device, non_blocking=True) for part in parts]
-        return update(self.model, self.optimizer, self.options, batches, float(count))
+        return update(self.model, self.optimizer, self.options, batches, float(count), ranks=self.ranks)
 
 
 class WorkingCopy:
@@ -97,8 +100,12 @@ class SlotUpdate:
         accumulate: int,
         path: FastPath,
         say: Callable[[str], None] | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
+        """`accumulate` is the number of parts that this process has of an update."""
         self.model, self.optimizer, self.options, self.path = model, optimizer, options, path
+        self.ranks = ranks or Ranks()
+        assert self.ranks.size == 1 or not path.graph  # see fast_path
         self.copy = WorkingCopy(model, options.autocast) if options.autocast is not None else None
         self.device = next(model.parameters()).device
         self.say = say or (lambda text: None)
@@ -149,7 +156,9 @@ class SlotUpdate:
 
     def _update(self) -> Result:
         count = self.batches[0].count  # of the whole update, in every part
-        return update(self.model, self.optimizer, self.options, self.batches, count, self.path.loss, self.copy)
+        return update(
+            self.model, self.optimizer, self.options, self.batches, count, self.path.loss, self.copy, self.ranks
+        )
 
     def _on_stream(self, work: Callable[[], Result]) -> None:
         """Before and during the capture everything runs on one stream beside the default one, as captures demand."""
@@ -196,8 +205,9 @@ def update(
     count: float | Tensor,
     fused_loss: bool = False,
     working_copy: WorkingCopy | None = None,
+    ranks: Ranks | None = None,
 ) -> Result:
-    """Every part's loss is a sum; the one division is by `count`, the tokens of the whole update."""
+    """Every part's loss is a sum; the one division is by `count`, the tokens of the whole update, over all processes."""
     working, dtype = model, options.autocast
     if working_copy is None:
         optimizer.zero_grad(set_to_none=True)
@@ -220,9 +230,13 @@ def update(
             working_copy.hand_over(add=number > 0)
         totals.append(loss.total.detach())
         nlls.append(loss.nll)
+    # An update of very few pairs leaves a process without a part.
+    total, nll = (torch.stack(each).sum() if each else torch.zeros((), device=device) for each in (totals, nlls))
+    if ranks is not None:
+        ranks.add_up(list(model.parameters()), total, nll)
     norm = nn.utils.clip_grad_norm_(model.parameters(), options.clip or math.inf)
     optimizer.step()
-    return Result(torch.stack(totals).sum(), torch.stack(nlls).sum(), norm)
+    return Result(total, nll, norm)
 
 
 def compile_stack(stack: Stack) -> None:
