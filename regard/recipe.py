@@ -66,9 +66,7 @@ class TokenizerRecipe:
     character_coverage: float = 0.9999  # of the text; rarer characters are spelled in bytes
     split_digits: bool = False
     protect: bool = False  # addresses, placeholders and tags go through the model as one reserved piece each
-    extend: int = (
-        0  # with train.init: so many pieces, learnt from the new text, may be added to that model's vocabulary
-    )
+    extend: int = 0  # with train.init: pieces that may be added to that model's vocabulary for the new text
 
 
 @dataclass(frozen=True)
@@ -99,6 +97,8 @@ class TrainRecipe:
     weight_decay: float = 0.0
     clip: float = 1.0  # largest gradient norm; 0: no clipping, as in the paper
     label_smoothing: float = 0.1
+    rdrop: float = 0.0  # alpha of R-Drop, which draws two passes with other dropout together; 5 is usual, 0: off
+    bpe_dropout: float = 0.0  # probability that a merge is left out when a word of the training text is cut
     init: str = ""  # a bundle or a run folder, whose weights and vocabulary the run starts from; relative to the recipe's folder
     precision: Precision = "auto"
     fast: str = "auto"  # the fast path on GPUs: auto, off, or some of FAST_PARTS joined by commas
@@ -316,7 +316,7 @@ def _check(recipe: Recipe, where: str) -> None:
     not_negative: dict[str, float] = {
         **{f"train.{name}": value for name, value in lengths.items()},
         **{f"train.{name}": getattr(train, name) for name in (
-            "lr", "warmup", "weight_decay", "clip", "patience", "validate_every", "validate_sentences", "save_every",
+            "lr", "warmup", "weight_decay", "clip", "rdrop", "patience", "validate_every", "validate_sentences", "save_every",
             "log_every", "workers", "eps")},
         "decode.alpha": decode.alpha,
         "decode.max_extra": decode.max_extra,
@@ -337,10 +337,12 @@ def _check(recipe: Recipe, where: str) -> None:
     for name, value in at_least_one.items():
         if value < 1:
             raise UserError(f"{where}: {name} must be at least 1, but is {value}")
-    below_one = {name: getattr(train, name) for name in ("label_smoothing", "ema", "beta1", "beta2")}
+    below_one = {name: getattr(train, name) for name in ("label_smoothing", "ema", "beta1", "beta2", "bpe_dropout")}
     for name, value in below_one.items():
         if not 0 <= value < 1:
             raise UserError(f"{where}: train.{name} must be at least 0 and below 1, but is {value}")
+    if train.rdrop and not recipe.model.config(vocab_size=1000).dropout:
+        raise UserError(f"{where}: train.rdrop needs model.dropout above 0, or its two passes are the same")
     if train.monitor == "bleu" and not train.validate_sentences:
         raise UserError(f"{where}: train.monitor = 'bleu' needs train.validate_sentences above 0")
     _check_fast(train.fast, where)

@@ -3,19 +3,19 @@ the store, packed into tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from regard.data.batch import Batch, make_batch, split_indices
+from regard.data.bpe_dropout import BpeDropout, Limits
 from regard.data.prefetch import Prefetcher
-from regard.data.sampler import Sampler
+from regard.data.sampler import Indices, Sampler
 from regard.data.slots import Slots
-from regard.data.store import Store
+from regard.data.store import Gathered, Store
 from regard.errors import UserError
 
 DEPTH = 32  # updates made ahead; planning the next epoch of millions of pairs takes as long as some of them
@@ -46,8 +46,13 @@ class Feed:
         device: torch.device | str = "cpu",
         rank: int = 0,
         num_ranks: int = 1,
+        dropout: BpeDropout | None = None,
+        max_length: int = 0,
     ) -> None:
-        """For CUDA devices batches are made in page-locked memory. Process `rank` of `num_ranks` makes its own share."""
+        """For CUDA devices batches are made in page-locked memory. Process `rank` of `num_ranks` makes its own share.
+
+        With `dropout`, sentences are cut anew, into at most `max_length` tokens.
+        """
         if slots is not None and accumulate % num_ranks:
             raise UserError(
                 f"train.accumulate must be a multiple of the number of processes ({num_ranks}), but is {accumulate}: on the "
@@ -59,6 +64,9 @@ class Feed:
         # Every process has as many parts as any other, so that none waits for one that has more.
         self._rank, self.share = rank, -(-accumulate // num_ranks)
         self._num_parts = self.share * num_ranks
+        self._dropout = dropout
+        room = (slots.src_tokens, slots.tgt_tokens) if slots is not None else (0, 0)
+        self._limits = Limits(max_length, *room)
         self.epoch, self.position, self.progress = sampler.epoch, sampler.position, sampler.progress
         # A batch with slots is one part of an update, and one without is a whole update, cut into parts here.
         self.updates_per_epoch = sampler.batches_per_epoch / (accumulate if slots is not None else 1)
@@ -102,14 +110,23 @@ class Feed:
             else:
                 indices = next(self._sampler)
                 parts = split_indices(indices, self._store.tgt_lengths[indices], self._num_parts)
-            count = sum(int(self._store.tgt_lengths[part].sum()) + len(part) for part in parts)
-            share = parts[self._rank * self.share : (self._rank + 1) * self.share]
-            tensors = tuple(self._make(part, count) for part in share)
+            count, share = self._gathered(parts)
+            tensors = tuple(self._make(gathered, count) for gathered in share)
             sampler = self._sampler
             yield PreparedUpdate(tensors, count, sampler.epoch, sampler.position, sampler.progress)  # type: ignore[arg-type]
 
-    def _make(self, part: np.ndarray[Any, Any], count: int) -> Batch | Tensor:
-        gathered = self._store.gather(part)
+    def _gathered(self, parts: list[Indices]) -> tuple[int, Iterable[Gathered]]:
+        """The target tokens of an update's parts, and this process's share of them."""
+        share = slice(self._rank * self.share, (self._rank + 1) * self.share)
+        if self._dropout is None:
+            count = sum(int(self._store.tgt_lengths[part].sum()) + len(part) for part in parts)
+            return count, map(self._store.gather, parts[share])
+        # The draws of all parts: the others' tokens count, and their draws are not those of this one.
+        drawn = self._dropout.draw(parts, self._sampler.epoch, self._sampler.position, self._limits)
+        count = sum(int(each.lengths[1].sum()) + len(each.lengths[1]) for each in drawn)
+        return count, map(self._dropout.gather, drawn[share])
+
+    def _make(self, gathered: Gathered, count: int) -> Batch | Tensor:
         if self.slots is None:
             batch = make_batch(*gathered, *self._marks)
             return batch.pin() if self._device.type == "cuda" else batch

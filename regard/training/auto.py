@@ -221,7 +221,7 @@ def measure_rate(
     model = Transformer(config).to(device).train()
     optimizer = make_optimizer(model, train)
     set_learning_rate(optimizer, 1e-4)
-    options = UpdateOptions(train.label_smoothing, train.clip, dtype)
+    options = UpdateOptions(train.label_smoothing, train.clip, dtype, train.rdrop)
     # On a CPU a small batch tells as much as a large one, sooner.
     batch_tokens = min(train.batch_tokens, 2_000) if device.type == "cpu" else train.batch_tokens
     part_tokens = max(length, -(-batch_tokens // train.accumulate))
@@ -230,7 +230,7 @@ def measure_rate(
     ids = np.random.default_rng(0).integers(config.vocab_size, size=int(lengths.sum()))
     sentences = ids, lengths, ids, lengths, 0, 0
     count = train.accumulate * pairs * length
-    path = fast_path(train.fast, device, dtype)
+    path = fast_path(train.fast, device, dtype, rdrop=train.rdrop > 0)
     if path is not None:
         path = replace(path, compile=False)  # which is a few percent of the speed and most of the wait
     update: Callable[[], Result]

@@ -48,11 +48,13 @@ def obstacle(device: torch.device, dtype: torch.dtype | None) -> str | None:
     return None
 
 
-def fast_path(spec: str, device: torch.device, dtype: torch.dtype | None, num_ranks: int = 1) -> FastPath | None:
+def fast_path(
+    spec: str, device: torch.device, dtype: torch.dtype | None, num_ranks: int = 1, rdrop: bool = False
+) -> FastPath | None:
     """The parts that `train.fast` asks for; None is the plain path, with batches of any shape.
 
     Several processes go without `graph`: the exchange of gradients would have to be captured with the rest, and that is not
-    tried out. The other parts are the same for each of them.
+    tried out. The other parts are the same for each of them. R-Drop goes without `loss`, whose kernel knows of one pass only.
     """
     missing = obstacle(device, dtype)
     if spec == "off" or (spec == "auto" and missing):
@@ -60,8 +62,13 @@ def fast_path(spec: str, device: torch.device, dtype: torch.dtype | None, num_ra
     names = set(FAST_PARTS) if spec == "auto" else {name.strip() for name in spec.split(",")}
     if missing and (unable := sorted(names & {*KERNELS, "graph"})):
         raise UserError(f"train.fast: {unable[0]} needs {missing}; leave it out, or say auto")
-    if num_ranks > 1:
-        if spec != "auto" and "graph" in names:
-            raise UserError("train.fast: graph is for one process, and there are several; leave it out, or say auto")
-        names -= {"graph"}
+    impossible = {"graph": num_ranks > 1, "loss": rdrop}
+    reasons = {
+        "graph": "is for one process, and there are several",
+        "loss": "is for one pass, and train.rdrop makes two",
+    }
+    for name in (name for name, is_impossible in impossible.items() if is_impossible):
+        if spec != "auto" and name in names:
+            raise UserError(f"train.fast: {name} {reasons[name]}; leave it out, or say auto")
+        names.discard(name)
     return FastPath(**{name: name in names for name in FAST_PARTS if name != "slots"})

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 
 from regard.bundle import Bundle, load_bundle
+from regard.data.batch import Array
+from regard.data.bpe_dropout import BpeDropout
 from regard.data.feed import Feed
 from regard.data.sampler import Sampler
 from regard.data.slots import fit_slots
@@ -149,7 +151,7 @@ def make_trainer(
     model = Transformer(recipe.model.config(tokenizer.vocab_size)).to(device)
     shadow = copy.deepcopy(model).requires_grad_(False)
     optimizer = make_optimizer(model, recipe.train)
-    path = fast_path(recipe.train.fast, device, autocast, ranks.size)
+    path = fast_path(recipe.train.fast, device, autocast, ranks.size, recipe.train.rdrop > 0)
     feed = make_feed(recipe, store, tokenizer, path, ranks)
     length = run_length(recipe.train, feed)
     state, notes = RunState(), []
@@ -212,7 +214,7 @@ def make_update(
     display: Display,
     ranks: Ranks,
 ) -> PlainUpdate | SlotUpdate:
-    options = UpdateOptions(train.label_smoothing, train.clip, autocast)
+    options = UpdateOptions(train.label_smoothing, train.clip, autocast, train.rdrop)
     if path is None:
         return PlainUpdate(model, optimizer, options, ranks)
     assert feed.slots is not None
@@ -228,14 +230,19 @@ def open_logs(train: TrainRecipe, folder: RunFolder, resume_step: int | None) ->
 
 def make_feed(recipe: Recipe, store: Store, tokenizer: Tokenizer, path: FastPath | None, ranks: Ranks) -> Feed:
     """Batches of similar lengths, or on the fast path batches of one fixed shape with sentences of all lengths."""
-    train, lengths = recipe.train, (store.src_lengths, store.tgt_lengths)
+    train, longest = recipe.train, recipe.data.max_length
+    dropout = None
+    lengths: tuple[Array, Array] = store.src_lengths, store.tgt_lengths
+    if train.bpe_dropout:
+        dropout = BpeDropout(store, tokenizer, train.bpe_dropout, train.seed, longest)
+        lengths = dropout.src_lengths, dropout.tgt_lengths
     slots, tokens = None, train.batch_tokens
     if path is not None:
         tokens = -(-train.batch_tokens // train.accumulate)
-        slots = fit_slots(*lengths, store.corpora, tokens, recipe.data.max_length + 1)
+        slots = fit_slots(*lengths, store.corpora, tokens, longest + 1)
     sampler = Sampler(*lengths, tokens, train.seed, store.corpora, slots)
     marks = tokenizer.bos_id, tokenizer.eos_id
-    return Feed(store, sampler, *marks, train.accumulate, slots, ranks.device, ranks.rank, ranks.size)
+    return Feed(store, sampler, *marks, train.accumulate, slots, ranks.device, ranks.rank, ranks.size, dropout, longest)
 
 
 def run_length(recipe: TrainRecipe, feed: Feed) -> Length:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from regard.data.batch import Batch
 from regard.data.slots import SlotBatch, Slots
 from regard.models.loss import backward_linear_cross_entropy, linear_cross_entropy
+from regard.models.rdrop import rdrop_cross_entropy
 from regard.models.transformer import Stack, Transformer
 from regard.nn.attention import set_kernel
 from regard.nn.block import set_fused
@@ -46,6 +47,7 @@ class UpdateOptions:
     smoothing: float
     clip: float  # 0: none
     autocast: torch.dtype | None
+    rdrop: float = 0.0  # alpha of R-Drop; 0: each part goes through the model once
 
 
 class PlainUpdate:
@@ -218,9 +220,12 @@ def update(
     totals, nlls = [], []
     for number, batch in enumerate(batches):
         with torch.autocast(device.type, dtype, enabled=dtype is not None):
-            hidden = working.hidden(batch.src, batch.src_layout, batch.tgt_in, batch.tgt_layout)
+            inputs = (batch.src, batch.src_layout, batch.tgt_in, batch.tgt_layout)
+            hidden = working.hidden(*inputs)
             target = (hidden, working.output_weight, batch.labels, options.smoothing)
-            if not fused_loss:
+            if options.rdrop:
+                loss = rdrop_cross_entropy(hidden, working.hidden(*inputs), *target[1:], options.rdrop)
+            elif not fused_loss:
                 loss = linear_cross_entropy(*target)
         if fused_loss:
             loss = backward_linear_cross_entropy(*target, 1.0 / torch.as_tensor(count, device=device))

@@ -116,6 +116,31 @@ def test_slots_in_half_precision_learn_what_autocast_learns(accumulate: int) -> 
     assert {parameter.dtype for parameter in slot_model.parameters()} == {torch.float32}
 
 
+def test_rdrop_draws_two_passes_together() -> None:
+    """With dropout, what two passes answer to the same batch comes nearer, in slots as on the plain path."""
+    apart = {}
+    for rdrop in (0.0, 20.0):
+        (model, optimizer), (slot_model, slot_optimizer) = twins(tiny_config(dropout=0.3))
+        options = UpdateOptions(0.1, 1.0, None, rdrop)
+        plain = PlainUpdate(model, optimizer, options)
+        slotted = SlotUpdate(slot_model, slot_optimizer, options, SLOTS, 2, FastPath())
+        torch.manual_seed(1)
+        for parts in updates(25, 2, 53):
+            batches, words, count = both_kinds(parts, SLOTS)
+            plain(batches, count)
+            slotted(words, count)
+        batch = batches[0]
+        for each in (model, slot_model):
+            each.train()
+            passes = [each(batch.src, batch.src_layout, batch.tgt_in, batch.tgt_layout) for _ in range(20)]
+            answers = torch.stack(passes).detach().softmax(-1)
+            apart[rdrop, each is model] = float(
+                (answers - answers.mean(dim=0)).abs().mean() / answers.std(dim=-1).mean()
+            )
+    for is_plain in (True, False):
+        assert apart[20.0, is_plain] < 0.8 * apart[0.0, is_plain], apart
+
+
 # --- compiled ---
 
 
@@ -198,6 +223,14 @@ def test_what_a_cpu_cannot_do_is_refused_by_name(name: str) -> None:
     message = rf"^train\.fast: {name} needs a CUDA device; leave it out, or say auto$"
     with pytest.raises(UserError, match=message):
         fast_path(f"slots,{name}", torch.device("cpu"), torch.bfloat16)
+
+
+def test_rdrop_goes_without_the_fused_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.training.fast.has_triton", lambda: True)
+    path = fast_path("auto", torch.device("cuda"), torch.bfloat16, rdrop=True)
+    assert path is not None and path.graph and path.attention and not path.loss
+    with pytest.raises(UserError, match=r"train\.fast: loss is for one pass"):
+        fast_path("slots,loss", torch.device("cuda"), torch.bfloat16, rdrop=True)
 
 
 def test_a_gpu_takes_all_parts_or_those_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
