@@ -21,8 +21,8 @@ from regard.errors import UserError
 from regard.models.presets import PRESETS
 
 T = TypeVar("T")
-Schedule = Literal["paper", "linear", "cosine"]
-Optimizer = Literal["adam", "adamw"]
+Schedule = Literal["paper", "linear", "cosine", "wsd"]
+Optimizer = Literal["adam", "adamw", "muon"]
 Precision = Literal["auto", "fp32", "bf16"]
 Monitor = Literal["loss", "bleu"]
 INIT = "init"  # the preset that stands for the shape of the model in train.init, until that has been looked at
@@ -87,8 +87,9 @@ class TrainRecipe:
     minutes: float = 0.0
     batch_tokens: int = 25_000  # target tokens in one update
     accumulate: int = 1  # parts that an update is computed in, to fit the memory
-    optimizer: Optimizer = "adam"
-    schedule: Schedule = "paper"
+    optimizer: Optimizer = "adam"  # muon: Muon for the matrices of the layers, AdamW for the rest
+    schedule: Schedule = "paper"  # linear and cosine fall to 0; wsd: warm-up, stable, decay
+    cooldown: float = 0.2  # share of the run over which wsd brings the rate to 0
     lr: float = 0.0  # the highest learning rate; 0: the paper's, (d_model * warmup)^-0.5
     warmup: int = 0  # steps; 0: the smaller of 4,000 and a tenth of the run
     beta1: float = 0.9
@@ -341,6 +342,10 @@ def _check(recipe: Recipe, where: str) -> None:
     for name, value in below_one.items():
         if not 0 <= value < 1:
             raise UserError(f"{where}: train.{name} must be at least 0 and below 1, but is {value}")
+    if not 0 < train.cooldown <= 1:
+        raise UserError(f"{where}: train.cooldown must be above 0 and at most 1, but is {train.cooldown}")
+    if train.cooldown != TrainRecipe.cooldown and train.schedule != "wsd":
+        raise UserError(f"{where}: train.cooldown is for train.schedule = 'wsd', but that is {train.schedule!r}")
     if train.rdrop and not recipe.model.config(vocab_size=1000).dropout:
         raise UserError(f"{where}: train.rdrop needs model.dropout above 0, or its two passes are the same")
     if train.monitor == "bleu" and not train.validate_sentences:

@@ -382,7 +382,7 @@ def test_a_time_budget_ends_the_run_with_a_bundle(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["kind"] == "valid"
 
 
-@pytest.mark.parametrize("options", [{}, {"bpe_dropout": 0.2}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"bpe_dropout": 0.2}, {"optimizer": "muon", "schedule": "wsd"}], ids=str)
 @pytest.mark.parametrize("fast", ["auto", "slots"])
 def test_an_interrupted_run_in_python_raises_and_can_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast: str, options: dict[str, Any]
