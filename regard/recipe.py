@@ -87,6 +87,8 @@ class TrainRecipe:
     minutes: float = 0.0
     batch_tokens: int = 25_000  # target tokens in one update
     accumulate: int = 1  # parts that an update is computed in, to fit the memory
+    recompute: bool = False  # layers compute again in the backward pass instead of keeping what they computed
+    shard: bool = False  # weights, gradients and optimizer are split over the processes of torchrun (FSDP2)
     optimizer: Optimizer = "adam"  # muon: Muon for the matrices of the layers, AdamW for the rest
     schedule: Schedule = "paper"  # linear and cosine fall to 0; wsd: warm-up, stable, decay
     cooldown: float = 0.2  # share of the run over which wsd brings the rate to 0
@@ -346,6 +348,10 @@ def _check(recipe: Recipe, where: str) -> None:
         raise UserError(f"{where}: train.cooldown must be above 0 and at most 1, but is {train.cooldown}")
     if train.cooldown != TrainRecipe.cooldown and train.schedule != "wsd":
         raise UserError(f"{where}: train.cooldown is for train.schedule = 'wsd', but that is {train.schedule!r}")
+    if train.shard and train.optimizer == "muon":
+        raise UserError(f"{where}: train.optimizer = 'muon' needs whole matrices, which train.shard splits; use adamw")
+    if train.shard and train.monitor == "bleu":
+        raise UserError(f"{where}: train.monitor must be 'loss' with train.shard, which validates without translating")
     if train.rdrop and not recipe.model.config(vocab_size=1000).dropout:
         raise UserError(f"{where}: train.rdrop needs model.dropout above 0, or its two passes are the same")
     if train.monitor == "bleu" and not train.validate_sentences:

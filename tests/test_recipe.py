@@ -87,6 +87,8 @@ def test_a_root_said_on_the_command_line_is_meant_from_there(tmp_path: Path, mon
         (changed("train", schedule="wsd", cooldown=0.0), "train.cooldown must be above 0 and at most 1, but is 0.0"),
         (changed("train", cooldown=0.5), "train.cooldown is for train.schedule = 'wsd', but that is 'paper'"),
         (changed("train", optimizer="adams"), "train.optimizer must be one of adam, adamw, muon, but is 'adams'"),
+        (changed("train", shard=True, optimizer="muon"), "train.optimizer = 'muon' needs whole matrices"),
+        (changed("train", shard=True, monitor="bleu"), "train.monitor must be 'loss' with train.shard"),
         (changed("train", rdrop=-1.0), "train.rdrop must not be negative"),
         ({**changed("train", rdrop=5.0), "model": {"dropout": 0.0}}, "train.rdrop needs model.dropout above 0"),
         (changed("train", batch_tokens=0), "train.batch_tokens must be at least 1"),

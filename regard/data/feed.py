@@ -4,7 +4,7 @@ the store, packed into tensors."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -48,10 +48,12 @@ class Feed:
         num_ranks: int = 1,
         dropout: BpeDropout | None = None,
         max_length: int = 0,
+        equal: bool = False,
     ) -> None:
         """For CUDA devices batches are made in page-locked memory. Process `rank` of `num_ranks` makes its own share.
 
-        With `dropout`, sentences are cut anew, into at most `max_length` tokens.
+        With `dropout`, sentences are cut anew, into at most `max_length` tokens. `equal`: all have as many parts of every
+        update, where an update has too few pairs for that, some that count for nothing.
         """
         if slots is not None and accumulate % num_ranks:
             raise UserError(
@@ -64,7 +66,7 @@ class Feed:
         # Every process has as many parts as any other, so that none waits for one that has more.
         self._rank, self.share = rank, -(-accumulate // num_ranks)
         self._num_parts = self.share * num_ranks
-        self._dropout = dropout
+        self._dropout, self._equal = dropout, equal
         room = (slots.src_tokens, slots.tgt_tokens) if slots is not None else (0, 0)
         self._limits = Limits(max_length, *room)
         self.epoch, self.position, self.progress = sampler.epoch, sampler.position, sampler.progress
@@ -111,7 +113,10 @@ class Feed:
                 indices = next(self._sampler)
                 parts = split_indices(indices, self._store.tgt_lengths[indices], self._num_parts)
             count, share = self._gathered(parts)
-            tensors = tuple(self._make(gathered, count) for gathered in share)
+            made = [self._make(gathered, count) for gathered in share]
+            if self._equal and len(made) < self.share:
+                made += [self._idle(parts[0])] * (self.share - len(made))
+            tensors = tuple(made)
             sampler = self._sampler
             yield PreparedUpdate(tensors, count, sampler.epoch, sampler.position, sampler.progress)  # type: ignore[arg-type]
 
@@ -125,6 +130,11 @@ class Feed:
         drawn = self._dropout.draw(parts, self._sampler.epoch, self._sampler.position, self._limits)
         count = sum(int(each.lengths[1].sum()) + len(each.lengths[1]) for each in drawn)
         return count, map(self._dropout.gather, drawn[share])
+
+    def _idle(self, part: Indices) -> Batch:
+        """A batch to go through the model with the other processes, without a label."""
+        batch = make_batch(*self._store.gather(part[:1]), *self._marks)
+        return replace(batch, labels=torch.full_like(batch.labels, -1))
 
     def _make(self, gathered: Gathered, count: int) -> Batch | Tensor:
         if self.slots is None:

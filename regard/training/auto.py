@@ -24,7 +24,7 @@ from regard.device import compute_dtype, describe, pick_device
 from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.recipe import Recipe, TrainRecipe, apply_overrides, recipe_from_dict
-from regard.training.fast import fast_path
+from regard.training.fast import fast_path, plain_only
 from regard.training.init import check_start, start_bundle, with_shape
 from regard.training.optimizer import make_optimizer, set_learning_rate
 from regard.training.prepare import find_corpora
@@ -230,7 +230,7 @@ def measure_rate(
     ids = np.random.default_rng(0).integers(config.vocab_size, size=int(lengths.sum()))
     sentences = ids, lengths, ids, lengths, 0, 0
     count = train.accumulate * pairs * length
-    path = fast_path(train.fast, device, dtype, rdrop=train.rdrop > 0)
+    path = fast_path(train.fast, device, dtype, rdrop=train.rdrop > 0, plain_only=plain_only(train))
     if path is not None:
         path = replace(path, compile=False)  # which is a few percent of the speed and most of the wait
     update: Callable[[], Result]

@@ -2,6 +2,8 @@
 
 checkpoints/step-000123/  model.safetensors  optimizer.safetensors  random.safetensors  state.json  manifest.json
                           average.safetensors (with a moving average)
+
+Those of a model that is split over several processes have shards instead (`sharded.py`).
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from torch import Tensor, nn
 from regard.errors import UserError
 from regard.files import atomic_folder, check_manifest, read_json, sweep_temporaries, write_manifest
 from regard.training.distributed import Ranks
+from regard.training.sharded import is_sharded, load_sharded, read_shards, run_tensors, save_sharded
 
 FORMAT = 1
 _NAME = re.compile(r"step-(\d+)$")
@@ -33,17 +37,27 @@ def save_checkpoint(
     average: nn.Module | None,
     state: Mapping[str, Any],
     random: Mapping[str, Tensor],
+    ranks: Ranks,
 ) -> Path:
     """Write one checkpoint in one step; `state` is what JSON can hold: counters, the sampler's place, scores."""
     target = folder / f"step-{step:06d}"
-    with atomic_folder(target) as temporary:
+
+    def write_rest(temporary: Path) -> None:
+        _save(random, temporary / "random.safetensors")
+        text = json.dumps({"format": FORMAT, "step": step, **state}, indent=2) + "\n"
+        (temporary / "state.json").write_text(text, encoding="utf-8")
+
+    if ranks.shards:
+        save_sharded(target, run_tensors(model, optimizer, average), write_rest, ranks)
+        return target
+    with atomic_folder(target) if ranks.is_first else nullcontext() as temporary:
+        if temporary is None:
+            return target
         _save(model.state_dict(), temporary / "model.safetensors")
         _save(_optimizer_tensors(optimizer), temporary / "optimizer.safetensors")
         if average is not None:
             _save(average.state_dict(), temporary / "average.safetensors")
-        _save(random, temporary / "random.safetensors")
-        text = json.dumps({"format": FORMAT, "step": step, **state}, indent=2) + "\n"
-        (temporary / "state.json").write_text(text, encoding="utf-8")
+        write_rest(temporary)
         write_manifest(temporary, format=FORMAT)
     return target
 
@@ -56,10 +70,13 @@ def load_checkpoint(
     state = read_json(path / "state.json")
     if state.get("format") != FORMAT:
         raise UserError(f"{path}: is a checkpoint of format {state.get('format')}, and this Regard reads {FORMAT}")
-    model.load_state_dict(load_file(str(path / "model.safetensors")))
-    if average is not None:
-        average.load_state_dict(load_file(str(path / "average.safetensors")))
-    _load_optimizer(optimizer, load_file(str(path / "optimizer.safetensors")))
+    if ranks.shards:
+        load_sharded(path, model, optimizer, average, ranks)
+    else:
+        model.load_state_dict(load_file(str(path / "model.safetensors")))
+        if average is not None:
+            average.load_state_dict(load_file(str(path / "average.safetensors")))
+        _load_optimizer(optimizer, load_file(str(path / "optimizer.safetensors")))
     _set_random_state(load_file(str(path / "random.safetensors")), ranks)
     return state
 
@@ -107,15 +124,21 @@ def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
     """The mean of the weights of several checkpoints, summed in float64."""
     total: dict[str, Tensor] = {}
     for path in paths:
-        for name, tensor in load_file(str(path / "model.safetensors")).items():
+        for name, tensor in _model_tensors(path).items():
             total[name] = total[name] + tensor.double() if name in total else tensor.double()
     return {name: (tensor / len(paths)).float() for name, tensor in total.items()}
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
     """The weights that a checkpoint stands for: its moving average where it has one."""
+    if is_sharded(path):
+        return read_shards(path, "average") or read_shards(path, "model")
     averaged = path / "average.safetensors"
     return load_file(str(averaged if averaged.exists() else path / "model.safetensors"))
+
+
+def _model_tensors(path: Path) -> dict[str, Tensor]:
+    return read_shards(path, "model") if is_sharded(path) else load_file(str(path / "model.safetensors"))
 
 
 def _save(tensors: Mapping[str, Tensor], path: Path) -> None:

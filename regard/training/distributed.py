@@ -58,6 +58,7 @@ class Ranks:
     rank: int = 0
     size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    shards: bool = False  # FSDP2 splits the model over them, and adds its gradients up (`sharded.py`)
 
     @property
     def is_first(self) -> bool:
@@ -105,10 +106,10 @@ class Ranks:
         """Gradients, and sums beside them, become those over all processes, in place."""
         if self.size == 1:
             return
-        for parameter in parameters:
+        for parameter in [] if self.shards else parameters:
             if parameter.grad is None:  # an update of very few pairs may leave a process without any
                 parameter.grad = torch.zeros_like(parameter)
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        gradients = [] if self.shards else [each.grad for each in parameters if each.grad is not None]
         self._together(lambda: self._all_reduce([*gradients, *sums]))
 
     def _all_reduce(self, tensors: Sequence[Tensor]) -> None:
@@ -122,13 +123,6 @@ class Ranks:
             work.wait()
             parts = flat.split([tensor.numel() for tensor in bucket])
             torch._foreach_copy_(bucket, [part.view_as(t) for part, t in zip(parts, bucket, strict=True)])
-
-    def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
-        """The first process's values, for all, in place."""
-        if self.size == 1:
-            return
-        for tensor in tensors:
-            self._together(lambda tensor=tensor: dist.broadcast(tensor.detach(), 0))  # type: ignore[misc]
 
     def gather(self, state: Tensor) -> list[Tensor]:
         """The first process gets everybody's bytes, in the order of the ranks; the others get nothing."""
@@ -150,11 +144,11 @@ class Ranks:
 
 
 @contextmanager
-def join(device: str) -> Iterator[Ranks]:
+def join(device: str, shards: bool = False) -> Iterator[Ranks]:
     """The processes that torchrun started, each with a device of its own; without torchrun, one process alone."""
     rank, size = env_number("RANK", 0), env_number("WORLD_SIZE", 1)
     if size == 1:
-        yield Ranks(0, 1, pick_device(device))
+        yield Ranks(0, 1, pick_device(device), shards)
         return
     own = own_device(device, env_number("LOCAL_RANK", 0))
     if own.type == "cuda":
@@ -166,7 +160,7 @@ def join(device: str) -> Iterator[Ranks]:
     except (RuntimeError, ValueError) as error:
         raise RegardError(f"process {rank} of {size} could not reach the others: {error}") from error
     try:
-        yield Ranks(rank, size, own)
+        yield Ranks(rank, size, own, shards)
     finally:
         dist.destroy_process_group()
 

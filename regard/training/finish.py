@@ -46,6 +46,8 @@ def to_average(folder: RunFolder, last: int) -> list[Path]:
 def final_weights(recipe: TrainRecipe, trainer: Trainer, folder: RunFolder) -> tuple[dict[str, Tensor], str]:
     """The averaged weights, or the best checkpoint's if those do better on the validation set."""
     state, shadow = trainer.state, trainer.shadow
+    if trainer.ranks.shards:
+        return sharded_weights(recipe, folder)
     if recipe.ema:
         chosen = "moving average of the weights"
     else:
@@ -61,6 +63,15 @@ def final_weights(recipe: TrainRecipe, trainer: Trainer, folder: RunFolder) -> t
         return shadow.state_dict(), chosen
     check_manifest(best)
     return load_weights(best), f"best checkpoint, step {state.best_step}"
+
+
+def sharded_weights(recipe: TrainRecipe, folder: RunFolder) -> tuple[dict[str, Tensor], str]:
+    """Of a model that is split over the processes: its average, from the disk, by one of them; no comparison with the best."""
+    if recipe.ema:
+        [last] = to_average(folder, 1)
+        return load_weights(last), "moving average of the weights"
+    paths = to_average(folder, recipe.average)
+    return average_weights(paths), f"average of the last {len(paths)} checkpoints"
 
 
 def write_model(

@@ -35,6 +35,7 @@ from regard.training.display import Display
 from regard.training.distributed import Ranks
 from regard.training.metrics import RecordWriter
 from regard.training.optimizer import MovingAverage, learning_rate, set_learning_rate, warmup_steps
+from regard.training.sharded import put_away
 from regard.training.update import PlainUpdate, SlotUpdate
 from regard.training.validate import Validator
 
@@ -127,7 +128,7 @@ class Trainer:
         autocast: torch.dtype | None,
         ranks: Ranks | None = None,
     ) -> None:
-        """Of several processes, only the first has a validator and logs."""
+        """Of several processes, only the first has logs, and a validator unless the model is split over them."""
         self.recipe, self.model, self.shadow, self.optimizer = recipe, model, shadow, optimizer
         self.feed, self.apply = feed, apply
         self.store, self.tokenizer, self.validator = store, tokenizer, validator
@@ -236,12 +237,13 @@ class Trainer:
         return float(record["loss"] if self.recipe.monitor == "loss" else -record["bleu"])
 
     def measure(self) -> dict[str, Any]:
-        """The first process measures; all get what it has found."""
+        """The first process measures, or all that share one model do; all get what the first has found."""
         record = {}
         if self.validator is not None:
             if self.average is None:
                 self.shadow.load_state_dict(self.model.state_dict())
             record = self.validator.measure(self.shadow, self.device, self.autocast)
+            put_away(self.shadow)
         measured: dict[str, Any] = self.ranks.from_first(record)
         return measured
 
@@ -256,8 +258,9 @@ class Trainer:
         state = {"scheduled": scheduled, "run": asdict(self.state), "sampler": self.feed.state()}
         average = self.shadow if self.average is not None else None
         random = random_states(self.ranks)
+        step = self.state.step
+        save_checkpoint(self.checkpoints, step, self.model, self.optimizer, average, state, random, self.ranks)
         if self.ranks.is_first:
-            save_checkpoint(self.checkpoints, self.state.step, self.model, self.optimizer, average, state, random)
             best = self.checkpoints / f"step-{self.state.best_step:06d}"
             prune(self.checkpoints, self.recipe.average, [best])
         self.saved_step = self.state.step

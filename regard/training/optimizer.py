@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from regard.device import has_bf16
 from regard.recipe import TrainRecipe
 from regard.training.muon import MuonWithAdamW, layer_matrices
+from regard.training.sharded import local
 
 WARMUP = 4_000  # the paper's; shorter runs warm up for a tenth of their length
 WARMUP_SHARE = 0.1
@@ -22,7 +23,7 @@ def make_optimizer(model: nn.Module, recipe: TrainRecipe) -> torch.optim.Optimiz
     options: dict[str, Any] = {"lr": 0.0, "betas": (recipe.beta1, recipe.beta2), "eps": recipe.eps}
     device = next(model.parameters()).device
     fused = device.type in ("cpu", "cuda")
-    if device.type == "cuda":  # the rate lives on the device, so that a captured graph reads what it is today
+    if device.type == "cuda" and not recipe.shard:  # a captured graph reads the rate of today from the device
         options |= {"lr": torch.zeros((), device=device), "capturable": True}
     if recipe.optimizer == "adam":
         return torch.optim.Adam(model.parameters(), weight_decay=recipe.weight_decay, fused=fused, **options)
@@ -86,9 +87,9 @@ class MovingAverage:
 
     def __init__(self, average: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.parameters: list[Tensor] = list(average.parameters())
+        self.parameters: list[Tensor] = [local(parameter.detach()) for parameter in average.parameters()]
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
         decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(self.parameters, list(model.parameters()), 1.0 - decay)
+        torch._foreach_lerp_(self.parameters, [local(each.detach()) for each in model.parameters()], 1.0 - decay)

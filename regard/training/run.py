@@ -10,7 +10,7 @@ import copy
 import time
 import zlib
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,7 @@ from regard.recipe import Recipe, TrainRecipe
 from regard.training.checkpoint import load_checkpoint, newest_intact
 from regard.training.display import Display, make_display
 from regard.training.distributed import EndedElsewhere, Ranks, join
-from regard.training.fast import FastPath, fast_path, obstacle
+from regard.training.fast import FastPath, fast_path, obstacle, plain_only
 from regard.training.finish import final_weights, report_facts, score_test_set, write_model
 from regard.training.folder import RunFolder, check_folder, claim_folder, locked, write_recipe
 from regard.training.init import check_start, start_weights, with_shape
@@ -40,7 +40,9 @@ from regard.training.loop import Length, RunState, Trainer
 from regard.training.metrics import MetricsLog, RecordWriter, TensorBoardLog, read_metrics
 from regard.training.optimizer import make_optimizer
 from regard.training.prepare import evaluation_pairs, find_inputs, make_store, make_tokenizer
+from regard.training.recompute import recompute_layers
 from regard.training.report import write_report
+from regard.training.sharded import shard
 from regard.training.update import PlainUpdate, SlotUpdate, UpdateOptions
 from regard.training.validate import Validator
 
@@ -65,7 +67,7 @@ def train(
     started = time.perf_counter()
     folder = RunFolder(Path(out or f"runs/{recipe.data.source}-{recipe.data.target}"))
     with ExitStack() as stack:
-        ranks = stack.enter_context(join(recipe.train.device))
+        ranks = stack.enter_context(join(recipe.train.device, recipe.train.shard))
         display = display or (make_display() if ranks.is_first else Display())
         settled = ranks.first_does(lambda: with_shape(recipe))
         recipe = settled or with_shape(recipe)
@@ -74,6 +76,9 @@ def train(
             display.say(f"{folder.path} is finished; its model is in {folder.model}")
             return load_bundle(folder.model)
         prepared = prepared or find_prepared(folder)
+        if ranks.shards:  # validation goes through the model that they share
+            valid = [(source, target) for source, target in ranks.from_first(prepared.valid)]
+            prepared = replace(prepared, valid=valid)
         trainer = make_trainer(recipe, prepared, folder, display, resume, started, ranks)
         stack.callback(trainer.feed.close)
         for log in trainer.logs:
@@ -147,16 +152,14 @@ def make_trainer(
     if device.type == "cuda":
         torch.cuda.set_device(device)  # where Triton launches its kernels
     autocast = compute_dtype(recipe.train.precision, device)
-    torch.manual_seed(recipe.train.seed)
-    model = Transformer(recipe.model.config(tokenizer.vocab_size)).to(device)
-    shadow = copy.deepcopy(model).requires_grad_(False)
+    newest, damaged = (ranks.first_does(lambda: newest_intact(folder.checkpoints)) if resume else None) or (None, [])
+    step = ranks.from_first(newest and newest.name)
+    model, shadow = make_model(recipe, tokenizer, ranks, is_fresh=step is None)
     optimizer = make_optimizer(model, recipe.train)
-    path = fast_path(recipe.train.fast, device, autocast, ranks.size, recipe.train.rdrop > 0)
+    path = fast_path(recipe.train.fast, device, autocast, ranks.size, recipe.train.rdrop > 0, plain_only(recipe.train))
     feed = make_feed(recipe, store, tokenizer, path, ranks)
     length = run_length(recipe.train, feed)
     state, notes = RunState(), []
-    newest, damaged = (ranks.first_does(lambda: newest_intact(folder.checkpoints)) if resume else None) or (None, [])
-    step = ranks.from_first(newest and newest.name)
     own_randomness(recipe.train.seed, ranks, step)
     if step is not None:
         average = shadow if recipe.train.ema else None
@@ -165,9 +168,6 @@ def make_trainer(
         state = RunState(**saved["run"])
         notes = [f"going on from step {state.step}"]
     else:
-        if recipe.train.init:
-            start_weights(recipe, model, tokenizer)
-            shadow.load_state_dict(model.state_dict())
         state.seconds = state.prepared = ranks.from_first(time.perf_counter() - started)
     if state.step == 0 and length.progress(state) >= 1.0:
         raise UserError(
@@ -180,7 +180,7 @@ def make_trainer(
             log.write({"kind": "note", "text": note})
     validator = None
     if prepared.valid is not None:
-        sentences = min(recipe.train.validate_sentences, len(prepared.valid))
+        sentences = 0 if ranks.shards else min(recipe.train.validate_sentences, len(prepared.valid))
         validator = Validator(prepared.valid, tokenizer, recipe.data.target, recipe.data.max_length, sentences)
     if recipe.train.fast == "auto" and device.type == "cuda" and (missing := obstacle(device, autocast)):
         display.say(f"on the plain path, several times slower than the fast one, which needs {missing}")
@@ -195,6 +195,23 @@ def make_trainer(
         recipe.train, model, shadow, optimizer, feed, apply, store, tokenizer, validator, length, state, folder.checkpoints,
         logs, display, autocast, ranks,
     )  # fmt: skip
+
+
+def make_model(recipe: Recipe, tokenizer: Tokenizer, ranks: Ranks, is_fresh: bool) -> tuple[Transformer, Transformer]:
+    """The model and its copy for averages and validation, where they compute: on this process's device, or split over all."""
+    torch.manual_seed(recipe.train.seed)
+    model = Transformer(recipe.model.config(tokenizer.vocab_size))
+    if recipe.train.init and is_fresh:
+        start_weights(recipe, model, tokenizer)
+    shadow = copy.deepcopy(model).requires_grad_(False)
+    for each in (model, shadow):
+        if ranks.shards:
+            shard(each, ranks)
+        else:
+            each.to(ranks.device)
+    if recipe.train.recompute:
+        recompute_layers(model)
+    return model, shadow
 
 
 def own_randomness(seed: int, ranks: Ranks, step: str | None) -> None:
@@ -242,7 +259,19 @@ def make_feed(recipe: Recipe, store: Store, tokenizer: Tokenizer, path: FastPath
         slots = fit_slots(*lengths, store.corpora, tokens, longest + 1)
     sampler = Sampler(*lengths, tokens, train.seed, store.corpora, slots)
     marks = tokenizer.bos_id, tokenizer.eos_id
-    return Feed(store, sampler, *marks, train.accumulate, slots, ranks.device, ranks.rank, ranks.size, dropout, longest)
+    return Feed(
+        store,
+        sampler,
+        *marks,
+        train.accumulate,
+        slots,
+        ranks.device,
+        ranks.rank,
+        ranks.size,
+        dropout,
+        longest,
+        ranks.shards,
+    )
 
 
 def run_length(recipe: TrainRecipe, feed: Feed) -> Length:

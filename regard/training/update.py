@@ -28,6 +28,7 @@ from regard.nn.block import set_fused
 from regard.nn.embedding import SinusoidalPositions
 from regard.training.distributed import Ranks
 from regard.training.fast import FastPath
+from regard.training.sharded import whole
 
 WARM_UPDATES = 3  # before the capture; they compile, and they are updates like any other
 AHEAD = 2  # updates that the host may be ahead of the device
@@ -239,7 +240,7 @@ def update(
     total, nll = (torch.stack(each).sum() if each else torch.zeros((), device=device) for each in (totals, nlls))
     if ranks is not None:
         ranks.add_up(list(model.parameters()), total, nll)
-    norm = nn.utils.clip_grad_norm_(model.parameters(), options.clip or math.inf)
+    norm = whole(nn.utils.clip_grad_norm_(model.parameters(), options.clip or math.inf))
     optimizer.step()
     return Result(total, nll, norm)
 

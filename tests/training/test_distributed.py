@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from regard.bundle import load_bundle, load_weights
+from regard.cli import main
 from regard.data.batch import Batch
 from regard.data.feed import Feed
 from regard.data.sampler import Sampler
@@ -22,33 +27,62 @@ from regard.data.slots import Slots
 from regard.data.store import encode_pairs
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
+from regard.layout import SequenceLayout
 from regard.recipe import load_recipe
 from regard.training.checkpoint import list_checkpoints
 from regard.training.display import Display
 from regard.training.distributed import Ranks, own_device
 from regard.training.fast import fast_path
 from regard.training.metrics import read_metrics
+from regard.training.recompute import recompute_layers
 from regard.training.run import train
+from tests.build import build, tiny_config
 from tests.tiny import reversal_pairs, write_recipe
-from tests.training.test_run import assert_same_weights
+from tests.training.test_run import assert_same_weights, weights
 
 STEPS = 24
 
 
-def start(processes: int, recipe: Path, out: Path, *more: str) -> subprocess.Popen[str]:
-    """The command of the guide; processes and what they start are a group of their own."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    command += ["-m", "regard", "train", str(recipe), "--out", str(out), *more]
+def command(recipe: Path, out: Path, *more: str) -> list[str]:
+    return ["-m", "regard", "train", str(recipe), "--out", str(out), *more]
+
+
+def torchrun(processes: int, *arguments: str) -> subprocess.Popen[str]:
+    """The command of the guide, in a session of its own."""
+    words = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(processes),
+        *arguments,
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    return subprocess.Popen(command, text=True, env=environment, start_new_session=True, **pipes)  # type: ignore[call-overload, no-any-return]
+    return subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
+    )
 
 
-def run(processes: int, recipe: Path, out: Path, *more: str, code: int = 0) -> str:
-    process = start(processes, recipe, out, *more)
-    said: str = process.communicate(timeout=120)[0]
-    assert process.returncode == code, said
-    return said
+def run(processes: int, recipe: Path, out: Path, *more: str) -> str:
+    """Start the processes as torchrun does, without the time that it takes itself; what the first one said."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    shared["WORLD_SIZE"] = str(processes)
+    started = [
+        subprocess.Popen(
+            [sys.executable, *command(recipe, out, *more)],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(processes)
+    ]  # fmt: skip
+    said = [process.communicate(timeout=200)[0] for process in started]
+    assert [process.returncode for process in started] == [0] * processes, "\n".join(said)
+    assert said[1:] == [""] * (processes - 1)
+    return said[0]
 
 
 def alone(recipe: Path, out: Path, *sets: str, resume: bool = False) -> None:
@@ -59,8 +93,8 @@ def losses(run: Path, kind: str) -> list[tuple[int, float]]:
     return [(r["step"], r["loss"]) for r in read_metrics(run / "metrics.jsonl") if r["kind"] == kind]
 
 
-def assert_same_losses(one: Path, other: Path) -> None:
-    for kind in ("train", "valid"):
+def assert_same_losses(one: Path, other: Path, kinds: tuple[str, ...] = ("train", "valid")) -> None:
+    for kind in kinds:
         (steps, found), (others, expected) = zip(*losses(one, kind)), zip(*losses(other, kind))  # noqa: B905
         assert steps == others
         assert found == pytest.approx(expected, rel=1e-5), kind
@@ -88,7 +122,10 @@ def one(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def two(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same of two processes; what they said is in a file."""
     out = tmp_path_factory.mktemp("two") / "run"
-    (out.parent / "said").write_text(run(2, recipe, out))
+    process = torchrun(2, *command(recipe, out))
+    said = process.communicate(timeout=200)[0]
+    assert process.returncode == 0, said
+    (out.parent / "said").write_text(said)
     return out
 
 
@@ -130,7 +167,7 @@ def test_a_killed_process_ends_the_others_and_the_run_resumes_to_the_same_weight
     recipe = write_recipe(tmp_path / "recipe", steps=40, lr=3e-3, log_every=1, save_every=5, validate_every=20)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     run(2, recipe, whole)
-    process = start(2, recipe, killed)
+    process = torchrun(2, *command(recipe, killed))
     wait_until(process, lambda: (killed / "checkpoints" / "step-000010").is_dir())
     os.kill(last_process(process.pid), signal.SIGKILL)
     said = process.communicate(timeout=60)[0]  # the others do not wait for one that will not come back
@@ -140,6 +177,83 @@ def test_a_killed_process_ends_the_others_and_the_run_resumes_to_the_same_weight
     assert "going on from step" in run(2, recipe, killed, "--resume")
     assert_same_weights(whole, killed)
     assert losses(whole, "train") == losses(killed, "train")
+
+
+# --- split over the processes ---
+
+
+SPLIT = [word for name in ("shard=true", "recompute=true", "ema=0.9") for word in ("--set", f"train.{name}")]
+
+
+@pytest.fixture(scope="module")
+def split(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run with the model split over two processes, layers that compute twice, and a moving average."""
+    out = tmp_path_factory.mktemp("split") / "run"
+    run(2, recipe, out, *SPLIT)
+    return out
+
+
+@pytest.mark.slow
+def test_a_model_split_over_two_processes_makes_the_run_of_one(recipe: Path, one: Path, split: Path) -> None:
+    assert_same_losses(split, one, kinds=("train",))
+    [path, *_] = list_checkpoints(split / "checkpoints")
+    files = sorted(file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file())
+    assert [name for name in files if not name.startswith("shards/")] == [
+        "manifest.json", "random.safetensors", "state.json",
+    ]  # fmt: skip
+    shards = [name for name in files if name.startswith("shards/")]
+    assert len(shards) == 2 and all(name.endswith(".safetensors") for name in shards)  # none of them a pickle
+    with_average = [load_file(str(path / name)) for name in shards]
+    rows = [tensors["average.embedding.weight"].shape[0] for tensors in with_average]
+    assert sum(rows) == load_bundle(split / "model").config.vocab_size and max(rows) < sum(rows)
+    assert load_bundle(split / "model").facts["weights"] == "moving average of the weights"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 3])
+def test_shards_of_two_processes_go_on_with_another_number(
+    processes: int, recipe: Path, one: Path, split: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(split, out)
+    (out / "report.html").unlink()
+    for path in list_checkpoints(out / "checkpoints")[1:]:
+        shutil.rmtree(path)
+    if processes == 1:
+        alone(recipe, out, *SPLIT[1::2], resume=True)
+    else:
+        run(processes, recipe, out, *SPLIT, "--resume")
+    assert_same_losses(out, split)
+    for name, tensor in weights(split).items():
+        if name.endswith("weight"):  # Adam makes noise of biases without a gradient
+            torch.testing.assert_close(weights(out)[name], tensor, rtol=0, atol=2e-3)
+    assert main(["average", str(out), "--last", "2", "-o", str(tmp_path / "bundle")]) == 0
+    assert load_weights(load_bundle(tmp_path / "bundle")).keys() == weights(split).keys()
+
+
+def test_an_update_of_too_few_pairs_gives_the_others_something_to_do(tmp_path: Path) -> None:
+    pairs = reversal_pairs(40, 5)
+    store = encode_pairs(pairs, Tokenizer.train([side for pair in pairs for side in pair], 380, tmp_path))
+    sampler = Sampler(store.src_lengths, store.tgt_lengths, 10, 3, store.corpora, None)
+    feed = Feed(store, sampler, 1, 2, 1, None, "cpu", 4, 5, equal=True)
+    idle = [update.parts for update in islice(feed, 20) if update.parts[0].labels.max() < 0]
+    assert idle and all(len(parts) == 1 for parts in idle)
+    feed.close()
+
+
+def test_layers_that_compute_twice_have_the_same_gradients() -> None:
+    gradients = []
+    for twice in (False, True):
+        model = build(tiny_config(dropout=0.3)).train()
+        if twice:
+            recompute_layers(model)
+        torch.manual_seed(3)
+        layout = SequenceLayout.from_lengths([3, 5])
+        ids = torch.arange(8)
+        model(ids, layout, ids, layout).logsumexp(-1).sum().backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    for once, again in zip(*gradients, strict=True):
+        assert torch.equal(once, again)
 
 
 def wait_until(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
@@ -174,7 +288,9 @@ def last_process(group: int) -> int:
 
 @pytest.mark.slow
 def test_a_mistake_is_said_once_and_ends_all(recipe: Path, tmp_path: Path) -> None:
-    said = run(2, recipe, tmp_path / "run", "--set", "data.valid=nothing.{src,tgt}", code=1)
+    process = torchrun(2, *command(recipe, tmp_path / "run", "--set", "data.valid=nothing.{src,tgt}"))
+    said = process.communicate(timeout=200)[0]
+    assert process.returncode != 0
     assert said.count("nothing.src") == 1
     assert not (tmp_path / "run").exists()
 
@@ -228,6 +344,9 @@ def sentences(parts: list[Batch]) -> list[list[int]]:
 
 def test_several_processes_take_the_fast_path_without_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.training.fast.has_triton", lambda: True)
+    assert fast_path("auto", torch.device("cuda"), torch.bfloat16, 2, plain_only="train.shard") is None
+    with pytest.raises(UserError, match=r"train\.fast: train\.shard goes with the plain path alone"):
+        fast_path("slots", torch.device("cuda"), torch.bfloat16, 2, plain_only="train.shard")
     path = fast_path("auto", torch.device("cuda"), torch.bfloat16, 2)
     assert path is not None and path.attention and path.compile and not path.graph
     with pytest.raises(UserError, match=r"train\.fast: graph is for one process"):
