@@ -91,28 +91,25 @@ class Pool:
     words: SideArrays  # of each sentence, the kinds of its words
     cuts: SideArrays  # the ids of all cuts, kind by kind
     first: Ints  # of each kind, its first cut: the usual one; the drawn ones follow
-    count: Ints  # drawn ones
+    count: NDArray[np.uint64]  # drawn ones
     lengths: Ints  # ids of each cut
 
-    def draw(self, indices: Ints, bits: np.random.PCG64) -> tuple[Ints, Ints]:
-        """For the words of these sentences, end to end, which cut each gets, and the words of each sentence."""
+    def draw(self, indices: Ints, bits: np.random.PCG64) -> tuple[Ints, Ints, Ints]:
+        """For the words of these sentences, end to end, which cut each gets, and the usual one; the words of each sentence."""
         kinds, num_words = self.words.gather(indices)
+        usual: Ints = self.first[kinds]
         high = np.asarray(bits.random_raw(len(kinds)), dtype=np.uint64) >> np.uint64(32)
-        chosen = (high * self.count[kinds].astype(np.uint64) >> np.uint64(32)).astype(np.int64)
-        return self.first[kinds] + 1 + chosen, num_words
-
-    def usual(self, indices: Ints) -> Ints:
-        kinds, _ = self.words.gather(indices)
-        first: Ints = self.first[kinds]
-        return first
+        chosen = (high * self.count[kinds] >> np.uint64(32)).astype(np.int64)
+        return usual + 1 + chosen, usual, num_words
 
     def sentence_lengths(self, drawn: Ints, num_words: Ints) -> Ints:
         return _sums(self.lengths[drawn], num_words)
 
     def expected_lengths(self, usual: NDArray[Any], longest: int) -> Ints:
         """About how many tokens each sentence will have, and never fewer than it has as it is."""
-        sums = _sums(self.lengths, self.count + 1) - self.lengths[self.first]
-        mean = np.maximum(sums / self.count, self.lengths[self.first])
+        count = self.count.astype(np.int64)
+        sums = _sums(self.lengths, count + 1) - self.lengths[self.first]
+        mean = np.maximum(sums / count, self.lengths[self.first])
         num_words = np.diff(self.words.offsets)
         expected = np.ceil(_sums(mean[self.words.ids], num_words) - 1e-6).astype(np.int64)
         planned: Ints = np.maximum(np.minimum(expected, longest), usual)
@@ -147,9 +144,9 @@ class BpeDropout:
             make_pool(side, tokenizer, probability, random.Random(f"bpe-dropout {seed} {number}"))
             for number, side in enumerate((store.src, store.tgt))
         )
-        usual = (store.src_lengths, store.tgt_lengths)
+        self._usual = (store.src_lengths, store.tgt_lengths)
         self.src_lengths, self.tgt_lengths = (
-            pool.expected_lengths(lengths, longest) for pool, lengths in zip(self._pools, usual, strict=True)
+            pool.expected_lengths(lengths, longest) for pool, lengths in zip(self._pools, self._usual, strict=True)
         )
 
     def draw(self, parts: Sequence[Ints], epoch: int, position: int, limits: Limits) -> list[Drawn]:
@@ -163,15 +160,16 @@ class BpeDropout:
 
     def _draw_part(self, indices: Ints, bits: Sequence[np.random.PCG64], limits: Limits) -> Drawn:
         cuts, lengths = [], []
-        for pool, generator, room in zip(self._pools, bits, (limits.src, limits.tgt), strict=True):
-            drawn, num_words = pool.draw(indices, generator)
-            tokens = pool.sentence_lengths(drawn, num_words)
-            usual = pool.usual(indices)
-            usual_tokens = pool.sentence_lengths(usual, num_words)
+        rooms = (limits.src, limits.tgt)
+        for pool, all_lengths, generator, room in zip(self._pools, self._usual, bits, rooms, strict=True):
+            drawn, usual, num_words = pool.draw(indices, generator)
+            tokens, usual_tokens = pool.sentence_lengths(drawn, num_words), all_lengths[indices].astype(np.int64)
             plain = _to_leave_as_they_are(tokens, usual_tokens, limits.sentence, room)
-            drawn = np.where(np.repeat(plain, num_words), usual, drawn)
+            if plain.any():
+                drawn = np.where(np.repeat(plain, num_words), usual, drawn)
+                tokens = np.where(plain, usual_tokens, tokens)
             cuts.append(drawn)
-            lengths.append(np.where(plain, usual_tokens, tokens))
+            lengths.append(tokens)
         return Drawn((cuts[0], cuts[1]), (lengths[0], lengths[1]))
 
 
@@ -195,7 +193,7 @@ def make_pool(side: SideArrays, tokenizer: Tokenizer, probability: float, genera
     offsets = np.searchsorted(starts, side.offsets)
     cutter = Cutter(tokenizer, probability, generator.random)
     cuts: list[list[int]] = []
-    first, drawn = np.zeros(len(examples), np.int64), np.zeros(len(examples), np.int64)
+    first, drawn = np.zeros(len(examples), np.int64), np.zeros(len(examples), np.uint64)
     for kind, (example, count) in enumerate(zip(examples.tolist(), counts.tolist(), strict=True)):
         usual = side.ids[words.offsets[example] : words.offsets[example + 1]].tolist()
         first[kind] = len(cuts)

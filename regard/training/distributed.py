@@ -39,9 +39,8 @@ from regard.errors import RegardError, UserError
 T = TypeVar("T")
 
 BUCKET_ELEMENTS = 1 << 24  # gradients exchanged in one message: 64 MiB
-PATIENCE = timedelta(
-    hours=24
-)  # for the first process, which may have a billion pairs to tokenize before the first update
+# For the first process, which may have a billion pairs to tokenize before the first update.
+PATIENCE = timedelta(hours=24)
 
 
 class EndedElsewhere(RegardError):
@@ -131,6 +130,17 @@ class Ranks:
         out = [torch.empty_like(state) for _ in range(self.size)] if self.is_first else None
         self._together(lambda: dist.gather(state, out, 0))
         return out or []
+
+    def gather_values(self, value: Any) -> list[Any]:
+        """The first process gets what everybody says, in the order of the ranks; anything that JSON can hold."""
+        if self.size == 1:
+            return [value]
+        text = json.dumps(value).encode()
+        longest = torch.tensor([len(text)])
+        self._together(lambda: dist.all_reduce(longest, dist.ReduceOp.MAX))
+        padded = torch.full((int(longest),), ord(" "), dtype=torch.uint8)
+        padded[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        return [json.loads(each.numpy().tobytes()) for each in self.gather(padded)]
 
     def _together(self, exchange: Callable[[], Any]) -> None:
         try:
