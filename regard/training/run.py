@@ -92,8 +92,10 @@ def train(
         except KeyboardInterrupt:
             if not ranks.is_first:
                 raise EndedElsewhere from None
-            step = trainer.saved_step
-            raise Interrupted(f"stopped at step {step} and saved; go on with: {folder.resume_command}") from None
+            step, command = trainer.saved_step, folder.resume_command
+            if ranks.size > 1:
+                command = f"torchrun ... -m {command}"
+            raise Interrupted(f"stopped at step {step} and saved; go on with: {command}") from None
         if bundle is None:  # the first process has it
             return load_bundle(folder.model)
         display.close()
