@@ -151,7 +151,8 @@ class Trainer:
     def run(self) -> bool:
         """Train to the end; False if the person stopped it. Either way the last step is saved."""
         self.model.train()
-        with on_interrupt(self._request_stop):
+        # torchrun passes a Ctrl-C on to processes that have it from the terminal already, and ends them itself if need be.
+        with on_interrupt(self._request_stop, second_ends=self.ranks.size == 1):
             before = self.length.progress(self.state)
             while before < 1.0 and not self.stops and not self._is_stale():
                 rate = self.update() if self.apply.is_settled else self._first_update()
@@ -335,11 +336,12 @@ class Trainer:
 
 
 @contextmanager
-def on_interrupt(callback: Callable[[], None]) -> Iterator[None]:
-    """Within the block, the first Ctrl-C (or SIGTERM) calls back; a second Ctrl-C ends the program at once."""
+def on_interrupt(callback: Callable[[], None], second_ends: bool = True) -> Iterator[None]:
+    """Within the block, the first Ctrl-C (or SIGTERM) calls back; a second Ctrl-C ends the program at once, or does not."""
 
     def handle(number: int, frame: object) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if second_ends:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         callback()
 
     try:

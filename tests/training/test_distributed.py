@@ -190,6 +190,19 @@ def test_a_killed_process_ends_the_others_and_the_run_resumes_to_the_same_weight
     assert losses(whole, "train") == losses(killed, "train")
 
 
+@pytest.mark.slow
+def test_a_stopped_run_of_two_processes_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "recipe", steps=50_000, save_every=10_000, validate_every=50_000, log_every=1)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    process = torchrun(2, *command(recipe, tmp_path / "run"))
+    wait_until(process, lambda: metrics.exists() and '"step": 3' in metrics.read_text())
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=100)[0]
+    [saved] = list_checkpoints(tmp_path / "run" / "checkpoints")
+    assert f"stopped at step {int(saved.name[5:])} and saved; go on with: torchrun ... -m regard train" in said
+    assert not children(process.pid)
+
+
 # --- split over the processes ---
 
 
