@@ -118,7 +118,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Limits:
-    """What sentences, and all of a batch, may have in tokens without `</s>`; 0 for a batch: no limit."""
+    """The tokens that a sentence may have without `</s>`, and a batch with one for each of its sentences (0: no limit)."""
 
     sentence: int
     src: int = 0

@@ -146,9 +146,10 @@ def _model_lines(recipe: Recipe, pairs: int, words: int) -> list[str]:
     config = recipe.model.config(recipe.tokenizer.vocab_size)
     device = pick_device(recipe.train.device)
     dtype = compute_dtype(recipe.train.precision, device)
+    name = "that of train.init" if recipe.train.init else recipe.model.preset
     return [
         f"vocabulary: {recipe.tokenizer.vocab_size:,} pieces, joint",
-        f"model: {recipe.model.preset}, {config.encoder_layers} + {config.decoder_layers} layers of {config.d_model}, "
+        f"model: {name}, {config.encoder_layers} + {config.decoder_layers} layers of {config.d_model}, "
         f"about {_num_parameters(config) / 1e6:.1f} million parameters",
         f"machine: {describe(device)}, {'fp32' if dtype is None else 'bf16'}",
         _duration_line(recipe, config, device, dtype, int(words * PIECES_A_WORD) + pairs),
