@@ -12,7 +12,6 @@ import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +49,9 @@ def save_checkpoint(
     if ranks.shards:
         save_sharded(target, run_tensors(model, optimizer, average), write_rest, ranks)
         return target
-    with atomic_folder(target) if ranks.is_first else nullcontext() as temporary:
-        if temporary is None:
-            return target
+    if not ranks.is_first:
+        return target
+    with atomic_folder(target) as temporary:
         _save(model.state_dict(), temporary / "model.safetensors")
         _save(_optimizer_tensors(optimizer), temporary / "optimizer.safetensors")
         if average is not None:

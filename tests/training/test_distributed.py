@@ -288,24 +288,22 @@ def wait_until(process: subprocess.Popen[str], condition: Callable[[], bool]) ->
         time.sleep(0.001)
 
 
-def children(group: int) -> dict[int, int]:
-    """Processes that train in this session, by rank."""
+def children(parent: int) -> dict[int, int]:
+    """Processes that this one has started to train, by rank."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "environ").read_bytes().split(b"\0")
-            if os.getsid(int(folder.name)) == group or b"TORCHELASTIC_RUN_ID" in b"".join(words):
-                ranks = [int(word[5:]) for word in words if word.startswith(b"RANK=")]
-                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-                if ranks and parent == group:
-                    found[ranks[0]] = int(folder.name)
+            ranks = [int(word[5:]) for word in words if word.startswith(b"RANK=")]
+            if ranks and int((folder / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
+                found[ranks[0]] = int(folder.name)
         except (OSError, ValueError):  # it has ended, or is somebody else's
             continue
     return found
 
 
-def last_process(group: int) -> int:
-    ranks = children(group)
+def last_process(parent: int) -> int:
+    ranks = children(parent)
     assert sorted(ranks) == [0, 1]
     return ranks[1]
 
