@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from regard.cli import augment, average, evaluate, explain, export, import_, info, score, serve, train, translate
+from regard.cli.common import rank_prefix
 from regard.errors import RegardError, UserError
 from regard.version import __version__
 
@@ -31,7 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()  # so that a reader who has left is noticed here
         return 0
     except RegardError as error:
-        sys.stderr.write(f"regard: {error}\n")
+        if str(error):  # else another process has said it
+            sys.stderr.write(f"regard: {rank_prefix()}{error}\n")
         return error.exit_code
     except KeyboardInterrupt:
         sys.stderr.write("regard: interrupted\n")

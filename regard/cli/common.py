@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -125,3 +126,9 @@ def checked_batch(arguments: argparse.Namespace) -> int:
 def print_result(arguments: argparse.Namespace, document: Any, lines: Sequence[str]) -> None:
     text = json.dumps(document, ensure_ascii=False, indent=2) if arguments.json else "\n".join(lines)
     sys.stdout.write(text + "\n")
+
+
+def rank_prefix() -> str:
+    """Which of several processes speaks (torchrun numbers them); the first one, or one alone, needs no name."""
+    rank = os.environ.get("RANK", "0")
+    return "" if rank == "0" else f"rank {rank}: "
