@@ -214,6 +214,27 @@ class Tokenizer:
         size = processor.get_piece_size()
         return [processor.id_to_piece(int(i)) if 0 <= i < size else f"<{i}>" for i in ids]
 
+    @cached_property
+    def characters(self) -> frozenset[str]:
+        """All that pieces are made of; others are written in bytes."""
+        return frozenset("".join(self._piece_texts)) | {" "}
+
+    @cached_property
+    def letters(self) -> frozenset[str]:
+        """Characters that stand beside others in a piece: in a vocabulary of words and their parts, those of the scripts that it is
+        about. A vocabulary of single characters says no more than these."""
+        parts = [text for text in self._piece_texts if len(text) > 1]
+        return frozenset("".join(parts)) if parts else self.characters
+
+    @cached_property
+    def _piece_texts(self) -> list[str]:
+        return [
+            processor.id_to_piece(i).replace(_SPACE, "")
+            for processor in {id(one): one for one in (self._source, self._target)}.values()
+            for i in range(processor.get_piece_size())
+            if not (processor.is_byte(i) or processor.is_control(i) or processor.is_unknown(i))
+        ]
+
     def _text_of(self, ids: Iterable[int]) -> str:
         table = self._bytes_of_ids
         return b"".join([table[i] for i in ids if 0 <= i < len(table)]).decode("utf-8", "replace")

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from regard.data.clean import is_loop
 from regard.data.protect import Protected, encode_pairs, find_spans, find_terms, protect, take_out
 from regard.data.tokenizer import Tokenizer
+from regard.decode.guard import is_foreign, runs_away
 from regard.decode.mbr import Utility, by_expected_utility
 from regard.decode.options import Done, Engine, Hypothesis, SearchOptions, Wish
 from regard.decode.words import Link, Spelt, Word, links_of, phrase_of, prefix_ids, spell, tokens_at, words_of
@@ -301,8 +301,9 @@ class Translator:
         hypotheses: Sequence[Hypothesis],
         details: Sequence[Details],
     ) -> list[Translation]:
-        """The texts of hypotheses, but for those that have lost a span and, if there is a guard, those that run away."""
+        """The texts of hypotheses, but for those that have lost a span and, if there is a guard, those that are nonsense."""
         ids = _encode(text, self.tokenizer, self.options.keep) if self.options.guard else []
+        is_unknown = self.options.guard and is_foreign(text, self.tokenizer)
         ways = []
         for hypothesis, (words, links) in zip(hypotheses, details, strict=True):
             if kept is not None and self.tokenizer.protects:
@@ -310,9 +311,9 @@ class Translator:
             else:
                 found = self.tokenizer.decode(hypothesis.ids)
             if found is not None and (self.tokenizer.protects or kept is None or _has_spans(found, kept)):
-                runs_away = self.options.guard and _runs_away(text, found, ids, hypothesis.ids)
-                ways.append((runs_away, Translation(found.strip(), hypothesis.score, words, links)))
-        good = [way for runs_away, way in ways if not runs_away]
+                is_wrong = self.options.guard and runs_away(text, found, ids, hypothesis.ids, self.tokenizer)
+                ways.append((is_wrong or is_unknown, Translation(found.strip(), hypothesis.score, words, links)))
+        good = [way for is_wrong, way in ways if not is_wrong]
         return good or [Translation(text, way.score) for _, way in ways[:1]]
 
     def _around_spans(self, texts: Sequence[Protected]) -> list[Translation]:
@@ -386,11 +387,6 @@ def _has_spans(translation: str, kept: Protected) -> bool:
 
 def _has_words(text: str) -> bool:
     return any(character.isalpha() for character in text)
-
-
-def _runs_away(source: str, translation: str, source_ids: Sequence[int], ids: Sequence[int]) -> bool:
-    """Whether a translation repeats itself without end, or is far longer than what it translates."""
-    return is_loop(source_ids, ids) or len(translation) > 3 * len(source) + 20
 
 
 def one_line(text: str) -> str:

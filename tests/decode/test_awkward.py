@@ -60,7 +60,7 @@ def test_whatever_an_engine_says_comes_out_sane(tmp_path: Path) -> None:
         translator = Translator(tokenizer, Scrambler(tokenizer), SearchOptions(guard=guard), 60)
         return [result.text for result in translator.translate(lines)]
 
-    assert sum(line != text for line, text in zip(lines, results(guard=True), strict=True)) > 60
+    assert sum(line != text for line, text in zip(lines, results(guard=True), strict=True)) > 50
     assert not {line: text for line, text in zip(lines, results(guard=True), strict=True) if faults(line, text)}
     assert any(faults(line, text) for line, text in zip(lines, results(guard=False), strict=True))
 
