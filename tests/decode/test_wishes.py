@@ -141,6 +141,16 @@ def test_no_option_lets_a_sentence_see_its_neighbours(fields: dict) -> None:
     assert alone == together
 
 
+def test_coverage_goes_on_when_the_longest_sentence_is_done() -> None:
+    engine = TorchEngine(build(tiny_config()), BOS, EOS, forbidden=FORBIDDEN)
+    options = SearchOptions(beam=3, max_extra=6, coverage=1.0)
+    ids, wishes = [[5] * 30, [6, 7, 8]], [Wish(most=1), Wish()]
+    together = engine.translate(ids, options, None, wishes)
+    assert [
+        engine.translate([one], options, None, [wish])[0] for one, wish in zip(ids, wishes, strict=True)
+    ] == together
+
+
 def test_an_engine_with_slots_does_in_batches_what_slots_cannot() -> None:
     draw = random.Random(7)
     ids = [[draw.randrange(4, 53) for _ in range(draw.randrange(1, 12))] for _ in range(9)]
