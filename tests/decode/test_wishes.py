@@ -385,10 +385,14 @@ def test_links_of_a_cut_line_are_counted_through() -> None:
 def test_the_choice_of_least_risk_is_the_mean_of_others() -> None:
     utility = sentence_scorer("chrf")
     texts = ["the cat sat", "the cat sat down", "a dog", "the cat sat"]
-    expected = [sum(utility(one, other) for n, other in enumerate(texts) if n != m) for m, one in enumerate(texts)]
-    order = by_expected_utility(texts, utility)
-    assert [expected[place] for place in order] == sorted(expected, reverse=True)
-    assert order[-1] == 2
+    for weights in ([1.0, 1.0, 1.0, 1.0], [0.1, 0.2, 5.0, 0.1]):
+        expected = [
+            sum(weight * utility(one, other) for other, weight in zip(texts, weights, strict=True)) for one in texts
+        ]
+        order = by_expected_utility(texts, utility, weights)
+        assert [expected[place] for place in order] == sorted(expected, reverse=True)
+        assert (order[0] == 2) == (weights[2] > 1)
+    assert by_expected_utility(texts, utility) == by_expected_utility(texts, utility, [1.0] * 4)
 
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
@@ -399,7 +403,8 @@ def test_mbr_chooses_among_the_whole_beam(engine: str, metric: str) -> None:
     utility = sentence_scorer(metric, model().bundle.target)
     chosen = model(engine).nbest(lines, 2, beam=6, mbr=metric)
     for beam, result in zip(beams, chosen, strict=True):
-        order = by_expected_utility([way.text for way in beam.translations], utility)
+        weights = [math.exp(way.score) for way in beam.translations]
+        order = by_expected_utility([way.text for way in beam.translations], utility, weights)
         assert [way.text for way in result.translations] == [beam.translations[place].text for place in order[:2]]
     with pytest.raises(UserError, match="a beam of at least 3"):
         model(engine).translate("a", beam=2, mbr=metric)
