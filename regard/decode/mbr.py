@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 Utility = Callable[[str, str], float]  # of a translation, if the other text were the right one
 
 
-def by_expected_utility(texts: Sequence[str], utility: Utility) -> list[int]:
-    """The places of translations, best first: by what each is worth on average, if any of the others were right. Equals stay in
-    their order. A text that is there twice counts twice.
+def by_expected_utility(texts: Sequence[str], utility: Utility, weights: Sequence[float] = ()) -> list[int]:
+    """The places of translations, best first: by what each is worth on average, if any of them were right, each as likely as its
+    weight says. Without weights, as with samples, all are as likely. Equals stay in their order.
 
     >>> by_expected_utility(["x", "ab", "abc"], lambda one, other: len(set(one) & set(other)))
-    [1, 2, 0]
+    [2, 1, 0]
+    >>> by_expected_utility(["x", "ab", "abc"], lambda one, other: len(set(one) & set(other)), [8.0, 1.0, 1.0])
+    [0, 2, 1]
     """
     known: dict[tuple[str, str], float] = {}
 
@@ -22,5 +24,6 @@ def by_expected_utility(texts: Sequence[str], utility: Utility) -> list[int]:
             known[one, other] = utility(one, other)
         return known[one, other]
 
-    totals = [sum(worth(one, other) for n, other in enumerate(texts) if n != m) for m, one in enumerate(texts)]
+    weights = weights or [1.0] * len(texts)
+    totals = [sum(weight * worth(one, other) for other, weight in zip(texts, weights, strict=True)) for one in texts]
     return sorted(range(len(texts)), key=lambda place: (-totals[place], place))

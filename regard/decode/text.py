@@ -9,6 +9,7 @@ reserved pieces is shown those as they are, and where the engine can, they are s
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -198,7 +199,10 @@ class Translator:
     def _chosen(self, result: Result) -> Result:
         """The translations of a line by how much they are like all the others."""
         assert self.utility is not None
-        order = by_expected_utility([way.text for way in result.translations], self.utility)
+        best = max(way.score for way in result.translations)
+        # Samples come as often as they are likely; what a beam finds is likely by its score.
+        weights = () if self.options.sample else [math.exp(way.score - best) for way in result.translations]
+        order = by_expected_utility([way.text for way in result.translations], self.utility, weights)
         return replace(result, translations=tuple(result.translations[n] for n in order[: self.options.nbest]))
 
     def cut(self, lines: Sequence[str]) -> list[list[Part]]:

@@ -142,6 +142,16 @@ def test_no_option_lets_a_sentence_see_its_neighbours(fields: dict) -> None:
     assert alone == together
 
 
+def test_coverage_goes_on_when_the_longest_sentence_is_done() -> None:
+    engine = TorchEngine(build(tiny_config()), BOS, EOS, forbidden=FORBIDDEN)
+    options = SearchOptions(beam=3, max_extra=6, coverage=1.0)
+    ids, wishes = [[5] * 30, [6, 7, 8]], [Wish(most=1), Wish()]
+    together = engine.translate(ids, options, None, wishes)
+    assert [
+        engine.translate([one], options, None, [wish])[0] for one, wish in zip(ids, wishes, strict=True)
+    ] == together
+
+
 def test_an_engine_with_slots_does_in_batches_what_slots_cannot() -> None:
     draw = random.Random(7)
     ids = [[draw.randrange(4, 53) for _ in range(draw.randrange(1, 12))] for _ in range(9)]
@@ -375,10 +385,14 @@ def test_links_of_a_cut_line_are_counted_through() -> None:
 def test_the_choice_of_least_risk_is_the_mean_of_others() -> None:
     utility = sentence_scorer("chrf")
     texts = ["the cat sat", "the cat sat down", "a dog", "the cat sat"]
-    expected = [sum(utility(one, other) for n, other in enumerate(texts) if n != m) for m, one in enumerate(texts)]
-    order = by_expected_utility(texts, utility)
-    assert [expected[place] for place in order] == sorted(expected, reverse=True)
-    assert order[-1] == 2
+    for weights in ([1.0, 1.0, 1.0, 1.0], [0.1, 0.2, 5.0, 0.1]):
+        expected = [
+            sum(weight * utility(one, other) for other, weight in zip(texts, weights, strict=True)) for one in texts
+        ]
+        order = by_expected_utility(texts, utility, weights)
+        assert [expected[place] for place in order] == sorted(expected, reverse=True)
+        assert (order[0] == 2) == (weights[2] > 1)
+    assert by_expected_utility(texts, utility) == by_expected_utility(texts, utility, [1.0] * 4)
 
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
@@ -389,7 +403,8 @@ def test_mbr_chooses_among_the_whole_beam(engine: str, metric: str) -> None:
     utility = sentence_scorer(metric, model().bundle.target)
     chosen = model(engine).nbest(lines, 2, beam=6, mbr=metric)
     for beam, result in zip(beams, chosen, strict=True):
-        order = by_expected_utility([way.text for way in beam.translations], utility)
+        weights = [math.exp(way.score) for way in beam.translations]
+        order = by_expected_utility([way.text for way in beam.translations], utility, weights)
         assert [way.text for way in result.translations] == [beam.translations[place].text for place in order[:2]]
     with pytest.raises(UserError, match="a beam of at least 3"):
         model(engine).translate("a", beam=2, mbr=metric)

@@ -349,7 +349,8 @@ def search_steps(
         log_probs, missing = token_log_probs(step(newest), state, task)
         if state.attended is not None:
             assert task.attention is not None
-            state.attended += task.attention()[:, : state.attended.shape[2]].reshape(state.attended.shape)
+            seen = task.attention()[:, : state.attended.shape[2]]  # as wide as the longest source that is left
+            state.attended[:, :, : seen.shape[1]] += seen.view(*state.attended.shape[:2], -1)
         candidates = propose(state, log_probs, missing, task, chances)
         pooled = collect_finished(state, candidates, task)
         kept, parents = live_on(state, candidates, missing, task)
