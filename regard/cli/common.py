@@ -130,5 +130,10 @@ def print_result(arguments: argparse.Namespace, document: Any, lines: Sequence[s
 
 def rank_prefix() -> str:
     """Which of several processes speaks (torchrun numbers them); the first one, or one alone, needs no name."""
-    rank = os.environ.get("RANK", "0")
+    rank = os.environ.get("RANK", "0") if is_one_of_several() else "0"
     return "" if rank == "0" else f"rank {rank}: "
+
+
+def is_one_of_several() -> bool:
+    """Whether torchrun has started this process beside others."""
+    return os.environ.get("WORLD_SIZE", "1") not in ("", "1")

@@ -221,7 +221,7 @@ def find_kinds(words: SideArrays) -> tuple[NDArray[np.int32], Ints, Ints]:
     """Of each word its kind; of each kind one of its words, and how many it has. A hash tells words apart, and is checked."""
     lengths = np.diff(words.offsets)
     places = np.arange(len(words.ids)) - np.repeat(words.offsets[:-1], lengths)
-    base = np.random.Generator(np.random.PCG64(1)).integers(1, 2**63, int(lengths.max(initial=1)), dtype=np.uint64)
+    base = np.random.PCG64(1).random_raw(int(lengths.max(initial=1)))  # the same in every numpy
     mixed = (words.ids.astype(np.uint64) + np.uint64(1)) * (base[places] | np.uint64(1))
     mixed ^= mixed >> np.uint64(29)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)

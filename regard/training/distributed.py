@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,7 +39,8 @@ from regard.errors import RegardError, UserError
 
 T = TypeVar("T")
 
-BUCKET_ELEMENTS = 1 << 24  # gradients exchanged in one message: 64 MiB
+BUCKET_ELEMENTS = 1 << 24  # gradients exchanged in one message: 64 MiB; a larger tensor goes in one of its own
+BUCKETS_AT_ONCE = 3  # that are on their way, each a copy of its gradients
 # For the first process, which may have a billion pairs to tokenize before the first update.
 PATIENCE = timedelta(hours=24)
 
@@ -112,16 +114,24 @@ class Ranks:
         self._together(lambda: self._all_reduce([*gradients, *sums]))
 
     def _all_reduce(self, tensors: Sequence[Tensor]) -> None:
-        """The sum over all processes, in few large messages, all of them on their way at once."""
-        pending = []
-        for bucket in _buckets(tensors):
-            flat = torch.cat([tensor.flatten() for tensor in bucket])
-            pending.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
-        for bucket, flat, work in pending:
-            assert work is not None
+        """The sum over all processes, in few large messages, some of them on their way at once."""
+        pending: deque[tuple[list[Tensor], Tensor, dist.Work]] = deque()
+
+        def finish() -> None:
+            bucket, flat, work = pending.popleft()
             work.wait()
             parts = flat.split([tensor.numel() for tensor in bucket])
             torch._foreach_copy_(bucket, [part.view_as(t) for part, t in zip(parts, bucket, strict=True)])
+
+        for bucket in _buckets(tensors):
+            flat = torch.cat([tensor.flatten() for tensor in bucket])
+            work = dist.all_reduce(flat, async_op=True)
+            assert work is not None
+            pending.append((bucket, flat, work))
+            if len(pending) == BUCKETS_AT_ONCE:
+                finish()
+        while pending:
+            finish()
 
     def gather(self, state: Tensor) -> list[Tensor]:
         """The first process gets everybody's bytes, in the order of the ranks; the others get nothing."""
@@ -145,6 +155,8 @@ class Ranks:
     def _together(self, exchange: Callable[[], Any]) -> None:
         try:
             exchange()
+        except torch.OutOfMemoryError:
+            raise  # is a RuntimeError, too
         except RuntimeError as error:
             first_line = str(error).partition("\n")[0]
             raise RegardError(
@@ -171,8 +183,11 @@ def join(device: str, shards: bool = False) -> Iterator[Ranks]:
         raise RegardError(f"process {rank} of {size} could not reach the others: {error}") from error
     try:
         yield Ranks(rank, size, own, shards)
-    finally:
-        dist.destroy_process_group()
+    except BaseException:
+        if own.type != "cuda":  # NCCL's end is a meeting, and one that fails alone would wait there for the others
+            dist.destroy_process_group()
+        raise
+    dist.destroy_process_group()
 
 
 def own_device(name: str, local_rank: int) -> torch.device:

@@ -71,7 +71,9 @@ def sharded_weights(recipe: TrainRecipe, folder: RunFolder) -> tuple[dict[str, T
         [last] = to_average(folder, 1)
         return load_weights(last), "moving average of the weights"
     paths = to_average(folder, recipe.average)
-    return average_weights(paths), f"average of the last {len(paths)} checkpoints"
+    return average_weights(paths), f"average of the last {len(paths)} checkpoints" if len(
+        paths
+    ) > 1 else "last checkpoint"
 
 
 def write_model(

@@ -49,6 +49,8 @@ def check_start(recipe: Recipe) -> None:
                 f"model.{name} is {wanted[name]!r}, but the model in train.init has {there[name]!r}; "
                 f"with model.preset = 'init' and nothing but dropout beside it the shape is taken from there"
             )
+    if recipe.train.rdrop and not recipe.model.config(1000).dropout:
+        raise UserError("train.rdrop needs dropout, but the model in train.init has none; set model.dropout above 0")
     if recipe.tokenizer.protect and not bundle.tokenizer.protects:
         raise UserError("tokenizer.protect: the model in train.init was trained without protected spans; leave it out")
     if recipe.tokenizer.extend:

@@ -212,6 +212,10 @@ def make_model(recipe: Recipe, tokenizer: Tokenizer, ranks: Ranks, is_fresh: boo
         else:
             each.to(ranks.device)
     if recipe.train.recompute:
+        if ranks.device.type == "mps" and model.config.dropout:
+            raise UserError(
+                "train.recompute: torch cannot repeat dropout on mps; leave it out, or set model.dropout or train.device"
+            )
         recompute_layers(model)
     return model, shadow
 
