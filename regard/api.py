@@ -14,6 +14,7 @@ from regard.decode.engines import make_engine
 from regard.decode.glossary import Glossary
 from regard.decode.options import Done, SearchOptions
 from regard.decode.text import Ask, Result, Translator
+from regard.errors import UserError
 from regard.evaluate import sentence_scorer
 from regard.explain.explanation import EXAMPLE, Explanation
 
@@ -63,6 +64,8 @@ class Model:
         >>> load("tests/golden/bundle-1").translate("a b c", prefix="b ")[:2]
         'b '
         """
+        if "nbest" in search:
+            raise UserError("translate gives one translation of each sentence; for several call nbest")
         lines = [text] if isinstance(text, str) else list(text)
         options = self.search_options(beam, alpha, 1, **search)
         results = self._translator(options).translate(lines, asks=_asks(lines, prefix, phrases))

@@ -119,7 +119,7 @@ def _translate_blocks(
             for result in model.stream(block[skipped:], options, done=done, ask=given_ask(arguments)):
                 number += 1
                 if arguments.json:
-                    document.append(_result_json(result))
+                    document.append(_result_json(result, options.words, options.alignment))
                 elif arguments.nbest > 1:
                     out.write("".join(f"{number}\t{way.score:.4f}\t{way.text}\n" for way in result.translations))
                 else:
@@ -145,16 +145,16 @@ def _follow(model: Model, options: SearchOptions, line: str, out: Any, arguments
     out.flush()
 
 
-def _result_json(result: Result) -> dict[str, Any]:
+def _result_json(result: Result, words: bool, alignment: bool) -> dict[str, Any]:
     document: dict[str, Any] = {"source": result.source}
-    if result.source_words:
+    if alignment:
         document["source_words"] = list(result.source_words)
     document["translations"] = []
     for way in result.translations:
         shown: dict[str, Any] = {"text": way.text, "score": way.score}
-        if way.words:
+        if words:
             shown["words"] = [{"text": word.text, "log_prob": word.log_prob} for word in way.words]
-        if way.alignment:
+        if alignment:
             shown["alignment"] = [list(link) for link in way.alignment]
         document["translations"].append(shown)
     return document

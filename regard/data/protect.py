@@ -48,7 +48,7 @@ class Protected:
 
     def ids_of_other(self, tokenizer: Tokenizer, text: str) -> list[int]:
         """Token ids of text on the other side, with these spans as the same reserved pieces."""
-        other = protect(text, self.spans)
+        other = protect(text, self.spans, self.spans)
         return tokenizer.encode(text, "target") if other is None else self.numbered(other).ids(tokenizer)
 
     def numbered(self, other: Protected) -> Protected:
@@ -97,11 +97,19 @@ def find_terms(text: str, terms: Sequence[str]) -> list[tuple[int, int]]:
     """Where these words stand in a text, as they are written and not inside other words; the longest where they overlap."""
     if not terms:
         return []
-    ways = "|".join(
-        (r"(?<!\w)" if term[0].isalnum() else "") + re.escape(term) + (r"(?!\w)" if term[-1].isalnum() else "")
-        for term in sorted(terms, key=len, reverse=True)
-    )
+    ways = "|".join(whole_word(term, re.escape(term)) for term in sorted(terms, key=len, reverse=True))
     return [match.span() for match in re.finditer(ways, text)]
+
+
+# A letter or digit of a script that puts spaces between words; in the others (Thai, Japanese, Chinese) a word has no visible end.
+_IN_WORD = r"[^\W\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
+
+
+def whole_word(term: str, pattern: str) -> str:
+    """The pattern of a term, for places where the term is not a part of a longer word."""
+    begin = f"(?<!{_IN_WORD})" if re.match(_IN_WORD, term[0]) else ""
+    end = f"(?!{_IN_WORD})" if re.match(_IN_WORD, term[-1]) else ""
+    return f"{begin}{pattern}{end}"
 
 
 def protect(text: str, kept: Container[str] | None = None, terms: Sequence[str] = ()) -> Protected | None:

@@ -79,5 +79,8 @@ def _first_word(tokenizer: Tokenizer, ids: Sequence[int]) -> Sequence[int]:
 
 
 def _shown(tokenizer: Tokenizer, ids: Sequence[int], protected: Protected | None) -> str:
-    spans = {} if protected is None else dict(zip(tokenizer.span_ids, protected.spans, strict=False))
-    return "".join(spans.get(i) or tokenizer.decode([i]) for i in ids) if spans else tokenizer.decode(ids).strip()
+    if protected is None:
+        return tokenizer.decode(ids).strip()
+    spans = dict(zip(tokenizer.span_ids, protected.spans, strict=False))
+    parts = tokenizer.decode_parts(ids)
+    return "".join(part if isinstance(part, str) else spans.get(part, "") for part in parts).strip()

@@ -6,7 +6,7 @@
 
 What CTranslate2 cannot do is refused by name where it was asked for by name: a model with a switch that it does not know, a GPU,
 several models together, options of the search beyond a beam with prefixes (`SearchOptions.beyond_beam`), phrases that must appear,
-alignment, streaming. With `auto` these options are left to torch with a word on standard error; so are, in any case, sentences
+streaming. With `auto` these options are left to torch with a word on standard error; so are, in any case, sentences
 longer than its table of positions.
 """
 

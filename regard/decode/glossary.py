@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from regard.data.corpus import read_lines
+from regard.data.protect import whole_word
 from regard.errors import UserError
 
 Place = tuple[int, int]  # of characters in a text, from the first to after the last
@@ -61,28 +62,25 @@ class Glossary:
         for match in self._pattern.finditer(text):
             begin, end = match.span()
             if not any(begin < other[1] and other[0] < end for other in taken):
-                found.setdefault(self._ways[match[0] if match[0] in self._ways else match[0].lower()], []).append(
-                    (begin, end)
-                )
+                assert match.lastindex is not None
+                found.setdefault(self._longest_first[match.lastindex - 1][1], []).append((begin, end))
         return found
 
     @cached_property
-    def _ways(self) -> dict[str, tuple[str, ...]]:
-        return dict(self.terms)
+    def says(self) -> str:
+        """All that it may put into a translation."""
+        return " ".join(way for _, ways in self.terms for way in ways)
+
+    @cached_property
+    def _longest_first(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Of those that are equally long, the ones with capitals come first: the others are found in any case."""
+        return sorted(self.terms, key=lambda term: (-len(term[0]), term[0] == term[0].lower()))
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
-        return words_pattern([term for term, _ in self.terms])
-
-
-def words_pattern(terms: Sequence[str]) -> re.Pattern[str]:
-    """Finds any of these as whole words, the longest first; those without capitals in any case."""
-    if not terms:
-        return re.compile(r"(?!)")
-    ways = []
-    for term in sorted(terms, key=len, reverse=True):
-        escaped = re.escape(term)
-        begin = r"(?<!\w)" if term[0].isalnum() else ""
-        end = r"(?!\w)" if term[-1].isalnum() else ""
-        ways.append(f"{begin}(?i:{escaped}){end}" if term == term.lower() else f"{begin}{escaped}{end}")
-    return re.compile("|".join(ways))
+        """A group for each term."""
+        ways = (
+            f"({whole_word(term, f'(?i:{re.escape(term)})' if term == term.lower() else re.escape(term))})"
+            for term, _ in self._longest_first
+        )
+        return re.compile("|".join(ways) or "(?!)")

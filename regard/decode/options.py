@@ -47,7 +47,7 @@ class SearchOptions:
                 f"nbest must be between 1 and the beam ({self.beam}), but is {self.nbest}; use a wider beam"
             )
         for name in ("alpha", "max_extra", "coverage", "no_repeat", "max_repeat", "diversity", "top_k"):
-            if getattr(self, name) < 0:
+            if not getattr(self, name) >= 0:  # what is not a number is not, either
                 raise UserError(f"{name} must not be negative, but is {getattr(self, name)}")
         if self.mbr not in ("", "bleu", "chrf"):
             raise UserError(f"mbr must be bleu or chrf, but is {self.mbr!r}")
@@ -57,12 +57,14 @@ class SearchOptions:
             raise UserError(f"keep must be words, none of them empty, but is {list(self.keep)!r}")
         if self.beam % self.groups:
             raise UserError(f"the beam must be a multiple of groups ({self.groups}), but is {self.beam}")
-        if self.temperature <= 0:
+        if not self.temperature > 0:
             raise UserError(
                 f"temperature must be above 0, but is {self.temperature}; for the likeliest leave out sample"
             )
         if not 0 < self.top_p <= 1:
             raise UserError(f"top_p must be above 0 and at most 1, but is {self.top_p}")
+        if self.groups == 1 and self.diversity != 0.5:
+            raise UserError("diversity is for the groups of a beam; say how many groups, or leave it out")
         if self.sample and self.groups > 1:
             raise UserError("samples are drawn on their own, so groups of a beam mean nothing to them; leave out one")
         if not self.sample and (self.temperature, self.top_k, self.top_p, self.seed) != (1.0, 0, 1.0, 0):
@@ -97,7 +99,7 @@ class SearchOptions:
             raise UserError(
                 f"there is no search option {unknown[0]!r}; there are {', '.join(f.name for f in fields(self))}"
             )
-        nbest = nbest or 1
+        nbest = 1 if nbest is None else nbest
         if beam is None:
             groups = max(1, more.get("groups", self.groups))
             beam = nbest if more.get("sample") else max(self.beam, nbest)

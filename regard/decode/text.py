@@ -137,7 +137,7 @@ class Translator:
         texts = [part.text for parts in cut for part in parts]
         if done is not None:
             done(len(lines) - len(texts))  # so that the sum is the number of lines, also with empty and with cut ones
-        results = self.join(lines, cut, self._search(texts, self.wishes(cut, asks), done))
+        results = self.join(lines, cut, self._search(texts, self.wishes(cut, asks), done), asks)
         return [self._chosen(result) for result in results] if self.options.mbr else results
 
     def _search(self, texts: Sequence[str], wishes: Sequence[Wish], done: Done | None = None) -> list[list[Hypothesis]]:
@@ -164,8 +164,8 @@ class Translator:
             spelt = self._spelt(text) if wanted else None
             for ways, places in wanted.items():
                 # A sentence may begin with it.
-                cases = dict.fromkeys(case for way in ways for case in (way, way[:1].upper() + way[1:]))
-                phrase = phrase_of(self.tokenizer, tuple(cases))
+                cases = tuple(way[:1].upper() + way[1:] for way in ways)
+                phrase = phrase_of(self.tokenizer, ways, cases)
                 assert spelt is not None
                 phrases.append(replace(phrase, source=tokens_at(spelt, text, places)))
         kept = self._kept(text) if self._insists_on_kept else None
@@ -231,10 +231,19 @@ class Translator:
         return ids
 
     def join(
-        self, lines: Sequence[str], cut: Sequence[Sequence[Part]], found: Sequence[Sequence[Hypothesis]]
+        self,
+        lines: Sequence[str],
+        cut: Sequence[Sequence[Part]],
+        found: Sequence[Sequence[Hypothesis]],
+        asks: Sequence[Ask] = (),
     ) -> list[Result]:
-        """The results of lines, from what was found for all their parts."""
-        all_ways = iter(self._all_ways([part.text for parts in cut for part in parts], found))
+        """The results of lines, from what was found for all their parts. What was asked of a line is asked of its first part."""
+        asked = [
+            Ask() if number else ask
+            for parts, ask in zip(cut, asks or [Ask()] * len(cut), strict=True)
+            for number in range(len(parts))
+        ]
+        all_ways = iter(self._all_ways([part.text for parts in cut for part in parts], found, asked))
         results = []
         for line, parts in zip(lines, cut, strict=True):
             ways = list(islice(all_ways, len(parts)))
@@ -263,7 +272,9 @@ class Translator:
             target, source = target + len(way.words), source + len(self._spelt(part.text).words)
         return tuple(links)
 
-    def _all_ways(self, texts: Sequence[str], found: Sequence[Sequence[Hypothesis]]) -> list[list[Translation]]:
+    def _all_ways(
+        self, texts: Sequence[str], found: Sequence[Sequence[Hypothesis]], asks: Sequence[Ask]
+    ) -> list[list[Translation]]:
         """Ways to translate each text, best first, from what was found for it; at least one."""
         spans = {number: without for number, text in enumerate(texts) if (without := self._kept(text)) is not None}
         if self.options.words or self.options.alignment:
@@ -271,12 +282,13 @@ class Translator:
         else:
             details = [[((), ())] * len(hypotheses) for hypotheses in found]
         ways = [
-            self._ways(text, spans.get(number), hypotheses, some)
-            for number, (text, hypotheses, some) in enumerate(zip(texts, found, details, strict=True))
+            self._ways(text, spans.get(number), hypotheses, some, ask)
+            for number, (text, hypotheses, some, ask) in enumerate(zip(texts, found, details, asks, strict=True))
         ]
         # The model has lost a span in all of them: what stands between the spans is translated on its own.
         lost = [number for number in spans if not ways[number]]
-        for number, way in zip(lost, self._around_spans([spans[number] for number in lost]), strict=True):
+        pieced = self._around_spans([spans[number] for number in lost], [asks[number] for number in lost])
+        for number, way in zip(lost, pieced, strict=True):
             ways[number] = [way]
         return [some or [Translation("", 0.0)] for some in ways]
 
@@ -304,10 +316,17 @@ class Translator:
         kept: Protected | None,
         hypotheses: Sequence[Hypothesis],
         details: Sequence[Details],
+        ask: Ask,
     ) -> list[Translation]:
         """The texts of hypotheses, but for those that have lost a span and, if there is a guard, those that are nonsense."""
         ids = _encode(text, self.tokenizer, self.options.keep) if self.options.guard else []
         is_unknown = self.options.guard and is_foreign(text, self.tokenizer)
+        given = (
+            text
+            + ask.prefix
+            + "".join(ask.phrases)
+            + ("" if self.options.glossary is None else self.options.glossary.says)
+        )
         ways = []
         for hypothesis, (words, links) in zip(hypotheses, details, strict=True):
             if kept is not None and self.tokenizer.protects:
@@ -315,16 +334,23 @@ class Translator:
             else:
                 found = self.tokenizer.decode(hypothesis.ids)
             if found is not None and (self.tokenizer.protects or kept is None or _has_spans(found, kept)):
-                is_wrong = self.options.guard and runs_away(text, found, ids, hypothesis.ids, self.tokenizer)
+                is_wrong = self.options.guard and runs_away(text, found, ids, hypothesis.ids, self.tokenizer, given)
                 ways.append((is_wrong or is_unknown, Translation(found.strip(), hypothesis.score, words, links)))
         good = [way for is_wrong, way in ways if not is_wrong]
         return good or [Translation(text, way.score) for _, way in ways[:1]]
 
-    def _around_spans(self, texts: Sequence[Protected]) -> list[Translation]:
-        """Each text with its spans as they are and everything between them translated by itself."""
-        between = [part.strip() for text in texts for part in text.parts if isinstance(part, str) and _has_words(part)]
-        wishes = self.wishes([[Part(part, "")] for part in between])
-        found = iter(self._all_ways(between, self._search(between, wishes)) if between else [])
+    def _around_spans(self, texts: Sequence[Protected], asks: Sequence[Ask]) -> list[Translation]:
+        """Each text with its spans as they are and everything between them translated by itself. What was asked of a text is asked
+        of the first of it; a prefix only where no span comes before."""
+        between: list[str] = []
+        asked: list[Ask] = []
+        for text, ask in zip(texts, asks, strict=True):
+            parts = [part.strip() for part in text.parts if isinstance(part, str) and _has_words(part)]
+            first = ask if isinstance(text.parts[0], str) else replace(ask, prefix="")
+            between += parts
+            asked += [Ask() if number else first for number in range(len(parts))]
+        wishes = self.wishes([[Part(part, "")] for part in between], asked)
+        found = iter(self._all_ways(between, self._search(between, wishes), asked) if between else [])
         results = []
         for text in texts:
             joined, score = "", 0.0
@@ -371,7 +397,9 @@ class Translator:
                 ):
                     shown = begun
                     yield shown
-            [[best, *_]] = self._all_ways([part.text], [[Hypothesis(ids, 0.0, 0.0)]])
+            [[best, *_]] = self._all_ways(
+                [part.text], [[Hypothesis(ids, 0.0, 0.0)]], [ask if part is cut[0] else Ask()]
+            )
             done += best.text + part.after
         if one_line(done) != shown:
             yield one_line(done)

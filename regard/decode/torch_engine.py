@@ -177,8 +177,16 @@ class TorchEngine:
         if wish is not None and wish.phrases:
             yield self.translate([src], options, None, [wish])[0][0].ids
             return
-        stepper, task = self._task([src], options, [wish or Wish()])
-        yield from stable_prefixes(search_steps(stepper.step, stepper.select, task, self.device))
+        with self._on_device():
+            stepper, task = self._task([src], options, [wish or Wish()])
+            steps = stable_prefixes(search_steps(stepper.step, stepper.select, task, self.device))
+        while True:
+            # The device is a matter of the thread, whose other work goes on between two steps.
+            with self._on_device():
+                begun = next(steps, None)
+            if begun is None:
+                return
+            yield begun
 
     def _task(
         self, ids: Sequence[Sequence[int]], options: SearchOptions, wishes: Sequence[Wish]

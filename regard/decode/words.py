@@ -74,19 +74,21 @@ def prefix_ids(tokenizer: Tokenizer, text: str, protected: Protected | None = No
 
 
 @lru_cache(maxsize=4096)
-def phrase_of(tokenizer: Tokenizer, ways: tuple[str, ...]) -> Phrase:
-    """Text that must appear, as whole words, in one of several ways."""
+def phrase_of(tokenizer: Tokenizer, ways: tuple[str, ...], cases: tuple[str, ...] = ()) -> Phrase:
+    """Text that must appear, as whole words, in one of several ways; `cases` are these as the beginning of a sentence."""
     spelt = []
-    for way in ways:
+    for way in (*ways, *cases):
         ids = tuple(tokenizer.encode(way.strip(), "target"))
         if not ids:
             raise UserError("what must appear in a translation must not be empty")
         if tokenizer.unk_id in ids:
             raise UserError(f"{way!r} cannot be made to appear: this model's vocabulary lacks one of its characters")
         spelt.append(ids)
-    # A way that begins with a space alone is under way wherever a word begins: it is taken only where there is no other.
-    spelt = [ids for ids in spelt if kind_of(tokenizer, ids[0]) != _SPACE] or spelt
-    return Phrase(tuple(dict.fromkeys(spelt)), _ends(tokenizer, kind_of(tokenizer, spelt[0][-1])))
+    # A way that begins with a space alone is under way wherever a word begins: a mere case is not worth that.
+    kept = [ids for number, ids in enumerate(spelt) if number < len(ways) or kind_of(tokenizer, ids[0]) != _SPACE]
+    # A way is followed by what may follow any of them.
+    ends = frozenset.intersection(*(_ends(tokenizer, kind_of(tokenizer, ids[-1])) for ids in kept))
+    return Phrase(tuple(dict.fromkeys(kept)), ends)
 
 
 @lru_cache(maxsize=32)

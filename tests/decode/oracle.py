@@ -254,9 +254,10 @@ class Oracle:
         """From each group the best, then the second best, each once; the best first."""
         chosen: list[Found] = []
         for rank in range(self.width):
-            for group in groups:
-                if rank < len(group.pool) and group.pool[rank].tokens not in [one.tokens for one in chosen]:
-                    chosen.append(group.pool[rank])
+            there = [group.pool[rank] for group in groups if rank < len(group.pool)]
+            for one in sorted(there, key=lambda one: -one.score):
+                if one.tokens not in [other.tokens for other in chosen]:
+                    chosen.append(one)
         return sorted(chosen[: self.options.nbest], key=lambda one: -one.score)
 
     # --- samples ---

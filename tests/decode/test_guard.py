@@ -38,3 +38,11 @@ def test_characters_must_come_from_somewhere(tokenizer: Tokenizer) -> None:
 def test_a_vocabulary_of_single_characters_knows_them_all(tmp_path: Path) -> None:
     single = Tokenizer.train(["a b c d e f g h"] * 20, 300, tmp_path)
     assert set("abcdefgh") <= single.letters
+
+
+def test_what_was_asked_for_does_not_come_from_nowhere(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("das Haus")
+    assert not runs_away("the house", "das 中 Haus", ids, ids, tokenizer, "the house 中")
+    # Thirteen characters of Chinese are as many words.
+    english = "a spokesman for the ministry of foreign affairs of the people's republic"
+    assert not runs_away("中华人民共和国外交部发言人", english, ids, ids, tokenizer, english)

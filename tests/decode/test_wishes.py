@@ -16,6 +16,7 @@ import torch
 
 import regard
 from regard.cli import main
+from regard.data.protect import find_terms
 from regard.data.tokenizer import Tokenizer
 from regard.decode.ctranslate2_engine import CTranslate2Engine
 from regard.decode.engines import make_engine
@@ -500,3 +501,39 @@ def test_score_gives_the_tokens_log_probabilities(
         assert entry["log_prob"] == pytest.approx(log_prob, abs=1e-3)
         assert sum(entry["token_log_probs"]) == pytest.approx(log_prob, abs=1e-3)
         assert len(entry["token_log_probs"]) == len(model().bundle.tokenizer.encode(entry["target"])) + 1
+
+
+# --- what a second look found ---
+
+
+@pytest.mark.parametrize(
+    ("term", "text"), [("istanbul", "İSTANBUL güzel"), ("μm", "5 µm"), ("猫", "我喜欢猫和狗"), ("Cat", "a Cat")]
+)
+def test_terms_are_found_in_any_script_and_case(term: str, text: str) -> None:
+    assert list(Glossary.of({term: "x", "Zoo": "y"}).wanted(text)) == [("x",)]
+
+
+def test_words_are_found_where_no_spaces_are() -> None:
+    assert find_terms("使用Regard翻译", ["Regard"]) == [(2, 8)]
+    assert Glossary.of({"猫": "cat"}).wanted("我喜欢猫和狗") == {("cat",): [(3, 4)]}
+
+
+def test_a_term_with_capitals_counts_before_one_without() -> None:
+    glossary = Glossary.of({"polish": "polieren", "Polish": "polnisch"})
+    assert list(glossary.wanted("Polish it")) == [("polnisch",)]
+    assert list(glossary.wanted("polish it")) == [("polieren",)]
+
+
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
+def test_what_is_asked_for_holds_where_a_kept_word_is_lost(engine: str) -> None:
+    """The golden model writes letters alone, so that a kept word is always lost, and what stands around it translated by itself."""
+    text = model(engine).translate("a b c Qx d e", keep=["Qx"], prefix="b")
+    assert isinstance(text, str) and text.startswith("b") and "Qx" in text
+
+
+def test_numbers_that_are_none_are_refused() -> None:
+    for fields in ({"alpha": math.nan}, {"sample": True, "temperature": math.nan}, {"diversity": 2.0}, {"nbest": 0}):
+        with pytest.raises(UserError):
+            SearchOptions(**fields)
+    with pytest.raises(UserError, match="for several call nbest"):
+        model().translate("a", nbest=2)

@@ -315,7 +315,7 @@ def hypotheses_of(state: BeamState, units: Sequence[int], nbest: int) -> list[Hy
     samples may be alike."""
     found: list[Hypothesis] = []
     for rank in range(state.tokens.shape[1]):
-        for unit in units:
+        for unit in sorted(units, key=lambda unit: -float(state.pool_scores[unit, rank])):
             score = float(state.pool_scores[unit, rank])
             if score > -math.inf:
                 ids = tuple(state.pool_tokens[unit, rank, : int(state.pool_lengths[unit, rank])].tolist())
