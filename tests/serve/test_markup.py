@@ -157,8 +157,8 @@ def test_unchanged_sentences_give_the_same_xml(text: str) -> None:
 
 
 def test_what_begins_in_a_comment_ends_with_it() -> None:
-    text = '<a><!-- <x t="--><b>the</b> cat" &gt;</a>'
-    assert translate(text, lambda sentence: sentence, Xml()) == text
+    text = '<a><!-- <x t="--><b>the</b> cat" ></a>'
+    assert translate(text, lambda sentence: sentence, Xml()) == text.replace('" >', '" &gt;')
     assert "the cat" in Page(text, "en", xml=Xml()).sentences[0]
 
 
