@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from regard.decode.alignment import Aligned, align_texts
 from regard.decode.sentences import Split
 from regard.decode.text import Translator
+from regard.serve.apart import Apart
 
 if TYPE_CHECKING:
     from regard.serve.service import Progress, Told
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class _Served(Protocol):
     @property
     def translator(self) -> Translator: ...
+    @property
+    def apart(self) -> Apart: ...
 
 
 class Heard:
@@ -38,7 +40,7 @@ async def align(served: _Served, split: Split, translations: Sequence[str]) -> A
     """The words of a text and of its translation, and which of them go together."""
     translator = served.translator
     pairs = list(zip(split.sentences, translations, strict=True))
-    found = await asyncio.to_thread(align_texts, translator.engine, translator.tokenizer, pairs, translator.max_length)
+    found = await served.apart.run(align_texts, translator.engine, translator.tokenizer, pairs, translator.max_length)
     return place(split, translations, found)
 
 

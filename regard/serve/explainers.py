@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from regard.decode.options import SearchOptions
 from regard.errors import UserError
 from regard.explain.page import page_data
+from regard.serve.apart import Apart
 from regard.serve.refusal import Refused
 from regard.serve.service import Served
 
@@ -22,20 +21,12 @@ class Explainers:
     """Makes an explainer for a model when it is first asked for."""
 
     def __init__(self, places: int) -> None:
-        self.places, self.inside = places, 0
         self._made: dict[tuple[str, str], Explainer] = {}
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="regard-explain")
+        self._apart = Apart("explanations", 1, places)
 
     async def explain(self, served: Served, text: str, translation: str | None, prefix: str | None) -> bytes:
         """The page's data as JSON. A request that still waits when its client goes away is never begun."""
-        if self.inside >= self.places:
-            raise Refused(429, f"{self.places} explanations are being worked on; try again in 3 s", 3)
-        self.inside += 1
-        try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, self._work, served, text, translation, prefix)
-        finally:
-            self.inside -= 1
+        return await self._apart.run(self._work, served, text, translation, prefix)
 
     def _work(self, served: Served, text: str, translation: str | None, prefix: str | None) -> bytes:
         explainer = self._explainer(served)

@@ -8,7 +8,6 @@ import json
 import re
 import secrets
 import time
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,8 +15,8 @@ from typing import Literal
 from regard.serve.keys import hash_key
 
 _ID = re.compile(r"[0-9a-f]{32}")
-_SECONDS = 600.0  # after the last change
-_MOST = 100  # the oldest goes first
+_SECONDS = 600.0  # after the end of the work
+_MOST = 100  # that are finished or given up; the oldest goes first
 
 Status = Literal["translating", "done", "error"]
 
@@ -71,7 +70,10 @@ class Jobs:
         state = self._read(handle.id) if _ID.fullmatch(handle.id) else None
         if state is None or not hmac.compare_digest(state.key_sha256, hash_key(handle.key)):
             return None
-        if state.status == "translating" and time.time() > state.ends:
+        ended = self._ended(handle.id, state)
+        if ended is None or ended < time.time() - _SECONDS:
+            return None
+        if _is_given_up(state):
             return State(
                 state.key_sha256, state.kind, state.ends, "error", error="the document was given up; send it again"
             )
@@ -96,13 +98,31 @@ class Jobs:
         temporary.write_text(json.dumps(asdict(state)))
         temporary.rename(self.folder / f"{handle.id}.json")  # whoever reads sees the old one or the new one
 
+    def _ended(self, name: str, state: State) -> float | None:
+        """When the work on a document ends or ended, in seconds since 1970; None where it is gone meanwhile."""
+        if state.status == "translating":
+            return state.ends
+        try:
+            return (self.folder / f"{name}.json").stat().st_mtime
+        except FileNotFoundError:
+            return None
+
     def _sweep(self) -> None:
-        files = []
+        """Remove what is too old or too much. What is worked on stays: those are counted elsewhere."""
+        over = []
         for path in self.folder.glob("*.json"):
-            with suppress(FileNotFoundError):  # another process was quicker
-                files.append((path.stat().st_mtime, path))
-        files.sort(reverse=True)
-        for number, (changed, path) in enumerate(files):
-            if number >= _MOST - 1 or changed < time.time() - 2 * _SECONDS:
+            state = self._read(path.stem)
+            if state is None or (state.status == "translating" and not _is_given_up(state)):
+                continue
+            ended = self._ended(path.stem, state)
+            if ended is not None:  # else another process was quicker
+                over.append((ended, path))
+        over.sort(reverse=True)
+        for number, (ended, path) in enumerate(over):
+            if number >= _MOST - 1 or ended < time.time() - _SECONDS:
                 path.unlink(missing_ok=True)
                 path.with_suffix(".result").unlink(missing_ok=True)
+
+
+def _is_given_up(state: State) -> bool:
+    return state.status == "translating" and time.time() > state.ends

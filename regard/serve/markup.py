@@ -163,7 +163,7 @@ class _Parser:
 
     def _start_xml_tag(self, name: str, raw: str, xml: Xml) -> None:
         is_empty = raw.endswith("/>")
-        is_beside_text = next(self._is_beside_text)
+        is_beside_text = next(self._is_beside_text, False)
         is_inside = name in xml.inside or (name not in xml.separating and (is_beside_text or not xml.by_outline))
         if self._kept or name in xml.untouched:
             if not is_empty:
@@ -230,9 +230,7 @@ def _outline(text: str) -> list[bool]:
     ]  # names of open elements, and whether they have text of their own
     found: list[list[bool]] = []
     position = 0
-    for tag in _MARKUP.finditer(text):
-        if tag.start() < position:  # inside of a comment
-            continue
+    while tag := _MARKUP.search(text, position):  # from the end of each comment, as `_Parser.cut` does
         if text[position : tag.start()].strip():
             around[-1][1][0] = True
         position = tag.end()

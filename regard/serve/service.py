@@ -16,6 +16,7 @@ from regard.decode.sentences import Split, split_text
 from regard.decode.text import Part, Result, Translator
 from regard.errors import UserError
 from regard.serve.alignments import Heard, align
+from regard.serve.apart import Apart
 from regard.serve.batching import Batcher, Full, Observe
 from regard.serve.documents.formats import open_document
 from regard.serve.languages import detect, language_name, match_code
@@ -27,6 +28,7 @@ from regard.serve.refusal import Refused
 _INLINE_CHARACTERS = (
     500  # so little text is prepared at once; more goes to a thread, so that others are answered meanwhile
 )
+_THREADS = 2  # of a model, for what goes past the batcher
 
 
 class Plan(Protocol):
@@ -96,6 +98,7 @@ class Served:
     bundle: Bundle
     translator: Translator
     batcher: Batcher
+    apart: Apart  # for what goes past the batcher
 
     @classmethod
     def load(
@@ -119,7 +122,8 @@ class Served:
             shared=shared,
             observe=observe(f"{bundle.source}-{bundle.target}") if observe else None,
         )
-        return cls(bundle, Translator(bundle.tokenizer, made, options, bundle.max_length), batcher)
+        translator = Translator(bundle.tokenizer, made, options, bundle.max_length)
+        return cls(bundle, translator, batcher, Apart("requests for words", _THREADS, limits.word_places))
 
 
 def find_bundles(models: Sequence[str]) -> list[Bundle]:
@@ -327,6 +331,7 @@ class Service:
         """Finish what waits and stop the threads."""
         for served in self.pairs.values():
             served.batcher.close()
+            served.apart.close()
 
 
 def _renumbered(told: Told | None, numbers: Sequence[int]) -> Told | None:
@@ -389,4 +394,6 @@ async def search_sentences(
     hypotheses = await asyncio.wrap_future(future)
     if sum(map(len, sentences)) <= _INLINE_CHARACTERS and not words:
         return translator.join(sentences, cut, hypotheses)
+    if words:  # they are computed for this
+        return await served.apart.run(translator.join, sentences, cut, hypotheses)
     return await asyncio.to_thread(translator.join, sentences, cut, hypotheses)

@@ -3,6 +3,7 @@ those of metrics.jsonl; what counts as the best validation and how curves are th
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -67,8 +68,9 @@ class Watch:
             recipe: Recipe | None = load_recipe(self.run / "recipe.toml")
             records = read_metrics(metrics) if metrics.exists() else []
             view |= describe(records)
-        except (UserError, KeyError, TypeError, ValueError) as error:
-            message = str(error) if isinstance(error, UserError) else f"{metrics}: a record is not as it must be"
+        except (UserError, AttributeError, KeyError, TypeError, ValueError) as error:
+            message = str(error) if isinstance(error, UserError) else f"{metrics.name}: a record is not as it must be"
+            message = message.replace(f"{self.run}{os.sep}", "")  # whoever looks need not know where it lies
             view |= describe([]) | {"problem": message}
             recipe = None
         is_finished = (self.run / "report.html").is_file()

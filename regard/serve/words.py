@@ -19,6 +19,7 @@ from regard.serve.refusal import Refused
 from regard.serve.service import Ask, Detected, Served, Service, search_sentences
 
 Found = TypeVar("Found")
+_CHARACTERS = 16  # of a token; words that are one token are seldom longer
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,18 @@ class WordedText:
     detected: Detected | None
 
 
+def check_words(service: Service, ask: Ask, prefix: str) -> None:
+    """Refuse what is beyond the limits; a prefix counts as text."""
+    service.check(replace(ask, texts=["".join(ask.texts) + prefix]))
+
+
 async def translate_words(service: Service, ask: Ask, prefix: str = "") -> WordedText:
     """The one text of `ask`, sentence by sentence. With a prefix it is taken as one sentence, whose translation begins so."""
-    service.check(replace(ask, texts=[*ask.texts, prefix]))
+    check_words(service, ask, prefix)
     [text] = ask.texts
     served, detected, plan = await asyncio.to_thread(_prepare, service, ask, text, not prefix)
     if prefix:
-        results = await asyncio.to_thread(_begin_with, served, plan.sentences, prefix, ask.alternatives)
+        results = await served.apart.run(_begin_with, served, plan.sentences, prefix, ask.alternatives)
     else:
         results = await search_sentences(served, plan.sentences, ask.alternatives, words=True)
     sentences, position = [], 0
@@ -77,12 +83,12 @@ async def translate_words(service: Service, ask: Ask, prefix: str = "") -> Worde
 
 async def other_words(service: Service, ask: Ask, prefix: str, count: int) -> list[Alternative]:
     """The likeliest words right after the beginning of a translation of one sentence."""
-    service.check(replace(ask, texts=[*ask.texts, prefix]))
+    check_words(service, ask, prefix)
     [text] = ask.texts
     served, _, plan = await asyncio.to_thread(_prepare, service, ask, text, False)
     if not plan.sentences:
         return []
-    return await asyncio.to_thread(_refusing, find_alternatives, served.translator, plan.sentences[0], prefix, count)
+    return await served.apart.run(_find_others, served.translator, plan.sentences[0], prefix, count)
 
 
 def _prepare(service: Service, ask: Ask, text: str, by_sentence: bool) -> tuple[Served, Detected | None, Split]:
@@ -96,10 +102,28 @@ def _prepare(service: Service, ask: Ask, text: str, by_sentence: bool) -> tuple[
 
 
 def _begin_with(served: Served, sentences: Sequence[str], prefix: str, alternatives: int) -> list[Result]:
-    options = replace(served.translator.options.changed(None, None, alternatives + 1), words=True)
     own = served.translator
+    _check_prefix(own, prefix)
+    if any(len(parts) > 1 for parts in own.cut(sentences)):
+        raise Refused(
+            400, f"q must be one sentence of at most {own.max_length} tokens where prefix is given; send a part of it"
+        )
+    options = replace(own.options.changed(None, None, alternatives + 1), words=True)
     translator = Translator(own.tokenizer, own.engine, options, own.max_length)
     return _refusing(translator.translate, sentences, None, [LineAsk(prefix)] * len(sentences))
+
+
+def _find_others(translator: Translator, sentence: str, prefix: str, count: int) -> list[Alternative]:
+    _check_prefix(translator, prefix)
+    return _refusing(find_alternatives, translator, sentence, prefix, count)
+
+
+def _check_prefix(translator: Translator, prefix: str) -> None:
+    """A prefix is computed with at once, whatever its length: it may be as long as a sentence."""
+    most = translator.max_length
+    # The first question spares the tokenizer what is far too long.
+    if len(prefix) > _CHARACTERS * most or len(translator.tokenizer.encode(prefix.strip(), "target")) > most:
+        raise Refused(400, f"prefix may have at most {most} tokens; give a shorter beginning")
 
 
 def _refusing(work: Callable[..., Found], *arguments: object) -> Found:

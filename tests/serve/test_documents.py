@@ -17,6 +17,7 @@ import pytest
 
 from regard.serve.documents.formats import kind_of, open_document
 from regard.serve.documents.packed import unpack
+from regard.serve.files import Store
 from regard.serve.jobs import Jobs
 from regard.serve.markdown import cut_markdown
 from regard.serve.markup import Page
@@ -340,6 +341,7 @@ def test_a_document_is_found_by_id_and_key_only(server: Running) -> None:
             assert server.post(path + end, json={"document_key": wrong}).status_code == 404
     for name in ("0" * 32, "..%2f..%2fetc%2fpasswd", "..", "x" * 5000):
         assert server.post(f"/v2/document/{name}", json=key).status_code in (404, 405)
+    assert server.post(path, json={**key, "more": "x" * 16_384}).status_code == 413
     assert server.post(path, json={}).status_code == 422
     assert not [line for line in server.lines if sent["document_id"] in line or sent["document_key"] in line]
 
@@ -365,7 +367,7 @@ def test_a_document_that_is_worked_on_has_a_place_and_is_finished_before_a_stop(
     assert (document["status"], document["characters"]) == ("done", 3)
 
 
-def test_documents_are_given_up_and_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_are_given_up_and_forgotten(tmp_path: Path) -> None:
     jobs = Jobs(tmp_path / "documents")
     late = jobs.begin("txt", seconds=-1)
     found = jobs.find(late)
@@ -377,6 +379,28 @@ def test_documents_are_given_up_and_forgotten(tmp_path: Path, monkeypatch: pytes
     ago = time.time() - 3600
     for path in jobs.folder.iterdir():
         os.utime(path, (ago, ago))
+    later = jobs.begin("txt", seconds=-3600)
+    assert jobs.find(done) is None and jobs.find(later) is None  # also where nothing was swept yet
     jobs.begin("txt", 60)
-    assert jobs.find(done) is None and jobs.find(late) is None
-    assert len(list(jobs.folder.iterdir())) == 1
+    assert len(list(jobs.folder.iterdir())) == 2  # it, and the one that was given up just now
+
+
+def test_what_is_translated_stays_however_many_come(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path / "documents")
+    busy = jobs.begin("txt", 60)
+    for _ in range(120):
+        jobs.finish(jobs.begin("txt", 60), b"text", 4)
+    assert jobs.find(busy) is not None
+    assert len(list(jobs.folder.glob("*.result"))) == 100
+    jobs.finish(busy, b"late", 4)
+    assert jobs.result(busy) == b"late"
+
+
+def test_a_file_is_not_given_out_after_its_time(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    name = store.put(b"text", "txt")
+    found = store.find(name)
+    assert found is not None and found.read_bytes() == b"text"
+    ago = time.time() - 3600
+    os.utime(tmp_path / name, (ago, ago))
+    assert store.find(name) is None and store.find("0" * 32 + ".txt") is None

@@ -283,3 +283,22 @@ def test_under_overload_there_is_only_200_and_429(pool: ThreadPoolExecutor) -> N
         assert {text for status, text in answers if status == 200} == {json.dumps(ANSWER, separators=(",", ":"))}
         assert server.post("/translate", json=BODY).json() == ANSWER
         assert inside(server) == 0
+
+
+def test_one_text_may_come_with_a_prefix() -> None:
+    fields = {"q": "a b c", "source": "src", "target": "tgt", "prefix": "c "}
+    with running("--limit", "texts=1", "--limit", "characters=7") as server:
+        for path in ("/sentences", "/alternatives"):
+            assert server.post(path, json=fields).status_code == 200
+            assert server.post(path, json={**fields, "prefix": "c b"}).status_code == 413
+        assert metric(server, "regard_characters_total") == 7  # the prefix is computed with, too
+
+
+def test_a_search_that_does_not_end_does_not_keep_the_server(hold: Path, pool: ThreadPoolExecutor) -> None:
+    with running("--limit", "drain_seconds=0.5", "--limit", "word_places=1", code=held_by(hold)) as server:
+        pool.submit(server.post, "/sentences", json={**BODY, "prefix": "c "})
+        until(started(hold).exists)
+        answer = server.post("/sentences", json={**BODY, "prefix": "c "})
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "3")
+        server.stop()
+        assert hold.exists()

@@ -156,6 +156,12 @@ def test_unchanged_sentences_give_the_same_xml(text: str) -> None:
     assert translate(text, lambda sentence: sentence, Xml()) == text
 
 
+def test_what_begins_in_a_comment_ends_with_it() -> None:
+    text = '<a><!-- <x t="--><b>the</b> cat" ></a>'
+    assert translate(text, lambda sentence: sentence, Xml()) == text.replace('" >', '" &gt;')
+    assert "the cat" in Page(text, "en", xml=Xml()).sentences[0]
+
+
 def test_tags_of_xml_separate_unless_there_is_text_beside_them() -> None:
     assert Page("<d><t>The cat</t><s>The <b>black</b> cat</s></d>", "en", xml=Xml()).sentences == [
         "The cat",

@@ -75,7 +75,7 @@ export function startDocuments(settings, pair) {
     // Fetched at once: the server keeps it for some minutes only. Of its address the path alone, since a proxy may have another idea
     // of where this server is.
     const content = await getBlob(`.${new URL(address).pathname}`, controller.signal);
-    const link = element("a", { class: "main-button", href: URL.createObjectURL(content), download: chosen.name.replace(/(\.[^.]+)$/, `.${target}$1`) }, "Download");
+    const link = element("a", { class: "main-button", href: URL.createObjectURL(new Blob([content], { type: "application/octet-stream" })), download: chosen.name.replace(/(\.[^.]+)$/, `.${target}$1`) }, "Download");
     remove.addEventListener("click", () => URL.revokeObjectURL(link.href));
     bar.remove();
     said.textContent = `Translated, ${finished.toLocaleString("en")} ${finished === 1 ? "sentence" : "sentences"}.`;

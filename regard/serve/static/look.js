@@ -17,11 +17,11 @@ export function startExplain(languages) {
 
   // `prefix` is how the translation is to begin.
   async function explain(prefix = "") {
+    const sentence = text.value.trim();
+    begun = true;
+    if (!sentence) { say("Write a sentence."); text.focus(); return; }
     controller?.abort();
     const own = controller = new AbortController();
-    begun = true;
-    const sentence = text.value.trim();
-    if (!sentence) { say("Write a sentence."); text.focus(); return; }
     const [source, into] = pairs[choice.value];
     button.disabled = true;
     at("explained").classList.add("waiting");

@@ -60,11 +60,11 @@ function startViews(views) {
   };
   const follow = () => {
     const name = location.hash.slice(1);
-    if (name in views) show(name); // other names are places inside a view
+    if (Object.hasOwn(views, name)) show(name); // other names are places inside a view
     else if (!name) show(Object.keys(views)[0]);
   };
-  addEventListener("hashchange", () => { follow(); if (location.hash.slice(1) in views) scrollTo(0, 0); });
-  if (!(location.hash.slice(1) in views)) history.replaceState(null, "", location.pathname);
+  addEventListener("hashchange", () => { follow(); if (Object.hasOwn(views, location.hash.slice(1))) scrollTo(0, 0); });
+  if (!Object.hasOwn(views, location.hash.slice(1))) history.replaceState(null, "", location.pathname);
   follow();
 }
 
@@ -77,7 +77,7 @@ async function start() {
   if (languages.length || !settings.training) views.translate = startTranslate(languages, settings, (text, target, pair) => explain.ask(text, target, pair));
   if (languages.length) views.explain = explain;
   if (settings.training) views.training = startTraining();
-  document.querySelectorAll(".tabs a").forEach((tab) => { tab.hidden = !(tab.dataset.view in views); });
+  document.querySelectorAll(".tabs a").forEach((tab) => { tab.hidden = !Object.hasOwn(views, tab.dataset.view); });
   startViews(views);
 }
 

@@ -8,23 +8,26 @@ const at = (id) => document.getElementById(id);
 export function startTraining() {
   const { element } = globalThis.regardExplain;
   const view = at("view-training");
-  const state = { tag: null, data: null, fetched: 0, isShown: false, problem: "" };
+  const state = { tag: null, data: null, fetched: 0, isShown: false, isAsking: false, problem: "" };
   const status = element("p", { class: "run-status", role: "status" });
   const body = element("div");
   view.replaceChildren(element("h1", { class: "quiet" }, "Training"), status, body);
 
   async function look() {
-    if (!state.isShown || document.hidden) return;
+    if (!state.isShown || document.hidden || state.isAsking) return;
+    state.isAsking = true;
     try {
       const found = await getNew("training", state.tag);
       state.problem = "";
       if (found) {
-        Object.assign(state, { ...found, fetched: performance.now() });
-        body.replaceChildren(...draw(state.data, element));
+        body.replaceChildren(...draw(found.data, element));
+        Object.assign(state, { ...found, fetched: performance.now() }); // the tag last: what could not be drawn is asked for again
       }
     } catch (error) {
       state.problem = error.message;
       if (error.status === 403) document.dispatchEvent(new Event("regard-refused"));
+    } finally {
+      state.isAsking = false;
     }
     say();
   }

@@ -36,7 +36,7 @@ export function startTranslate(languages, settings, explainThis) {
     const own = controller = new AbortController();
     const asked = text.value;
     if (!asked.trim()) { clearOut(); return; }
-    if (asked.length > settings.charLimit) { tell(`This text has more than ${settings.charLimit.toLocaleString("en")} characters; send it in parts, or as a document.`); return; }
+    if (asked.length > settings.charLimit) { tell(`This text has more than ${settings.charLimit.toLocaleString("en")} characters; send it in parts, or as a document.`); waiting(false); return; }
     waiting(true);
     const began = performance.now();
     const wanted = pair.asked();
@@ -99,7 +99,12 @@ export function startTranslate(languages, settings, explainThis) {
     } catch (error) {
       failed(error, own, () => retranslate(number, prefix));
     }
+    // What was typed before the choice was not sent yet, or its answer not waited for.
+    if (controller === own && text.value !== sourceText()) later();
   }
+
+  // The text that is translated here.
+  const sourceText = () => state.sentences.map((one) => one.before + one.text).join("") + state.after;
 
   // --- showing ---
 

@@ -107,7 +107,10 @@ async def result_of(request: Request, document_id: str) -> Response:
         raise Refused(503, "the document is not finished; ask for its status", 1)
     if state.status == "error":
         raise Refused(404, "the document could not be translated; ask for its status")
-    content = await asyncio.to_thread(context.jobs.result, handle)
+    try:
+        content = await asyncio.to_thread(context.jobs.result, handle)
+    except FileNotFoundError:  # its time was over in this moment
+        raise _gone() from None
     headers = {"content-disposition": f'attachment; filename="translated.{state.kind}"'}
     return Response(content, media_type=MEDIA_TYPES[state.kind], headers=headers)
 
@@ -121,5 +124,9 @@ async def _asked(request: Request, document_id: str) -> tuple[Context, Handle]:
 def _found(context: Context, handle: Handle) -> State:
     state = context.jobs.find(handle)
     if state is None:
-        raise Refused(404, "there is no document of this id and key, or no longer; send it again")
+        raise _gone()
     return state
+
+
+def _gone() -> Refused:
+    return Refused(404, "there is no document of this id and key, or no longer; send it again")

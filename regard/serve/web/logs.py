@@ -13,11 +13,13 @@ from typing import Any
 
 
 class _JsonLines(logging.Formatter):
-    """For what uvicorn says."""
+    """For what uvicorn and asyncio say: the words that are written there, without what is put into them."""
 
     def format(self, record: logging.LogRecord) -> str:
         error = record.exc_info[1] if record.exc_info else None
-        return _line(record.created, record.levelno, record.getMessage(), error, {})
+        # asyncio writes the error's message and what was worked on into its own.
+        event = "failure in the event loop" if record.name == "asyncio" else str(record.msg).strip()
+        return _line(record.created, record.levelno, event, error, {})
 
 
 def _line(seconds: float, level: int, event: str, error: BaseException | None, facts: dict[str, Any]) -> str:
@@ -40,13 +42,14 @@ def error_places(error: BaseException) -> str:
 
 
 def set_up_logs() -> None:
-    """Let uvicorn say what it has to say in the same form."""
+    """Let uvicorn and asyncio say what they have to say in the same form."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
-    for name in ("uvicorn", "uvicorn.error"):
+    for name in ("uvicorn", "uvicorn.error", "asyncio"):
         logger = logging.getLogger(name)
-        logger.handlers = [handler] if name == "uvicorn" else []
-        logger.propagate = name != "uvicorn"
+        is_part = name == "uvicorn.error"  # what it says goes on to uvicorn's
+        logger.handlers = [] if is_part else [handler]
+        logger.propagate = is_part
         logger.setLevel("WARNING")
     logging.getLogger("uvicorn.access").disabled = True  # its lines have the whole URL
 

@@ -20,7 +20,7 @@ _START = re.compile(rb"POST (/translate|/v2/translate) HTTP/1\.1\r\n")
 # One plain length, and nothing that changes what a body or a connection is.
 _LENGTH = re.compile(rb"\r\ncontent-length: ?(\d{1,7})(?=\r\n)", re.IGNORECASE)
 _NOT_PLAIN = re.compile(
-    rb"\r\n(?:transfer-encoding|expect|upgrade|connection[ \t]*:[ \t]*(?!keep-alive\r))", re.IGNORECASE
+    rb"\r\n(?:transfer-encoding|expect|upgrade|connection[ \t]*:(?![ \t]*keep-alive[ \t]*\r))", re.IGNORECASE
 )
 
 
@@ -29,6 +29,10 @@ def path_of_whole_request(data: bytes) -> str | None:
 
     >>> path_of_whole_request(b"POST /translate HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: 2\\r\\n\\r\\n{}")
     '/translate'
+    >>> head = b"POST /translate HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: 2\\r\\n"
+    >>> path_of_whole_request(head + b"Connection: keep-alive\\r\\n\\r\\n{}")
+    '/translate'
+    >>> path_of_whole_request(head + b"Connection: close\\r\\n\\r\\n{}")
     >>> path_of_whole_request(b"POST /translate HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: 3\\r\\n\\r\\n{}")
     """
     start = _START.match(data)
@@ -59,6 +63,7 @@ def make_protocol(gate: Gate) -> type[H11Protocol]:
         @property
         def _is_between_requests(self) -> bool:
             states = self.conn.our_state, self.conn.their_state
-            return states == (h11.IDLE, h11.IDLE) and not self.conn.trailing_data[0]
+            is_idle = states == (h11.IDLE, h11.IDLE) and not self.conn.trailing_data[0]
+            return is_idle and not self.flow.write_paused  # nothing is heaped up for those who do not read
 
     return Protocol

@@ -19,7 +19,7 @@ from regard.serve.web.schemas import (
     Sentences,
     SentencesFields,
 )
-from regard.serve.words import other_words, translate_words
+from regard.serve.words import check_words, other_words, translate_words
 
 router = APIRouter(tags=["The page"], responses=ERRORS)
 
@@ -32,10 +32,10 @@ async def sentences(request: Request) -> Sentences:
     context = context_of(request)
     source = None if fields.source.strip().lower() == "auto" else fields.source
     ask = Ask([fields.q], source, fields.target, alternatives=fields.alternatives)
-    context.service.check(ask)
-    admit(request, fields.api_key, len(fields.q))
+    check_words(context.service, ask, fields.prefix)
+    admit(request, fields.api_key, len(fields.q) + len(fields.prefix))
     found = await translate_words(context.service, ask, fields.prefix)
-    context.metrics.characters.inc(len(fields.q))
+    context.metrics.characters.inc(len(fields.q) + len(fields.prefix))
     bundle, taken = found.served.bundle, found.detected
     detected = DetectedLanguage(confidence=taken.confidence, language=taken.language) if taken else None
     return Sentences(
@@ -53,7 +53,7 @@ async def alternatives(request: Request) -> OtherWords:
     fields = await read_fields(request, AlternativesFields)
     context = context_of(request)
     ask = Ask([fields.q], fields.source, fields.target)
-    context.service.check(ask)
-    admit(request, fields.api_key, len(fields.q))
+    check_words(context.service, ask, fields.prefix)
+    admit(request, fields.api_key, len(fields.q) + len(fields.prefix))
     found = await other_words(context.service, ask, fields.prefix, fields.count)
     return OtherWords(words=[OtherWord(word=one.word, probability=min(1.0, one.probability)) for one in found])

@@ -106,3 +106,11 @@ def test_a_document_can_be_cancelled(chosen: Page) -> None:
     chosen.locator("#documents").wait_for(state="hidden")
     assert len(gone) == 1
     chosen.unroute_all(behavior="ignoreErrors")
+
+
+def test_a_connection_that_breaks_is_said(chosen: Page) -> None:
+    half = 'event: sentence\ndata: {"total": 2}\n\n'
+    chosen.route("**/translate_file", lambda route: route.fulfill(body=half, content_type="text/event-stream"))
+    upload(chosen, "long.txt", LINES)
+    chosen.locator(".document .problem").get_by_text("The connection broke before the end.").wait_for()
+    chosen.get_by_role("button", name="remove long.txt").get_by_text("Remove").wait_for()

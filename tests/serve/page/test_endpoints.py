@@ -75,6 +75,10 @@ def test_other_words_are_the_likeliest_at_their_place(server: Running) -> None:
         ("/sentences", {"alternatives": 9}, 400, "alternatives must be between 0 and 4"),
         ("/sentences", {"q": "a" * 50_001}, 413, "at most 50000 characters"),
         ("/sentences", {"prefix": "a" * 50_001}, 413, "at most 50000 characters"),
+        ("/sentences", {"prefix": "b a " * 10_000}, 400, "prefix may have at most 256 tokens"),
+        ("/sentences", {"prefix": "b a " * 200}, 400, "prefix may have at most 256 tokens"),
+        ("/alternatives", {"prefix": "b a " * 200}, 400, "prefix may have at most 256 tokens"),
+        ("/sentences", {"q": "a b " * 300, "prefix": "b"}, 400, "one sentence of at most 256 tokens"),
         ("/sentences", {"target": "xx"}, 400, "target must be a language that is served"),
         ("/sentences", {"source": 5}, 422, "source is not as it must be"),
         ("/alternatives", {"count": 0}, 422, "count is not as it must be: a whole number between 1 and 32"),
@@ -146,5 +150,19 @@ def test_explanations_wait_in_a_short_row_and_one_nobody_waits_for_is_never_begu
         go_on.set()
         assert (await first, await third) == (b"a", b"d")
         assert begun == ["a", "d"]
+        go_on.clear()
+        left = [asyncio.create_task(explainers.explain(None, text, None, None)) for text in "ef"]
+        while begun[-1] != "e":
+            await asyncio.sleep(0.01)
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left)
+        last = asyncio.create_task(explainers.explain(None, "g", None, None))
+        await asyncio.sleep(0)
+        with pytest.raises(Refused):  # what has begun keeps its place though nobody waits for it
+            await explainers.explain(None, "h", None, None)
+        go_on.set()
+        assert await last == b"g"
+        assert begun == ["a", "d", "e", "g"]
 
     asyncio.run(run())

@@ -83,13 +83,20 @@ def test_a_folder_without_measurements_and_half_a_line_are_no_problem(run: Path)
 
 
 @pytest.mark.parametrize(
-    "line", ["no JSON", '{"kind": "train"}', '{"kind": "train", "step": "x"}', '{"kind": "test", "name": 1}']
+    "line",
+    [
+        "no JSON",
+        '{"kind": "train"}',
+        '{"kind": "train", "step": "x"}',
+        '{"kind": "test", "name": 1}',
+        '{"kind": "test", "name": "x", "scores": {"metrics": [1]}}',
+    ],
 )
 def test_a_damaged_file_is_said_and_not_a_failure(run: Path, line: str) -> None:
     watch = Watch(run)
     (run / "metrics.jsonl").write_text(f"{line}\n", encoding="utf-8")
     _, view = watch.view()
-    assert str(run / "metrics.jsonl") in view["problem"]
+    assert "metrics.jsonl" in view["problem"] and str(run) not in view["problem"]
 
 
 def test_what_is_no_run_folder_is_refused_in_one_line(tmp_path: Path) -> None:

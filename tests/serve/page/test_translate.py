@@ -219,6 +219,16 @@ def test_a_word_of_ones_own_is_written(typed: Page) -> None:
     assert typed.locator("#out").inner_text().startswith("p ")
 
 
+def test_what_was_typed_just_before_a_choice_is_translated_after_it(typed: Page) -> None:
+    typed.locator("#out .w").nth(1).click()
+    typed.locator("#popover li button").nth(2).wait_for()
+    # In one step: the text is not sent yet when the word is chosen.
+    typed.evaluate("""() => { const text = document.getElementById("source-text");
+      text.value = "a b c d\\np o n"; text.dispatchEvent(new Event("input"));
+      document.querySelectorAll("#popover li button")[2].click(); }""")
+    typed.locator("#out", has_text="n o p").wait_for()
+
+
 def test_unsure_words_are_marked_by_their_probability(page: Page, server: Running) -> None:
     text = "a b c d e f g h"  # longer than what the model has learnt
     choose(page, "src", "tgt")
