@@ -8,14 +8,14 @@ STAMP := $(VENV)/.setup-done
 #   make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 
-BENCHMARKS := attention_cpu train_throughput decode_throughput translate_soak
+BENCHMARKS := attention_cpu train_throughput decode_throughput translate_soak serve_load
 GPU_BENCHMARKS := train_throughput profile_step loss_curves decode_throughput
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo serve test test-gpu lint types format bench bench-gpu
+.PHONY: help setup browser demo serve screenshots test test-gpu lint types format bench bench-gpu
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  PYTHON=python3.12   the Python to set up with (3.11 or later)"
 	@echo "  TORCH_INDEX=URL     another source of torch, e.g. https://download.pytorch.org/whl/cpu for the small CPU build"
@@ -38,6 +38,9 @@ demo: setup ## train a small English-German model, about ten minutes on a laptop
 
 serve: setup ## serve a model on http://127.0.0.1:8000 (MODEL=runs/demo)
 	$(BIN)/regard serve -m $(or $(MODEL),runs/demo)
+
+screenshots: setup browser ## pictures of the page for the README (MODEL=runs/tatoeba RUN=runs/multi30k-cpu)
+	$(BIN)/python -m scripts.screenshots -m $(or $(MODEL),runs/tatoeba) --run $(or $(RUN),runs/multi30k-cpu)
 
 test: lint types browser ## lint, types, tests and doctests
 	$(BIN)/pytest --doctest-modules regard tests

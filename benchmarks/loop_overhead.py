@@ -33,11 +33,12 @@ from regard.device import pick_device
 from regard.errors import RegardError
 from regard.recipe import Recipe, load_recipe
 from regard.training.display import Display, make_display
+from regard.training.distributed import Ranks
 from regard.training.folder import RunFolder, claim_folder
 from regard.training.loop import Trainer
 from regard.training.optimizer import WARMUP
 from regard.training.prepare import evaluation_pairs, find_inputs, make_store, make_tokenizer
-from regard.training.run import make_trainer
+from regard.training.run import Prepared, make_trainer
 from regard.training.update import SlotUpdate
 
 WARM_STEPS = 50  # then compiling and capturing are over; also the steps between two log records
@@ -217,7 +218,8 @@ def run(recipe: Recipe, steps: int, out: Path | None, where: str) -> None:
         display = make_display()
         stack.callback(display.close)
         tokenizer, store, valid = prepare_run(recipe, folder, display)
-        trainer = make_trainer(recipe, tokenizer, store, valid, folder, display, False, time.perf_counter())
+        prepared, ranks = Prepared(tokenizer, store, valid, []), Ranks(device=device)
+        trainer = make_trainer(recipe, prepared, folder, display, False, time.perf_counter(), ranks)
         stack.callback(trainer.feed.close)
         for log in trainer.logs:
             stack.callback(log.close)

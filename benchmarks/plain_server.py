@@ -1,6 +1,9 @@
 """What `regard serve` is measured beside: CTranslate2 behind a plain FastAPI handler, a sentence a call, as tutorials show it.
 
-python -m benchmarks.plain_server MODEL PORT      (MODEL: a bundle)
+    python -m benchmarks.plain_server MODEL PORT [--same-search]      (MODEL: a bundle)
+
+By itself CTranslate2 ends the search of a sentence when as many hypotheses have ended as the beam is wide. `--same-search` gives it
+the options that Regard's engine gives it, with which it looks at half as many more; the one that it then ranks first is answered.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ class Fields(BaseModel):
     target: str
 
 
-def make_app(model: str) -> FastAPI:
+def make_app(model: str, same_search: bool = False) -> FastAPI:
     bundle = load_bundle(find_bundle(Path(model)))
     weights: Weights = "int8" if bundle.stored == "int8" else "fp32"
     workers, threads = share_cores(_usable_cores())
@@ -32,16 +35,20 @@ def make_app(model: str) -> FastAPI:
         translator = import_ctranslate2().Translator(str(folder), inter_threads=workers, intra_threads=threads)
     source, target = vocabularies(bundle.tokenizer, bundle.config.vocab_size)
     numbers = {piece: number for number, piece in enumerate(target)}
+    search: dict[str, float] = {"beam_size": 4, "length_penalty": 0.6}
+    if same_search:
+        search |= {"length_penalty": 0, "num_hypotheses": 6, "patience": 1.5}
     app = FastAPI()
 
     @app.post("/translate")
     def translate(fields: Fields) -> dict[str, str]:  # not async: FastAPI runs it in one of 40 threads
         pieces = [source[i] for i in bundle.tokenizer.encode(fields.q)]
-        found = translator.translate_batch([pieces], beam_size=4, length_penalty=0.6)
+        found = translator.translate_batch([pieces], **search)
         return {"translatedText": bundle.tokenizer.decode([numbers[piece] for piece in found[0].hypotheses[0]])}
 
     return app
 
 
 if __name__ == "__main__":
-    uvicorn.run(make_app(sys.argv[1]), host="127.0.0.1", port=int(sys.argv[2]), log_level="warning", access_log=False)
+    app = make_app(sys.argv[1], "--same-search" in sys.argv)
+    uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="warning", access_log=False)

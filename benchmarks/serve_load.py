@@ -1,9 +1,15 @@
 """`regard serve` under load: requests a second and latency, with and without shared batches, beside CTranslate2 behind a plain
-FastAPI handler; then ten times too many clients, servers that are stopped under load, and a long run.
+FastAPI handler; then ten times too many requests, servers that are stopped under load, and a long run.
 
+    python -m benchmarks.serve_load                                  a small model made by hand that copies (copying.py)
     python -m benchmarks.serve_load -m MODEL [--seconds 10] [--overload 60] [--stops 20] [--soak 20000]
 
 Each client sends one sentence, waits for the answer and sends the next. Clients run on the same machine, in a process of their own.
+All servers run at the same time and are asked in turns, so that a slow moment of the machine hits all of them. The plain handler
+searches as CTranslate2 does by itself, and in another row with the options of Regard's engine, with which it looks at more.
+
+Overload is ten times as many clients as the server has places, which send ten times as many requests as it can answer; whoever is
+refused comes again soon, whatever Retry-After says. What must hold under it is checked, and the command fails where it does not.
 """
 
 from __future__ import annotations
@@ -12,26 +18,32 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO, Any
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import IO, Any, NamedTuple
 
 import torch
 
 from benchmarks.common import machine, print_facts, print_table, write_json
-from regard.bundle import find_bundle, load_bundle
+from benchmarks.copying import text_bundle
+from regard.bundle import Bundle, find_bundle, load_bundle
 from regard.data.corpus import read_lines
+from regard.models.presets import PRESETS
+from regard.serve.limits import Limits
 
-ROOT = Path(__file__).parents[1]
+SOURCE = Path(__file__).parents[1] / "data" / "tatoeba" / "test.en.xz"
+ROUNDS = 3  # turns of each server
 SERVE = (
     "from regard.serve.web.run import Settings, serve; serve(Settings([{model!r}], port={port}, is_shared={shared}))"
 )
@@ -49,19 +61,35 @@ class Seen:
         return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
 
 
-async def client(
-    port: int, requests: list[bytes], first: int, until: float, seen: Seen, most: int | None = None
-) -> None:
+class Work(NamedTuple):
+    """What servers are asked."""
+
+    requests: list[bytes]  # of a sentence each
+    large: list[bytes]  # of as many sentences as a request may have
+
+
+@dataclass(frozen=True)
+class Load:
+    """What clients do."""
+
+    requests: list[bytes]
+    count: int  # clients
+    seconds: float = 3600.0  # at most
+    each: int | None = None  # requests of each client, at most
+    pause: float = 0.05  # seconds after a refusal
+
+
+async def client(port: int, load: Load, first: int, until: float, seen: Seen) -> None:
     """One connection that is kept, as long as the server keeps it."""
     reader = writer = None
     number = first
-    while time.perf_counter() < until and (most is None or number - first < most):
+    while time.perf_counter() < until and (load.each is None or number - first < load.each):
         try:
             if writer is None:
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
             assert reader is not None
             begun = time.perf_counter()
-            writer.write(requests[number % len(requests)])
+            writer.write(load.requests[number % len(load.requests)])
             number += 1
             head = await reader.readuntil(b"\r\n\r\n")
             headers = head.lower()
@@ -72,15 +100,14 @@ async def client(
             if writer is not None:
                 writer.close()
             writer = None
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(load.pause)
             continue
         status = int(head[9:12])
         seen.statuses[status] += 1
         if status == 200:
             seen.seconds.append(time.perf_counter() - begun)
         else:
-            retry = headers.partition(b"retry-after: ")[2].split(b"\r\n")[0]
-            await asyncio.sleep(min(0.05, float(retry or 0)))  # impatient: it should wait as long as it is told
+            await asyncio.sleep(load.pause)
         if b"connection: close" in headers:
             writer.close()
             writer = None
@@ -88,10 +115,16 @@ async def client(
         writer.close()
 
 
-async def clients(port: int, requests: list[bytes], count: int, seconds: float, most: int | None = None) -> Seen:
-    seen = Seen()
-    until = time.perf_counter() + seconds
-    await asyncio.gather(*(client(port, requests, 7 * n, until, seen, most) for n in range(count)))
+async def _clients(port: int, load: Load, seen: Seen) -> None:
+    until = time.perf_counter() + load.seconds
+    stride = len(load.requests) // load.count or 1
+    await asyncio.gather(*(client(port, load, stride * n, until, seen) for n in range(load.count)))
+
+
+def clients(port: int, load: Load, seen: Seen | None = None) -> Seen:
+    """Let clients loose on a server; what they saw is added to `seen`."""
+    seen = seen or Seen()
+    asyncio.run(_clients(port, load, seen))
     return seen
 
 
@@ -104,27 +137,42 @@ def server(
 ) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(command, stderr=log)
     try:
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                assert process.poll() is None, command
-                time.sleep(0.05)
+        while not _answers(port):
+            assert process.poll() is None, command
+            time.sleep(0.05)
         yield process
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait()
 
 
-def contenders(model: str, port: int) -> dict[str, list[str]]:
-    def python(shared: bool) -> list[str]:
-        return [sys.executable, "-c", SERVE.format(model=model, port=port, shared=shared)]
+def _answers(port: int) -> bool:
+    """Whether a server has begun to answer: its port may be open while it still loads its model."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 60) as connection:
+            connection.sendall(b"GET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            return bool(connection.recv(1))
+    except OSError:
+        return False
+
+
+OURS = "regard serve"
+
+
+def contenders(model: str) -> dict[str, Callable[[int], list[str]]]:
+    """The commands that start a server on a port."""
+
+    def regard(is_shared: bool) -> Callable[[int], list[str]]:
+        return lambda port: [sys.executable, "-c", SERVE.format(model=model, port=port, shared=is_shared)]
+
+    def plain(*options: str) -> Callable[[int], list[str]]:
+        return lambda port: [sys.executable, "-m", "benchmarks.plain_server", model, str(port), *options]
 
     return {
-        "regard serve": python(True),
-        "regard serve, a request a batch": python(False),
-        "plain FastAPI handler": [sys.executable, "-m", "benchmarks.plain_server", model, str(port)],
+        OURS: regard(True),
+        "regard serve, a request a batch": regard(False),
+        "plain FastAPI handler": plain(),
+        "plain FastAPI handler, the same search": plain("--same-search"),
     }
 
 
@@ -151,119 +199,172 @@ def cpu_seconds(process: subprocess.Popen[bytes]) -> float:
 
 def measure_speed(model: str, requests: list[bytes], counts: list[int], seconds: float) -> list[dict[str, Any]]:
     rows = []
-    for name in contenders(model, 0):
-        port = free_port()
-        with server(contenders(model, port)[name], port) as process:
-            asyncio.run(clients(port, requests, 4, 2.0))  # warm up
-            for count in counts:
-                before = cpu_seconds(process)
-                seen = asyncio.run(clients(port, requests, count, seconds))
+    with ExitStack() as stack:
+        running = {}
+        for name, command in contenders(model).items():
+            port = free_port()
+            running[name] = port, stack.enter_context(server(command(port), port))
+            clients(port, Load(requests, 4, 2.0))  # warm up
+        for count in counts:
+            seen = {name: Seen() for name in running}
+            computed = dict.fromkeys(running, 0.0)
+            for _ in range(ROUNDS):
+                for name, (port, process) in running.items():
+                    before = cpu_seconds(process)
+                    clients(port, Load(requests, count, seconds / ROUNDS), seen[name])
+                    computed[name] += cpu_seconds(process) - before
+            for name, one in seen.items():
                 rows.append(
                     {
                         "server": name,
                         "clients": count,
-                        "requests/s": round(len(seen.seconds) / seconds, 1),
-                        "p50 ms": round(seen.percentile(0.5), 1),
-                        "p99 ms": round(seen.percentile(0.99), 1),
-                        "CPU ms a request": round(
-                            1000 * (cpu_seconds(process) - before) / max(1, len(seen.seconds)), 2
-                        ),
-                        "statuses": dict(seen.statuses),
+                        "requests/s": round(len(one.seconds) / seconds, 1),
+                        "p50 ms": round(one.percentile(0.5), 1),
+                        "p99 ms": round(one.percentile(0.99), 1),
+                        "CPU ms a request": round(1000 * computed[name] / max(1, len(one.seconds)), 2),
+                        "statuses": dict(one.statuses),
                     }
                 )
                 print(rows[-1], flush=True)
     return rows
 
 
-def measure_overload(model: str, requests: list[bytes], seconds: float) -> dict[str, Any]:
+def measure_overload(model: str, work: Work, seconds: float) -> tuple[dict[str, Any], dict[str, bool]]:
+    requests, large = work
     port = free_port()
-    with server(contenders(model, port)["regard serve"], port) as process:
-        calm = asyncio.run(clients(port, requests, 64, min(seconds, 10)))
+    places = Limits().places
+    with server(contenders(model)[OURS](port), port) as process:
+        lone = clients(port, Load(requests, 1, 2.0))
+        clients(port, Load(large, 2, each=len(large)))  # batches as large as they get: their memory is kept
+        calm_seconds = min(seconds, 10.0)
+        calm = clients(port, Load(requests, places, calm_seconds))
+        rate = len(calm.seconds) / calm_seconds
         before = memory(process)
-        seen = asyncio.run(clients(port, requests, 640, seconds))
+        seen = clients(port, Load(requests, 10 * places, seconds, pause=places / rate))
         after = memory(process)
-        begun = time.perf_counter()
-        asyncio.run(clients(port, requests, 1, 60, 1))
-        return {
-            "overload statuses": dict(seen.statuses),
-            "p99 ms with 64 clients": round(calm.percentile(0.99), 1),
-            "p99 ms of what was accepted": round(seen.percentile(0.99), 1),
-            "memory MB": f"{before:.0f} -> {after:.0f}",
-            "first answer after s": round(time.perf_counter() - begun, 2),
-        }
+        recovered = _seconds_to_recover(port, requests, 2 * lone.percentile(0.99))
+    offered = sum(seen.statuses.values()) / seconds
+    facts = {
+        "overload": f"{offered:,.0f} requests/s where {rate:,.0f} can be answered, for {seconds:g} s",
+        "overload statuses": dict(seen.statuses),
+        "p99 ms with 64 clients": round(calm.percentile(0.99), 1),
+        "p99 ms of what was accepted": round(seen.percentile(0.99), 1),
+        "memory MB": f"{before:.0f} -> {after:.0f}",
+        "recovered after s": round(recovered, 2),
+    }
+    holds = {
+        "only 200, 429 and 503 under overload": set(seen.statuses) <= {200, 429, 503},
+        "accepted p99 at most twice the p99 with 64 clients": seen.percentile(0.99) <= 2 * calm.percentile(0.99),
+        "memory grows under 5% under overload": after < 1.05 * before,
+        "recovery within 5 s": recovered <= 5,
+    }
+    return facts, holds
 
 
-def measure_stops(model: str, requests: list[bytes], times: int) -> dict[str, Any]:
+def _seconds_to_recover(port: int, requests: list[bytes], calm_ms: float) -> float:
+    """Until a lone client is answered five times in a row as fast as before the overload."""
+    begun = time.perf_counter()
+    while time.perf_counter() < begun + 60:
+        seen = clients(port, Load(requests, 1, each=5))
+        if set(seen.statuses) == {200} and seen.percentile(1) <= calm_ms:
+            break
+    return time.perf_counter() - begun
+
+
+def measure_stops(model: str, work: Work, times: int) -> tuple[dict[str, Any], dict[str, bool]]:
     """Servers that are stopped under load: what a server's log says that it answered, and what the clients got."""
-    answered, received, refused = 0, 0, 0
+    requests, _ = work
+    answered: Counter[int] = Counter()
+    received, refused = 0, 0
     for _ in range(times):
         port = free_port()
         with TemporaryFile() as log:
-            with server(contenders(model, port)["regard serve"], port, log) as process:
-                seen = asyncio.run(_stop_under_load(port, process, requests))
+            with server(contenders(model)[OURS](port), port, log) as process:
+                stop = threading.Timer(1.0, process.send_signal, [signal.SIGTERM])
+                stop.start()
+                seen = clients(port, Load(requests, 16, 2.0))
+                stop.join()
                 process.wait()
             log.seek(0)
-            entries = [json.loads(line) for line in log]
-        served = Counter(entry["status"] for entry in entries if entry.get("path") == "/translate")
-        assert set(served) <= {200, 429, 503}, served
-        answered += served[200]
+            entries = [json.loads(line) for line in log if line.startswith(b"{")]
+        answered += Counter(entry["status"] for entry in entries if entry.get("path") == "/translate")
         received += seen.statuses[200]
         refused += seen.statuses[503]
-    return {"stops": times, "answered": answered, "received": received, "lost": answered - received, "refused": refused}
+    lost = answered.total() - answered[429] - answered[503] - received
+    facts = {"stops": times, "answered": answered[200], "received": received, "lost": lost, "refused with 503": refused}
+    return facts, {"no accepted request is lost when a server is stopped": lost == 0 and received > 0}
 
 
-async def _stop_under_load(port: int, process: subprocess.Popen[bytes], requests: list[bytes]) -> Seen:
-    asyncio.get_running_loop().call_later(1.0, process.send_signal, signal.SIGTERM)
-    return await clients(port, requests, 16, 2.0)
-
-
-def measure_soak(model: str, requests: list[bytes], total: int) -> dict[str, Any]:
+def measure_soak(model: str, work: Work, total: int) -> tuple[dict[str, Any], dict[str, bool]]:
+    requests, large = work
     port = free_port()
-    with server(contenders(model, port)["regard serve"], port) as process:
+    with server(contenders(model)[OURS](port), port) as process:
+        clients(port, Load(large, 2, each=len(large)))
         marks = []
         for _ in range(5):
-            asyncio.run(clients(port, requests, 16, 3600, total // 80))
+            clients(port, Load(requests, 16, each=total // 80))
             marks.append(round(memory(process), 1))
-    return {"soak requests": total, "memory MB after each fifth": marks}
+    facts = {"soak requests": total, "memory MB after each fifth": marks}
+    return facts, {"memory is flat over a long run": marks[-1] < 1.05 * marks[0]}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-m", "--model", required=True, help="a bundle or a run folder that CTranslate2 knows")
-    parser.add_argument("--source", type=Path, help="sentences, one a line (default: some of Tatoeba)")
+    parser.add_argument("-m", "--model", help="a bundle or run folder (default: a model made by hand that copies)")
+    parser.add_argument("--preset", default="small", choices=PRESETS, help="shape of the copying model")
+    parser.add_argument("--source", type=Path, default=SOURCE, help="sentences, one a line (default: some of Tatoeba)")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--seconds", type=float, default=10, help="for each number of clients; 0: leave it out")
-    parser.add_argument("--overload", type=float, default=0, metavar="SECONDS", help="640 clients for so long")
-    parser.add_argument("--stops", type=int, default=0, metavar="N", help="stop a server under load N times")
-    parser.add_argument("--soak", type=int, default=0, metavar="N", help="N requests in a row, memory watched")
+    parser.add_argument("--overload", type=float, default=60, metavar="SECONDS", help="0: leave it out")
+    parser.add_argument("--stops", type=int, default=20, metavar="N", help="stop a server under load N times")
+    parser.add_argument("--soak", type=int, default=20_000, metavar="N", help="N requests in a row, memory watched")
     parser.add_argument("--out", type=Path, help="where the JSON goes")
     arguments = parser.parse_args()
-    bundle = load_bundle(find_bundle(arguments.model))
-    lines = [line for line in _sentences(arguments.source) if line.strip()][:2_000]
-    requests = [_request(line, bundle.source, bundle.target) for line in lines]
-    rows = measure_speed(arguments.model, requests, arguments.clients, arguments.seconds) if arguments.seconds else []
+    with TemporaryDirectory() as folder:
+        if arguments.model is None:
+            bundle = text_bundle(arguments.preset, Path(folder) / "model")
+        else:
+            bundle = load_bundle(find_bundle(arguments.model))
+        measure(arguments, bundle)
+
+
+def measure(arguments: argparse.Namespace, bundle: Bundle) -> None:
+    lines = [line for line in read_lines(arguments.source) if line.strip()]
+    random.Random(1).shuffle(
+        lines
+    )  # a corpus may be sorted by length, and the faster server would get longer sentences
+    requests = [_request(line, bundle.source, bundle.target) for line in lines[:2_000]]
+    texts = Limits().texts
+    many = [lines[first : first + texts] for first in range(0, len(lines) - texts, texts)]
+    work = Work(requests, [_request(some, bundle.source, bundle.target) for some in many])
+    model = str(bundle.folder)
     facts: dict[str, Any] = machine(torch.device("cpu"), ["ctranslate2", "fastapi", "uvicorn"])
-    facts["cores"] = len(os.sched_getaffinity(0))
-    if arguments.overload:
-        facts |= measure_overload(arguments.model, requests, arguments.overload)
-    if arguments.stops:
-        facts |= measure_stops(arguments.model, requests, arguments.stops)
-    if arguments.soak:
-        facts |= measure_soak(arguments.model, requests, arguments.soak)
+    facts |= {"cores": len(os.sched_getaffinity(0)), "model": arguments.model or f"copying, {arguments.preset}"}
+    rows = measure_speed(model, requests, arguments.clients, arguments.seconds) if arguments.seconds else []
+    holds: dict[str, bool] = {}
+    parts = [
+        (arguments.overload, measure_overload),
+        (arguments.stops, measure_stops),
+        (arguments.soak, measure_soak),
+    ]
+    for amount, part in parts:
+        if amount:
+            found, claims = part(model, work, amount)
+            print_facts(found)
+            facts |= found
+            holds |= claims
     print_facts(facts)
     if rows:
         print_table(rows)
-    print(f"written to {write_json('serve_load', rows, facts, arguments.out)}")
+    for claim, is_true in holds.items():
+        print(f"{'holds' if is_true else 'FAILS'}: {claim}")
+    print(f"written to {write_json('serve_load', rows, {**facts, 'holds': holds}, arguments.out)}")
+    if not all(holds.values()):
+        raise SystemExit(1)
 
 
-def _sentences(path: Path | None) -> list[str]:
-    if path is not None:
-        return list(read_lines(path))
-    return list(read_lines(ROOT / "data" / "tatoeba" / "test.en.xz"))
-
-
-def _request(line: str, source: str, target: str) -> bytes:
-    body = json.dumps({"q": line, "source": source, "target": target}).encode()
+def _request(text: str | list[str], source: str, target: str) -> bytes:
+    body = json.dumps({"q": text, "source": source, "target": target}).encode()
     head = (
         f"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )

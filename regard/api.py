@@ -6,12 +6,16 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from regard.bundle import Bundle, find_bundle, load_bundle
+from regard.decode.alternatives import Alternative, find_alternatives
 from regard.decode.engines import make_engine
+from regard.decode.glossary import Glossary
 from regard.decode.options import Done, SearchOptions
-from regard.decode.text import Result, Translator
+from regard.decode.text import Ask, Result, Translator
+from regard.errors import UserError
+from regard.evaluate import sentence_scorer
 from regard.explain.explanation import EXAMPLE, Explanation
 
 if TYPE_CHECKING:
@@ -26,27 +30,98 @@ class Model:
     ['c b a', 'm n o p']
     """
 
-    def __init__(self, bundle: Bundle, *, device: str = "auto", batch: int = 0, engine: str = "auto") -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        device: str = "auto",
+        batch: int = 0,
+        engine: str = "auto",
+        others: Sequence[Bundle] = (),
+    ) -> None:
+        """`others` are models of the same vocabulary that translate together with this one."""
         self.bundle = bundle
         self.options = SearchOptions(**dataclasses.asdict(bundle.decode))
-        self.engine = make_engine(bundle, engine, device, batch)
+        self.engine = make_engine(bundle, engine, device, batch, others)
+        self.max_length = min(one.max_length for one in (bundle, *others))
 
     def translate(
-        self, text: str | Sequence[str], *, beam: int | None = None, alpha: float | None = None
+        self,
+        text: str | Sequence[str],
+        *,
+        beam: int | None = None,
+        alpha: float | None = None,
+        prefix: str | Sequence[str] | None = None,
+        phrases: Sequence[str] | Sequence[Sequence[str]] | None = None,
+        **search: Any,
     ) -> str | list[str]:
-        """Translate one sentence or a list of them; options that are not given are the model's own."""
+        """Translate one sentence or a list of them; options that are not given are the model's own.
+
+        A translation begins with its `prefix`, one for all or one for each sentence, and the rest is searched for. The last word
+        of a prefix may go on, unless a space follows it. `phrases` must appear, as whole words: a list for all sentences, or a list
+        of lists. All fields of `SearchOptions` may be given: `sample=True, seed=3`, `glossary={"cat": "Katze"}`, `keep=["Regard"]`.
+
+        >>> load("tests/golden/bundle-1").translate("a b c", prefix="b ")[:2]
+        'b '
+        """
+        if "nbest" in search:
+            raise UserError("translate gives one translation of each sentence; for several call nbest")
         lines = [text] if isinstance(text, str) else list(text)
-        results = self._translator(self.search_options(beam, alpha, 1)).translate(lines)
+        options = self.search_options(beam, alpha, 1, **search)
+        results = self._translator(options).translate(lines, asks=_asks(lines, prefix, phrases))
         texts = [result.text for result in results]
         return texts[0] if isinstance(text, str) else texts
 
     def nbest(
-        self, text: Sequence[str], n: int, *, beam: int | None = None, alpha: float | None = None
+        self,
+        text: Sequence[str],
+        n: int,
+        *,
+        beam: int | None = None,
+        alpha: float | None = None,
+        prefix: str | Sequence[str] | None = None,
+        phrases: Sequence[str] | Sequence[Sequence[str]] | None = None,
+        **search: Any,
     ) -> list[Result]:
-        """The n best translations of every sentence, with their scores."""
+        """The n best translations of every sentence, with their scores; with `words=True` also with the log-probability of each
+        word, with `alignment=True` with the source words that they come from. Else as `translate`."""
         if isinstance(text, str):
             raise TypeError("`text` must be a list of sentences, but is one string")
-        return self._translator(self.search_options(beam, alpha, n)).translate(list(text))
+        lines = list(text)
+        options = self.search_options(beam, alpha, n, **search)
+        return self._translator(options).translate(lines, asks=_asks(lines, prefix, phrases))
+
+    def follow(
+        self,
+        text: str,
+        *,
+        beam: int | None = None,
+        alpha: float | None = None,
+        prefix: str | None = None,
+        phrases: Sequence[str] | None = None,
+        **search: Any,
+    ) -> Iterator[str]:
+        """One text's translation as it grows: beginnings that the search can no longer change, and in the end all of it.
+
+        >>> [*load("tests/golden/bundle-1", engine="torch").follow("a b c")][-1]
+        'c b a'
+        """
+        options = self.search_options(beam, alpha, 1, **search)
+        [ask] = _asks([text], prefix, phrases) or [Ask()]
+        return self.follow_line(text, options, ask)
+
+    def follow_line(self, text: str, options: SearchOptions, ask: Ask | None = None) -> Iterator[str]:
+        """As `follow`, with options at hand."""
+        return self._translator(options).follow(text, ask or Ask())
+
+    def alternatives(self, text: str, prefix: str = "", *, k: int = 8) -> list[Alternative]:
+        """The likeliest words right after `prefix`, which is the beginning of a translation of this sentence, with their
+        probabilities.
+
+        >>> [word.word for word in load("tests/golden/bundle-1").alternatives("a b c", "c b", k=2)][0]
+        'a'
+        """
+        return find_alternatives(self._translator(self.options), text, prefix, k)
 
     @property
     def chunk(self) -> int:
@@ -59,17 +134,23 @@ class Model:
         options: SearchOptions | None = None,
         chunk: int = 0,
         done: Done | None = None,
+        ask: Ask | None = None,
     ) -> Iterator[Result]:
-        """Translate any number of lines in order, holding only `chunk` of them at a time (0: `Model.chunk`)."""
-        return self._translator(options or self.options).stream(lines, chunk or self.chunk, done)
+        """Translate any number of lines in order, holding only `chunk` of them at a time (0: `Model.chunk`); `ask` is what is
+        wanted of each."""
+        return self._translator(options or self.options).stream(lines, chunk or self.chunk, done, ask)
 
     def score(self, src: Sequence[str], tgt: Sequence[str]) -> list[float]:
         """The natural log-probability of each given translation, its end included."""
+        return [sum(tokens) for tokens in self.token_scores(src, tgt)]
+
+    def token_scores(self, src: Sequence[str], tgt: Sequence[str]) -> list[list[float]]:
+        """The log-probability of each token of given translations, the end's last."""
         if isinstance(src, str) or isinstance(tgt, str):
             raise TypeError("`src` and `tgt` must be lists of sentences, but one is a string")
         if len(src) != len(tgt):
             raise ValueError(f"`src` and `tgt` must be of one length, but have {len(src)} and {len(tgt)} sentences")
-        return [sum(tokens) for tokens in self._translator(self.options).score(src, tgt)]
+        return self._translator(self.options).score(src, tgt)
 
     def explain(
         self,
@@ -100,13 +181,51 @@ class Model:
         return Explainer(self.bundle)
 
     def _translator(self, options: SearchOptions) -> Translator:
-        return Translator(self.bundle.tokenizer, self.engine, options, self.bundle.max_length)
+        utility = sentence_scorer(options.mbr, self.bundle.target) if options.mbr else None
+        return Translator(self.bundle.tokenizer, self.engine, options, self.max_length, utility)
 
-    def search_options(self, beam: int | None, alpha: float | None, nbest: int | None) -> SearchOptions:
-        """The model's own options with these changes; the beam is at least as wide as `nbest`."""
-        return self.options.changed(beam, alpha, nbest)
+    def search_options(
+        self, beam: int | None = None, alpha: float | None = None, nbest: int | None = None, **search: Any
+    ) -> SearchOptions:
+        """The model's own options with these changes; the beam is at least as wide as `nbest`. A glossary may be a mapping or the
+        path of a file."""
+        glossary = search.get("glossary")
+        if isinstance(glossary, Mapping):
+            search["glossary"] = Glossary.of(glossary)
+        elif isinstance(glossary, (str, Path)):
+            search["glossary"] = Glossary.read(Path(glossary))
+        if "keep" in search:
+            keep = search["keep"]
+            search["keep"] = (keep,) if isinstance(keep, str) else tuple(keep)
+        return self.options.changed(beam, alpha, nbest, **search)
 
 
-def load(model: str | Path, *, device: str = "auto", batch: int = 0, engine: str = "auto") -> Model:
-    """Load a bundle or the model of a run folder. `engine` is auto, torch or ctranslate2: see `regard.decode.engines`."""
-    return Model(load_bundle(find_bundle(model)), device=device, batch=batch, engine=engine)
+def _asks(
+    lines: Sequence[str],
+    prefix: str | Sequence[str] | None,
+    phrases: Sequence[str] | Sequence[Sequence[str]] | None,
+) -> list[Ask]:
+    """What was asked of each line; nothing where nothing was."""
+    if prefix is None and phrases is None:
+        return []
+    if isinstance(phrases, str):
+        raise TypeError("`phrases` must be a list of phrases, but is one string")
+    prefixes = [prefix or ""] * len(lines) if isinstance(prefix, str | None) else list(prefix)
+    common = [phrase for phrase in phrases or () if isinstance(phrase, str)]
+    by_line = [tuple(some) for some in phrases or () if not isinstance(some, str)] or [tuple(common)] * len(lines)
+    if common and len(common) != len(phrases or ()):
+        raise TypeError("`phrases` must be a list of phrases for all sentences or a list of lists, but is a mixture")
+    for name, values in (("prefix", prefixes), ("phrases", by_line)):
+        if len(values) != len(lines):
+            raise ValueError(f"`{name}` must be one for each of {len(lines)} sentences, but there are {len(values)}")
+    return [Ask(prefix, some) for prefix, some in zip(prefixes, by_line, strict=True)]
+
+
+def load(
+    model: str | Path | Sequence[str | Path], *, device: str = "auto", batch: int = 0, engine: str = "auto"
+) -> Model:
+    """Load a bundle or the model of a run folder. `engine` is auto, torch or ctranslate2: see `regard.decode.engines`. Several
+    models of one vocabulary translate together: the probability of a token is the mean of theirs."""
+    names = [model] if isinstance(model, (str, Path)) else list(model)
+    first, *others = [load_bundle(find_bundle(name)) for name in names]
+    return Model(first, device=device, batch=batch, engine=engine, others=others)

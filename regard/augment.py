@@ -10,11 +10,13 @@ Each is streamed in chunks and can be resumed to the same files; `regard.data.ch
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from regard.api import Model
 from regard.bundle import Bundle, find_bundle, load_bundle
@@ -40,6 +42,9 @@ from regard.decode.options import SearchOptions
 from regard.decode.text import Result
 from regard.errors import UserError
 from regard.files import MANIFEST, sha256
+
+if TYPE_CHECKING:
+    from regard.training.distributed import Ranks
 
 Way = Literal["distill", "back-translate"]
 Choose = Literal["best", "bleu", "chrf"]
@@ -128,26 +133,78 @@ def augment_corpus(
     """
     if way not in get_args(Way):
         raise UserError(f"way must be one of {', '.join(get_args(Way))}, but is {way!r}; noise is made by noise_corpus")
-    bundle = load_bundle(find_bundle(model))
-    source, target = (bundle.source, bundle.target) if way == "distill" else (bundle.target, bundle.source)
-    specs = [inputs] if isinstance(inputs, str) else list(inputs)
-    _check_labels(output, bundle, way, (source, target))
-    texts = [text for spec in specs for text in _find_texts(spec, bundle, way, (source, target))]
-    options = _search_options(bundle, beam, alpha, nbest, choose, texts)
-    result = Augmented(way, output, name_files(output, source, target), source, target, bundle.folder)
-    maker = _Maker(bundle.tokenizer, way, Filter(max_ratio, keep_all), _chooser(choose, bundle.target))
-    writer = CorpusWriter(result.files, _settings(bundle, texts, options, choose, maker), resume)
-    total = count_rows(texts) if writer.saved is None else int(writer.saved["total"])
+    job = partial(_Job.checked, model, inputs, output, way, beam, alpha, nbest, choose, Filter(max_ratio, keep_all))
+
+    def load(bundle: Bundle, device: str) -> Model:
+        return Model(bundle, device=device, batch=batch, engine=engine)
+
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        return _augment(_open(job, resume), partial(load, device=device), None)
+    # Several processes that torchrun started; one alone goes without torch where its engine does.
+    from regard.training.distributed import join
+
+    with join(device) as ranks:
+        own = partial(load, device=str(ranks.device))
+        opened = ranks.first_does(lambda: _open(job, resume))
+        return _help(job(), own, ranks) if opened is None else _augment(opened, own, ranks)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What is to be made of what, after a look at everything that can be wrong with it."""
+
+    bundle: Bundle
+    texts: Sequence[Text]
+    options: SearchOptions
+    maker: _Maker
+    result: Augmented
+    settings: dict[str, Any]
+
+    @classmethod
+    def checked(
+        cls,
+        model: str | Path,
+        inputs: str | Sequence[str],
+        output: str,
+        way: Way,
+        beam: int | None,
+        alpha: float | None,
+        nbest: int | None,
+        choose: Choose,
+        filter: Filter,
+    ) -> _Job:
+        bundle = load_bundle(find_bundle(model))
+        source, target = (bundle.source, bundle.target) if way == "distill" else (bundle.target, bundle.source)
+        specs = [inputs] if isinstance(inputs, str) else list(inputs)
+        _check_labels(output, bundle, way, (source, target))
+        texts = [text for spec in specs for text in _find_texts(spec, bundle, way, (source, target))]
+        options = _search_options(bundle, beam, alpha, nbest, choose, texts)
+        result = Augmented(way, output, name_files(output, source, target), source, target, bundle.folder)
+        maker = _Maker(bundle.tokenizer, way, filter, _chooser(choose, bundle.target))
+        return cls(bundle, texts, options, maker, result, _settings(bundle, texts, options, choose, maker))
+
+
+def _open(checked: Callable[[], _Job], resume: bool) -> tuple[_Job, CorpusWriter, int]:
+    """The job, where it is written, and how many lines it has."""
+    job = checked()
+    writer = CorpusWriter(job.result.files, job.settings, resume)
+    return job, writer, count_rows(job.texts) if writer.saved is None else int(writer.saved["total"])
+
+
+def _augment(opened: tuple[_Job, CorpusWriter, int], load: Callable[[Bundle], Model], ranks: Ranks | None) -> Augmented:
+    """Make the corpus, alone or as the first of several processes, which writes."""
+    job, writer, total = opened
     account = CleanAccount() if writer.saved is None else CleanAccount.from_json(writer.saved["account"])
     with writer:
         if not writer.is_complete:
-            loaded = Model(bundle, device=device, batch=batch, engine=engine)
-            _translate(loaded, options, texts, total, maker, account, writer)
+            _translate(load(job.bundle), job, total, account, writer, ranks)
+        elif ranks is not None:
+            ranks.from_first(None)
         if not account.kept:
             writer.discard()
             raise _nothing_kept(account)
         name_corpus(writer)
-    return dataclasses.replace(result, account=account)
+    return dataclasses.replace(job.result, account=account)
 
 
 # --- what comes in ---
@@ -220,7 +277,7 @@ def _settings(
         "way": maker.way,
         "model": sha256(bundle.folder / MANIFEST),
         "input": input_files(texts),
-        **dataclasses.asdict(options),
+        **{name: getattr(options, name) for name in ("beam", "alpha", "max_extra", "nbest", "guard")},
         "choose": choose,
         **dataclasses.asdict(maker.filter),
     }
@@ -257,9 +314,11 @@ class _Maker:
     filter: Filter
     choose: Chooser
 
-    def pairs(self, rows: Sequence[Row], results: Sequence[Result], account: CleanAccount) -> list[tuple[str, str]]:
+    def chosen(self, rows: Sequence[Row], results: Sequence[Result]) -> list[str]:
+        return [self.choose(result, row.reference) for row, result in zip(rows, results, strict=True)]
+
+    def pairs(self, rows: Sequence[Row], chosen: Sequence[str], account: CleanAccount) -> list[tuple[str, str]]:
         """The pairs that are kept, in order; the account hears of them and of the others."""
-        chosen = [self.choose(result, row.reference) for row, result in zip(rows, results, strict=True)]
         text_ids = self.tokenizer.encode_batch([row.text.strip() for row in rows], "source")
         chosen_ids = self.tokenizer.encode_batch([text.strip() for text in chosen], "target")
         kept = []
@@ -275,23 +334,46 @@ class _Maker:
 
 
 def _translate(
-    model: Model,
-    options: SearchOptions,
-    texts: Sequence[Text],
-    total: int,
-    maker: _Maker,
-    account: CleanAccount,
-    writer: CorpusWriter,
+    model: Model, job: _Job, total: int, account: CleanAccount, writer: CorpusWriter, ranks: Ranks | None
 ) -> None:
     """Translate what is not yet written. Choosing and filtering a chunk goes on beside the translation of the next."""
-    size = model.chunk
+    maker = job.maker
 
     def translate(rows: list[Row], done: Done) -> Callable[[], list[Pair]]:
+        if ranks is not None:
+            chosen = _share_out(model, job, rows, ranks, done)
+            return lambda: maker.pairs(rows, chosen, account)
         # As long as the chunks of the run that is resumed, which may have had another engine.
-        results = list(model.stream([row.text for row in rows], options, len(rows), done))
-        return lambda: maker.pairs(rows, results, account)
+        results = list(model.stream([row.text for row in rows], job.options, len(rows), done))
+        return lambda: maker.pairs(rows, maker.chosen(rows, results), account)
 
-    write_chunks(rows_of(texts), total, writer, account, translate, size, "translating")
+    size = model.chunk
+    if ranks is not None:
+        size *= ranks.size
+        saved = writer.saved or {"lines": 0, "chunk": size}
+        ranks.from_first([saved["lines"], saved["chunk"]])
+    write_chunks(rows_of(job.texts), total, writer, account, translate, size, "translating")
+
+
+def _help(job: _Job, load: Callable[[Bundle], Model], ranks: Ranks) -> Augmented:
+    """What the other processes do: their share of every chunk that the first one works on."""
+    begun = ranks.from_first(None)
+    if begun is not None:
+        model, (lines, size) = load(job.bundle), begun
+        left = islice(rows_of(job.texts), lines, None)
+        while rows := list(islice(left, size)):
+            _share_out(model, job, rows, ranks, lambda _: None)
+    return job.result
+
+
+def _share_out(model: Model, job: _Job, rows: list[Row], ranks: Ranks, done: Done) -> list[str]:
+    """Translate a chunk together; the first process gets all that was chosen, the others nothing."""
+    bounds = [len(rows) * rank // ranks.size for rank in range(ranks.size + 1)]
+    own = rows[bounds[ranks.rank] : bounds[ranks.rank + 1]]
+    results = list(model.stream([row.text for row in own], job.options, max(1, len(own)), done))
+    shares = ranks.gather_values(job.maker.chosen(own, results))
+    done(len(rows) - len(own))
+    return [text for share in shares for text in share]
 
 
 def _nothing_kept(account: CleanAccount) -> UserError:

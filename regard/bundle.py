@@ -233,6 +233,7 @@ def make_card(bundle: Bundle) -> str:
         "parameters": "parameters",
         "imported from": "imported",
         "its weights": "imported_weights",
+        "started from": "init",
         "training pairs": "pairs",
         "training corpora": "corpora",
         "steps": "steps",

@@ -21,10 +21,11 @@ from regard.errors import UserError
 from regard.models.presets import PRESETS
 
 T = TypeVar("T")
-Schedule = Literal["paper", "linear", "cosine"]
-Optimizer = Literal["adam", "adamw"]
+Schedule = Literal["paper", "linear", "cosine", "wsd"]
+Optimizer = Literal["adam", "adamw", "muon"]
 Precision = Literal["auto", "fp32", "bf16"]
 Monitor = Literal["loss", "bleu"]
+INIT = "init"  # the preset that stands for the shape of the model in train.init, until that has been looked at
 FAST_PARTS = (
     "slots",
     "attention",
@@ -65,15 +66,17 @@ class TokenizerRecipe:
     character_coverage: float = 0.9999  # of the text; rarer characters are spelled in bytes
     split_digits: bool = False
     protect: bool = False  # addresses, placeholders and tags go through the model as one reserved piece each
+    extend: int = 0  # with train.init: pieces that may be added to that model's vocabulary for the new text
 
 
 @dataclass(frozen=True)
 class ModelRecipe:
-    preset: str = "base"
+    preset: str = "base"  # or "init": the shape of the model in train.init
     fields: dict[str, Any] = field(default_factory=dict)  # fields of ModelConfig that differ from the preset
 
     def config(self, vocab_size: int) -> ModelConfig:
-        return ModelConfig(vocab_size=vocab_size, **{**PRESETS[self.preset], **self.fields})
+        # The preset "init" has no shape yet: until it is looked at, the default one stands in for it in what is checked.
+        return ModelConfig(vocab_size=vocab_size, **{**PRESETS.get(self.preset, {}), **self.fields})
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,11 @@ class TrainRecipe:
     minutes: float = 0.0
     batch_tokens: int = 25_000  # target tokens in one update
     accumulate: int = 1  # parts that an update is computed in, to fit the memory
-    optimizer: Optimizer = "adam"
-    schedule: Schedule = "paper"
+    recompute: bool = False  # layers compute again in the backward pass instead of keeping what they computed
+    shard: bool = False  # weights, gradients and optimizer are split over the processes of torchrun (FSDP2)
+    optimizer: Optimizer = "adam"  # muon: Muon for the matrices of the layers, AdamW for the rest
+    schedule: Schedule = "paper"  # linear and cosine fall to 0; wsd: warm-up, stable, decay
+    cooldown: float = 0.2  # share of the run over which wsd brings the rate to 0
     lr: float = 0.0  # the highest learning rate; 0: the paper's, (d_model * warmup)^-0.5
     warmup: int = 0  # steps; 0: the smaller of 4,000 and a tenth of the run
     beta1: float = 0.9
@@ -94,6 +100,9 @@ class TrainRecipe:
     weight_decay: float = 0.0
     clip: float = 1.0  # largest gradient norm; 0: no clipping, as in the paper
     label_smoothing: float = 0.1
+    rdrop: float = 0.0  # alpha of R-Drop, which draws two passes with other dropout together; 5 is usual, 0: off
+    bpe_dropout: float = 0.0  # probability that a merge is left out when a word of the training text is cut
+    init: str = ""  # a bundle or a run folder, whose weights and vocabulary the run starts from; relative to the recipe's folder
     precision: Precision = "auto"
     fast: str = "auto"  # the fast path on GPUs: auto, off, or some of FAST_PARTS joined by commas
     device: str = "auto"
@@ -117,7 +126,7 @@ class DecodeRecipe:
     beam: int = 4
     alpha: float = 0.6  # length penalty ((5 + |Y|) / 6)^alpha
     max_extra: int = 50  # a translation has at most this many tokens more than its source
-    guard: bool = False  # a line whose translation repeats itself without end stays as it is
+    guard: bool = False  # a line that the model cannot know, or whose translation is plainly nonsense, stays as it is
 
 
 @dataclass(frozen=True)
@@ -162,16 +171,18 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         raise UserError(f"{path}: cannot be read as a recipe ({error})") from None
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: is not valid TOML: {error}") from None
-    _resolve_root(values, path.parent)
+    _resolve_paths(values, path.parent)
     apply_overrides(values, overrides)
-    _resolve_root(values, Path())  # one that was said on the command line is meant from where it was said
+    _resolve_paths(values, Path())  # one that was said on the command line is meant from where it was said
     return recipe_from_dict(values, str(path))
 
 
-def _resolve_root(values: dict[str, Any], start: Path) -> None:
-    data = values.get("data")
+def _resolve_paths(values: dict[str, Any], start: Path) -> None:
+    data, train = values.get("data"), values.get("train")
     if isinstance(data, dict) and isinstance(data.setdefault("root", "."), str):
         data["root"] = str((start / data["root"]).resolve())
+    if isinstance(train, dict) and isinstance(init := train.get("init"), str) and init:
+        train["init"] = str((start / init).resolve())
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
@@ -231,8 +242,12 @@ def _refuse_unknown(given: Mapping[str, Any], known: Sequence[str] | Mapping[str
 
 def _model_recipe(values: Mapping[str, Any], where: str) -> ModelRecipe:
     preset = values.get("preset", "base")
-    if preset not in PRESETS:
-        raise UserError(f"{where}: model.preset must be one of {', '.join(PRESETS)}, but is {preset!r}")
+    if preset not in PRESETS and preset != INIT:
+        raise UserError(f"{where}: model.preset must be one of {', '.join(PRESETS)}, {INIT}, but is {preset!r}")
+    if preset == INIT and (shape := [key for key in values if key not in ("preset", "dropout")]):
+        raise UserError(
+            f"{where}: model.{shape[0]} comes from the model in train.init (model.preset = 'init'); only dropout may differ"
+        )
     hints = get_type_hints(ModelConfig)
     fields = {k: _convert(v, hints[k], f"{where}: model.{k}") for k, v in values.items() if k != "preset"}
     recipe = ModelRecipe(preset, fields)
@@ -304,7 +319,7 @@ def _check(recipe: Recipe, where: str) -> None:
     not_negative: dict[str, float] = {
         **{f"train.{name}": value for name, value in lengths.items()},
         **{f"train.{name}": getattr(train, name) for name in (
-            "lr", "warmup", "weight_decay", "clip", "patience", "validate_every", "validate_sentences", "save_every",
+            "lr", "warmup", "weight_decay", "clip", "rdrop", "patience", "validate_every", "validate_sentences", "save_every",
             "log_every", "workers", "eps")},
         "decode.alpha": decode.alpha,
         "decode.max_extra": decode.max_extra,
@@ -325,13 +340,24 @@ def _check(recipe: Recipe, where: str) -> None:
     for name, value in at_least_one.items():
         if value < 1:
             raise UserError(f"{where}: {name} must be at least 1, but is {value}")
-    below_one = {name: getattr(train, name) for name in ("label_smoothing", "ema", "beta1", "beta2")}
+    below_one = {name: getattr(train, name) for name in ("label_smoothing", "ema", "beta1", "beta2", "bpe_dropout")}
     for name, value in below_one.items():
         if not 0 <= value < 1:
             raise UserError(f"{where}: train.{name} must be at least 0 and below 1, but is {value}")
+    if not 0 < train.cooldown <= 1:
+        raise UserError(f"{where}: train.cooldown must be above 0 and at most 1, but is {train.cooldown}")
+    if train.cooldown != TrainRecipe.cooldown and train.schedule != "wsd":
+        raise UserError(f"{where}: train.cooldown is for train.schedule = 'wsd', but that is {train.schedule!r}")
+    if train.shard and train.optimizer == "muon":
+        raise UserError(f"{where}: train.optimizer = 'muon' needs whole matrices, which train.shard splits; use adamw")
+    if train.shard and train.monitor == "bleu":
+        raise UserError(f"{where}: train.monitor must be 'loss' with train.shard, which validates without translating")
+    if train.rdrop and not recipe.model.config(vocab_size=1000).dropout:
+        raise UserError(f"{where}: train.rdrop needs model.dropout above 0, or its two passes are the same")
     if train.monitor == "bleu" and not train.validate_sentences:
         raise UserError(f"{where}: train.monitor = 'bleu' needs train.validate_sentences above 0")
     _check_fast(train.fast, where)
+    _check_init(recipe, where)
     if not 0 < recipe.tokenizer.character_coverage <= 1:
         coverage = recipe.tokenizer.character_coverage
         raise UserError(f"{where}: tokenizer.character_coverage must be above 0 and at most 1, but is {coverage}")
@@ -348,6 +374,23 @@ def _check(recipe: Recipe, where: str) -> None:
         )
     if isinstance(data.test, int) and data.test < 0:
         raise UserError(f"{where}: data.test must not be negative, but is {data.test}")
+
+
+def _check_init(recipe: Recipe, where: str) -> None:
+    wish, defaults = recipe.tokenizer, TokenizerRecipe()
+    if wish.extend < 0:
+        raise UserError(f"{where}: tokenizer.extend must not be negative, but is {wish.extend}")
+    if not recipe.train.init:
+        for name, given in (("tokenizer.extend", wish.extend), ("model.preset = 'init'", recipe.model.preset == INIT)):
+            if given:
+                raise UserError(f"{where}: {name} needs train.init, the model to start from")
+        return
+    for name in ("vocab_size", "split_digits"):
+        if getattr(wish, name) != getattr(defaults, name):
+            raise UserError(
+                f"{where}: tokenizer.{name} must be left out with train.init, whose vocabulary is taken; "
+                f"tokenizer.extend adds pieces to it"
+            )
 
 
 def _check_fast(fast: str, where: str) -> None:

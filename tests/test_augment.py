@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -721,3 +722,43 @@ def test_noise_is_made_from_python() -> None:
     made = noise_corpus("old.tsv", "new.tsv.gz", kinds=["typos"], seed=3, source="en", target="de")
     assert (made.way, made.seed, made.model, made.account.kept) == ("noise", 3, None, 45)
     assert pairs_of("new.tsv.gz") == noised(pairs, seed=3, names=("typos",))
+
+
+# --- several processes ---
+
+
+def together(*arguments: str) -> tuple[list[int], list[str]]:
+    """The command in two processes, as torchrun starts them; their exit codes and what they said."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    shared = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "regard", *arguments],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    said = [process.communicate(timeout=200)[0] for process in started]
+    return [process.returncode for process in started], said
+
+
+@pytest.mark.slow
+def test_two_processes_make_the_corpus_of_one() -> None:
+    write_sides("old", 2301)  # more than a chunk
+    more = ("--engine", "torch", "--beam", "1")
+    succeeds(*command("distill", "one.{src,tgt}", "old.{src,tgt}"), *more)
+    codes, said = together(*command("distill", "two.{src,tgt}", "old.{src,tgt}"), *more)
+    assert codes == [0, 0], said
+    assert "two.{src,tgt}: " in said[0] and said[1] == ""
+    for side in ("src", "tgt"):
+        assert Path(f"two.{side}").read_bytes() == Path(f"one.{side}").read_bytes()
+
+
+@pytest.mark.slow
+def test_of_two_processes_one_says_what_is_wrong() -> None:
+    codes, said = together(*command("distill", "two.{src,tgt}", "missing.{src,tgt}"))
+    assert codes[0] == 2 and codes[1] != 0
+    assert "missing.src" in said[0] and said[1] == ""

@@ -196,10 +196,10 @@ def test_export_says_where_and_how_near(bundle: str, tmp_path: Path, capfd: pyte
     assert (tmp_path / "a" / "model.bin").is_file()
     assert main([*command, "--weights", "int8", "-o", str(tmp_path / "b"), "--json"]) == 0
     document = json.loads(capfd.readouterr().out)
-    assert document.keys() == {"folder", "to", "weights", "difference", "tolerance", "notes"}
+    assert document.keys() == {"folder", "to", "weights", "difference", "mean_difference", "tolerance", "notes"}
     assert document["folder"] == str(tmp_path / "b")
     assert document["weights"] == "int8"
-    assert 1e-4 < document["difference"] < document["tolerance"]
+    assert 1e-5 < document["mean_difference"] < document["difference"] < document["tolerance"]
     assert "exists already" in fails(capfd, *command, "-o", str(tmp_path / "a"))
     assert "--weights must be one of fp32, fp16, int8" in fails(
         capfd, *command, "--weights", "x", "-o", str(tmp_path / "c")

@@ -68,12 +68,15 @@ def write_recipe(folder: Path, **train: Any) -> Path:
     return path
 
 
-def make_bundle(folder: Path, max_length: int = 24, change: Callable[[Transformer], None] | None = None) -> Bundle:
+def make_bundle(
+    folder: Path, max_length: int = 24, change: Callable[[Transformer], None] | None = None, decoder_layers: int = 1
+) -> Bundle:
     """A bundle with random weights: it translates into nonsense, but always into the same."""
     lines = [side for pair in reversal_pairs(200, 3) for side in pair]
     lines += ["The cat sat on the mat; the dog did not.", "Die Katze saß auf der Matte, der Hund nicht."]
     tokenizer = Tokenizer.train(lines, 420, folder.parent / f"{folder.name}-tokenizer")
-    config = ModelConfig(tokenizer.vocab_size, d_model=32, d_ff=64, num_heads=2, encoder_layers=1, decoder_layers=1)
+    shape = {"d_model": 32, "d_ff": 64, "num_heads": 2, "encoder_layers": 1, "decoder_layers": decoder_layers}
+    config = ModelConfig(tokenizer.vocab_size, **shape)
     torch.manual_seed(7)
     model = Transformer(config)
     with torch.no_grad():

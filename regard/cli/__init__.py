@@ -6,10 +6,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
 from regard.cli import augment, average, evaluate, explain, export, import_, info, score, serve, train, translate
+from regard.cli.common import is_one_of_several, rank_prefix
 from regard.errors import RegardError, UserError
 from regard.version import __version__
 
@@ -31,8 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()  # so that a reader who has left is noticed here
         return 0
     except RegardError as error:
-        sys.stderr.write(f"regard: {error}\n")
-        return error.exit_code
+        if str(error):  # else another process has said it
+            sys.stderr.write(f"regard: {rank_prefix()}{error}\n")
+        return _leave(error.exit_code)
     except KeyboardInterrupt:
         sys.stderr.write("regard: interrupted\n")
         return 130
@@ -43,7 +46,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         # A full disk, a folder that may not be written: the system's own words say what.
         sys.stderr.write(f"regard: {error.filename or ''}{': ' if error.filename else ''}{error.strerror or error}\n")
-        return 1
+        return _leave(1)
+    except Exception:
+        if is_one_of_several():
+            traceback.print_exc()
+            _leave(1)
+        raise
+
+
+def _leave(code: int) -> int:
+    """The exit code; but one of several processes on GPUs that has failed ends here, since Python's own end would wait for the
+    others to end their connections, too."""
+    torch = sys.modules.get("torch")
+    if is_one_of_several() and torch is not None and torch.cuda.is_initialized():
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 def make_parser() -> argparse.ArgumentParser:

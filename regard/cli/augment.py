@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from regard.cli.common import add_model, add_search, checked_batch, print_result, verb
+from regard.cli.common import add_model, add_search, checked_batch, print_result, rank_prefix, verb
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -108,7 +108,8 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         _refuse(arguments, _FOR_NOISE, f"--{arguments.way} makes no noise")
         made = _make_with_model(arguments)
-    print_result(arguments, made.to_json(), made.lines())
+    if not rank_prefix():  # of several processes the first one speaks
+        print_result(arguments, made.to_json(), made.lines())
 
 
 def _refuse(arguments: argparse.Namespace, options: Mapping[str, Any], why: str) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.api import Model
+    from regard.decode.text import Ask
 
 MODEL = "a bundle, a run folder or a built-in model"  # what may be named
 
@@ -22,15 +25,18 @@ def verb(verbs: Any, name: str, run: Any, help: str, description: str = "") -> a
     return parser
 
 
-def add_model(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+TOGETHER = "a bundle or a run folder; several of one vocabulary translate together"
+
+
+def add_model(parser: argparse.ArgumentParser, *, several: bool | str = False) -> None:
+    """`several` may say what several models are for."""
     if several:
-        parser.add_argument(
-            "-m",
-            "--model",
-            action="append",
-            metavar="MODEL",
-            help="a bundle, a run folder or a built-in model; may come several times",
+        own = (
+            several
+            if isinstance(several, str)
+            else "a bundle, a run folder or a built-in model; may come several times"
         )
+        parser.add_argument("-m", "--model", action="append", metavar="MODEL", help=own)
     else:
         parser.add_argument("-m", "--model", metavar="MODEL", help="a bundle, a run folder or a built-in model")
     parser.add_argument(
@@ -54,14 +60,66 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_all_search(parser: argparse.ArgumentParser) -> None:
+    add_search(parser)
+    wishes = parser.add_argument_group("what a translation must hold")
+    wishes.add_argument("--glossary", type=Path, metavar="FILE", help="source term, tab, target term on each line")
+    wishes.add_argument("--keep", action="append", metavar="TEXT", help="is not translated; may come several times")
+    wishes.add_argument("--prefix", metavar="TEXT", help="what every translation begins with")
+    wishes.add_argument(
+        "--phrase", action="append", dest="phrases", metavar="TEXT", help="must appear; may come several times"
+    )
+    how = parser.add_argument_group("how it is searched for")
+    how.add_argument("--mbr", choices=("bleu", "chrf"), help="of the whole beam take what is most like the others")
+    how.add_argument(
+        "--coverage", type=float, metavar="B", help="what source words that were left out cost, such as 0.2"
+    )
+    how.add_argument("--no-repeat", type=int, metavar="N", help="no N tokens in a row come twice")
+    how.add_argument("--max-repeat", type=int, metavar="N", help="the same tokens follow each other at most N times")
+    how.add_argument("--groups", type=int, metavar="N", help="groups of the beam that shun each other's tokens")
+    how.add_argument("--diversity", type=float, metavar="D", help="how much they do (default: 0.5)")
+    how.add_argument(
+        "--sample", action="store_const", const=True, help="draw at random; --beam N draws N, and the best is taken"
+    )
+    how.add_argument(
+        "--temperature", type=float, metavar="T", help="with --sample: below 1 the likely is drawn more often"
+    )
+    how.add_argument("--top-k", type=int, metavar="K", help="with --sample: draw among the K likeliest tokens")
+    how.add_argument(
+        "--top-p", type=float, metavar="P", help="with --sample: draw among the likeliest that have P together"
+    )
+    how.add_argument(
+        "--seed", type=int, metavar="S", help="with --sample: other seeds give other translations (default: 0)"
+    )
+
+
+def given_search(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the command says of the search, beside beam and alpha, by the names of SearchOptions."""
+    names = (
+        "glossary", "keep", "mbr", "coverage", "no_repeat", "max_repeat", "groups", "diversity", "sample", "temperature", "top_k",
+        "top_p", "seed",
+    )  # fmt: skip
+    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
+
+
+def given_ask(arguments: argparse.Namespace) -> Ask | None:
+    """What the command wants of every translation."""
+    from regard.decode.text import Ask
+
+    if arguments.prefix is None and not arguments.phrases:
+        return None
+    return Ask(arguments.prefix or "", tuple(arguments.phrases or ()))
+
+
 def load_model(arguments: argparse.Namespace) -> Model:
     from regard.bundle import find_bundle
 
-    folder = find_bundle(arguments.model)  # before anything slow is imported: a wrong name is said at once
+    names = arguments.model if isinstance(arguments.model, list) else [arguments.model]
+    folders = [find_bundle(name) for name in names]  # before anything slow is imported: a wrong name is said at once
     batch = checked_batch(arguments)
     from regard.api import load
 
-    return load(folder, device=arguments.device, batch=batch, engine=arguments.engine)
+    return load(folders, device=arguments.device, batch=batch, engine=arguments.engine)
 
 
 def checked_batch(arguments: argparse.Namespace) -> int:
@@ -74,3 +132,14 @@ def checked_batch(arguments: argparse.Namespace) -> int:
 def print_result(arguments: argparse.Namespace, document: Any, lines: Sequence[str]) -> None:
     text = json.dumps(document, ensure_ascii=False, indent=2) if arguments.json else "\n".join(lines)
     sys.stdout.write(text + "\n")
+
+
+def rank_prefix() -> str:
+    """Which of several processes speaks (torchrun numbers them); the first one, or one alone, needs no name."""
+    rank = os.environ.get("RANK", "0") if is_one_of_several() else "0"
+    return "" if rank == "0" else f"rank {rank}: "
+
+
+def is_one_of_several() -> bool:
+    """Whether torchrun has started this process beside others."""
+    return os.environ.get("WORLD_SIZE", "1") not in ("", "1")

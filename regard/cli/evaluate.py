@@ -6,7 +6,16 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.cli.common import add_model, add_search, load_model, print_result, verb
+from regard.cli.common import (
+    TOGETHER,
+    add_all_search,
+    add_model,
+    given_ask,
+    given_search,
+    load_model,
+    print_result,
+    verb,
+)
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,14 +30,14 @@ def add(verbs: Any) -> None:
         "BLEU, chrF and TER of a model or of translations; comparing two systems",
         "Score a model's translations of --source, or a file of translations, against --reference.",
     )
-    add_model(parser)
+    add_model(parser, several=TOGETHER)
     parser.add_argument("--hypothesis", type=Path, metavar="FILE", help="score this file instead of translating")
     parser.add_argument("--against", type=Path, metavar="FILE", help="compare with this second system's translations")
     parser.add_argument("--source", type=Path, metavar="FILE", help="text to translate with the model")
     parser.add_argument("--reference", type=Path, required=True, metavar="FILE", help="correct translations")
     parser.add_argument("--target-language", metavar="CODE", help="picks sacreBLEU's tokenizer for zh, ja and ko")
     parser.add_argument("--bootstrap", type=int, default=1000, metavar="N", help="resamples for the intervals; 0: none")
-    add_search(parser)
+    add_all_search(parser)
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="also write the model's translations there")
     parser.add_argument("--json", action="store_true", help="one JSON document")
 
@@ -40,6 +49,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.hypothesis:
         ignored = {"-m": arguments.model, "--source": arguments.source, "-o": arguments.output}
         ignored |= {"--beam": arguments.beam, "--alpha": arguments.alpha}
+        ignored |= {"--prefix": arguments.prefix, "--phrase": arguments.phrases}
+        ignored |= {f"--{name.replace('_', '-')}": value for name, value in given_search(arguments).items()}
         if given := [name for name, value in ignored.items() if value is not None]:
             raise UserError(
                 f"--hypothesis is scored as it is; leave out {' and '.join(given)}, or leave out --hypothesis"
@@ -61,7 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
             )
         model = load_model(arguments)
         language = language or model.bundle.target
-        hypotheses, name = _translate_all(model, sources, arguments), str(arguments.model)
+        hypotheses, name = _translate_all(model, sources, arguments), " + ".join(arguments.model)
     if arguments.against:
         other = list(read_lines(arguments.against))
         names = (name, str(arguments.against), str(arguments.reference))
@@ -84,9 +95,9 @@ def _translate_all(model: Model, sources: list[str], arguments: argparse.Namespa
     from regard.files import write_atomic
     from regard.progress import progress
 
-    options = model.search_options(arguments.beam, arguments.alpha, 1)
+    options = model.search_options(arguments.beam, arguments.alpha, 1, **given_search(arguments))
     with progress("translating", len(sources)) as done:
-        translations = [result.text for result in model.stream(sources, options, done=done)]
+        translations = [result.text for result in model.stream(sources, options, done=done, ask=given_ask(arguments))]
     if arguments.output:
         write_atomic(arguments.output, "".join(f"{line}\n" for line in translations))
     return translations

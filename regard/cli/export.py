@@ -37,12 +37,15 @@ def run(arguments: argparse.Namespace) -> None:
         "folder": str(report.folder),
         "to": arguments.to,
         "weights": report.weights,
-        "difference": report.difference,
+        "difference": report.difference.largest,
+        "mean_difference": report.difference.mean,
         "tolerance": report.tolerance,
         "notes": report.notes,
     }
+    found, most = report.difference, f"{report.tolerance:.2g} would be too much"
+    mean, largest = (f" ({most})", "") if report.weights == "int8" else ("", f" ({most})")
     line = (
-        f"{report.folder}: written for {arguments.to}, weights in {report.weights}; log-probabilities of tokens differ by up to "
-        f"{report.difference:.2g} from the original's ({report.tolerance:.2g} would be too much)"
+        f"{report.folder}: written for {arguments.to}, weights in {report.weights}; log-probabilities of tokens differ from the "
+        f"original's by {found.mean:.2g} on average{mean} and {found.largest:.2g} at most{largest}"
     )
     print_result(arguments, document, [line, *(f"note: {note}" for note in report.notes)])

@@ -6,20 +6,27 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from regard.cli.common import add_model, load_model, print_result, verb
+from regard.cli.common import TOGETHER, add_model, load_model, print_result, verb
 
 
 def add(verbs: Any) -> None:
     parser = verb(verbs, "score", run, "log-probability of given translations, a line each")
-    add_model(parser)
+    add_model(parser, several=TOGETHER)
     parser.add_argument("--source", type=Path, required=True, metavar="FILE")
     parser.add_argument("--target", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON document, with the log-probability of every token"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
     from regard.data.corpus import Corpus
 
     pairs = list(Corpus("", arguments.source, arguments.target).pairs())
-    scores = load_model(arguments).score([source for source, _ in pairs], [target for _, target in pairs])
-    print_result(arguments, scores, [f"{score:.6f}" for score in scores])
+    model = load_model(arguments)
+    scored = model.token_scores([source for source, _ in pairs], [target for _, target in pairs])
+    document = [
+        {"source": source, "target": target, "log_prob": sum(tokens), "token_log_probs": tokens}
+        for (source, target), tokens in zip(pairs, scored, strict=True)
+    ]
+    print_result(arguments, document, [f"{sum(tokens):.6f}" for tokens in scored])

@@ -16,8 +16,9 @@ def add(verbs: Any) -> None:
         verbs,
         "serve",
         run,
-        "translate over HTTP, with the APIs of LibreTranslate and DeepL",
-        "Serve one or several models over HTTP, with the APIs of LibreTranslate and DeepL; /docs on the server tells more.",
+        "translate on a page and over HTTP, with the APIs of LibreTranslate and DeepL",
+        "Serve one or several models over HTTP: a page to translate, explain and watch training on, and the APIs of "
+        "LibreTranslate and DeepL; /docs on the server tells more.",
     )
     add_model(parser, several=True)
     parser.add_argument(
@@ -27,6 +28,13 @@ def add(verbs: Any) -> None:
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="server processes on the port (default: 1)")
     parser.add_argument("--keys", type=Path, metavar="FILE", help="API keys; without it everybody who comes is served")
     parser.add_argument("--new-key", metavar="NAME", help="add a key of this name to --keys FILE, print it and stop")
+    parser.add_argument(
+        "--run",
+        dest="watched",  # `run` is what each verb calls its function
+        type=Path,
+        metavar="DIR",
+        help="watch a run folder on the page; without -m its model is served, if it has one already",
+    )
     parser.add_argument(
         "--limit",
         action="append",
@@ -40,6 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
     from regard.bundle import builtin_names, find_bundle
     from regard.serve.keys import add_key
     from regard.serve.limits import Limits
+    from regard.serve.watch import Watch
 
     if arguments.new_key is not None:
         if arguments.keys is None:
@@ -48,7 +57,11 @@ def run(arguments: argparse.Namespace) -> None:
         return
     limits = Limits().changed(arguments.limit)
     named = arguments.model or builtin_names() or [None]
-    models = [str(find_bundle(model)) for model in named]  # a wrong name is said at once
+    if arguments.watched is not None:
+        Watch(arguments.watched)  # a wrong name is said at once
+        if arguments.model is None:
+            named = [arguments.watched] if (arguments.watched / "model" / "config.json").is_file() else []
+    models = [str(find_bundle(model)) for model in named]
     batch = checked_batch(arguments)
     try:
         from regard.serve.web.run import Settings, serve
@@ -69,5 +82,6 @@ def run(arguments: argparse.Namespace) -> None:
             keys=arguments.keys,
             workers=arguments.workers,
             limits=limits,
+            run=arguments.watched,
         )
     )

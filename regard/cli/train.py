@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from regard.cli.common import verb
+from regard.cli.common import rank_prefix, verb
 from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from regard.recipe import Recipe
 
 
 def add(verbs: Any) -> None:
@@ -38,36 +41,46 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    is_first = not rank_prefix()  # of several processes that torchrun started, one speaks
+    try:
+        recipe, name, lines = chosen_recipe(arguments, is_first)
+    except UserError:
+        if not is_first:
+            raise SystemExit(UserError.exit_code) from None  # the first one says it
+        raise
+    if is_first:
+        sys.stderr.write("".join(f"{line}\n" for line in lines))
+        if arguments.dump_recipe:
+            sys.stdout.write(recipe.to_toml())
+    if arguments.dump_recipe or arguments.dry_run:
+        return
+    from regard.training.run import train
+
+    train(recipe, arguments.out or Path("runs") / name, resume=arguments.resume)
+
+
+def chosen_recipe(arguments: argparse.Namespace, is_first: bool) -> tuple[Recipe, str, list[str]]:
+    """The recipe that the arguments name or that is chosen for them, the run's name, and what there is to say of it."""
     from regard.recipe import load_recipe
 
     inputs: list[str] = arguments.inputs
-    lines: list[str] = []
+    silent = arguments.dump_recipe or not is_first
     if len(inputs) == 1:
         if not inputs[0].endswith(".toml"):
             raise UserError(
                 f"{inputs[0]}: one argument must be a recipe that ends in .toml; for plain text give SRC and TGT"
             )
         recipe = load_recipe(Path(inputs[0]), arguments.set)
-        name = Path(inputs[0]).stem
-    elif len(inputs) == 2:
+        lines = []
+        if arguments.dry_run and not silent:
+            from regard.training.auto import describe_recipe
+
+            lines = describe_recipe(recipe)
+        return recipe, Path(inputs[0]).stem, lines
+    if len(inputs) == 2:
         from regard.training.auto import choose_recipe
 
         choice = choose_recipe(Path(inputs[0]), Path(inputs[1]), arguments.set)
-        recipe = choice.recipe
-        lines = [] if arguments.dump_recipe else choice.lines()
-        name = f"{recipe.data.source}-{recipe.data.target}"
-    else:
-        raise UserError(f"train takes one recipe or two text files, but got {len(inputs)} arguments")
-    if arguments.dump_recipe:
-        sys.stdout.write(recipe.to_toml())
-        return
-    if not lines and arguments.dry_run:
-        from regard.training.auto import describe_recipe
-
-        lines = describe_recipe(recipe)
-    sys.stderr.write("".join(f"{line}\n" for line in lines))
-    if arguments.dry_run:
-        return
-    from regard.training.run import train
-
-    train(recipe, arguments.out or Path("runs") / name, resume=arguments.resume)
+        name = f"{choice.recipe.data.source}-{choice.recipe.data.target}"
+        return choice.recipe, name, [] if silent else choice.lines()
+    raise UserError(f"train takes one recipe or two text files, but got {len(inputs)} arguments")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.cli.common import add_model, add_search, load_model, verb
+from regard.cli.common import TOGETHER, add_all_search, add_model, given_ask, given_search, load_model, verb
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ def add(verbs: Any) -> None:
         "Translate. Line N of the output is the translation of line N of the input, also when that line is empty.",
     )
     parser.add_argument("text", nargs="*", metavar="TEXT", help="sentences; without any, -i or standard input is read")
-    add_model(parser)
+    add_model(parser, several=TOGETHER)
     parser.add_argument("-i", "--input", type=Path, metavar="FILE", help="file to translate (also .gz, .xz, .zst)")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="where the translations go (default: standard output)"
     )
-    add_search(parser)
+    add_all_search(parser)
     parser.add_argument(
         "--nbest", type=int, default=1, metavar="N", help="N translations a line: line number, score, text"
     )
@@ -40,6 +40,9 @@ def add(verbs: Any) -> None:
         "--resume", action="store_true", help="with -i and -o: go on after the last line that was written"
     )
     parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--words", action="store_true", help="with --json: each word with its log-probability")
+    parser.add_argument("--alignment", action="store_true", help="with --json: which source word each word comes from")
+    parser.add_argument("--follow", action="store_true", help="show each translation while it grows, word by word")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -53,8 +56,15 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("--resume goes with one translation a line; leave out --nbest")
     if arguments.json and arguments.resume:
         raise UserError("--resume goes with plain lines; leave out --json")
+    if (arguments.words or arguments.alignment) and not arguments.json:
+        raise UserError("--words and --alignment are shown in JSON; add --json")
+    if arguments.follow and (arguments.json or arguments.nbest > 1 or arguments.output):
+        raise UserError("--follow is for reading along on standard output; leave out --json, --nbest and -o")
     model = load_model(arguments)
-    options = model.search_options(arguments.beam, arguments.alpha, arguments.nbest)
+    search = given_search(arguments)
+    if arguments.words or arguments.alignment:
+        search |= {"words": True, "alignment": arguments.alignment}
+    options = model.search_options(arguments.beam, arguments.alpha, arguments.nbest, **search)
     if arguments.input:
         from regard.data.corpus import read_lines
 
@@ -92,16 +102,24 @@ def _translate_blocks(
     document: list[dict[str, Any]] = []
     number = 0
     skip = out.lines_done
-    bar = progress("translating", total, before=skip) if total > 1 else nullcontext(lambda count: None)
+    bar = (
+        progress("translating", total, before=skip)
+        if total > 1 and not arguments.follow
+        else nullcontext(lambda count: None)
+    )
     with bar as done:
         for block in blocks:
             skipped = min(skip, len(block))
             skip -= skipped
             number += skipped
-            for result in model.stream(block[skipped:], options, done=done):
+            if arguments.follow:
+                for line in block:
+                    _follow(model, options, line, out, arguments)
+                continue
+            for result in model.stream(block[skipped:], options, done=done, ask=given_ask(arguments)):
                 number += 1
                 if arguments.json:
-                    document.append(_result_json(result))
+                    document.append(_result_json(result, options.words, options.alignment))
                 elif arguments.nbest > 1:
                     out.write("".join(f"{number}\t{way.score:.4f}\t{way.text}\n" for way in result.translations))
                 else:
@@ -116,8 +134,27 @@ def _translate_blocks(
         out.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
 
 
-def _result_json(result: Result) -> dict[str, Any]:
-    return {
-        "source": result.source,
-        "translations": [{"text": way.text, "score": way.score} for way in result.translations],
-    }
+def _follow(model: Model, options: SearchOptions, line: str, out: Any, arguments: argparse.Namespace) -> None:
+    """Write what is new of a translation as soon as it is certain."""
+    shown = ""
+    for begun in model.follow_line(line, options, given_ask(arguments)):
+        out.write(begun[len(shown) :])
+        out.flush()
+        shown = begun
+    out.write("\n")
+    out.flush()
+
+
+def _result_json(result: Result, words: bool, alignment: bool) -> dict[str, Any]:
+    document: dict[str, Any] = {"source": result.source}
+    if alignment:
+        document["source_words"] = list(result.source_words)
+    document["translations"] = []
+    for way in result.translations:
+        shown: dict[str, Any] = {"text": way.text, "score": way.score}
+        if words:
+            shown["words"] = [{"text": word.text, "log_prob": word.log_prob} for word in way.words]
+        if alignment:
+            shown["alignment"] = [list(link) for link in way.alignment]
+        document["translations"].append(shown)
+    return document

@@ -46,6 +46,16 @@ class Protected:
             [part if isinstance(part, str) else pieces[(part + first) % NUM_SPANS] for part in self.parts]
         )
 
+    def ids_of_other(self, tokenizer: Tokenizer, text: str) -> list[int]:
+        """Token ids of text on the other side, with these spans as the same reserved pieces."""
+        other = protect(text, self.spans, self.spans)
+        return tokenizer.encode(text, "target") if other is None else self.numbered(other).ids(tokenizer)
+
+    def numbered(self, other: Protected) -> Protected:
+        """The other side with this one's numbers, whatever the order there."""
+        parts = tuple(self.spans.index(other.spans[part]) if isinstance(part, int) else part for part in other.parts)
+        return Protected(parts, self.spans)
+
     def restore(self, tokenizer: Tokenizer, ids: Sequence[int]) -> str | None:
         """The text of a translation with the spans back in it; None where one of them is not there as often as it was."""
         numbers = {piece: number for number, piece in enumerate(tokenizer.span_ids)}
@@ -56,8 +66,10 @@ class Protected:
         return "".join(self.spans[part] if isinstance(part, int) else part for part in found)
 
 
-def find_spans(text: str) -> list[tuple[int, int]]:
-    """Where the spans of a text are."""
+def find_spans(text: str, terms: Sequence[str] = ()) -> list[tuple[int, int]]:
+    """Where the spans of a text are; `terms` are spans, too."""
+    if terms:
+        return _longest([*find_spans(text), *find_terms(text, terms)])
     if not _MAYBE.search(text):
         return []
     places = []
@@ -72,9 +84,41 @@ def find_spans(text: str) -> list[tuple[int, int]]:
     return places
 
 
-def protect(text: str, kept: Container[str] | None = None) -> Protected | None:
-    """The text with its spans taken out, or None where it has none; `kept`: only these."""
-    places = find_spans(text)
+def _longest(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Places of which no two overlap: the longer one stays."""
+    kept: list[tuple[int, int]] = []
+    for begin, end in sorted(places, key=lambda place: place[0] - place[1]):
+        if all(end <= other[0] or other[1] <= begin for other in kept):
+            kept.append((begin, end))
+    return sorted(kept)
+
+
+def find_terms(text: str, terms: Sequence[str]) -> list[tuple[int, int]]:
+    """Where these words stand in a text, as they are written and not inside other words; the longest where they overlap."""
+    if not terms:
+        return []
+    ways = "|".join(whole_word(term, re.escape(term)) for term in sorted(terms, key=len, reverse=True))
+    return [match.span() for match in re.finditer(ways, text)]
+
+
+# A letter or digit of a script that puts spaces between words; in the others (Thai, Japanese, Chinese) a word has no visible end.
+_IN_WORD = r"[^\W\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
+
+
+def whole_word(term: str, pattern: str) -> str:
+    """The pattern of a term, for places where the term is not a part of a longer word."""
+    begin = f"(?<!{_IN_WORD})" if re.match(_IN_WORD, term[0]) else ""
+    end = f"(?!{_IN_WORD})" if re.match(_IN_WORD, term[-1]) else ""
+    return f"{begin}{pattern}{end}"
+
+
+def protect(text: str, kept: Container[str] | None = None, terms: Sequence[str] = ()) -> Protected | None:
+    """The text with its spans taken out, or None where it has none; `kept`: only these; `terms` are spans, too."""
+    return take_out(text, find_spans(text, terms), kept)
+
+
+def take_out(text: str, places: Sequence[tuple[int, int]], kept: Container[str] | None = None) -> Protected | None:
+    """The text without what stands at these places, or None where there are none; `kept`: only these."""
     if kept is not None:
         places = [(begin, end) for begin, end in places if text[begin:end] in kept]
     numbers: dict[str, int] = {}
@@ -115,6 +159,4 @@ def _protect_pair(src: str, tgt: str) -> tuple[Protected, Protected] | None:
         return None
     right = protect(tgt, left.spans)
     assert right is not None
-    # The same numbers on both sides, whatever the order there.
-    renumbered = tuple(left.spans.index(right.spans[part]) if isinstance(part, int) else part for part in right.parts)
-    return left, Protected(renumbered, left.spans)
+    return left, left.numbered(right)

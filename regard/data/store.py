@@ -71,8 +71,8 @@ class Store:
     """Encoded pairs, on disk (`Store.open`) or in memory (`encode_pairs`)."""
 
     def __init__(self, src: SideArrays, tgt: SideArrays, corpora: Sequence[CorpusRange], info: dict[str, Any]) -> None:
-        self._src = src
-        self._tgt = tgt
+        self.src = src
+        self.tgt = tgt
         self.corpora = list(corpora)
         self.info = info  # what store.json says
         self.src_lengths: NDArray[np.int32] = np.diff(src.offsets).astype(np.int32)
@@ -92,7 +92,7 @@ class Store:
 
     def gather(self, indices: NDArray[np.integer[Any]]) -> Gathered:
         """(src ids, src lengths, tgt ids, tgt lengths) of these pairs: ids end to end, in the order of `indices`."""
-        return *self._src.gather(indices), *self._tgt.gather(indices)
+        return *self.src.gather(indices), *self.tgt.gather(indices)
 
     @classmethod
     def open(cls, folder: Path) -> Store:

@@ -156,6 +156,27 @@ class Tokenizer:
     def _space_id(self) -> int:
         return int(self._source.piece_to_id(_SPACE_PIECE))
 
+    def has_piece(self, piece: str) -> bool:
+        """Whether the joint model has this very piece, as text."""
+        number = self._source.piece_to_id(piece)
+        return bool(number != self._source.unk_id() and not self._source.is_control(number))
+
+    def has_text(self, number: int) -> bool:
+        """Whether this id of the joint model is a piece of text: no byte and no control piece."""
+        source = self._source
+        return not (source.is_control(number) or source.is_unknown(number) or source.is_byte(number))
+
+    def is_byte(self, number: int) -> bool:
+        return bool(self._source.is_byte(number))
+
+    def scores(self) -> list[float]:
+        """By which the joint model ranks its merges, piece by piece."""
+        return [self._source.get_score(i) for i in range(self._source.get_piece_size())]
+
+    def spell(self, piece: str) -> list[int]:
+        """The ids that another vocabulary's piece is written with in this one."""
+        return self._encode(piece.replace(_SPACE, " "), "source", at_start=False)
+
     # --- ids to text ---
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -192,6 +213,27 @@ class Tokenizer:
         processor = self._source if side == "source" else self._target
         size = processor.get_piece_size()
         return [processor.id_to_piece(int(i)) if 0 <= i < size else f"<{i}>" for i in ids]
+
+    @cached_property
+    def characters(self) -> frozenset[str]:
+        """All that pieces are made of; others are written in bytes."""
+        return frozenset("".join(self._piece_texts)) | {" "}
+
+    @cached_property
+    def letters(self) -> frozenset[str]:
+        """Characters that stand beside others in a piece: in a vocabulary of words and their parts, those of the scripts that it is
+        about. A vocabulary of single characters says no more than these."""
+        parts = [text for text in self._piece_texts if len(text) > 1]
+        return frozenset("".join(parts)) if parts else self.characters
+
+    @cached_property
+    def _piece_texts(self) -> list[str]:
+        return [
+            processor.id_to_piece(i).replace(_SPACE, "")
+            for processor in {id(one): one for one in (self._source, self._target)}.values()
+            for i in range(processor.get_piece_size())
+            if not (processor.is_byte(i) or processor.is_control(i) or processor.is_unknown(i))
+        ]
 
     def _text_of(self, ids: Iterable[int]) -> str:
         table = self._bytes_of_ids
@@ -268,20 +310,36 @@ class Tokenizer:
         """
         if vocab_size < 1:
             raise UserError(f"tokenizer.vocab_size must be at least 1, but is {vocab_size}")
-        sample = [_training_line(line) for line in _sample(lines, max_lines, seed)]
-        settings = {
-            "character_coverage": character_coverage,
-            "split_digits": split_digits,
-            # The number is written into the model: not by the cores of this machine, or its hash would hang on them.
-            "num_threads": num_threads,
-        }
-        model = _train_fitted([line for line in sample if line], vocab_size, settings)
+        sample = sample_lines(lines, max_lines, seed)
+        model = learn(sample, vocab_size, character_coverage, split_digits, num_threads)
         tokenizer = cls([model], protects=protects)
         tokenizer.save(folder)
         return tokenizer
 
 
 # --- training ---
+
+
+def sample_lines(lines: Iterable[str], size: int, seed: int) -> list[str]:
+    """At most `size` lines with words, as BPE is to see them."""
+    return [line for line in map(_training_line, _sample(lines, size, seed)) if line]
+
+
+def learn(
+    lines: list[str],
+    vocab_size: int,
+    character_coverage: float,
+    split_digits: bool = False,
+    num_threads: int = 16,
+) -> bytes:
+    """A serialized BPE model of these lines, with the pieces that every vocabulary has."""
+    settings = {
+        "character_coverage": character_coverage,
+        "split_digits": split_digits,
+        # The number is written into the model: not by the cores of this machine, or its hash would hang on them.
+        "num_threads": num_threads,
+    }
+    return _train_fitted(lines, vocab_size, settings)
 
 
 def _sample(lines: Iterable[str], size: int, seed: int) -> list[str]:

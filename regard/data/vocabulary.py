@@ -67,6 +67,12 @@ class Vocabulary:
         """All that decides about ids, for a fingerprint."""
         return json.dumps([self.source, self.target, asdict(self.special), self.vocab_size]).encode()
 
+    @classmethod
+    def from_json(cls, content: Any) -> Vocabulary:
+        """What `to_bytes` wrote."""
+        source, target, special, vocab_size = content
+        return cls(source, target, Special(**{**special, "forbidden": tuple(special["forbidden"])}), vocab_size)
+
     def save(self, folder: Path) -> None:
         """Write the pieces; the special ids are for tokenizer.json."""
         for name, pieces in self.files().items():

@@ -29,6 +29,7 @@ from regard.data.clean import EMPTY, HELD_OUT, CleanAccount, CleanOptions, is_em
 from regard.data.protect import encode_pairs
 from regard.data.split import HeldOut
 from regard.data.tokenizer import Tokenizer
+from regard.data.vocabulary import Vocabulary
 from regard.errors import RegardError, UserError
 
 _WORKER_CODE = "from regard.data.workers import worker_main; worker_main()"
@@ -235,12 +236,22 @@ def _read_exactly(pipe: IO[bytes], size: int) -> bytes:
 
 def _job_message(job: Job) -> tuple[Any, list[bytes]]:
     held_out = None if job.held_out is None else asdict(job.held_out)
-    return {"clean": asdict(job.clean), "held_out": held_out, "dtype": job.dtype}, list(job.tokenizer.models)
+    vocabulary = job.tokenizer.vocabulary
+    content = {
+        "clean": asdict(job.clean),
+        "held_out": held_out,
+        "dtype": job.dtype,
+        "protects": job.tokenizer.protects,
+        "vocabulary": None if vocabulary is None else json.loads(vocabulary.to_bytes()),
+    }
+    return content, list(job.tokenizer.models)
 
 
 def _parse_job(content: Any, models: list[bytes]) -> Job:
     held_out = None if content["held_out"] is None else HeldOut(**content["held_out"])
-    return Job(Tokenizer(models), CleanOptions(**content["clean"]), held_out, content["dtype"])
+    vocabulary = None if content["vocabulary"] is None else Vocabulary.from_json(content["vocabulary"])
+    tokenizer = Tokenizer(models, vocabulary, content["protects"])
+    return Job(tokenizer, CleanOptions(**content["clean"]), held_out, content["dtype"])
 
 
 def _answer(job: Job, chunk: Chunk) -> tuple[Any, list[bytes]]:

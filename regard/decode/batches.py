@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from regard.config import ModelConfig
-from regard.decode.options import SearchOptions
+from regard.decode.options import SearchOptions, Wish
+from regard.errors import UserError
 
 
 def cut_batches(
@@ -30,7 +31,17 @@ def cut_batches(
         yield batch
 
 
-def length_limit(sentence: Sequence[int], options: SearchOptions, config: ModelConfig) -> int:
+def length_limit(sentence: Sequence[int], options: SearchOptions, config: ModelConfig, wish: Wish | None = None) -> int:
     """Tokens that a translation may have at most, its end not counted: a table of learned positions has an end."""
-    limit = len(sentence) + options.max_extra
-    return min(limit, config.max_positions - 1) if config.positions == "learned" else limit
+    wish = wish or Wish()
+    limit = len(sentence) + options.max_extra if wish.most is None else wish.most
+    least = len(wish.prefix) + sum(phrase.least for phrase in wish.phrases)
+    limit = max(limit, least)
+    if config.positions != "learned":
+        return limit
+    if least >= config.max_positions:
+        raise UserError(
+            f"a prefix and what must appear must have fewer than {config.max_positions} tokens, which is all that this model can "
+            f"write, but have {least}; give less"
+        )
+    return min(limit, config.max_positions - 1)

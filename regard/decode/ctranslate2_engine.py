@@ -1,6 +1,6 @@
 """The engine for CPUs: CTranslate2, without torch.
 
-It searches as Regard's own search does (`search.py`): the same candidates, the same ranking. What differs:
+It searches as Regard's own search does (`search/`): the same candidates, the same ranking. What differs:
 
 - A sentence's search ends when 1.5 * beam hypotheses have ended (2 * beam for a list of the best) and one of them was the best
   candidate of its step. Regard's own goes on until nothing alive can win.
@@ -8,7 +8,9 @@ It searches as Regard's own search does (`search.py`): the same candidates, the 
   token turns up is the sentence searched again without them, and the log-probabilities are then computed anew.
 - A hypothesis that reaches the limit is ended there with the end token. Regard ends all that are alive; CTranslate2 does not
   show those that took the place of one that had just ended.
-- It does not translate an empty sentence: the translation is empty, too.
+- It does not translate an empty sentence: the translation is empty, too, or what it must begin with.
+- After a prefix it searches without the forbidden tokens from the start. Where the token after the prefix is one of many, it
+  searches once after each of the `beam` likeliest of them.
 
 Log-probabilities are the model's own, to rounding. Sentences get the same in whatever batch they are, but for the last bits of
 the numbers, so that only near-ties can fall another way; `tests/decode/test_ctranslate2.py` holds it to that.
@@ -27,11 +29,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from regard.bundle import Bundle
 from regard.decode.batches import cut_batches, length_limit
 from regard.decode.ctranslate2_cache import converted
 from regard.decode.ctranslate2_model import Weights, positions, vocabularies
-from regard.decode.options import Done, Engine, Hypothesis, SearchOptions, forbidden_ids
+from regard.decode.insist import insist
+from regard.decode.options import Done, Engine, Hypothesis, Matrix, Prefix, SearchOptions, Wish, forbidden_ids
 from regard.errors import UserError
 
 OLDEST = (4, 8)  # the earliest that this was tried with
@@ -43,6 +48,7 @@ _ROOM = 8_192  # tokens of a batch, counted at the longest sentence's length
 _ENDED, _ENDED_LIST = 1.5, 2.0
 _COMPUTE = {"fp32": "float32", "fp16": "float32", "int8": "int8"}  # no CPU computes faster in 16-bit floats
 
+Ids = Sequence[Sequence[int]]
 Found = list[tuple[tuple[int, ...], float]]  # hypotheses of one sentence with their log-probabilities
 
 
@@ -84,15 +90,26 @@ class CTranslate2Engine:
     """Holds a converted model."""
 
     def __init__(
-        self, folder: Path, bundle: Bundle, weights: Weights, *, forbidden: Sequence[int] = (), batch: int = 0
+        self,
+        folder: Path,
+        bundle: Bundle,
+        weights: Weights,
+        *,
+        forbidden: Sequence[int] = (),
+        batch: int = 0,
+        alone: bool = False,
     ) -> None:
-        """`folder` holds the bundle as `convert` wrote it, with these weights; it is not needed afterwards."""
+        """`folder` holds the bundle as `convert` wrote it, with these weights; it is not needed afterwards. `alone`: what
+        CTranslate2 cannot do is refused by name, and not left to torch."""
+        self.alone = alone
+        self._said: set[str] = set()
         self.bundle, self.batch, self.forbidden = bundle, batch or _BATCH, frozenset(forbidden)
         self._source, self._target = vocabularies(bundle.tokenizer, bundle.config.vocab_size)
         self._ids = {piece: i for i, piece in enumerate(self._target)}
         self._rows = positions(bundle)
         self._workers, threads = share_cores(_usable_cores())
         self.parallel = self._workers
+        self.takes_phrases = False
         package = import_ctranslate2()
         compute = _COMPUTE[weights]
         self._translator = package.Translator(
@@ -104,19 +121,40 @@ class CTranslate2Engine:
         )
 
     @classmethod
-    def from_bundle(cls, bundle: Bundle, batch: int = 0) -> CTranslate2Engine:
+    def from_bundle(cls, bundle: Bundle, batch: int = 0, alone: bool = False) -> CTranslate2Engine:
         import_ctranslate2()  # before anything is converted
         weights: Weights = "int8" if bundle.stored == "int8" else "fp32"
         with converted(bundle, weights) as folder:
-            return cls(folder, bundle, weights, forbidden=forbidden_ids(bundle.tokenizer), batch=batch)
+            return cls(folder, bundle, weights, forbidden=forbidden_ids(bundle.tokenizer), batch=batch, alone=alone)
 
     # --- translating ---
 
     def translate(
-        self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None = None
+        self,
+        ids: Sequence[Sequence[int]],
+        options: SearchOptions,
+        done: Done | None = None,
+        wishes: Sequence[Wish] = (),
     ) -> list[list[Hypothesis]]:
+        insists = any(wish.phrases for wish in wishes)
+        if options.beyond_beam or (insists and self.alone):
+            beyond = " and ".join([*options.beyond_beam, *(["phrases"] if insists else [])])
+            return self._instead(beyond).translate(ids, options, done, wishes)
+        if insists:
+
+            def plain(some: Ids, how: SearchOptions, wished: Sequence[Wish]) -> list[list[Hypothesis]]:
+                return self.translate(some, how, done, wished)
+
+            def insisting(some: Ids, how: SearchOptions, wished: Sequence[Wish]) -> list[list[Hypothesis]]:
+                return self._instead("phrases").translate(some, how, None, wished)
+
+            return insist(ids, options, wishes, plain, insisting)
         results: list[list[Hypothesis]] = [[] for _ in ids]
-        limits = [length_limit(sentence, options, self.bundle.config) for sentence in ids]
+        wishes = wishes or [Wish()] * len(ids)
+        limits = [
+            length_limit(sentence, options, self.bundle.config, wish)
+            for sentence, wish in zip(ids, wishes, strict=True)
+        ]
 
         def finish(number: int, hypotheses: list[Hypothesis]) -> None:
             results[number] = hypotheses
@@ -125,11 +163,17 @@ class CTranslate2Engine:
 
         far = [n for n, sentence in enumerate(ids) if sentence and max(len(sentence), limits[n]) >= self._rows]
         if far:
-            for number, hypotheses in zip(far, self._fallback.translate([ids[n] for n in far], options), strict=True):
+            left = self._for_long.translate([ids[n] for n in far], options, wishes=[wishes[n] for n in far])
+            for number, hypotheses in zip(far, left, strict=True):
                 finish(number, hypotheses)
-        near = {n for n, sentence in enumerate(ids) if sentence} - set(far)
+        begun = [n for n, wish in enumerate(wishes) if wish.prefix and n not in set(far)]
+        for number, hypotheses in self._after_prefixes(ids, begun, wishes, limits, options):
+            finish(number, hypotheses)
+        near = {n for n, sentence in enumerate(ids) if sentence} - {*far, *begun}
         scored: dict[int, Found] = {}  # of sentences with something left to score: what has its log-probabilities
-        to_score: dict[int, Found] = {n: [((), 0.0)] for n, sentence in enumerate(ids) if not sentence}
+        to_score: dict[int, Found] = {
+            n: [((), 0.0)] for n, sentence in enumerate(ids) if not sentence and n not in begun
+        }
         with_forbidden, at_limit, both = [], [], []
         for number, found in self._search(ids, near, limits, options):
             if self._has_forbidden(found):
@@ -158,6 +202,54 @@ class CTranslate2Engine:
             finish(number, _rank(scored.get(number, []) + found, options))
         return results
 
+    def _after_prefixes(
+        self,
+        ids: Sequence[Sequence[int]],
+        numbers: Sequence[int],
+        wishes: Sequence[Wish],
+        limits: Sequence[int],
+        options: SearchOptions,
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Hypotheses for sentences whose translations have a given beginning; CTranslate2's own scores do not count that."""
+        owners: list[int] = []  # the sentence of each prefix that is searched after
+        prefixes: list[tuple[int, ...]] = []
+        for number in numbers:
+            for prefix in self._spelt_out(ids[number], wishes[number].prefix, options.beam):
+                owners.append(number)
+                prefixes.append(prefix)
+        sources, most = [ids[number] for number in owners], [limits[number] for number in owners]
+        found: dict[int, Found] = {number: [] for number in numbers}
+        # What has no place left, or nothing to translate, is the prefix and no more.
+        ended = [job for job, prefix in enumerate(prefixes) if len(prefix) >= most[job] or not sources[job]]
+        ended += [job for job, prefix in enumerate(prefixes) if prefix[-1] == self.bundle.tokenizer.eos_id]
+        for job in set(ended):
+            found[owners[job]].append((_without(prefixes[job], self.bundle.tokenizer.eos_id), 0.0))
+        jobs = [job for job in range(len(owners)) if job not in ended]
+        at_limit = []
+        for job, some in self._search(sources, jobs, most, options, ban=True, prefixes=prefixes):
+            if any(len(tokens) > most[job] for tokens, _ in some):
+                at_limit.append(job)
+            else:
+                found[owners[job]] += some
+        for job, some in self._search(sources, at_limit, most, options, ban=True, to_limit=True, prefixes=prefixes):
+            found[owners[job]] += some
+        for number, some in self._scored_anew(ids, found):
+            yield number, _rank(some, options)
+
+    def _spelt_out(self, src: Sequence[int], prefix: Prefix, most: int) -> list[tuple[int, ...]]:
+        """A prefix whose places leave a choice as several without one: at each such place the likeliest tokens, `most` in all."""
+        open_ones: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+        for place in prefix:
+            if isinstance(place, int):
+                open_ones = [((*tokens, place), log_prob) for tokens, log_prob in open_ones]
+                continue
+            longer = []
+            for tokens, log_prob in open_ones:
+                values = self.next_log_probs(src, tokens)
+                longer += [((*tokens, token), log_prob + values[token]) for token in place]
+            open_ones = sorted(longer, key=lambda one: -one[1])[:most]
+        return [tokens for tokens, _ in open_ones]
+
     def _has_forbidden(self, found: Found) -> bool:
         return not self.forbidden.isdisjoint(token for tokens, _ in found for token in tokens)
 
@@ -170,6 +262,7 @@ class CTranslate2Engine:
         *,
         ban: bool = False,
         to_limit: bool = False,
+        prefixes: Sequence[Sequence[int]] = (),
     ) -> Iterator[tuple[int, Found]]:
         """What CTranslate2 finds for these sentences. Its limit is one for a whole batch. So a search goes one token further than
         the longest may, and a hypothesis with more tokens than its own limit shows that this was reached; `to_limit`: batches
@@ -178,9 +271,12 @@ class CTranslate2Engine:
 
         def submit(batch: Sequence[int]) -> list[Any]:
             longest = limits[batch[0]] + (0 if to_limit else 1)
-            wanted = _hypotheses(options, longest if to_limit else 0)
+            begun = [[self._target[i] for i in prefixes[n]] for n in batch] if prefixes else None
+            steps = longest - min(map(len, begun)) if begun else longest
+            wanted = _hypotheses(options, steps if to_limit else 0)
             submitted: list[Any] = self._translator.translate_batch(
                 [self._source_pieces(ids[n]) for n in batch],
+                begun,
                 beam_size=options.beam,
                 num_hypotheses=wanted,
                 patience=max(1.0, wanted / options.beam),
@@ -206,13 +302,32 @@ class CTranslate2Engine:
         for number, hypotheses in found.items():
             yield number, [(tokens, sum(next(scores))) for tokens, _ in hypotheses]
 
-    @cached_property
-    def _fallback(self) -> Engine:
+    @property
+    def _for_long(self) -> Engine:
         """For what is beyond the table of positions."""
+        return self._torch(f"what has {self._rows} tokens or more is left to torch")
+
+    def _instead(self, what: str) -> Engine:
+        """For what CTranslate2 cannot do."""
+        if self.alone:
+            raise UserError(f"engine ctranslate2 cannot do {what}; use --engine torch, or auto")
+        return self._torch(f"{what} is left to torch: ctranslate2 cannot do it")
+
+    def _torch(self, why: str) -> Engine:
+        """The other engine, with a word about it, once for each reason."""
+        if why not in self._said:
+            self._said.add(why)
+            sys.stderr.write(f"regard: {why}\n")
+        return self._torch_engine
+
+    @cached_property
+    def _torch_engine(self) -> Engine:
         from regard.decode.torch_engine import TorchEngine
 
-        sys.stderr.write(f"regard: what has {self._rows} tokens or more is left to torch\n")
         return TorchEngine.from_bundle(self.bundle, "cpu", self.batch)
+
+    def stream(self, src: Sequence[int], options: SearchOptions, wish: Wish | None = None) -> Iterator[tuple[int, ...]]:
+        return self._instead("streaming").stream(src, options, wish)
 
     # --- scoring ---
 
@@ -221,7 +336,7 @@ class CTranslate2Engine:
         results: list[list[float]] = [[] for _ in src]
         lengths = [max(map(len, pair)) for pair in zip(src, tgt, strict=True)]
         if far := [n for n, length in enumerate(lengths) if length >= self._rows]:
-            found = self._fallback.score([src[n] for n in far], [tgt[n] for n in far])
+            found = self._for_long.score([src[n] for n in far], [tgt[n] for n in far])
             for number, values in zip(far, found, strict=True):
                 results[number] = values
 
@@ -235,6 +350,52 @@ class CTranslate2Engine:
         for number, result in self._in_order(cut_batches(near, lengths, self.batch, _ROOM), submit):
             results[number] = list(result.log_probs)
         return results
+
+    def attention(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[Matrix]:
+        """As `Engine` says. CTranslate2 shows it only while it searches, so the translation is given as a prefix; what
+        it shows of a search with a beam is not always that of the hypothesis that it returns."""
+        results: list[Matrix] = [[] for _ in src]
+        lengths = [max(map(len, pair)) for pair in zip(src, tgt, strict=True)]
+        if far := [n for n, length in enumerate(lengths) if length >= self._rows]:
+            found = self._for_long.attention([src[n] for n in far], [tgt[n] for n in far])
+            for number, matrix in zip(far, found, strict=True):
+                results[number] = matrix
+
+        def submit(numbers: Sequence[int]) -> list[Any]:
+            submitted: list[Any] = self._translator.translate_batch(
+                [self._source_pieces(src[n]) for n in numbers],
+                [[self._target[i] for i in tgt[n]] for n in numbers],
+                beam_size=1,
+                min_decoding_length=0,
+                max_decoding_length=len(tgt[numbers[0]]),
+                max_input_length=0,
+                return_attention=True,
+                asynchronous=True,
+            )
+            return submitted
+
+        near = [n for n in range(len(src)) if n not in far and src[n] and tgt[n]]
+        near.sort(key=lambda n: (-len(tgt[n]), -len(src[n])))
+        for number, result in self._in_order(cut_batches(near, lengths, self.batch, _ROOM), submit):
+            results[number] = result.attention[0][: len(tgt[number])]
+        return results
+
+    def next_log_probs(self, src: Sequence[int], prefix: Sequence[int]) -> list[float]:
+        if max(len(src), len(prefix) + 1) >= self._rows or not src:
+            return self._for_long.next_log_probs(src, prefix)
+        [result] = self._translator.translate_batch(
+            [self._source_pieces(src)],
+            [[self._target[i] for i in prefix]],
+            beam_size=1,
+            min_decoding_length=0,
+            max_decoding_length=len(prefix) + 1,
+            max_input_length=0,
+            return_logits_vocab=True,
+        )
+        logits = np.array(result.logits[0][-1], dtype=np.float64)
+        largest = logits.max()
+        log_probs: list[float] = (logits - largest - np.log(np.exp(logits - largest).sum())).tolist()
+        return log_probs
 
     # --- batches ---
 
@@ -253,6 +414,11 @@ class CTranslate2Engine:
                 yield number, result.result()
         for number, result in waiting:
             yield number, result.result()
+
+
+def _without(tokens: tuple[int, ...], end: int) -> tuple[int, ...]:
+    """Tokens without the end token, if that is the last."""
+    return tokens[:-1] if tokens[-1:] == (end,) else tokens
 
 
 def _hypotheses(options: SearchOptions, steps: int = 0) -> int:

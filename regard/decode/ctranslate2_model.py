@@ -21,12 +21,13 @@ from safetensors.numpy import load_file
 from regard.bundle import Bundle
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
+from regard.decode.alignment import aligning_layer
 from regard.errors import UserError
 
 Weights = Literal["fp32", "fp16", "int8"]
 Array = NDArray[Any]
 
-CONVERTER = 1  # raised when the same bundle would give another folder; folders in the cache are named after it
+CONVERTER = 2  # raised when the same bundle would give another folder; folders in the cache are named after it
 _POSITIONS = 1024  # rows of the table of sinusoids, at least
 
 _BINARY_VERSION, _SPEC, _REVISION = 6, "TransformerSpec", 7  # CTranslate2 reads older ones, too
@@ -226,8 +227,9 @@ def _variables(config: ModelConfig, weights: Mapping[str, Array], rows: int) -> 
     found.number("encoder/multi_query_attention", 0, np.int8)
     found.number("encoder/embeddings_merge", 0, np.int8)
     found.stack("decoder", config.decoder_layers, rows)
-    found.number("decoder/alignment_layer", -1, np.int16)
-    found.number("decoder/alignment_heads", 1, np.int16)
+    # The attention that it shows: the mean of all heads of the layer that words are aligned by.
+    found.number("decoder/alignment_layer", aligning_layer(config), np.int16)
+    found.number("decoder/alignment_heads", config.num_heads, np.int16)
     for flag in ("alibi", "alibi_use_positive_positions", "scale_alibi", "start_from_zero_embedding"):
         found.number(f"decoder/{flag}", 0, np.int8)
     aliases = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -183,7 +183,7 @@ class SlotDecoder:
         for room, jobs in sorted(by_room.items()):
             # The longest first: what is left at the end is short.
             jobs.sort(key=lambda job: -len(job.ids))
-            shape = Shape(self._num_slots(len(jobs), room, options.beam), room, replace(options, guard=False))
+            shape = Shape(self._num_slots(len(jobs), room, options.beam), room, options.of_engine)
             runner = self._runners.pop(shape, None) or self._new_runner(shape)
             try:
                 for job, found in runner.run(jobs):

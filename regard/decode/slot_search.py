@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.decode.options import Hypothesis, SearchOptions
-from regard.decode.search import length_penalty
+from regard.decode.search.core import length_penalty
 from regard.nn.kernels import on_triton
 
 Step = Callable[[Tensor], Tensor]  # newest tokens (rows,) -> logits (rows, vocab_size)

@@ -3,20 +3,25 @@
 A line longer than the model was trained on is cut at the end of a sentence, else at a clause, else at a space, translated in parts
 and joined with what stood between them; it is never truncated. White space around a line is not shown to the model, and empty lines
 stay empty. Where the tokenizer protects, addresses, placeholders and tags go through the model as reserved pieces and are put
-back; one that the model loses is kept all the same.
+back; one that the model loses is kept all the same. So are words that a person wants kept (`SearchOptions.keep`). A model without
+reserved pieces is shown those as they are, and where the engine can, they are something that must appear.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
-from regard.data.clean import is_loop
-from regard.data.protect import Protected, encode_pairs, find_spans, protect
+from regard.data.protect import Protected, encode_pairs, find_spans, find_terms, protect, take_out
 from regard.data.tokenizer import Tokenizer
-from regard.decode.options import Done, Engine, Hypothesis, SearchOptions
+from regard.decode.guard import is_foreign, runs_away
+from regard.decode.mbr import Utility, by_expected_utility
+from regard.decode.options import Done, Engine, Hypothesis, SearchOptions, Wish
+from regard.decode.words import Link, Spelt, Word, links_of, phrase_of, prefix_ids, spell, tokens_at, words_of
+from regard.errors import UserError
 
 # Places to cut, best first: after the end of a sentence, after a clause, between words, anywhere.
 _CUTS = [
@@ -26,12 +31,17 @@ _CUTS = [
 ]
 
 
+Details = tuple[tuple[Word, ...], tuple[Link, ...]]  # of a translation
+
+
 @dataclass(frozen=True)
 class Translation:
     """One way to translate a line."""
 
     text: str
     score: float  # of the search: log-probability under the length penalty; added up over the parts of a cut line
+    words: tuple[Word, ...] = ()  # where `SearchOptions.words` asks for them, and the translation is the model's
+    alignment: tuple[Link, ...] = ()  # likewise: which of `words` comes from which of the result's `source_words`
 
 
 @dataclass(frozen=True)
@@ -40,10 +50,19 @@ class Result:
 
     source: str
     translations: tuple[Translation, ...]
+    source_words: tuple[str, ...] = ()  # where `SearchOptions.alignment` asks for them
 
     @property
     def text(self) -> str:
         return self.translations[0].text
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a person wants of one line's translation."""
+
+    prefix: str = ""  # what it begins with; the last word may go on, unless a space follows it
+    phrases: tuple[str, ...] = ()  # what must appear in it, as whole words
 
 
 @dataclass(frozen=True)
@@ -54,23 +73,23 @@ class Part:
     after: str
 
 
-def cut_line(line: str, tokenizer: Tokenizer, max_length: int) -> list[Part]:
-    """The parts of a line, none longer than `max_length` tokens; most lines are one part."""
-    if len(line) <= 1 or len(_encode(line, tokenizer)) <= max_length:
+def cut_line(line: str, tokenizer: Tokenizer, max_length: int, keep: Sequence[str] = ()) -> list[Part]:
+    """The parts of a line, none longer than `max_length` tokens; most lines are one part. What is to be kept is not cut."""
+    if len(line) <= 1 or len(_encode(line, tokenizer, keep)) <= max_length:
         return [Part(line, "")]
     code, text = tokenizer.split_code(line)
     if code:  # every part must say into which language it goes
-        parts = cut_line(text.lstrip(), tokenizer, max(1, max_length - 1))
+        parts = cut_line(text.lstrip(), tokenizer, max(1, max_length - 1), keep)
         return [Part(f"{code} {part.text}", part.after) for part in parts]
-    left, after, right = _cut_once(line, find_spans(line) if tokenizer.protects else [])
-    parts = cut_line(left, tokenizer, max_length)
+    left, after, right = _cut_once(line, find_spans(line, keep) if tokenizer.protects else find_terms(line, keep))
+    parts = cut_line(left, tokenizer, max_length, keep)
     parts[-1] = Part(parts[-1].text, parts[-1].after + after)
-    return parts + cut_line(right, tokenizer, max_length)
+    return parts + cut_line(right, tokenizer, max_length, keep)
 
 
-def _encode(text: str, tokenizer: Tokenizer) -> list[int]:
+def _encode(text: str, tokenizer: Tokenizer, keep: Sequence[str]) -> list[int]:
     """The ids that the model reads."""
-    protected = protect(text) if tokenizer.protects else None
+    protected = protect(text, terms=keep) if tokenizer.protects else None
     return tokenizer.encode(text) if protected is None else protected.ids(tokenizer)
 
 
@@ -99,16 +118,92 @@ def _cut_once(line: str, spans: Sequence[tuple[int, int]]) -> tuple[str, str, st
 class Translator:
     """Translates lines of text with an engine."""
 
-    def __init__(self, tokenizer: Tokenizer, engine: Engine, options: SearchOptions, max_length: int) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        engine: Engine,
+        options: SearchOptions,
+        max_length: int,
+        utility: Utility | None = None,
+    ) -> None:
+        """`utility` is what `options.mbr` names."""
         self.tokenizer, self.engine, self.options, self.max_length = tokenizer, engine, options, max_length
+        self.utility = utility
 
-    def translate(self, lines: Sequence[str], done: Done | None = None) -> list[Result]:
-        """A result for every line, in order; `done` hears of lines as they are finished, in whatever order that is."""
+    def translate(self, lines: Sequence[str], done: Done | None = None, asks: Sequence[Ask] = ()) -> list[Result]:
+        """A result for every line, in order; `done` hears of lines as they are finished, in whatever order that is. `asks` are one
+        for each line, or none."""
         cut = self.cut(lines)
         texts = [part.text for parts in cut for part in parts]
         if done is not None:
             done(len(lines) - len(texts))  # so that the sum is the number of lines, also with empty and with cut ones
-        return self.join(lines, cut, self.engine.translate(self.encode(texts), self.options, done))
+        results = self.join(lines, cut, self._search(texts, self.wishes(cut, asks), done), asks)
+        return [self._chosen(result) for result in results] if self.options.mbr else results
+
+    def _search(self, texts: Sequence[str], wishes: Sequence[Wish], done: Done | None = None) -> list[list[Hypothesis]]:
+        ids, options = self.encode(texts), self.options.of_engine
+        return (
+            self.engine.translate(ids, options, done, wishes) if wishes else self.engine.translate(ids, options, done)
+        )
+
+    def wishes(self, cut: Sequence[Sequence[Part]], asks: Sequence[Ask] = ()) -> list[Wish]:
+        """What an engine is to heed of each part, from what was asked of the lines; none where there is nothing. A prefix, and what
+        must appear, is that of a line's first part; terms of the glossary are those of the part that has them."""
+        if not asks and self.options.glossary is None and not self._insists_on_kept:
+            return []
+        wishes = []
+        for parts, ask in zip(cut, asks or [Ask()] * len(cut), strict=True):
+            wishes += [self._wish(part.text, Ask() if number else ask) for number, part in enumerate(parts)]
+        return wishes if any(wish != Wish() for wish in wishes) else []
+
+    def _wish(self, text: str, ask: Ask) -> Wish:
+        protected = self.protected(text)
+        phrases = [phrase_of(self.tokenizer, (phrase,)) for phrase in ask.phrases]
+        if self.options.glossary is not None:
+            wanted = self.options.glossary.wanted(text, self._places_kept(text))
+            spelt = self._spelt(text) if wanted else None
+            for ways, places in wanted.items():
+                # A sentence may begin with it.
+                cases = tuple(way[:1].upper() + way[1:] for way in ways)
+                phrase = phrase_of(self.tokenizer, ways, cases)
+                assert spelt is not None
+                phrases.append(replace(phrase, source=tokens_at(spelt, text, places)))
+        kept = self._kept(text) if self._insists_on_kept else None
+        for span in kept.spans if kept is not None else ():
+            places = [place for place in self._places_kept(text) if text[slice(*place)] == span]
+            if self.tokenizer.unk_id not in self.tokenizer.encode(span, "target"):
+                phrases.append(
+                    replace(phrase_of(self.tokenizer, (span,)), source=tokens_at(self._spelt(text), text, places))
+                )
+        return Wish(prefix_ids(self.tokenizer, ask.prefix, protected), tuple(phrases))
+
+    @property
+    def _insists_on_kept(self) -> bool:
+        """Whether what is to be kept is something that must appear: for models without reserved pieces, where the engine can."""
+        return bool(self.options.keep) and not self.tokenizer.protects and self.engine.takes_phrases
+
+    def protected(self, text: str) -> Protected | None:
+        """The text with its spans taken out, those that a person wants kept among them, where the model knows reserved pieces."""
+        return protect(text, terms=self.options.keep) if self.tokenizer.protects else None
+
+    def _places_kept(self, text: str) -> list[tuple[int, int]]:
+        """Where something stands in a text that is not translated."""
+        return find_spans(text, self.options.keep) if self.tokenizer.protects else find_terms(text, self.options.keep)
+
+    def _kept(self, text: str) -> Protected | None:
+        """Likewise, with what must be kept of it in any case."""
+        if self.tokenizer.protects:
+            return self.protected(text)
+        return take_out(text, find_terms(text, self.options.keep)) if self.options.keep else None
+
+    def _chosen(self, result: Result) -> Result:
+        """The translations of a line by how much they are like all the others."""
+        assert self.utility is not None
+        best = max(way.score for way in result.translations)
+        # Samples come as often as they are likely; what a beam finds is likely by its score.
+        weights = () if self.options.sample else [math.exp(way.score - best) for way in result.translations]
+        order = by_expected_utility([way.text for way in result.translations], self.utility, weights)
+        return replace(result, translations=tuple(result.translations[n] for n in order[: self.options.nbest]))
 
     def cut(self, lines: Sequence[str]) -> list[list[Part]]:
         """The parts of every line, each to be translated on its own; an empty line has none."""
@@ -124,23 +219,31 @@ class Translator:
         cut = [[Part(line, "")] if line else [] for line in stripped]
         for number, ids in zip(long, self.tokenizer.encode_batch([stripped[n] for n in long]), strict=True):
             if len(ids) > self.max_length:
-                cut[number] = cut_line(stripped[number], self.tokenizer, self.max_length)
+                cut[number] = cut_line(stripped[number], self.tokenizer, self.max_length, self.options.keep)
         return cut
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids that an engine translates, of parts as `cut` gives them."""
         ids = self.tokenizer.encode_batch(texts)
-        if self.tokenizer.protects:
-            for number, text in enumerate(texts):
-                if (protected := protect(text)) is not None:
-                    ids[number] = protected.ids(self.tokenizer)
+        for number, text in enumerate(texts):
+            if (protected := self.protected(text)) is not None:
+                ids[number] = protected.ids(self.tokenizer)
         return ids
 
     def join(
-        self, lines: Sequence[str], cut: Sequence[Sequence[Part]], found: Sequence[Sequence[Hypothesis]]
+        self,
+        lines: Sequence[str],
+        cut: Sequence[Sequence[Part]],
+        found: Sequence[Sequence[Hypothesis]],
+        asks: Sequence[Ask] = (),
     ) -> list[Result]:
-        """The results of lines, from what was found for all their parts."""
-        all_ways = iter(self._all_ways([part.text for parts in cut for part in parts], found))
+        """The results of lines, from what was found for all their parts. What was asked of a line is asked of its first part."""
+        asked = [
+            Ask() if number else ask
+            for parts, ask in zip(cut, asks or [Ask()] * len(cut), strict=True)
+            for number in range(len(parts))
+        ]
+        all_ways = iter(self._all_ways([part.text for parts in cut for part in parts], found, asked))
         results = []
         for line, parts in zip(lines, cut, strict=True):
             ways = list(islice(all_ways, len(parts)))
@@ -149,66 +252,157 @@ class Translator:
                 # A part with fewer ways than another repeats its last one.
                 chosen = [part_ways[min(rank, len(part_ways) - 1)] for part_ways in ways]
                 joined = "".join(way.text + part.after for way, part in zip(chosen, parts, strict=True))
-                translations.append(Translation(one_line(joined), sum(way.score for way in chosen)))
-            results.append(Result(line, tuple(translations) or (Translation("", 0.0),)))
+                words = tuple(word for way in chosen for word in way.words)
+                links = self._joined_links(parts, chosen) if self.options.alignment else ()
+                translations.append(Translation(one_line(joined), sum(way.score for way in chosen), words, links))
+            source = [word for part in parts for word in self._spelt(part.text).words] if self.options.alignment else ()
+            results.append(Result(line, tuple(translations) or (Translation("", 0.0),), tuple(source)))
         return results
 
-    def _all_ways(self, texts: Sequence[str], found: Sequence[Sequence[Hypothesis]]) -> list[list[Translation]]:
+    def _spelt(self, text: str) -> Spelt:
+        """The words of a source."""
+        return spell(self.tokenizer, self.encode([text])[0], "source", self.protected(text))
+
+    def _joined_links(self, parts: Sequence[Part], ways: Sequence[Translation]) -> tuple[Link, ...]:
+        """Links of the parts of a line, with their words counted through."""
+        links: list[Link] = []
+        target = source = 0
+        for part, way in zip(parts, ways, strict=True):
+            links += [(target + one, source + other) for one, other in way.alignment]
+            target, source = target + len(way.words), source + len(self._spelt(part.text).words)
+        return tuple(links)
+
+    def _all_ways(
+        self, texts: Sequence[str], found: Sequence[Sequence[Hypothesis]], asks: Sequence[Ask]
+    ) -> list[list[Translation]]:
         """Ways to translate each text, best first, from what was found for it; at least one."""
-        spans = {}
-        if self.tokenizer.protects:
-            spans = {number: without for number, text in enumerate(texts) if (without := protect(text)) is not None}
+        spans = {number: without for number, text in enumerate(texts) if (without := self._kept(text)) is not None}
+        if self.options.words or self.options.alignment:
+            details = self._details(texts, found)
+        else:
+            details = [[((), ())] * len(hypotheses) for hypotheses in found]
         ways = [
-            self._ways(text, spans.get(number), hypotheses)
-            for number, (text, hypotheses) in enumerate(zip(texts, found, strict=True))
+            self._ways(text, spans.get(number), hypotheses, some, ask)
+            for number, (text, hypotheses, some, ask) in enumerate(zip(texts, found, details, asks, strict=True))
         ]
         # The model has lost a span in all of them: what stands between the spans is translated on its own.
         lost = [number for number in spans if not ways[number]]
-        for number, way in zip(lost, self._around_spans([spans[number] for number in lost]), strict=True):
+        pieced = self._around_spans([spans[number] for number in lost], [asks[number] for number in lost])
+        for number, way in zip(lost, pieced, strict=True):
             ways[number] = [way]
         return [some or [Translation("", 0.0)] for some in ways]
 
-    def _ways(self, text: str, protected: Protected | None, hypotheses: Sequence[Hypothesis]) -> list[Translation]:
-        """The texts of hypotheses, but for those that have lost a span and, if there is a guard, those that run away."""
-        ids = _encode(text, self.tokenizer) if self.options.guard else []
+    def _details(self, texts: Sequence[str], found: Sequence[Sequence[Hypothesis]]) -> list[list[Details]]:
+        """The words of every hypothesis, and where they come from."""
+        sources = self.encode(texts)
+        src = [ids for ids, ways in zip(sources, found, strict=True) for _ in ways]
+        tgt = [way.ids for ways in found for way in ways]
+        scores = iter(self.engine.score(src, tgt) if src else [])
+        weights = iter(self.engine.attention(src, tgt) if src and self.options.alignment else [])
+        details: list[list[Details]] = []
+        for text, hypotheses in zip(texts, found, strict=True):
+            protected = self.protected(text)
+            details.append([])
+            for hypothesis in hypotheses:
+                spelt = spell(self.tokenizer, hypothesis.ids, "target", protected)
+                words = words_of(spelt, next(scores))
+                links = links_of(spelt, self._spelt(text), next(weights)) if self.options.alignment else ()
+                details[-1].append((words, links))
+        return details
+
+    def _ways(
+        self,
+        text: str,
+        kept: Protected | None,
+        hypotheses: Sequence[Hypothesis],
+        details: Sequence[Details],
+        ask: Ask,
+    ) -> list[Translation]:
+        """The texts of hypotheses, but for those that have lost a span and, if there is a guard, those that are nonsense."""
+        ids = _encode(text, self.tokenizer, self.options.keep) if self.options.guard else []
+        is_unknown = self.options.guard and is_foreign(text, self.tokenizer)
+        given = (
+            text
+            + ask.prefix
+            + "".join(ask.phrases)
+            + ("" if self.options.glossary is None else self.options.glossary.says)
+        )
         ways = []
-        for hypothesis in hypotheses:
-            if protected is None:
-                found: str | None = self.tokenizer.decode(hypothesis.ids)
+        for hypothesis, (words, links) in zip(hypotheses, details, strict=True):
+            if kept is not None and self.tokenizer.protects:
+                found = kept.restore(self.tokenizer, hypothesis.ids)
             else:
-                found = protected.restore(self.tokenizer, hypothesis.ids)
-            if found is not None:
-                runs_away = self.options.guard and _runs_away(text, found, ids, hypothesis.ids)
-                ways.append((runs_away, Translation(found.strip(), hypothesis.score)))
-        good = [way for runs_away, way in ways if not runs_away]
+                found = self.tokenizer.decode(hypothesis.ids)
+            if found is not None and (self.tokenizer.protects or kept is None or _has_spans(found, kept)):
+                is_wrong = self.options.guard and runs_away(text, found, ids, hypothesis.ids, self.tokenizer, given)
+                ways.append((is_wrong or is_unknown, Translation(found.strip(), hypothesis.score, words, links)))
+        good = [way for is_wrong, way in ways if not is_wrong]
         return good or [Translation(text, way.score) for _, way in ways[:1]]
 
-    def _around_spans(self, texts: Sequence[Protected]) -> list[Translation]:
-        """Each text with its spans as they are and everything between them translated by itself."""
-        between = [part.strip() for text in texts for part in text.parts if isinstance(part, str) and _has_words(part)]
-        found = iter(
-            self._all_ways(between, self.engine.translate(self.encode(between), self.options)) if between else []
-        )
+    def _around_spans(self, texts: Sequence[Protected], asks: Sequence[Ask]) -> list[Translation]:
+        """Each text with its spans as they are and everything between them translated by itself. What was asked of a text is asked
+        of the first of it; a prefix only where no span comes before."""
+        between: list[str] = []
+        asked: list[Ask] = []
+        for text, ask in zip(texts, asks, strict=True):
+            parts = [part.strip() for part in text.parts if isinstance(part, str) and _has_words(part)]
+            first = ask if isinstance(text.parts[0], str) else replace(ask, prefix="")
+            between += parts
+            asked += [Ask() if number else first for number in range(len(parts))]
+        wishes = self.wishes([[Part(part, "")] for part in between], asked)
+        found = iter(self._all_ways(between, self._search(between, wishes), asked) if between else [])
         results = []
         for text in texts:
             joined, score = "", 0.0
+            words: list[Word] = []
             for part in text.parts:
                 if isinstance(part, int):
                     joined += text.spans[part]
+                    words.append(Word(text.spans[part], 0.0))
                 elif _has_words(part):
                     best = next(found)[0]
                     joined += part.replace(part.strip(), best.text, 1)
                     score += best.score
+                    words += best.words
                 else:
                     joined += part
-            results.append(Translation(joined, score))
+            with_words = self.options.words or self.options.alignment
+            results.append(Translation(joined.strip(), score, tuple(words) if with_words else ()))
         return results
 
-    def stream(self, lines: Iterable[str], chunk: int, done: Done | None = None) -> Iterator[Result]:
-        """Results one by one, holding at most `chunk` lines; inside a chunk lines are sorted by length."""
+    def stream(
+        self, lines: Iterable[str], chunk: int, done: Done | None = None, ask: Ask | None = None
+    ) -> Iterator[Result]:
+        """Results one by one, holding at most `chunk` lines; inside a chunk lines are sorted by length. `ask` is for each."""
         lines = iter(lines)
         while block := list(islice(lines, chunk)):
-            yield from self.translate(block, done)
+            yield from self.translate(block, done, [ask] * len(block) if ask else ())
+
+    def follow(self, text: str, ask: Ask) -> Iterator[str]:
+        """The translation of one text as it grows: what will not change any more, and in the end all of it. A part with something
+        to be kept in it comes at once, when it is done."""
+        if self.options.mbr or self.options.nbest > 1:
+            raise UserError("a translation can be followed only as one that is searched for; leave out mbr and nbest")
+        done, shown = "", ""
+        cut = self.cut([text])[0]
+        for part, wish in zip(cut, self.wishes([cut], [ask]) or [Wish()] * len(cut), strict=True):
+            ids: tuple[int, ...] = ()
+            for ids in self.engine.stream(self.encode([part.text])[0], self.options.of_engine, wish):
+                begun = one_line(done + self.tokenizer.decode(ids).rstrip("\ufffd").strip())
+                if (
+                    self._kept(part.text) is None
+                    and not self.options.guard
+                    and begun.startswith(shown)
+                    and begun != shown
+                ):
+                    shown = begun
+                    yield shown
+            [[best, *_]] = self._all_ways(
+                [part.text], [[Hypothesis(ids, 0.0, 0.0)]], [ask if part is cut[0] else Ask()]
+            )
+            done += best.text + part.after
+        if one_line(done) != shown:
+            yield one_line(done)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[float]]:
         """Log-probabilities of the tokens of given translations, the end token last."""
@@ -216,13 +410,15 @@ class Translator:
         return self.engine.score(*encode_pairs(self.tokenizer, *stripped))
 
 
+def _has_spans(translation: str, kept: Protected) -> bool:
+    """Whether a translation has all that is to be kept, as often as the source."""
+    return all(
+        len(find_terms(translation, [span])) >= kept.parts.count(number) for number, span in enumerate(kept.spans)
+    )
+
+
 def _has_words(text: str) -> bool:
     return any(character.isalpha() for character in text)
-
-
-def _runs_away(source: str, translation: str, source_ids: Sequence[int], ids: Sequence[int]) -> bool:
-    """Whether a translation repeats itself without end, or is far longer than what it translates."""
-    return is_loop(source_ids, ids) or len(translation) > 3 * len(source) + 20
 
 
 def one_line(text: str) -> str:

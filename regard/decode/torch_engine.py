@@ -7,9 +7,11 @@ Triton they take turns in slots of a fixed shape instead, in captured graphs and
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import islice
 
 import torch
@@ -17,9 +19,13 @@ from torch import Tensor
 
 from regard.bundle import Bundle, load_weights
 from regard.decode.batches import cut_batches, length_limit
-from regard.decode.options import Done, Hypothesis, SearchOptions, forbidden_ids
-from regard.decode.search import Observer, Prefix, beam_search
+from regard.decode.insist import insist
+from regard.decode.options import Done, Hypothesis, Matrix, SearchOptions, Wish, forbidden_ids
+from regard.decode.search.core import Observer, Task, beam_search, search_steps
+from regard.decode.search.phrases import Phrases
+from regard.decode.search.stable import stable_prefixes
 from regard.decode.slot_engine import SlotDecoder
+from regard.decode.stepper import Stepper, encode, mean_probability
 from regard.device import numbered, pick_device
 from regard.errors import RegardError, UserError
 from regard.layout import SequenceLayout
@@ -49,29 +55,36 @@ class TorchEngine:
         device: torch.device | str = "cpu",
         batch: int = 0,
         slots: bool = False,
+        others: Sequence[Transformer] = (),
     ) -> None:
+        """`others` are models of the same vocabulary: a token's probability is then the mean of all models'."""
         self.device = numbered(torch.device(device))
-        self.model = model.to(self.device).eval()
+        self.models = [one.to(self.device).eval() for one in (model, *others)]
+        self.model = self.models[0]
         self.bos_id, self.eos_id, self.forbidden = bos_id, eos_id, tuple(forbidden)
         self.batch = batch or (_SLOTS if slots else _BATCH.get(self.device.type, 64))
         self.parallel = 1
+        self.takes_phrases = True
         self.room = _ROOM.get(self.device.type, 8_192)
         self.bucket = _BUCKET.get(self.device.type, 64)
         self.slots: SlotDecoder | None = None
         self._lock = threading.Lock()  # slots are for one caller at a time
         if slots:
             self.slots = SlotDecoder(self.model, self.bos_id, self.eos_id, self.forbidden, self.batch)
-        else:
-            set_row_tile(self.model, _ROW_TILE.get(self.device.type, 64))
-            set_kernel(self.model, "by_length")
+            return
+        for one in self.models:
+            set_row_tile(one, _ROW_TILE.get(self.device.type, 64))
+            set_kernel(one, "by_length")
 
     @classmethod
-    def from_bundle(cls, bundle: Bundle, device: str = "auto", batch: int = 0) -> TorchEngine:
-        """In slots and fp16 where there is a GPU for them, else in batches and fp32."""
+    def from_bundle(
+        cls, bundle: Bundle, device: str = "auto", batch: int = 0, others: Sequence[Bundle] = ()
+    ) -> TorchEngine:
+        """In slots and fp16 where there is a GPU for them and one model, else in batches and fp32."""
         tokenizer = bundle.tokenizer
         model = load_model(bundle)
         place = pick_device(device)
-        slots = on_triton(place)
+        slots = on_triton(place) and not others
         if slots:
             model = model.half()  # eleven bits of a number where bf16 has eight: fewer near-ties fall another way
         return cls(
@@ -82,18 +95,43 @@ class TorchEngine:
             device=place,
             batch=batch,
             slots=slots,
+            others=[load_model(other) for other in others],
         )
 
     def translate(
-        self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None = None
+        self,
+        ids: Sequence[Sequence[int]],
+        options: SearchOptions,
+        done: Done | None = None,
+        wishes: Sequence[Wish] = (),
     ) -> list[list[Hypothesis]]:
-        if self.slots is not None:
+        if any(wish.phrases for wish in wishes):
+            plain = partial(self._plain, done)
+            return insist(ids, options, wishes, plain, self._in_batches)
+        wishes = wishes if any(wish != Wish() for wish in wishes) else ()
+        if self.slots is not None and not wishes and not options.beyond_beam:
             with self._lock, self._on_device():
                 return self._translate_in_slots(self.slots, ids, options, done)
+        return self._in_batches(ids, options, wishes, done)
+
+    def _plain(
+        self, done: Done | None, ids: Sequence[Sequence[int]], options: SearchOptions, wishes: Sequence[Wish]
+    ) -> list[list[Hypothesis]]:
+        return self.translate(ids, options, done, wishes)
+
+    def _in_batches(
+        self,
+        ids: Sequence[Sequence[int]],
+        options: SearchOptions,
+        wishes: Sequence[Wish] = (),
+        done: Done | None = None,
+    ) -> list[list[Hypothesis]]:
         results: list[list[Hypothesis]] = [[] for _ in ids]
         order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
         for numbers in cut_batches(order, [len(sentence) for sentence in ids], self.batch, self.room):
-            found = self.search([ids[number] for number in numbers], options)
+            wished = [wishes[number] for number in numbers] if wishes else ()
+            with self._lock if self.slots is not None else nullcontext():  # the device is then one caller's at a time
+                found = self.search([ids[number] for number in numbers], options, wished)
             for number, hypotheses in zip(numbers, found, strict=True):
                 results[number] = hypotheses
             if done is not None:
@@ -104,7 +142,7 @@ class TorchEngine:
         self, slots: SlotDecoder, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None
     ) -> list[list[Hypothesis]]:
         results: list[list[Hypothesis]] = [[] for _ in ids]
-        limits = [length_limit(sentence, options, self.model.config) for sentence in ids]
+        limits = self._limits(ids, options)
         for number, hypotheses in slots.translate(ids, limits, options):
             if not hypotheses:
                 raise RegardError(
@@ -124,33 +162,82 @@ class TorchEngine:
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
-        prefixes: Sequence[Prefix] = (),
+        wishes: Sequence[Wish] = (),
         observer: Observer | None = None,
     ) -> list[list[Hypothesis]]:
-        """Search all sentences together, without slots; translations begin with their `prefixes`, if there are any."""
-        memory, layout = self._encode(ids)
-        limits = [length_limit(sentence, options, self.model.config) for sentence in ids]
-        if prefixes:
-            limits = [max(limit, len(prefix)) for limit, prefix in zip(limits, prefixes, strict=True)]
-        capacity = min(max(limits) + 1, 2 * layout.max_length + 16)
-        cache = self.model.start(memory, layout, options.beam, capacity, self.bucket)
-        return beam_search(
-            lambda newest: self.model.step(newest, cache),
-            cache.select,
+        """Search all sentences together, without slots."""
+        with self._on_device():
+            stepper, task = self._task(ids, options, wishes)
+            return beam_search(stepper.step, stepper.select, task, self.device, observer)
+
+    @torch.inference_mode()
+    def stream(self, src: Sequence[int], options: SearchOptions, wish: Wish | None = None) -> Iterator[tuple[int, ...]]:
+        """The beginning of one sentence's translation as far as the search can no longer change it, as it grows; last of all the
+        whole translation. With phrases it comes at once."""
+        if wish is not None and wish.phrases:
+            yield self.translate([src], options, None, [wish])[0][0].ids
+            return
+        with self._on_device():
+            stepper, task = self._task([src], options, [wish or Wish()])
+            steps = stable_prefixes(search_steps(stepper.step, stepper.select, task, self.device))
+        while True:
+            # The device is a matter of the thread, whose other work goes on between two steps.
+            with self._on_device():
+                begun = next(steps, None)
+            if begun is None:
+                return
+            yield begun
+
+    def _task(
+        self, ids: Sequence[Sequence[int]], options: SearchOptions, wishes: Sequence[Wish]
+    ) -> tuple[Stepper, Task]:
+        limits = self._limits(ids, options, wishes)
+        longest = max(map(len, ids)) + 1
+        capacity = min(max(limits) + 1, 2 * longest + 16)
+        phrases = [Phrases(wish.phrases) if wish.phrases else None for wish in wishes]
+        watch = options.coverage > 0 or any(some is not None and some.has_places for some in phrases)
+        stepper = Stepper(self.models, ids, self.eos_id, options.beam, capacity, self.bucket, self.device, watch)
+        task = Task(
             limits,
             options,
-            bos_id=self.bos_id,
-            eos_id=self.eos_id,
-            forbidden=self.forbidden,
-            device=self.device,
-            prefixes=prefixes,
-            observer=observer,
+            self.bos_id,
+            self.eos_id,
+            self.forbidden,
+            prefixes=[wish.prefix for wish in wishes] if any(wish.prefix for wish in wishes) else (),
+            phrases=phrases if any(phrases) else (),
+            src=ids,
+            attention=stepper.attention if watch else None,
         )
+        return stepper, task
 
-    def _encode(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, SequenceLayout]:
-        flat = torch.tensor([token for sentence in ids for token in (*sentence, self.eos_id)], device=self.device)
-        layout = SequenceLayout.from_lengths([len(sentence) + 1 for sentence in ids], self.device)
-        return self.model.encode(flat, layout), layout
+    def _limits(self, ids: Sequence[Sequence[int]], options: SearchOptions, wishes: Sequence[Wish] = ()) -> list[int]:
+        wishes = wishes or [Wish()] * len(ids)
+        return [
+            min(length_limit(sentence, options, model.config, wish) for model in self.models)
+            for sentence, wish in zip(ids, wishes, strict=True)
+        ]
+
+    @torch.inference_mode()
+    def attention(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[Matrix]:
+        """As `Engine` says; of several models the mean."""
+        results: list[Matrix] = [[] for _ in src]
+        lengths = [max(map(len, pair)) for pair in zip(src, tgt, strict=True)]
+        order = sorted((n for n in range(len(src)) if src[n]), key=lambda number: (len(tgt[number]), len(src[number])))
+        with self._on_device():
+            for numbers in cut_batches(order, lengths, self.batch, self.room):
+                longest = max(len(tgt[number]) for number in numbers)
+                sources = [src[number] for number in numbers]
+                stepper = Stepper(
+                    self.models, sources, self.eos_id, 1, longest + 1, self.bucket, self.device, watch=True
+                )
+                for place in range(longest):
+                    # What stands after the end is computed and thrown away.
+                    newest = [(self.bos_id, *tgt[n], *[self.eos_id] * longest)[place] for n in numbers]
+                    stepper.step(torch.tensor(newest, device=self.device))
+                    for number, row in zip(numbers, stepper.attention().tolist(), strict=True):
+                        if place < len(tgt[number]):
+                            results[number].append(row[: len(src[number])])
+        return results
 
     @torch.inference_mode()
     def score(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -167,21 +254,46 @@ class TorchEngine:
     def _score(
         self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], numbers: Sequence[int]
     ) -> Iterator[list[float]]:
-        memory, src_layout = self._encode([src[number] for number in numbers])
-        tgt_in = [token for number in numbers for token in (self.bos_id, *tgt[number])]
-        labels = torch.tensor(
-            [token for number in numbers for token in (*tgt[number], self.eos_id)], device=self.device
-        )
-        layout = SequenceLayout.from_lengths([len(tgt[number]) + 1 for number in numbers], self.device)
-        hidden = self.model.decode(torch.tensor(tgt_in, device=self.device), layout, memory, src_layout)
-        picked: list[float] = []
-        # The logits of all tokens would be too much to hold at once.
-        for part, label in zip(torch.split(hidden, _SCORED), torch.split(labels, _SCORED), strict=True):
-            log_probs = torch.log_softmax(self.model.logits(part).float(), dim=-1)
-            picked += log_probs.gather(1, label[:, None])[:, 0].tolist()
-        values = iter(picked)
-        for length in layout.lengths:
-            yield list(islice(values, length))
+        sources, targets = [src[number] for number in numbers], [tgt[number] for number in numbers]
+        flat = [token for target in targets for token in (*target, self.eos_id)]
+        labels = torch.tensor(flat, device=self.device)
+        each = []
+        for model in self.models:
+            picked = []
+            hidden = self._decode(model, sources, targets)
+            # The logits of all tokens would be too much to hold at once.
+            for part, label in zip(torch.split(hidden, _SCORED), torch.split(labels, _SCORED), strict=True):
+                log_probs = torch.log_softmax(model.logits(part).float(), dim=-1)
+                picked.append(log_probs.gather(1, label[:, None])[:, 0])
+            each.append(torch.cat(picked))
+        values = iter(mean_probability(each).tolist())
+        for target in targets:
+            yield list(islice(values, len(target) + 1))
+
+    def _decode(self, model: Transformer, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> Tensor:
+        """Hidden states at the start and after each token of given translations, (tokens, d_model)."""
+        memory, src_layout = encode(model, src, self.eos_id, self.device)
+        tgt_in = torch.tensor([token for target in tgt for token in (self.bos_id, *target)], device=self.device)
+        layout = SequenceLayout.from_lengths([len(target) + 1 for target in tgt], self.device)
+        return model.decode(tgt_in, layout, memory, src_layout)
+
+    @torch.inference_mode()
+    def next_log_probs(self, src: Sequence[int], prefix: Sequence[int]) -> list[float]:
+        each = []
+        with self._on_device():
+            for model in self.models:
+                logits = model.logits(self._decode(model, [src], [prefix])[-1:])
+                each.append(torch.log_softmax(logits.float(), dim=-1)[0])
+            values: list[float] = mean_probability(each).tolist()
+        return values
+
+
+def reading_copy(model: Transformer) -> Transformer:
+    """The same weights, computed by the kernel that shows its attention."""
+    copied = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
+    set_kernel(copied, "reference")
+    set_row_tile(copied, 0)
+    return copied
 
 
 def load_model(bundle: Bundle) -> Transformer:

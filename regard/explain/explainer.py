@@ -3,7 +3,6 @@ kernel and a recorder, and once backwards for every target piece."""
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +12,13 @@ import torch
 from torch import Tensor
 
 from regard.bundle import Bundle
+from regard.data.pieces import Side, is_punctuation, make_side
 from regard.data.tokenizer import Side as Language
-from regard.decode.options import SearchOptions, forbidden_ids
-from regard.decode.search import Prefix
+from regard.decode.alignment import aligning_layer, by_words, link_words
+from regard.decode.options import Prefix, SearchOptions, Wish, forbidden_ids
 from regard.decode.text import one_line
-from regard.decode.torch_engine import TorchEngine, load_model
+from regard.decode.torch_engine import TorchEngine, load_model, reading_copy
+from regard.decode.words import word_beginnings
 from regard.errors import UserError
 from regard.explain.beam import BeamRecorder, Node
 from regard.explain.explanation import (
@@ -31,13 +32,10 @@ from regard.explain.explanation import (
     ModelFacts,
     Saliency,
     Step,
-    by_words,
 )
-from regard.explain.pieces import Side, begins_word, is_punctuation, make_side
 from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
-from regard.nn.attention import Recorder, set_kernel
-from regard.nn.linear import set_row_tile
+from regard.nn.attention import Recorder
 
 MAX_PIECES = (
     128  # of what is given on either side; what is kept grows with its square, and nobody reads a drawing of more
@@ -61,10 +59,7 @@ class Explainer:
     def __init__(self, bundle: Bundle) -> None:
         self.bundle, self.tokenizer = bundle, bundle.tokenizer
         model = load_model(bundle)
-        # The same weights, computed by another kernel: one searches, the other is read and differentiated.
-        self.reader = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
-        set_kernel(self.reader, "reference")
-        set_row_tile(self.reader, 0)
+        self.reader = reading_copy(model)  # one searches, the other is read and differentiated
         ids = self.tokenizer
         self.engine = TorchEngine(model, ids.bos_id, ids.eos_id, forbidden=forbidden_ids(ids))
         self._lock = Lock()  # a reading hangs hooks into the model
@@ -80,7 +75,9 @@ class Explainer:
         top: int = 8,
     ) -> Explanation:
         """`target` is looked at instead of the model's own translation. `prefix` is what the translation begins with, and `force`
-        says what stands at some words, counted from 1; what comes after them is searched for."""
+        says what stands at some words, counted from 1; what comes after them is searched for. The model may go on with the last
+        word of a prefix, unless a space follows it."""
+        is_whole = prefix is not None and prefix[-1:].isspace()
         text, target, prefix = _clean(text), target and _clean(target), prefix and _clean(prefix)
         if not text:
             raise UserError("there is no text to explain: give a sentence")
@@ -92,7 +89,7 @@ class Explainer:
             raise UserError("a given target is looked at as it is; leave out prefix and force, or leave out target")
         src = self._encode(text, "source", "the text")
         forced = self._encode(prefix, "target", "the prefix") if prefix else []
-        found, tree = self._search(src, options, forced)
+        found, tree = self._search(src, options, [*forced, self._after_word(forced)] if forced and is_whole else forced)
         for number, word in sorted((force or {}).items()):
             forced = self._put_word(found, forced, number, word)
             found, tree = self._search(src, options, [*forced, self._after_word(forced)])
@@ -119,7 +116,7 @@ class Explainer:
         """The best translation, and the search's tree."""
         options = replace(options, nbest=1)
         recorder = BeamRecorder(self.tokenizer.bos_id)
-        [[best]] = self.engine.search([src], options, [prefix] if prefix else (), recorder)
+        [[best]] = self.engine.search([src], options, [Wish(prefix)], recorder)
         ids = sorted({node.id for node in recorder.nodes})
         texts = {i: self._shown([i])[0] for i in ids}
         return list(best.ids), recorder.tree(texts)
@@ -144,10 +141,7 @@ class Explainer:
 
     def _after_word(self, ids: list[int]) -> list[int]:
         """What may follow these tokens so that their last word goes on no longer: beginnings of words, and the end."""
-        pieces = self.tokenizer.pieces(range(self.bundle.config.vocab_size))
-        forbidden = set(self.engine.forbidden)
-        begin = [i for i, piece in enumerate(pieces) if i not in forbidden and begins_word(pieces[ids[-1]], piece)]
-        return [*begin, self.tokenizer.eos_id]
+        return [*word_beginnings(self.tokenizer, ids[-1]), self.tokenizer.eos_id]
 
     # --- what is shown of tokens ---
 
@@ -198,7 +192,7 @@ class Explainer:
             heads={kind: [head_facts(layer, kind) for layer in reading.weights[kind]] for kind in KINDS},
             steps=steps,
             log_prob=round(sum(step.log_prob for step in steps), _DIGITS),
-            alignment=align(reading.weights["cross"], target, source),
+            alignment=align(reading.weights["cross"], target, source, aligning_layer(config)),
             saliency=saliency(reading, labels),
             beam=tree,
         )  # fmt: skip
@@ -282,18 +276,13 @@ def head_facts(weights: Tensor, kind: Kind) -> list[HeadFacts]:
     ]
 
 
-def align(cross: Sequence[Tensor], target: Side, source: Side) -> Alignment:
-    """Words that go together, by the last decoder layer but one, whose attention aligns best (Garg et al., 2019)."""
-    layer = max(0, len(cross) - 2)
+def align(cross: Sequence[Tensor], target: Side, source: Side, layer: int) -> Alignment:
+    """Words that go together; see `regard.decode.alignment`."""
     words = by_words(cross[layer].mean(0).tolist(), target, source)
-    weights, links = [], []
-    for number, row in enumerate(words[:-1]):  # the ends are no words, and the source's is where heads rest
-        total = sum(row[:-1])
-        shares = [round(weight / total, _DIGITS) for weight in row[:-1]] if total > 0 else []
-        weights.append(shares)
-        if shares:
-            links.append([number, max(range(len(shares)), key=shares.__getitem__)])
-    return Alignment(layer, weights, links)
+    # The ends are no words, and the source's is where heads rest.
+    weights, links = link_words([row[:-1] for row in words[:-1]])
+    rounded = [[round(weight, _DIGITS) for weight in row] for row in weights]
+    return Alignment(layer, rounded, [list(link) for link in links])
 
 
 def _clean(text: str) -> str:

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from regard.data.pieces import Piece, Side
+from regard.decode.alignment import by_words as by_words
+from regard.decode.options import Matrix as Matrix
 from regard.errors import UserError
 from regard.explain.beam import Node
-from regard.explain.pieces import Piece, Side
 
 FORMAT = 1
 EXAMPLE = "The animal didn't cross the street because it was too tired"
 
-Matrix = list[list[float]]  # (queries, keys)
 Kind = Literal["encoder", "decoder", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -184,18 +185,3 @@ class Explanation:
         from regard.explain.page import render_frame
 
         return render_frame(self)
-
-
-def by_words(matrix: Matrix, queries: Side, keys: Side) -> Matrix:
-    """Weights between words from weights between pieces: what goes to a word's pieces is added up, what comes from a word's pieces
-    is averaged, so that rows still sum to one."""
-    columns = [piece.word for piece in keys.pieces]
-    rows: Matrix = []
-    for word in range(len(queries.words)):
-        members = queries.members(word)
-        row = [0.0] * len(keys.words)
-        for place in members:
-            for column, weight in zip(columns, matrix[place], strict=True):
-                row[column] += weight / len(members)
-        rows.append(row)
-    return rows

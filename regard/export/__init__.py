@@ -14,7 +14,7 @@ from pathlib import Path
 
 from regard.bundle import Bundle
 from regard.errors import UserError
-from regard.export.verify import TOLERANCE, check, make_samples
+from regard.export.verify import TOLERANCE, Difference, check, make_samples
 from regard.files import atomic_folder, check_new_folder
 
 # What each target can store its weights as; the first one is the default.
@@ -31,8 +31,8 @@ _MODULES = {"ctranslate2": "ctranslate2", "onnx": "onnx", "transformers": "trans
 class Report:
     folder: Path
     weights: str
-    difference: float  # the largest of the samples' log-probabilities, token by token
-    tolerance: float
+    difference: Difference
+    tolerance: float  # of the largest difference; for int8 of the mean
     notes: tuple[str, ...] = ()  # what Regard does around the model and other programs do not
 
 
@@ -48,7 +48,7 @@ def export(bundle: Bundle, to: str, out: Path, weights: str | None = None) -> Re
     samples = make_samples(bundle)
     with atomic_folder(out) as temporary:
         scores = module.write(bundle, temporary, weights, samples)
-        difference = check(samples, scores, TOLERANCE[weights], to)
+        difference = check(samples, scores, weights, to)
     return Report(out, weights, difference, TOLERANCE[weights], () if to == "bundle" else _notes(bundle))
 
 

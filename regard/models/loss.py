@@ -113,8 +113,7 @@ def _normaliser(logits: Tensor, probabilities: Tensor, wide: torch.dtype) -> Ten
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float = 0.0) -> Loss:
     """Loss of hidden states (tokens, d_model) under the output matrix (vocab_size, d_model). A label of -1 marks an empty
     row."""
-    chunk = _chunk(hidden, weight, CHUNK_ELEMENTS.get(hidden.device.type, CHUNK_ELEMENTS["cuda"]))
-    total, nll = _LinearCrossEntropy.apply(hidden, weight, labels, smoothing, chunk)  # type: ignore[no-untyped-call]
+    total, nll = _LinearCrossEntropy.apply(hidden, weight, labels, smoothing, chunk_rows(hidden, weight))  # type: ignore[no-untyped-call]
     return Loss(total, nll, labels.shape[0])
 
 
@@ -147,6 +146,11 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
         torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
     else:
         total += a @ b
+
+
+def chunk_rows(hidden: Tensor, weight: Tensor) -> int:
+    """Rows whose logits are held at a time on this device."""
+    return _chunk(hidden, weight, CHUNK_ELEMENTS.get(hidden.device.type, CHUNK_ELEMENTS["cuda"]))
 
 
 def _chunk(hidden: Tensor, weight: Tensor, elements: int) -> int:

@@ -28,6 +28,12 @@ def _attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Ten
     return torch.matmul(torch.softmax(scores, dim=-1), values)[:batch]
 
 
+def _weights(q: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
+    """The attention weights behind `_attend`, (batch, kv_heads, queries, length)."""
+    scores = torch.matmul(q * (1.0 / math.sqrt(q.shape[-1])), keys.transpose(-2, -1))
+    return torch.softmax(scores if bias is None else scores + bias, dim=-1)
+
+
 def _copies(matrices: int) -> int:
     """How many times to compute a batch of products so that each is computed as in a larger batch.
 
@@ -96,6 +102,8 @@ class CrossCache:
     def __init__(self, k: Tensor, v: Tensor, layout: SequenceLayout, bucket: int) -> None:
         """k and v are packed, (src_tokens, kv_heads, d_head)."""
         self.num_sentences = layout.num_sequences
+        self.is_watched = False  # whether `seen` is wanted
+        self.seen: Tensor | None = None  # (rows, longest) weights of the last step, averaged over the heads
         self.groups: list[_Group] = []
         padded = [-(-length // bucket) * bucket for length in layout.lengths]
         for length in sorted(set(padded)):
@@ -121,8 +129,21 @@ class CrossCache:
         answered = torch.empty_like(asked)
         for group in self.groups:
             answered[group.sentences] = _attend(asked[group.sentences], group.keys, group.values, group.bias)
+        if self.is_watched:
+            self.seen = self._seen(asked, beam)
         answered = answered.view(self.num_sentences, kv_heads, beam, num_heads // kv_heads, d_head).transpose(1, 2)
         return answered.reshape(rows, num_heads, d_head)
+
+    def _seen(self, asked: Tensor, beam: int) -> Tensor:
+        """asked (sentences, kv_heads, beam * group, d_head) -> (rows, longest)."""
+        longest = max(group.keys.shape[2] for group in self.groups)
+        seen = torch.zeros((self.num_sentences, beam, longest), dtype=torch.float32, device=asked.device)
+        for group in self.groups:
+            weights = _weights(asked[group.sentences], group.keys, group.bias).float()
+            # (sentences, kv_heads, beam * group, length) -> (sentences, beam, length)
+            by_head = weights.view(len(group.sentences), weights.shape[1], beam, -1, weights.shape[3])
+            seen[group.sentences, :, : weights.shape[3]] = by_head.mean(dim=(1, 3))
+        return seen.flatten(0, 1)
 
     def keep(self, sentences: list[int]) -> None:
         """Keep these sentences (ascending numbers); the others are finished."""

@@ -3,8 +3,9 @@
     submit -> jobs that wait -> threads around the engine -> futures
 
 An idle engine starts at once, so a lone request never waits for others; while it works, others gather and then go together.
-Only after a batch that several jobs shared does a thread wait a few milliseconds for their clients to come again. Batches are
-cut by tokens, and long jobs give some sentences at a time, so that a book does not stand in the way of a greeting.
+Under load a thread waits for its share of those who are there, as long as they keep coming: answers go out one after the other, so
+their clients come again one after the other, and whoever took the first of them would compute one sentence at a time for ever.
+Batches are cut by tokens, and long jobs give some sentences at a time, so that a book does not stand in the way of a greeting.
 """
 
 from __future__ import annotations
@@ -76,8 +77,11 @@ class Batcher:
         self._changed = threading.Condition()
         self._waiting = 0  # tokens
         self._busy = 0  # threads
+        self._computed = 0  # jobs in the engine, counted once for each thread that has sentences of them
+        self._present = 1.0  # jobs that wait or are computed at a time, of late
+        self._came = 0.0  # when the newest job was handed in, or the newest batch finished
+        self._gather_until = 0.0
         self._closed = False
-        self._gather_until, self._gather_jobs = 0.0, 0
         self._speed = 2_000.0  # tokens a second of one thread; a first guess
         self._threads = [
             threading.Thread(target=self._work, name=f"regard-batch-{n}", daemon=True) for n in range(engine.parallel)
@@ -105,6 +109,7 @@ class Batcher:
             if self._waiting and self._waiting + tokens > self.queue_tokens:
                 raise Full(self._seconds_left())
             self._waiting += tokens
+            self._came = time.monotonic()
             self._jobs.append(job)
             self._changed.notify()
         job.future.add_done_callback(lambda _: self._drop(job))
@@ -144,13 +149,17 @@ class Batcher:
                 self._translate(batch)
             except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
                 self._isolate(batch, list(jobs.values()), error)
-            seconds = time.monotonic() - start
+            end = time.monotonic()
+            seconds = end - start
             with self._changed:
+                present = self._computed + sum(job.taken == 0 for job in self._jobs)
+                self._present = max(present, (self._present + present) / 2)
                 self._busy -= 1
+                self._computed -= len(jobs)
                 tokens = sum(len(job.ids[n]) + 1 for job, n in batch)
                 self._speed += 0.2 * (tokens / max(seconds, 1e-4) - self._speed)
-                self._gather_jobs = len(jobs) if self._shared else 1
-                self._gather_until = time.monotonic() + self._window
+                self._came = end
+                self._gather_until = end + max(self._window, seconds / 2)
             if self._observe is not None:
                 self._observe(len(batch), len(jobs), seconds)
 
@@ -163,23 +172,30 @@ class Batcher:
                         return []
                     self._changed.wait()
                     continue
-                left = self._gather_until - time.monotonic()
-                if left > 0 and len(self._jobs) < self._gather_jobs and not self._closed:
+                left = min(self._came + self._window, self._gather_until) - time.monotonic()
+                if left > 0 and len(self._jobs) < self._share and not self._closed:
                     self._changed.wait(left)
                     continue
                 batch = self._cut()
                 self._busy += 1
+                self._computed += len({id(job) for job, _ in batch})
                 if self._jobs:
                     self._changed.notify()
                 return batch
+
+    @property
+    def _share(self) -> int:
+        """How many of the jobs that are there are due to one thread."""
+        return math.ceil(self._present / len(self._threads)) if self._shared else 1
 
     def _cut(self) -> Batch:
         """Take sentences of jobs with the same options, in turns, at most what the engine computes together."""
         options = self._jobs[0].options
         alike = [job for job in self._jobs if job.options == options] if self._shared else [self._jobs[0]]
-        # What waits is shared among the threads that have nothing to do.
+        # What waits is shared among the threads that have nothing to do, unless more is about to come.
         waiting = sum(len(job.ids) - job.taken for job in alike)
-        most = min(self.engine.batch, math.ceil(waiting / (len(self._threads) - self._busy)))
+        idle = 1 if 1 < len(alike) <= self._share else len(self._threads) - self._busy
+        most = min(self.engine.batch, math.ceil(waiting / idle))
         batch: Batch = []
         longest = 0
         for job in alike:

@@ -29,9 +29,15 @@ class Store:
         return name
 
     def find(self, name: str) -> Path | None:
-        """The file of this name, if it is one of ours."""
+        """The file of this name, if it is one of ours and its time is not over."""
+        if not _NAME.fullmatch(name):
+            return None
         path = self.folder / name
-        return path if _NAME.fullmatch(name) and path.is_file() else None
+        try:
+            is_fresh = path.stat().st_mtime >= time.time() - _SECONDS
+        except FileNotFoundError:
+            return None
+        return path if is_fresh else None
 
     def _sweep(self) -> None:
         files = []

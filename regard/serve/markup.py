@@ -1,8 +1,11 @@
-"""HTML whose text is translated and whose tags are kept.
+"""HTML and XML whose text is translated and whose tags are kept.
 
 Tags that separate text (paragraphs, cells, line breaks) stay where they are. Tags inside a sentence (bold, links) are taken out,
 the sentence is translated whole, and they are put back around the translation of the words that they enclosed: where that is
 found in the sentence, else at the same share of its length. Scripts, styles, comments, code and `translate="no"` stay untouched.
+
+XML does not say which of its tags separate: an element that has text beside it, in what encloses it, is taken for a part of a
+sentence, any other separates; `Xml` says it better, where somebody knows.
 """
 
 from __future__ import annotations
@@ -11,11 +14,13 @@ import html
 import re
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 from regard.decode.sentences import Split, split_text
+from regard.serve.refusal import Refused
 
 # Inside a sentence; any other tag separates.
 _INLINE = frozenset(
@@ -24,18 +29,29 @@ _INLINE = frozenset(
 _UNTOUCHED = frozenset("script style code pre textarea kbd samp var svg math template noscript iframe object".split())
 _VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
 # More than this separates, too: each element is a search for its place, and its words are translated once more.
-_DEEPEST, _MOST = 4, 50
+DEEPEST, MOST = 4, 50
 _LOOK_BACK = 100
 _WORD = re.compile(r"\w+|[^\w\s]", re.UNICODE)
+_BREAK = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")  # what `split_text` cuts at
 _RAW = frozenset("script style textarea iframe xmp".split())
 # A comment, a declaration or a tag. A tag ends at the first ">" outside of quotes, and a "<" before that means that it is none;
 # every length is bounded, so that a page of unfinished tags is read in linear time.
 _MARKUP = re.compile(
-    r"<!--|<[!?][^<>]{0,9999}>|"
+    r"<!--|<!\[CDATA\[|<[!?][^<>]{0,9999}>|"
     r"<(?P<slash>/?)(?P<name>[A-Za-z][\w:.-]{0,99})(?:[^<>\"']|\"[^\"]{0,9999}\"|'[^']{0,9999}'){0,999}>",
     re.DOTALL,
 )
 _NO = re.compile(r"""\stranslate\s*=\s*["']?no["'\s/>]|\sclass\s*=\s*("[^"]*|'[^']*|)\bnotranslate\b""", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Xml:
+    """What is known of a text's tags, by their names."""
+
+    separating: frozenset[str] = frozenset()
+    inside: frozenset[str] = frozenset()  # of sentences
+    untouched: frozenset[str] = frozenset()
+    by_outline: bool = True  # whether tags that are in none of these may separate
 
 
 @dataclass(eq=False)
@@ -49,7 +65,7 @@ class Inline:
     parent: Inline | None = None
 
 
-class _Tag(NamedTuple):
+class Tag(NamedTuple):
     inline: Inline
     is_closing: bool
 
@@ -58,27 +74,34 @@ class _Tag(NamedTuple):
 
 
 @dataclass
-class _Run:
+class Run:
     """Text without a separating tag in it, unescaped, with the tags of inline elements between."""
 
-    tokens: list[str | _Tag] = field(default_factory=list)
+    tokens: list[str | Tag] = field(default_factory=list)
 
     @property
     def text(self) -> str:
         return "".join(token for token in self.tokens if isinstance(token, str))
 
 
+Cut = Callable[[str], list[str | Run]]  # a text as literal markup and runs of text
+
+
 class _Parser:
     """Cuts a page into literal markup and runs of text. It is a scanner of its own because the one in Python's library takes
     minutes for a page of unfinished tags, and does not tell end tags as they were written."""
 
-    def __init__(self) -> None:
-        self.parts: list[str | _Run] = []
+    def __init__(self, xml: Xml | None = None) -> None:
+        self._xml = xml
+        self._is_beside_text: Iterator[bool] = iter(())  # for each start tag of XML
+        self.parts: list[str | Run] = []
         self._open: list[tuple[str, Inline]] = []  # inline elements of the current run that are not closed yet
         self._count = 0  # inline elements of the current run
         self._kept: list[str] = []  # tags of the untouched element that we are in, outermost first
 
-    def cut(self, text: str) -> list[str | _Run]:
+    def cut(self, text: str) -> list[str | Run]:
+        if self._xml is not None:
+            self._is_beside_text = iter(_outline(text))
         position = 0
         while position < len(text):
             found = _MARKUP.search(text, position)
@@ -93,7 +116,14 @@ class _Parser:
 
     def _markup(self, text: str, found: re.Match[str]) -> int:
         """Take one piece of markup; where the next thing begins."""
-        raw, name = found[0], (found["name"] or "").lower()
+        raw, name = found[0], found["name"] or ""
+        if self._xml is None:
+            name = name.lower()
+        if raw == "<![CDATA[":
+            end = text.find("]]>", found.end())
+            stop = end + 3 if end >= 0 else len(text)
+            self._literal(text[found.start() : stop])
+            return stop
         if raw == "<!--":
             end = text.find("-->", found.end())
             stop = end + 3 if end >= 0 else len(text)  # a comment that is not closed goes on to the end
@@ -104,6 +134,9 @@ class _Parser:
             return found.end()
         if found["slash"]:
             self._end_tag(name, raw)
+            return found.end()
+        if self._xml is not None:
+            self._start_xml_tag(name, raw, self._xml)
             return found.end()
         self._start_tag(name, raw)
         if name in _RAW and not raw.endswith("/>"):
@@ -120,11 +153,30 @@ class _Parser:
             if not is_empty:
                 self._kept.append(name)
             self._literal(raw)
-        elif name in _INLINE and not is_empty and len(self._open) < _DEEPEST and self._count < _MOST:
+        elif name in _INLINE and not is_empty and len(self._open) < DEEPEST and self._count < MOST:
             self._count += 1
             inline = Inline(raw)
-            self._run().tokens.append(_Tag(inline, False))
+            self._run().tokens.append(Tag(inline, False))
             self._open.append((name, inline))
+        else:
+            self._literal(raw)
+
+    def _start_xml_tag(self, name: str, raw: str, xml: Xml) -> None:
+        is_empty = raw.endswith("/>")
+        is_beside_text = next(self._is_beside_text, False)
+        is_inside = name in xml.inside or (name not in xml.separating and (is_beside_text or not xml.by_outline))
+        if self._kept or name in xml.untouched:
+            if not is_empty:
+                self._kept.append(name)
+            self._literal(raw)
+        elif is_inside and len(self._open) < DEEPEST and self._count < MOST:
+            self._count += 1
+            inline = Inline(raw)
+            self._run().tokens.append(Tag(inline, False))
+            if is_empty:
+                self._run().tokens.append(Tag(inline, True))
+            else:
+                self._open.append((name, inline))
         else:
             self._literal(raw)
 
@@ -138,7 +190,7 @@ class _Parser:
         elif self._open and self._open[-1][0] == name:
             inline = self._open.pop()[1]
             inline.closing = raw
-            self._run().tokens.append(_Tag(inline, True))
+            self._run().tokens.append(Tag(inline, True))
         else:
             self._literal(raw)
 
@@ -148,11 +200,11 @@ class _Parser:
         else:
             self._run().tokens.append(html.unescape(text))
 
-    def _run(self) -> _Run:
-        if not self.parts or not isinstance(self.parts[-1], _Run):
-            self.parts.append(_Run())
+    def _run(self) -> Run:
+        if not self.parts or not isinstance(self.parts[-1], Run):
+            self.parts.append(Run())
         run = self.parts[-1]
-        assert isinstance(run, _Run)
+        assert isinstance(run, Run)
         return run
 
     def _literal(self, raw: str) -> None:
@@ -161,31 +213,66 @@ class _Parser:
 
     def _close_run(self) -> None:
         """End the current run. An element that is still open there reaches over a separating tag, so it separates, too."""
-        if not self.parts or not isinstance(self.parts[-1], _Run):
+        if not self.parts or not isinstance(self.parts[-1], Run):
             return
         run = self.parts.pop()
-        assert isinstance(run, _Run)
+        assert isinstance(run, Run)
         unclosed = [inline for _, inline in self._open]
         self._open.clear()
         self._count = 0
-        self.parts += _separate(run, unclosed)
+        self.parts += separate(run, unclosed)
 
 
-def _separate(run: _Run, separating: Iterable[Inline]) -> list[str | _Run]:
+def _outline(text: str) -> list[bool]:
+    """For each start tag of an XML text, whether there is text beside its element; a text that is not well-formed is refused."""
+    around: list[tuple[str, list[bool]]] = [
+        ("", [False])
+    ]  # names of open elements, and whether they have text of their own
+    found: list[list[bool]] = []
+    position = 0
+    while tag := _MARKUP.search(text, position):  # from the end of each comment, as `_Parser.cut` does
+        if text[position : tag.start()].strip():
+            around[-1][1][0] = True
+        position = tag.end()
+        name, raw = tag["name"], tag[0]
+        if raw in ("<!--", "<![CDATA["):
+            end = text.find("-->" if raw == "<!--" else "]]>", position)
+            if end < 0:
+                raise _not_well_formed()
+            position = end + 3
+        elif name and tag["slash"]:
+            if around.pop()[0] != name or not around:
+                raise _not_well_formed()
+        elif name:
+            found.append(around[-1][1])
+            if not raw.endswith("/>"):
+                around.append((name, [False]))
+    if text[position:].strip():
+        around[-1][1][0] = True
+    if len(around) > 1:
+        raise _not_well_formed()
+    return [has_text for (has_text,) in found]
+
+
+def _not_well_formed() -> Refused:
+    return Refused(400, "text must be XML in which each tag that is opened is closed, in order")
+
+
+def separate(run: Run, separating: Iterable[Inline]) -> list[str | Run]:
     """A run without these elements: their tags become literal and cut it."""
     separating = frozenset(separating)
-    parts: list[str | _Run] = [_Run()]
+    parts: list[str | Run] = [Run()]
     for token in run.tokens:
-        if isinstance(token, _Tag) and token.inline in separating:
-            parts += [str(token), _Run()]
+        if isinstance(token, Tag) and token.inline in separating:
+            parts += [str(token), Run()]
         else:
             last = parts[-1]
-            assert isinstance(last, _Run)
+            assert isinstance(last, Run)
             last.tokens.append(token)
     return [part for part in parts if isinstance(part, str) or part.tokens]
 
 
-def _measure(run: _Run) -> list[Inline]:
+def _measure(run: Run) -> list[Inline]:
     """The elements of a run, outer ones first, each told where it starts and ends and what it lies in."""
     inlines: list[Inline] = []
     around: list[Inline] = []
@@ -215,24 +302,39 @@ class _Sentence(NamedTuple):
 
 
 class Page:
-    """An HTML text whose `sentences` are to be translated; `join` makes the page of their translations."""
+    """A text with markup whose `sentences` are to be translated; `join` makes the page of their translations."""
 
-    def __init__(self, text: str, language: str, *, by_sentence: bool = True) -> None:
+    def __init__(
+        self,
+        text: str,
+        language: str,
+        *,
+        by_sentence: bool = True,
+        joins_lines: bool = False,
+        xml: Xml | None = None,
+        cut: Cut | None = None,
+    ) -> None:
+        """`joins_lines`: a line break is a space like others, and ends no sentence. `cut` is for another markup, in which nothing
+        is escaped."""
         self.sentences: list[str] = []
+        self._joins_lines = joins_lines
+        self._escape: Callable[[str], str] = str if cut else _escape_xml if xml is not None else _escape
         self._parts: list[str | tuple[Split, list[_Sentence]]] = []
-        for part in _Parser().cut(text):
+        for part in cut(text) if cut else _Parser(xml).cut(text):
             if isinstance(part, str):
                 self._parts.append(part)
             else:
                 self._add_run(part, language, by_sentence)
 
-    def _add_run(self, run: _Run, language: str, by_sentence: bool) -> None:
-        split = split_text(run.text, language, by_sentence=by_sentence)
+    def _add_run(self, run: Run, language: str, by_sentence: bool) -> None:
+        text = run.text
+        # Of one length, so that all places stay what they are.
+        split = split_text(_BREAK.sub(" ", text) if self._joins_lines else text, language, by_sentence=by_sentence)
         bounds = _bounds(split)
         inlines = _measure(run)
         crossing = [one for one in inlines if not _inside(one, bounds)]
         if crossing:
-            for part in _separate(run, crossing):
+            for part in separate(run, crossing):
                 if isinstance(part, str):
                     self._parts.append(part)
                 else:
@@ -244,12 +346,18 @@ class Page:
             inlines = [one for one in inlines if one not in mine]
             for one in mine:
                 one.start, one.end = one.start - a, one.end - a
-            whole = run.text[a:b]
+            whole = text[a:b]
             sentences.append(_Sentence(whole, mine, len(self.sentences)))
             # What encloses the whole sentence finds its place without a translation of its own.
             inner = [whole[one.start : one.end] for one in mine]
-            self.sentences += [whole, *("" if words == whole else words for words in inner)]
-        self._parts.append((split, sentences))
+            self.sentences += map(self._shown, [whole, *("" if words == whole else words for words in inner)])
+        ends = accumulate(map(len, split.pieces))
+        pieces = tuple(text[end - len(piece) : end] for piece, end in zip(split.pieces, ends, strict=True))
+        self._parts.append((Split(pieces, split.places), sentences))
+
+    def _shown(self, text: str) -> str:
+        """A sentence as the model sees it."""
+        return " ".join(text.split()) if self._joins_lines and _BREAK.search(text) else text
 
     def join(self, translations: Sequence[str]) -> str:
         page = []
@@ -258,12 +366,20 @@ class Page:
                 page.append(part)
                 continue
             split, sentences = part
-            pieces = [_escape(piece) for piece in split.pieces]
+            pieces = [self._escape(piece) for piece in split.pieces]
             for place, sentence in zip(split.places, sentences, strict=True):
                 inner = translations[sentence.first + 1 : sentence.first + 1 + len(sentence.inlines)]
-                pieces[place] = _tagged(sentence, translations[sentence.first], inner)
+                target = translations[sentence.first]
+                if target == self._shown(sentence.text):
+                    target = sentence.text
+                pieces[place] = _tagged(sentence, target, inner, self._escape)
             page.append("".join(pieces))
         return "".join(page)
+
+
+def as_text(text: str) -> list[str | Run]:
+    """A text without markup, for `Page`."""
+    return [Run([text])] if text else []
 
 
 def _inside(inline: Inline, bounds: Sequence[tuple[int, int]]) -> bool:
@@ -276,6 +392,10 @@ def _escape(text: str) -> str:
     return html.escape(text, quote=False).replace("\xa0", "&nbsp;")
 
 
+def _escape_xml(text: str) -> str:
+    return html.escape(text, quote=False)  # XML knows no &nbsp;
+
+
 def _bounds(split: Split) -> list[tuple[int, int]]:
     """From where to where each sentence goes in the text."""
     bounds, position, places = [], 0, set(split.places)
@@ -286,8 +406,8 @@ def _bounds(split: Split) -> list[tuple[int, int]]:
     return bounds
 
 
-def _tagged(sentence: _Sentence, target: str, inner: Sequence[str]) -> str:
-    """The translation of a sentence as HTML, with its elements in it; `inner`: what they enclose, translated by itself."""
+def _tagged(sentence: _Sentence, target: str, inner: Sequence[str], escape: Callable[[str], str]) -> str:
+    """The translation of a sentence with its elements in it; `inner`: what they enclose, translated by itself."""
     spans: dict[Inline | None, tuple[int, int]] = {None: (0, len(target))}
     children: dict[Inline | None, list[Inline]] = {}
     for inline, words in zip(sentence.inlines, inner, strict=True):
@@ -304,9 +424,9 @@ def _tagged(sentence: _Sentence, target: str, inner: Sequence[str]) -> str:
         position, end = spans[parent]
         text = []
         for one in sorted(children.get(parent, []), key=lambda child: spans[child]):
-            text += [_escape(target[position : spans[one][0]]), one.opening, render(one), one.closing]
+            text += [escape(target[position : spans[one][0]]), one.opening, render(one), one.closing]
             position = spans[one][1]
-        return "".join([*text, _escape(target[position:end])])
+        return "".join([*text, escape(target[position:end])])
 
     return render(None)
 

@@ -9,21 +9,26 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from regard.bundle import Bundle, find_bundle, load_bundle
+from regard.decode.alignment import Aligned
 from regard.decode.engines import make_engine
 from regard.decode.options import Hypothesis, SearchOptions
-from regard.decode.sentences import split_text
-from regard.decode.text import Part, Translator
+from regard.decode.sentences import Split, split_text
+from regard.decode.text import Part, Result, Translator
 from regard.errors import UserError
+from regard.serve.alignments import Heard, align
+from regard.serve.apart import Apart
 from regard.serve.batching import Batcher, Full, Observe
 from regard.serve.documents.formats import open_document
 from regard.serve.languages import detect, language_name, match_code
 from regard.serve.limits import Limits
-from regard.serve.markup import Page
+from regard.serve.markdown import cut_markdown
+from regard.serve.markup import Page, Xml, as_text
 from regard.serve.refusal import Refused
 
 _INLINE_CHARACTERS = (
     500  # so little text is prepared at once; more goes to a thread, so that others are answered meanwhile
 )
+_THREADS = 2  # of a model, for what goes past the batcher
 
 
 class Plan(Protocol):
@@ -45,6 +50,12 @@ class Ask:
     is_html: bool = False
     alternatives: int = 0
     by_sentence: bool = True
+    joins_lines: bool | None = (
+        None  # whether a line break is a space like others; None: as it is in HTML, and not elsewhere
+    )
+    alignments: bool = False  # of words, for the best translation
+    xml: Xml | None = None  # the texts are XML
+    is_markdown: bool = False  # lines of it
 
 
 @dataclass(frozen=True)
@@ -62,16 +73,19 @@ class Answer:
     ways: list[str]
     source: str
     detected: Detected | None
+    alignment: Aligned | None = None
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A sentence is finished: the number of its text, its number in that text, how many that has, and its translation."""
+    """A sentence is finished: the number of its text, its number in that text, how many that has, its translation, and how many
+    sentences its model was given in all."""
 
     text: int
     sentence: int
     of: int
     translation: str
+    total: int
 
 
 Told = Callable[[Progress], None]
@@ -84,6 +98,7 @@ class Served:
     bundle: Bundle
     translator: Translator
     batcher: Batcher
+    apart: Apart  # for what goes past the batcher
 
     @classmethod
     def load(
@@ -107,7 +122,8 @@ class Served:
             shared=shared,
             observe=observe(f"{bundle.source}-{bundle.target}") if observe else None,
         )
-        return cls(bundle, Translator(bundle.tokenizer, made, options, bundle.max_length), batcher)
+        translator = Translator(bundle.tokenizer, made, options, bundle.max_length)
+        return cls(bundle, translator, batcher, Apart("requests for words", _THREADS, limits.word_places))
 
 
 def find_bundles(models: Sequence[str]) -> list[Bundle]:
@@ -152,6 +168,7 @@ class Service:
 
     def find(self, source: str, target: str) -> Served:
         """The model from one language to another, both as a client writes them."""
+        self._check_any()
         to = match_code(target, self.targets)
         if to is None:
             raise Refused(400, f"target must be a language that is served: {', '.join(self.targets)}")
@@ -164,6 +181,7 @@ class Service:
     def detect_for(self, text: str, target: str) -> tuple[Served, Detected]:
         """The model for a text whose language is not said. With one candidate there is nothing to choose, but what was recognised
         is told as it is."""
+        self._check_any()
         to = match_code(target, self.targets)
         if to is None:
             raise Refused(400, f"target must be a language that is served: {', '.join(self.targets)}")
@@ -182,6 +200,10 @@ class Service:
         assert found is not None
         return self.pairs[code, to], Detected(code, found[1])
 
+    def _check_any(self) -> None:
+        if not self.pairs:
+            raise Refused(400, "no model is served here; start the server with one: regard serve -m MODEL")
+
     # --- translating ---
 
     def check(self, ask: Ask) -> None:
@@ -193,10 +215,15 @@ class Service:
             raise Refused(413, f"the texts of a request may have at most {limits.characters} characters; send parts")
         if not 0 <= ask.alternatives <= limits.alternatives:
             raise Refused(400, f"alternatives must be between 0 and {limits.alternatives}")
+        if ask.alignments and ask.is_html:
+            raise Refused(400, "alignments go with format text only; leave them out, or send text")
 
     async def translate(self, ask: Ask, told: Told | None = None) -> list[Answer]:
         """An answer for each text; `told` hears of sentences as they are finished."""
         self.check(ask)
+        heard = Heard(told)
+        if ask.alignments:
+            told = heard
         if sum(map(len, ask.texts)) <= _INLINE_CHARACTERS and ask.source is not None:
             models, plans = self._prepare(ask)
         else:
@@ -209,8 +236,15 @@ class Service:
             )
             for number, texts in zip(mine, translated, strict=True):
                 ways[number] = texts
-        return [
+        answers = [
             Answer(texts, model.bundle.source, detected) for texts, (model, detected) in zip(ways, models, strict=True)
+        ]
+        if not ask.alignments:
+            return answers
+        return [
+            dataclasses.replace(answer, alignment=await align(model, plan, heard.translations(number, plan)))
+            for number, (answer, (model, _), plan) in enumerate(zip(answers, models, plans, strict=True))
+            if isinstance(plan, Split)
         ]
 
     def _prepare(self, ask: Ask) -> tuple[list[tuple[Served, Detected | None]], list[Plan]]:
@@ -221,8 +255,16 @@ class Service:
             models += [(self.find(ask.source, ask.target), None)] * len(ask.texts)
         plans: list[Plan] = []
         for text, (model, _) in zip(ask.texts, models, strict=True):
-            make = Page if ask.is_html else split_text
-            plans.append(make(text, model.bundle.source, by_sentence=ask.by_sentence))
+            language, by_sentence = model.bundle.source, ask.by_sentence
+            joins = ask.is_html if ask.joins_lines is None else ask.joins_lines
+            if ask.is_html or ask.xml is not None:
+                plans.append(Page(text, language, by_sentence=by_sentence, joins_lines=joins, xml=ask.xml))
+            elif ask.is_markdown:
+                plans.append(Page(text, language, by_sentence=by_sentence, cut=cut_markdown))
+            elif joins:
+                plans.append(Page(text, language, by_sentence=by_sentence, joins_lines=True, cut=as_text))
+            else:
+                plans.append(split_text(text, language, by_sentence=by_sentence))
         return models, plans
 
     async def translate_plans(
@@ -239,7 +281,7 @@ class Service:
         def hear(number: int, translation: str) -> None:
             text, n = places[number]
             assert told is not None
-            told(Progress(text, n, len(plans[text].sentences), translation))
+            told(Progress(text, n, len(plans[text].sentences), translation, len(sentences)))
 
         ways = await translate_sentences(served, sentences, alternatives, hear if told else None)
         texts, position = [], 0
@@ -267,7 +309,14 @@ class Service:
         characters = sum(map(len, document.texts))
         if characters > limits.file_characters:
             raise Refused(413, f"file may have at most {limits.file_characters} characters of text; send it in parts")
-        ask = Ask(document.texts, source, target, document.is_html, by_sentence=document.by_sentence)
+        ask = Ask(
+            document.texts,
+            source,
+            target,
+            document.is_html,
+            by_sentence=document.by_sentence,
+            is_markdown=document.is_markdown,
+        )
         if source is None:  # one language for the whole document
             sample = " ".join(document.texts)[:5_000]
             served, _ = await asyncio.to_thread(self.detect_for, sample, target)
@@ -282,6 +331,7 @@ class Service:
         """Finish what waits and stop the threads."""
         for served in self.pairs.values():
             served.batcher.close()
+            served.apart.close()
 
 
 def _renumbered(told: Told | None, numbers: Sequence[int]) -> Told | None:
@@ -294,7 +344,19 @@ def _renumbered(told: Told | None, numbers: Sequence[int]) -> Told | None:
 async def translate_sentences(
     served: Served, sentences: Sequence[str], alternatives: int = 0, told: Callable[[int, str], None] | None = None
 ) -> list[list[str]]:
-    """Sentences through the batcher; for each its translations, best first. `told` hears of each as it is finished."""
+    """The translations of sentences, best first. `told` hears of each sentence as it is finished."""
+    results = await search_sentences(served, sentences, alternatives, told)
+    return [[way.text for way in result.translations] for result in results]
+
+
+async def search_sentences(
+    served: Served,
+    sentences: Sequence[str],
+    alternatives: int = 0,
+    told: Callable[[int, str], None] | None = None,
+    words: bool = False,
+) -> list[Result]:
+    """Sentences through the batcher. `told` hears of each as it is finished; `words`: with how sure the model is of each word."""
     translator = served.translator
 
     def cut_and_encode() -> tuple[list[list[Part]], list[list[int]]]:
@@ -322,13 +384,16 @@ async def translate_sentences(
         loop.call_soon_threadsafe(hear, part, ways)
 
     options = translator.options.changed(None, None, alternatives + 1)
+    if words:
+        own = dataclasses.replace(options, words=True)
+        translator = Translator(translator.tokenizer, translator.engine, own, translator.max_length)
     try:
         future = served.batcher.submit(ids, options, found if told else None)
     except Full as full:
         raise Refused(429, str(full), full.seconds) from None
     hypotheses = await asyncio.wrap_future(future)
-    if sum(map(len, sentences)) <= _INLINE_CHARACTERS:
-        results = translator.join(sentences, cut, hypotheses)
-    else:
-        results = await asyncio.to_thread(translator.join, sentences, cut, hypotheses)
-    return [[way.text for way in result.translations] for result in results]
+    if sum(map(len, sentences)) <= _INLINE_CHARACTERS and not words:
+        return translator.join(sentences, cut, hypotheses)
+    if words:  # they are computed for this
+        return await served.apart.run(translator.join, sentences, cut, hypotheses)
+    return await asyncio.to_thread(translator.join, sentences, cut, hypotheses)

@@ -24,7 +24,8 @@ from regard.device import compute_dtype, describe, pick_device
 from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.recipe import Recipe, TrainRecipe, apply_overrides, recipe_from_dict
-from regard.training.fast import fast_path
+from regard.training.fast import fast_path, plain_only
+from regard.training.init import check_start, start_bundle, with_shape
 from regard.training.optimizer import make_optimizer, set_learning_rate
 from regard.training.prepare import find_corpora
 from regard.training.update import WARM_UPDATES, PlainUpdate, Result, SlotUpdate, UpdateOptions
@@ -124,6 +125,11 @@ def choose_recipe(source: Path, target: Path, overrides: Sequence[str] = ()) -> 
 
 def describe_recipe(recipe: Recipe) -> list[str]:
     """What a run of this recipe would be, for `--dry-run`."""
+    recipe = with_shape(recipe)
+    check_start(recipe)
+    if recipe.train.init:
+        size = start_bundle(recipe).config.vocab_size + recipe.tokenizer.extend
+        recipe = replace(recipe, tokenizer=replace(recipe.tokenizer, vocab_size=size))
     data = recipe.data
     pairs, words = 0.0, 0.0
     for corpus in find_corpora(recipe):
@@ -140,9 +146,10 @@ def _model_lines(recipe: Recipe, pairs: int, words: int) -> list[str]:
     config = recipe.model.config(recipe.tokenizer.vocab_size)
     device = pick_device(recipe.train.device)
     dtype = compute_dtype(recipe.train.precision, device)
+    name = "that of train.init" if recipe.train.init else recipe.model.preset
     return [
         f"vocabulary: {recipe.tokenizer.vocab_size:,} pieces, joint",
-        f"model: {recipe.model.preset}, {config.encoder_layers} + {config.decoder_layers} layers of {config.d_model}, "
+        f"model: {name}, {config.encoder_layers} + {config.decoder_layers} layers of {config.d_model}, "
         f"about {_num_parameters(config) / 1e6:.1f} million parameters",
         f"machine: {describe(device)}, {'fp32' if dtype is None else 'bf16'}",
         _duration_line(recipe, config, device, dtype, int(words * PIECES_A_WORD) + pairs),
@@ -215,7 +222,7 @@ def measure_rate(
     model = Transformer(config).to(device).train()
     optimizer = make_optimizer(model, train)
     set_learning_rate(optimizer, 1e-4)
-    options = UpdateOptions(train.label_smoothing, train.clip, dtype)
+    options = UpdateOptions(train.label_smoothing, train.clip, dtype, train.rdrop)
     # On a CPU a small batch tells as much as a large one, sooner.
     batch_tokens = min(train.batch_tokens, 2_000) if device.type == "cpu" else train.batch_tokens
     part_tokens = max(length, -(-batch_tokens // train.accumulate))
@@ -224,7 +231,7 @@ def measure_rate(
     ids = np.random.default_rng(0).integers(config.vocab_size, size=int(lengths.sum()))
     sentences = ids, lengths, ids, lengths, 0, 0
     count = train.accumulate * pairs * length
-    path = fast_path(train.fast, device, dtype)
+    path = fast_path(train.fast, device, dtype, rdrop=train.rdrop > 0, plain_only=plain_only(train))
     if path is not None:
         path = replace(path, compile=False)  # which is a few percent of the speed and most of the wait
     update: Callable[[], Result]

@@ -2,6 +2,8 @@
 
 checkpoints/step-000123/  model.safetensors  optimizer.safetensors  random.safetensors  state.json  manifest.json
                           average.safetensors (with a moving average)
+
+Those of a model that is split over several processes have shards instead (`sharded.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.files import atomic_folder, check_manifest, read_json, sweep_temporaries, write_manifest
+from regard.training.distributed import Ranks
+from regard.training.sharded import is_sharded, load_sharded, read_shards, run_tensors, save_sharded
 
 FORMAT = 1
 _NAME = re.compile(r"step-(\d+)$")
@@ -31,33 +35,48 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     average: nn.Module | None,
     state: Mapping[str, Any],
+    random: Mapping[str, Tensor],
+    ranks: Ranks,
 ) -> Path:
     """Write one checkpoint in one step; `state` is what JSON can hold: counters, the sampler's place, scores."""
     target = folder / f"step-{step:06d}"
+
+    def write_rest(temporary: Path) -> None:
+        _save(random, temporary / "random.safetensors")
+        text = json.dumps({"format": FORMAT, "step": step, **state}, indent=2) + "\n"
+        (temporary / "state.json").write_text(text, encoding="utf-8")
+
+    if ranks.shards:
+        save_sharded(target, run_tensors(model, optimizer, average), write_rest, ranks)
+        return target
+    if not ranks.is_first:
+        return target
     with atomic_folder(target) as temporary:
         _save(model.state_dict(), temporary / "model.safetensors")
         _save(_optimizer_tensors(optimizer), temporary / "optimizer.safetensors")
         if average is not None:
             _save(average.state_dict(), temporary / "average.safetensors")
-        _save(_random_state(), temporary / "random.safetensors")
-        text = json.dumps({"format": FORMAT, "step": step, **state}, indent=2) + "\n"
-        (temporary / "state.json").write_text(text, encoding="utf-8")
+        write_rest(temporary)
         write_manifest(temporary, format=FORMAT)
     return target
 
 
 def load_checkpoint(
-    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, average: nn.Module | None
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, average: nn.Module | None, ranks: Ranks
 ) -> dict[str, Any]:
-    """Put a checkpoint's weights, optimizer and random state in place; returns its state."""
+    """Put a checkpoint's weights, optimizer and random state in place; returns its state. The number of processes may be
+    another than it was: one that has no random state there goes on with the one that it has."""
     state = read_json(path / "state.json")
     if state.get("format") != FORMAT:
         raise UserError(f"{path}: is a checkpoint of format {state.get('format')}, and this Regard reads {FORMAT}")
-    model.load_state_dict(load_file(str(path / "model.safetensors")))
-    if average is not None:
-        average.load_state_dict(load_file(str(path / "average.safetensors")))
-    _load_optimizer(optimizer, load_file(str(path / "optimizer.safetensors")))
-    _set_random_state(load_file(str(path / "random.safetensors")))
+    if ranks.shards:
+        load_sharded(path, model, optimizer, average, ranks)
+    else:
+        model.load_state_dict(load_file(str(path / "model.safetensors")))
+        if average is not None:
+            average.load_state_dict(load_file(str(path / "average.safetensors")))
+        _load_optimizer(optimizer, load_file(str(path / "optimizer.safetensors")))
+    _set_random_state(load_file(str(path / "random.safetensors")), ranks)
     return state
 
 
@@ -104,15 +123,21 @@ def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
     """The mean of the weights of several checkpoints, summed in float64."""
     total: dict[str, Tensor] = {}
     for path in paths:
-        for name, tensor in load_file(str(path / "model.safetensors")).items():
+        for name, tensor in _model_tensors(path).items():
             total[name] = total[name] + tensor.double() if name in total else tensor.double()
     return {name: (tensor / len(paths)).float() for name, tensor in total.items()}
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
     """The weights that a checkpoint stands for: its moving average where it has one."""
+    if is_sharded(path):
+        return read_shards(path, "average") or read_shards(path, "model")
     averaged = path / "average.safetensors"
     return load_file(str(averaged if averaged.exists() else path / "model.safetensors"))
+
+
+def _model_tensors(path: Path) -> dict[str, Tensor]:
+    return read_shards(path, "model") if is_sharded(path) else load_file(str(path / "model.safetensors"))
 
 
 def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
@@ -137,7 +162,21 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tens
     optimizer.load_state_dict({"state": state, "param_groups": current["param_groups"]})
 
 
-def _random_state() -> dict[str, Tensor]:
+def random_states(ranks: Ranks) -> dict[str, Tensor]:
+    """The random state of every process, for the first one to save: "cpu", "cuda.0" and "mps" are its own, "rank1.cpu" and
+    "rank1.cuda" those of the second, and so on."""
+    if ranks.size == 1:
+        return _own_random_state()
+    states = {}
+    for kind in ("cpu", "cuda") if ranks.device.type == "cuda" else ("cpu",):
+        own = torch.get_rng_state() if kind == "cpu" else torch.cuda.get_rng_state(ranks.device)
+        for rank, state in enumerate(ranks.gather(own)):
+            name = kind if kind == "cpu" or rank else f"cuda.{ranks.device.index}"
+            states[f"rank{rank}.{name}" if rank else name] = state
+    return states
+
+
+def _own_random_state() -> dict[str, Tensor]:
     state = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         state.update({f"cuda.{n}": s for n, s in enumerate(torch.cuda.get_rng_state_all())})
@@ -146,10 +185,16 @@ def _random_state() -> dict[str, Tensor]:
     return state
 
 
-def _set_random_state(state: Mapping[str, Tensor]) -> None:
+def _set_random_state(state: Mapping[str, Tensor], ranks: Ranks) -> None:
+    if not ranks.is_first:
+        if f"rank{ranks.rank}.cpu" in state:
+            torch.set_rng_state(state[f"rank{ranks.rank}.cpu"])
+        if f"rank{ranks.rank}.cuda" in state and ranks.device.type == "cuda":
+            torch.cuda.set_rng_state(state[f"rank{ranks.rank}.cuda"], ranks.device)
+        return
     torch.set_rng_state(state["cpu"])
     if torch.cuda.is_available():
-        for number in range(torch.cuda.device_count()):
+        for number in range(torch.cuda.device_count()) if ranks.size == 1 else [ranks.device.index or 0]:
             if f"cuda.{number}" in state:
                 torch.cuda.set_rng_state(state[f"cuda.{number}"], number)
     if "mps" in state and torch.backends.mps.is_available():

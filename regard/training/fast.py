@@ -20,7 +20,7 @@ import torch
 
 from regard.errors import UserError
 from regard.nn.kernels import has_compiler, has_triton
-from regard.recipe import FAST_PARTS
+from regard.recipe import FAST_PARTS, TrainRecipe
 
 KERNELS = ("attention", "residual", "feedforward", "loss")
 
@@ -48,12 +48,40 @@ def obstacle(device: torch.device, dtype: torch.dtype | None) -> str | None:
     return None
 
 
-def fast_path(spec: str, device: torch.device, dtype: torch.dtype | None) -> FastPath | None:
-    """The parts that `train.fast` asks for; None is the plain path, with batches of any shape."""
-    missing = obstacle(device, dtype)
+def fast_path(
+    spec: str,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    num_ranks: int = 1,
+    rdrop: bool = False,
+    plain_only: str = "",
+) -> FastPath | None:
+    """The parts that `train.fast` asks for; None is the plain path, with batches of any shape.
+
+    Several processes go without `graph`: the exchange of gradients would have to be captured with the rest, and that is not
+    tried out. The other parts are the same for each of them. R-Drop goes without `loss`, whose kernel knows of one pass only.
+    `plain_only` names a field of the recipe that goes with the plain path alone.
+    """
+    if plain_only and spec not in ("auto", "off"):
+        raise UserError(f"train.fast: {plain_only} goes with the plain path alone; set train.fast to auto or off")
+    missing = plain_only or obstacle(device, dtype)
     if spec == "off" or (spec == "auto" and missing):
         return None
     names = set(FAST_PARTS) if spec == "auto" else {name.strip() for name in spec.split(",")}
     if missing and (unable := sorted(names & {*KERNELS, "graph"})):
         raise UserError(f"train.fast: {unable[0]} needs {missing}; leave it out, or say auto")
+    impossible = {"graph": num_ranks > 1, "loss": rdrop}
+    reasons = {
+        "graph": "is for one process, and there are several",
+        "loss": "is for one pass, and train.rdrop makes two",
+    }
+    for name in (name for name, is_impossible in impossible.items() if is_impossible):
+        if spec != "auto" and name in names:
+            raise UserError(f"train.fast: {name} {reasons[name]}; leave it out, or say auto")
+        names.discard(name)
     return FastPath(**{name: name in names for name in FAST_PARTS if name != "slots"})
+
+
+def plain_only(train: TrainRecipe) -> str:
+    """The field of a recipe that keeps a run from the fast path, if there is one."""
+    return "train.shard" if train.shard else "train.recompute" if train.recompute else ""

@@ -28,6 +28,7 @@ from regard.progress import progress
 from regard.recipe import CorpusEntry, Recipe, TrainRecipe, load_recipe
 from regard.training.checkpoint import average_weights, list_checkpoints, load_weights, scheduled_checkpoints
 from regard.training.folder import RunFolder
+from regard.training.init import init_name
 from regard.training.loop import Trainer
 from regard.version import __version__
 
@@ -45,12 +46,15 @@ def to_average(folder: RunFolder, last: int) -> list[Path]:
 def final_weights(recipe: TrainRecipe, trainer: Trainer, folder: RunFolder) -> tuple[dict[str, Tensor], str]:
     """The averaged weights, or the best checkpoint's if those do better on the validation set."""
     state, shadow = trainer.state, trainer.shadow
+    if trainer.ranks.shards:
+        return sharded_weights(recipe, folder)
     if recipe.ema:
         chosen = "moving average of the weights"
     else:
         paths = to_average(folder, recipe.average)
         shadow.load_state_dict(average_weights(paths))
         chosen = f"average of the last {len(paths)} checkpoints" if len(paths) > 1 else "last checkpoint"
+    assert trainer.validator is not None
     record = trainer.validator.measure(shadow, trainer.device, trainer.autocast)
     best = folder.checkpoints / f"step-{state.best_step:06d}"
     is_best = state.best is None or trainer.monitored(record) <= state.best or not best.is_dir()
@@ -59,6 +63,17 @@ def final_weights(recipe: TrainRecipe, trainer: Trainer, folder: RunFolder) -> t
         return shadow.state_dict(), chosen
     check_manifest(best)
     return load_weights(best), f"best checkpoint, step {state.best_step}"
+
+
+def sharded_weights(recipe: TrainRecipe, folder: RunFolder) -> tuple[dict[str, Tensor], str]:
+    """Of a model that is split over the processes: its average, from the disk, by one of them; no comparison with the best."""
+    if recipe.ema:
+        [last] = to_average(folder, 1)
+        return load_weights(last), "moving average of the weights"
+    paths = to_average(folder, recipe.average)
+    return average_weights(paths), f"average of the last {len(paths)} checkpoints" if len(
+        paths
+    ) > 1 else "last checkpoint"
 
 
 def write_model(
@@ -71,7 +86,7 @@ def write_model(
 ) -> Bundle:
     facts: dict[str, Any] = {
         **software_facts(),
-        "device": describe(trainer.device),
+        "device": describe(trainer.device) + (f", {size} processes" if (size := trainer.ranks.size) > 1 else ""),
         "parameters": trainer.model.num_parameters(),
         "pairs": len(trainer.store),
         "corpora": [_public(corpus.name) for corpus in trainer.store.corpora],
@@ -79,6 +94,8 @@ def write_model(
         "minutes": round(trainer.state.seconds / 60, 2),
         "weights": chosen,
     }
+    if recipe.train.init:
+        facts["init"] = init_name(recipe.train.init)
     if scores is not None:
         facts["test"] = scores.to_json()
     return save_model(recipe, trainer.model.config, weights, trainer.tokenizer, facts, folder.model)
@@ -120,7 +137,11 @@ def public_recipe(recipe: Recipe) -> Recipe:
     data = recipe.data
     train = tuple(CorpusEntry(_public(entry.path), entry.weight) for entry in data.train)
     valid, test = (_public(spec) if isinstance(spec, str) else spec for spec in (data.valid, data.test))
-    return dataclasses.replace(recipe, data=dataclasses.replace(data, root=".", train=train, valid=valid, test=test))
+    return dataclasses.replace(
+        recipe,
+        data=dataclasses.replace(data, root=".", train=train, valid=valid, test=test),
+        train=dataclasses.replace(recipe.train, init=init_name(recipe.train.init)),
+    )
 
 
 def _public(spec: str) -> str:

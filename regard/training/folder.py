@@ -17,7 +17,7 @@ from regard.training.checkpoint import list_checkpoints
 _CHANGEABLE = {
     "train": {
         "steps", "epochs", "minutes", "lr", "clip", "accumulate", "patience", "average", "validate_every", "validate_sentences",
-        "save_every", "log_every", "workers", "tensorboard", "device", "fast",
+        "save_every", "log_every", "workers", "tensorboard", "device", "fast", "recompute",
     },
     "data": {"test", "root"},
     "decode": {"beam", "alpha", "max_extra"},

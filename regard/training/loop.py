@@ -7,7 +7,7 @@
         now and then: log, validate, save a checkpoint
 
 Everything that changes from step to step is in `RunState`, the model, the optimizer, the feed and torch's random state; a
-checkpoint holds all of it.
+checkpoint holds all of it. Of several processes (`distributed.py`) each goes through the same loop in step with the others.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
 from regard.models.transformer import Transformer
 from regard.recipe import TrainRecipe
-from regard.training.checkpoint import prune, save_checkpoint
+from regard.training.checkpoint import prune, random_states, save_checkpoint
 from regard.training.display import Display
+from regard.training.distributed import Ranks
 from regard.training.metrics import RecordWriter
 from regard.training.optimizer import MovingAverage, learning_rate, set_learning_rate, warmup_steps
+from regard.training.sharded import put_away
 from regard.training.update import PlainUpdate, SlotUpdate
 from regard.training.validate import Validator
 
@@ -117,25 +119,30 @@ class Trainer:
         apply: PlainUpdate | SlotUpdate,
         store: Store,
         tokenizer: Tokenizer,
-        validator: Validator,
+        validator: Validator | None,
         length: Length,
         state: RunState,
         checkpoints: Path,
         logs: list[RecordWriter],
         display: Display,
         autocast: torch.dtype | None,
+        ranks: Ranks | None = None,
     ) -> None:
+        """Of several processes, only the first has logs, and a validator unless the model is split over them."""
         self.recipe, self.model, self.shadow, self.optimizer = recipe, model, shadow, optimizer
         self.feed, self.apply = feed, apply
         self.store, self.tokenizer, self.validator = store, tokenizer, validator
         self.length, self.state, self.checkpoints = length, state, checkpoints
         self.logs, self.display, self.autocast = logs, display, autocast
+        self.ranks = ranks or Ranks()
         self.device = next(model.parameters()).device
         self.average = MovingAverage(shadow, recipe.ema) if recipe.ema else None
         self.warmup = warmup_steps(recipe, length.total_steps)
         self.validation = Interval(recipe.validate_every, VALIDATIONS)
         self.saving = Interval(recipe.save_every, SAVES)
-        self.stop_requested = False
+        self.stop_requested = False  # of this process
+        self.stops = False  # all of them: what was agreed on
+        self._log_is_due = False
         self.saved_step = state.step  # the last step that a checkpoint holds
         self._window = self._new_window(*state.window)
         self._norm = torch.zeros(())  # of the last update's gradient, before clipping
@@ -144,13 +151,14 @@ class Trainer:
     def run(self) -> bool:
         """Train to the end; False if the person stopped it. Either way the last step is saved."""
         self.model.train()
-        with on_interrupt(self._request_stop):
+        # torchrun passes a Ctrl-C on to processes that have it from the terminal already, and ends them itself if need be.
+        with on_interrupt(self._request_stop, second_ends=self.ranks.size == 1):
             before = self.length.progress(self.state)
-            while before < 1.0 and not self.stop_requested and not self._is_stale():
+            while before < 1.0 and not self.stops and not self._is_stale():
                 rate = self.update() if self.apply.is_settled else self._first_update()
                 self._tick()
                 after = self.length.progress(self.state)
-                if self._is_log_due() or after >= 1.0:
+                if self._log_is_due or after >= 1.0:
                     self._log(rate)
                     self._window = self._new_window()
                 begun = time.perf_counter()
@@ -163,11 +171,11 @@ class Trainer:
                 paused = time.perf_counter() - begun
                 self._window.paused += paused
                 if validated:
-                    self.state.validation_seconds = paused
+                    [self.state.validation_seconds], _ = self.ranks.agree([paused], False)
                 before = after
         if self.saved_step != self.state.step:
-            self.save(scheduled=not self.stop_requested)
-        return not self.stop_requested
+            self.save(scheduled=not self.stops)
+        return not self.stops
 
     def _first_update(self) -> float:
         """An update that compiles on the way: its time is part of the preparation, not of the schedule's warm-up."""
@@ -175,7 +183,7 @@ class Trainer:
         rate = self.update()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        spent = time.perf_counter() - begun
+        [spent], _ = self.ranks.agree([time.perf_counter() - begun], False)
         self.state.prepared += spent
         self._tick()
         if self.length.total_seconds is not None and self.length.progress(self.state) >= 1.0:
@@ -230,9 +238,15 @@ class Trainer:
         return float(record["loss"] if self.recipe.monitor == "loss" else -record["bleu"])
 
     def measure(self) -> dict[str, Any]:
-        if self.average is None:
-            self.shadow.load_state_dict(self.model.state_dict())
-        return self.validator.measure(self.shadow, self.device, self.autocast)
+        """The first process measures, or all that share one model do; all get what the first has found."""
+        record = {}
+        if self.validator is not None:
+            if self.average is None:
+                self.shadow.load_state_dict(self.model.state_dict())
+            record = self.validator.measure(self.shadow, self.device, self.autocast)
+            put_away(self.shadow)
+        measured: dict[str, Any] = self.ranks.from_first(record)
+        return measured
 
     def save(self, scheduled: bool) -> None:
         """Write a checkpoint; `scheduled` ones, at the run's intervals and its end, are those that are averaged."""
@@ -244,9 +258,12 @@ class Trainer:
         self.state.window = (float(window.total), float(window.nll), window.tokens, trained)
         state = {"scheduled": scheduled, "run": asdict(self.state), "sampler": self.feed.state()}
         average = self.shadow if self.average is not None else None
-        save_checkpoint(self.checkpoints, self.state.step, self.model, self.optimizer, average, state)
-        best = self.checkpoints / f"step-{self.state.best_step:06d}"
-        prune(self.checkpoints, self.recipe.average, [best])
+        random = random_states(self.ranks)
+        step = self.state.step
+        save_checkpoint(self.checkpoints, step, self.model, self.optimizer, average, state, random, self.ranks)
+        if self.ranks.is_first:
+            best = self.checkpoints / f"step-{self.state.best_step:06d}"
+            prune(self.checkpoints, self.recipe.average, [best])
         self.saved_step = self.state.step
 
     def _log(self, rate: float) -> None:
@@ -309,18 +326,22 @@ class Trainer:
         return bool(self.recipe.patience) and self.state.stale >= self.recipe.patience
 
     def _tick(self) -> None:
-        self.state.seconds = time.perf_counter() - self._clock
+        """Look at the clock, and whether anything is asked for; the first process's clock counts for all."""
+        seconds, due = time.perf_counter() - self._clock, float(self._is_log_due())
+        (self.state.seconds, due), self.stops = self.ranks.agree([seconds, due], self.stop_requested)
+        self._log_is_due = bool(due)
 
     def _request_stop(self) -> None:
         self.stop_requested = True
 
 
 @contextmanager
-def on_interrupt(callback: Callable[[], None]) -> Iterator[None]:
-    """Within the block, the first Ctrl-C (or SIGTERM) calls back; a second Ctrl-C ends the program at once."""
+def on_interrupt(callback: Callable[[], None], second_ends: bool = True) -> Iterator[None]:
+    """Within the block, the first Ctrl-C (or SIGTERM) calls back; a second Ctrl-C ends the program at once, or does not."""
 
     def handle(number: int, frame: object) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if second_ends:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         callback()
 
     try:

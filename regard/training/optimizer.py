@@ -8,24 +8,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.device import has_bf16
 from regard.recipe import TrainRecipe
+from regard.training.muon import MuonWithAdamW, layer_matrices
+from regard.training.sharded import local
 
 WARMUP = 4_000  # the paper's; shorter runs warm up for a tenth of their length
 WARMUP_SHARE = 0.1
 
 
 def make_optimizer(model: nn.Module, recipe: TrainRecipe) -> torch.optim.Optimizer:
-    """Adam as in the paper, or AdamW, which decays matrices and leaves biases and norms alone."""
+    """Adam as in the paper; or AdamW, which decays matrices and leaves biases and norms alone; or Muon for the layers' matrices,
+    with AdamW for the rest."""
     options: dict[str, Any] = {"lr": 0.0, "betas": (recipe.beta1, recipe.beta2), "eps": recipe.eps}
     device = next(model.parameters()).device
     fused = device.type in ("cpu", "cuda")
-    if device.type == "cuda":  # the rate lives on the device, so that a captured graph reads what it is today
+    if device.type == "cuda" and not recipe.shard:  # a captured graph reads the rate of today from the device
         options |= {"lr": torch.zeros((), device=device), "capturable": True}
     if recipe.optimizer == "adam":
         return torch.optim.Adam(model.parameters(), weight_decay=recipe.weight_decay, fused=fused, **options)
-    matrices = [p for p in model.parameters() if p.ndim > 1]
+    orthogonal = layer_matrices(model) if recipe.optimizer == "muon" else {}
+    matrices = [p for p in model.parameters() if p.ndim > 1 and p not in orthogonal]
     vectors = [p for p in model.parameters() if p.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": recipe.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    if orthogonal:
+        dtype = torch.bfloat16 if has_bf16(device) else torch.float32
+        return MuonWithAdamW(orthogonal, groups, dtype, recipe.weight_decay, fused=fused, **options)
     return torch.optim.AdamW(groups, fused=fused, **options)
 
 
@@ -59,7 +67,10 @@ def learning_rate(recipe: TrainRecipe, d_model: int, step: int, warmup: int, pro
         # With peak = (d_model * warmup)^-0.5 and rise = step / warmup this is the paper's formula, written otherwise.
         return float(peak * min(rise, rise**-0.5))
     left = max(0.0, 1.0 - progress)
-    decay = left if recipe.schedule == "linear" else 0.5 * (1.0 - math.cos(math.pi * left))
+    if recipe.schedule == "wsd":
+        decay = min(1.0, left / recipe.cooldown)
+    else:
+        decay = left if recipe.schedule == "linear" else 0.5 * (1.0 - math.cos(math.pi * left))
     return float(peak * min(rise, decay))
 
 
@@ -76,9 +87,9 @@ class MovingAverage:
 
     def __init__(self, average: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.parameters: list[Tensor] = list(average.parameters())
+        self.parameters: list[Tensor] = [local(parameter.detach()) for parameter in average.parameters()]
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
         decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(self.parameters, list(model.parameters()), 1.0 - decay)
+        torch._foreach_lerp_(self.parameters, [local(each.detach()) for each in model.parameters()], 1.0 - decay)

@@ -17,6 +17,7 @@ from regard.progress import progress
 from regard.recipe import Recipe
 from regard.training.display import Display
 from regard.training.folder import RunFolder
+from regard.training.init import start_tokenizer
 
 
 def find_corpora(recipe: Recipe) -> list[Corpus]:
@@ -70,6 +71,10 @@ def make_tokenizer(
     if (folder.tokenizer / "tokenizer.json").is_file():
         return Tokenizer.load(folder.tokenizer)
     wish = recipe.tokenizer
+    if recipe.train.init:
+        tokenizer = start_tokenizer(recipe, lambda: _training_lines(corpora, held_out, lambda _: None), display.say)
+        tokenizer.save(folder.tokenizer)
+        return tokenizer
     with progress("learning the vocabulary", None) as done:
         tokenizer = Tokenizer.train(
             _training_lines(corpora, held_out, done),

@@ -83,7 +83,7 @@ def _tiles(train: Sequence[Record], valid: Sequence[Record], test: Sequence[Reco
         last = max(timed, key=lambda record: float(record["elapsed"]))
         epochs = f"{last['epoch']:.1f} epochs" if last.get("epoch") is not None else ""
         tiles.append(("Time", _duration(last["elapsed"]), f"{last['step']:,} steps, {epochs}".strip(", ")))
-    if speeds := [value for _, value in _points(train, "tokens_per_second")]:
+    if speeds := [value for _, value in points(train, "tokens_per_second")]:
         tiles.append(("Tokens per second", f"{statistics.median(speeds):,.0f}", "median"))
     if not tiles:
         return '<p class="card">Nothing has been measured yet.</p>'
@@ -100,14 +100,14 @@ def best_validation(valid: Sequence[Record]) -> Record | None:
 def _curves(train: Sequence[Record], valid: Sequence[Record]) -> str:
     best = best_validation(valid)
     ring = best["step"] if best else None
-    speeds = Series("tokens per second", _points(train, "tokens_per_second"), "one")
+    speeds = Series("tokens per second", points(train, "tokens_per_second"), "one")
     charts = [
         chart(
             "Loss per token",
             [
-                Series("training", _points(train, "nll"), "one"),
-                Series("validation", _points(valid, "loss"), "two", dots=True),
-                Series("smoothed labels", _points(train, "loss"), "faint"),
+                Series("training", points(train, "nll"), "one"),
+                Series("validation", points(valid, "loss"), "two", dots=True),
+                Series("smoothed labels", points(train, "loss"), "faint"),
             ],
             lambda value: f"{value:.3f}",
             ring=ring,
@@ -115,8 +115,8 @@ def _curves(train: Sequence[Record], valid: Sequence[Record]) -> str:
         chart(
             "Validation scores",
             [
-                Series("BLEU", _points(valid, "bleu"), "one", dots=True),
-                Series("chrF", _points(valid, "chrf"), "two", dots=True),
+                Series("BLEU", points(valid, "bleu"), "one", dots=True),
+                Series("chrF", points(valid, "chrf"), "two", dots=True),
             ],
             lambda value: f"{value:.1f}",
             from_zero=True,
@@ -124,7 +124,7 @@ def _curves(train: Sequence[Record], valid: Sequence[Record]) -> str:
         ),
         chart(
             "Learning rate",
-            [Series("learning rate", _points(train, "lr"), "one")],
+            [Series("learning rate", points(train, "lr"), "one")],
             lambda value: f"{value:.2e}" if value else "0",
             from_zero=True,
         ),
@@ -172,16 +172,22 @@ def _validations(valid: Sequence[Record]) -> str:
     return _section("Validations", _table([head for head, _ in columns], rows)) if rows else ""
 
 
-def _samples(valid: Sequence[Record]) -> str:
-    """Each sample sentence with its translations, a row for each time that the translation changed."""
-    sentences: dict[tuple[str, str], list[tuple[str, str]]] = {}
+def sample_histories(valid: Sequence[Record]) -> dict[tuple[str, str], list[tuple[int, str]]]:
+    """For each sample sentence and its reference: its translations, each with the step at which it first came."""
+    sentences: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for record in valid:
         for sample in record.get("samples") or ():
             history = sentences.setdefault((sample["source"], sample["reference"]), [])
             if not history or history[-1][1] != sample["translation"]:
-                history.append((f"step {record['step']:,}", sample["translation"]))
+                history.append((record["step"], sample["translation"]))
+    return sentences
+
+
+def _samples(valid: Sequence[Record]) -> str:
+    """Each sample sentence with its translations, a row for each time that the translation changed."""
     cards = []
-    for (source, reference), history in sentences.items():
+    for (source, reference), changes in sample_histories(valid).items():
+        history = [(f"step {step:,}", text) for step, text in changes]
         rows = [_row("source", as_text(source)), _row("reference", as_text(reference), "reference")]
         rows += [_row(when, _marked(text, reference)) for when, text in _thinned(history, _SHOWN_TRANSLATIONS)]
         more = ""
@@ -250,7 +256,7 @@ def _table(heads: Iterable[str], rows: Iterable[str]) -> str:
     return f'<div class="table card"><table><thead><tr>{cells}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
 
 
-def _points(records: Iterable[Record], key: str) -> list[Point]:
+def points(records: Iterable[Record], key: str) -> list[Point]:
     """The numbers under a key over the steps, without those that are missing or no numbers."""
     found = ((record["step"], record.get(key)) for record in records)
     return [(float(step), float(value)) for step, value in found if value is not None and math.isfinite(value)]

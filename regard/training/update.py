@@ -21,11 +21,14 @@ from torch import Tensor, nn
 from regard.data.batch import Batch
 from regard.data.slots import SlotBatch, Slots
 from regard.models.loss import backward_linear_cross_entropy, linear_cross_entropy
+from regard.models.rdrop import rdrop_cross_entropy
 from regard.models.transformer import Stack, Transformer
 from regard.nn.attention import set_kernel
 from regard.nn.block import set_fused
 from regard.nn.embedding import SinusoidalPositions
+from regard.training.distributed import Ranks
 from regard.training.fast import FastPath
+from regard.training.sharded import whole
 
 WARM_UPDATES = 3  # before the capture; they compile, and they are updates like any other
 AHEAD = 2  # updates that the host may be ahead of the device
@@ -45,18 +48,21 @@ class UpdateOptions:
     smoothing: float
     clip: float  # 0: none
     autocast: torch.dtype | None
+    rdrop: float = 0.0  # alpha of R-Drop; 0: each part goes through the model once
 
 
 class PlainUpdate:
     is_settled = True  # nothing is compiled on the way
 
-    def __init__(self, model: Transformer, optimizer: torch.optim.Optimizer, options: UpdateOptions) -> None:
-        self.model, self.optimizer, self.options = model, optimizer, options
+    def __init__(
+        self, model: Transformer, optimizer: torch.optim.Optimizer, options: UpdateOptions, ranks: Ranks | None = None
+    ) -> None:
+        self.model, self.optimizer, self.options, self.ranks = model, optimizer, options, ranks or Ranks()
         self.device = next(model.parameters()).device
 
     def __call__(self, parts: Sequence[Batch], count: int) -> Result:
         batches = [part.to(self.device, non_blocking=True) for part in parts]
-        return update(self.model, self.optimizer, self.options, batches, float(count))
+        return update(self.model, self.optimizer, self.options, batches, float(count), ranks=self.ranks)
 
 
 class WorkingCopy:
@@ -97,8 +103,12 @@ class SlotUpdate:
         accumulate: int,
         path: FastPath,
         say: Callable[[str], None] | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
+        """`accumulate` is the number of parts that this process has of an update."""
         self.model, self.optimizer, self.options, self.path = model, optimizer, options, path
+        self.ranks = ranks or Ranks()
+        assert self.ranks.size == 1 or not path.graph  # see fast_path
         self.copy = WorkingCopy(model, options.autocast) if options.autocast is not None else None
         self.device = next(model.parameters()).device
         self.say = say or (lambda text: None)
@@ -149,7 +159,9 @@ class SlotUpdate:
 
     def _update(self) -> Result:
         count = self.batches[0].count  # of the whole update, in every part
-        return update(self.model, self.optimizer, self.options, self.batches, count, self.path.loss, self.copy)
+        return update(
+            self.model, self.optimizer, self.options, self.batches, count, self.path.loss, self.copy, self.ranks
+        )
 
     def _on_stream(self, work: Callable[[], Result]) -> None:
         """Before and during the capture everything runs on one stream beside the default one, as captures demand."""
@@ -196,8 +208,9 @@ def update(
     count: float | Tensor,
     fused_loss: bool = False,
     working_copy: WorkingCopy | None = None,
+    ranks: Ranks | None = None,
 ) -> Result:
-    """Every part's loss is a sum; the one division is by `count`, the tokens of the whole update."""
+    """Every part's loss is a sum; the one division is by `count`, the tokens of the whole update, over all processes."""
     working, dtype = model, options.autocast
     if working_copy is None:
         optimizer.zero_grad(set_to_none=True)
@@ -208,9 +221,12 @@ def update(
     totals, nlls = [], []
     for number, batch in enumerate(batches):
         with torch.autocast(device.type, dtype, enabled=dtype is not None):
-            hidden = working.hidden(batch.src, batch.src_layout, batch.tgt_in, batch.tgt_layout)
+            inputs = (batch.src, batch.src_layout, batch.tgt_in, batch.tgt_layout)
+            hidden = working.hidden(*inputs)
             target = (hidden, working.output_weight, batch.labels, options.smoothing)
-            if not fused_loss:
+            if options.rdrop:
+                loss = rdrop_cross_entropy(hidden, working.hidden(*inputs), *target[1:], options.rdrop)
+            elif not fused_loss:
                 loss = linear_cross_entropy(*target)
         if fused_loss:
             loss = backward_linear_cross_entropy(*target, 1.0 / torch.as_tensor(count, device=device))
@@ -220,9 +236,13 @@ def update(
             working_copy.hand_over(add=number > 0)
         totals.append(loss.total.detach())
         nlls.append(loss.nll)
-    norm = nn.utils.clip_grad_norm_(model.parameters(), options.clip or math.inf)
+    # An update of very few pairs leaves a process without a part.
+    total, nll = (torch.stack(each).sum() if each else torch.zeros((), device=device) for each in (totals, nlls))
+    if ranks is not None:
+        ranks.add_up(list(model.parameters()), total, nll)
+    norm = whole(nn.utils.clip_grad_norm_(model.parameters(), options.clip or math.inf))
     optimizer.step()
-    return Result(torch.stack(totals).sum(), torch.stack(nlls).sum(), norm)
+    return Result(total, nll, norm)
 
 
 def compile_stack(stack: Stack) -> None:

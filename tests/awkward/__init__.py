@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from pathlib import Path
 
@@ -24,10 +25,19 @@ def faults(source: str, translation: str) -> list[str]:
         found.append("it is more than three times as long")
     if bool(source.strip()) != bool(translation.strip()):
         found.append("it is empty, or the source is")
+    if "\ufffd" in translation and "\ufffd" not in source:
+        found.append("half a character is in it")
+    if _is_of_another_script(source) and translation != source:
+        found.append("nobody can read the source, but something was made of it")
     spans = Counter(source[begin:end] for begin, end in find_spans(source))
     if lost := [span for span, count in spans.items() if translation.count(span) < count]:
         found.append(f"lost: {' '.join(lost)}")
     return found
+
+
+def _is_of_another_script(text: str) -> bool:
+    letters = [unicodedata.name(character, "") for character in text if character.isalpha()]
+    return bool(letters) and not any(name.startswith(("LATIN", "MODIFIER", "SUPERSCRIPT")) for name in letters)
 
 
 def most_repeats(text: str) -> int:

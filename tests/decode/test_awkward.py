@@ -54,13 +54,14 @@ class Scrambler:
 
 def test_whatever_an_engine_says_comes_out_sane(tmp_path: Path) -> None:
     lines = awkward_lines()
-    tokenizer = Tokenizer.train(lines * 3, 600, tmp_path / "tokenizer", protects=True)
+    known = [line for line in lines if line.isascii()]
+    tokenizer = Tokenizer.train(known * 3, 600, tmp_path / "tokenizer", protects=True)
 
     def results(guard: bool) -> list[str]:
         translator = Translator(tokenizer, Scrambler(tokenizer), SearchOptions(guard=guard), 60)
         return [result.text for result in translator.translate(lines)]
 
-    assert sum(line != text for line, text in zip(lines, results(guard=True), strict=True)) > 60
+    assert sum(line != text for line, text in zip(lines, results(guard=True), strict=True)) > 50
     assert not {line: text for line, text in zip(lines, results(guard=True), strict=True) if faults(line, text)}
     assert any(faults(line, text) for line, text in zip(lines, results(guard=False), strict=True))
 
@@ -69,7 +70,8 @@ def test_whatever_an_engine_says_comes_out_sane(tmp_path: Path) -> None:
 def test_awkward_lines_come_out_sane(engine: str, tmp_path: Path) -> None:
     lines = awkward_lines()
     assert len(lines) == 100
-    tokenizer = Tokenizer.train([*lines, "ein paar Wörter auf Deutsch"] * 3, 600, tmp_path / "tokenizer", protects=True)
+    known = [line for line in lines if line.isascii()]
+    tokenizer = Tokenizer.train([*known, "ein paar Wörter auf Deutsch"] * 3, 600, tmp_path / "tokenizer", protects=True)
     model = build(tiny_config(vocab_size=tokenizer.vocab_size))
     save_model(tmp_path / "bundle", model, tokenizer, decode=DecodeRecipe(guard=True))
     translated = Model(load_bundle(tmp_path / "bundle"), device="cpu", engine=engine).translate(lines)

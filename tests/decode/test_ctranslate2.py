@@ -376,7 +376,13 @@ def make_spec(bundle: Bundle) -> Any:
     }
     spec = specs.TransformerSpec(
         specs.TransformerEncoderSpec(config.encoder_layers, config.num_heads, **given),
-        specs.TransformerDecoderSpec(config.decoder_layers, config.num_heads, **given),
+        specs.TransformerDecoderSpec(
+            config.decoder_layers,
+            config.num_heads,
+            alignment_layer=max(0, config.decoder_layers - 2),
+            alignment_heads=config.num_heads,
+            **given,
+        ),
     )
 
     def array(name: str) -> Any:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regard.decode.options import SearchOptions
-from regard.decode.search import beam_search, length_penalty
+from regard.decode.search.core import Task, beam_search, length_penalty
 from regard.decode.torch_engine import TorchEngine
 from regard.errors import UserError
 from tests.build import SWITCHES, build, tiny_config
@@ -53,7 +53,7 @@ class Table:
 
 def run(seed: int, limits: list[int], options: SearchOptions, forbidden: tuple[int, ...] = (BOS,)) -> list:
     table = Table(seed, len(limits), options.beam)
-    return beam_search(table.step, table.select, limits, options, bos_id=BOS, eos_id=EOS, forbidden=forbidden)
+    return beam_search(table.step, table.select, Task(limits, options, BOS, EOS, forbidden))
 
 
 def all_sequences(limit: int) -> list[tuple[int, ...]]:
@@ -118,7 +118,7 @@ def test_sentences_do_not_see_each_other(seed: int, beam: int) -> None:
     for number, limit in enumerate([6, 2, 0, 6]):
         table = Table(seed, 1, beam)
         table.prefixes = [(number,)] * beam
-        alone = beam_search(table.step, table.select, [limit], options, bos_id=BOS, eos_id=EOS, forbidden=(BOS,))
+        alone = beam_search(table.step, table.select, Task([limit], options, BOS, EOS, (BOS,)))
         assert alone[0] == together[number]
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +12,7 @@ import pytest
 from regard.decode.options import SearchOptions
 from regard.explain.explainer import Explainer
 from regard.explain.explanation import EXAMPLE, Explanation, by_words
+from tests.browser import lowest_contrast, unnamed, without_focus_mark
 from tests.explain.payloads import PAYLOADS
 
 if TYPE_CHECKING:
@@ -21,37 +20,6 @@ if TYPE_CHECKING:
 
 OPTIONS = SearchOptions(beam=3, max_extra=4)
 _POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
-# The lowest contrast of text with what is behind it, of all elements that hold text themselves.
-_CONTRAST = """() => {
-  const channels = (text) => text.match(/[\\d.]+/g).map(Number);
-  const linear = (c) => (c / 255 <= 0.03928 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4);
-  const luminance = ([r, g, b]) => [r, g, b].map(linear)
-    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
-  const behind = (one) => { for (let at = one; at; at = at.parentElement) {
-    const found = channels(getComputedStyle(at).backgroundColor);
-    if (found.length === 3 || found[3] === 1) return found; } return [255, 255, 255]; };
-  let worst = [99, ""];
-  for (const one of document.querySelectorAll("main *:not(svg *)")) {
-    if (![...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim())) continue;
-    const [a, b] = [luminance(channels(getComputedStyle(one).color)), luminance(behind(one))];
-    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (ratio < worst[0]) worst = [ratio, one.outerHTML.slice(0, 80)];
-  }
-  return worst;
-}"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Chromium from $REGARD_CHROMIUM or the path, else Playwright's own (`playwright install chromium`)."""
-    from playwright.sync_api import sync_playwright
-
-    names = ("chromium", "chromium-browser", "google-chrome")
-    program = os.environ.get("REGARD_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -171,13 +139,13 @@ def test_it_fits_its_window_and_can_be_read(
     context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)  # type: ignore[arg-type, unused-ignore]
     page = show(context.new_page(), explanation.html(), tmp_path)
     assert page.evaluate("document.documentElement.scrollWidth") == width
-    ratio, where = page.evaluate(_CONTRAST)
+    ratio, where = lowest_contrast(page)
     assert ratio >= 4.5, where
     light = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(246, 246, 243)"
     assert light == (scheme == "light")
-    unnamed = page.evaluate("""() => [...document.querySelectorAll("button, [role=button], [role=application], input")]
-      .filter((one) => !(one.getAttribute("aria-label") || one.textContent.trim() || one.labels?.length)).length""")
-    assert unnamed == 0
+    assert unnamed(page) == []
+    if width > 600:
+        assert without_focus_mark(page) == []
     context.close()
 
 

@@ -278,6 +278,19 @@ def test_several_words_are_forced_from_left_to_right(explainer: Explainer) -> No
     assert (forced.target.words[0], forced.target.words[2]) == ("Hund", "Katze")
 
 
+def test_the_last_word_of_a_prefix_goes_on_unless_a_space_follows_it(explainer: Explainer) -> None:
+    """The model is random; among the beginnings of words there are some that it would go on with."""
+    went_on = []
+    for letter in "abcdefghijklmnop":
+        words = [
+            explainer.explain("a b", SearchOptions(beam=1, max_extra=6), prefix=prefix).target.words[0]
+            for prefix in (letter, f"{letter} ")
+        ]
+        assert words[0].startswith(letter) and words[1] == letter
+        went_on.append(words[0] != letter)
+    assert any(went_on)
+
+
 def test_what_comes_after_a_prefix_is_the_best_that_the_model_finds(explainer: Explainer, bundle: Bundle) -> None:
     """With a beam of one: at every place after the prefix, the likeliest token."""
     tokenizer = bundle.tokenizer

@@ -449,7 +449,7 @@ def test_an_undamaged_copy_is_written(tmp_path: Path, copied: Any) -> None:
     """What the two cases above differ from."""
     bundle, damage_with = copied
     damage_with(lambda folder: None)
-    assert export(bundle, "onnx", tmp_path / "out").difference < 1e-4
+    assert export(bundle, "onnx", tmp_path / "out").difference.largest < 1e-4
     files = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()}
     tokenizer = {"tokenizer/joint.model", "tokenizer/tokenizer.json"}
     assert files == {"config.json", "README.md", "weights.bin", *(f"{graph}.onnx" for graph in GRAPHS), *tokenizer}

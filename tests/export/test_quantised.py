@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from regard.cli import main
 from regard.decode.torch_engine import load_model
 from regard.errors import RegardError, UserError
 from regard.export import export, quantised
+from regard.export.verify import Difference, Samples, check
 from regard.files import write_manifest
 from tests.build import SWITCHES, build, tiny_config
 from tests.tiny import make_bundle, save_model
@@ -196,3 +198,16 @@ def test_a_matrix_without_its_scales_is_refused_by_name(bundle: Bundle, tmp_path
     write_manifest(small.folder)
     with pytest.raises(UserError, match=r"model\.safetensors: tensor embedding\.weight_scale is missing"):
         load_model(load_bundle(small.folder))
+
+
+def test_one_token_that_turns_over_is_rounding_and_many_are_a_mistake() -> None:
+    samples = Samples([[5]] * 4, [[6] * 9] * 4, [[-1.0] * 10] * 4)
+    turned = [list(row) for row in samples.log_probs]
+    turned[2][3] = -4.0
+    assert check(samples, turned, "int8", "bundle") == Difference(3.0, 0.075)
+    with pytest.raises(RegardError, match=r"differ by up to 3, and 0\.05 would be rounding"):
+        check(samples, turned, "fp16", "bundle")
+    with pytest.raises(RegardError, match=r"differ by an average of 0\.3"):
+        check(samples, [[-1.3] * 10] * 4, "int8", "bundle")
+    with pytest.raises(RegardError, match="differ by an average of inf"):
+        check(samples, [[math.nan] * 10] * 4, "int8", "bundle")

@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,3 +88,28 @@ def running(*arguments: str, model: Path = GOLDEN, code: str = "") -> Iterator[R
         reader.join()
         assert process.stderr is not None
         process.stderr.close()
+
+
+def started(hold: Path) -> Path:
+    return hold.with_suffix(".started")
+
+
+def held_by(file: Path) -> str:
+    """Code that makes the engine wait as long as there is this file, and say so with another."""
+    return f"""
+import pathlib, time
+from regard.decode.ctranslate2_engine import CTranslate2Engine as Engine
+translate = Engine.translate
+def wait(self, *arguments):
+    pathlib.Path({str(started(file))!r}).touch()
+    while pathlib.Path({str(file)!r}).exists():
+        time.sleep(0.01)
+    return translate(self, *arguments)
+Engine.translate = wait
+"""
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what must come; a test that waits in vain runs into its own time limit."""
+    while not condition():
+        time.sleep(0.01)

@@ -43,6 +43,24 @@ def test_alternatives_differ_from_the_best_and_from_each_other(server: Running) 
     assert [len(others) for others in answers["alternatives"]] == [1, 1]
 
 
+def test_alignments_say_which_words_go_together(server: Running) -> None:
+    text = "  a b c d\n\n\tp o n m\r\n---\n"
+    answer = translate(server, text, alignments=True)
+    result = answer["translatedText"]
+    assert result == "  d c b a\n\n\tm n o p\r\n---\n"
+    words = answer["alignments"]
+    pairs = [(text[slice(*words["source"][i])], result[slice(*words["target"][j])]) for i, j in words["pairs"]]
+    assert pairs == [
+        (letter, letter) for letter in "dcbamnop"
+    ]  # this model puts each letter elsewhere, and nothing else
+    several = translate(server, ["a b c d", "", "c d e f"], alignments=True, alternatives=1)
+    assert [one["pairs"] for one in several["alignments"]] == [[[3 - n, n] for n in range(k)] for k in (4, 0, 4)]
+    refused = server.post(
+        "/translate", json={"q": "a", "source": "src", "target": "tgt", "format": "html", "alignments": True}
+    )
+    assert refused.status_code == 400 and "alignments go with format text only" in refused.text
+
+
 def test_html_keeps_its_tags(server: Running) -> None:
     page = '<p class="x">a <b>b</b> c</p><script>a b c</script><p translate="no">a b c</p>'
     expected = '<p class="x">c <b>b</b> a</p><script>a b c</script><p translate="no">a b c</p>'
@@ -76,6 +94,11 @@ def test_deepls_own_client_works_unchanged(server: Running) -> None:
     results = client.translate_text(["a b", "c d e f"], target_lang="TGT", split_sentences="0")
     assert [one.text for one in results] == ["b a", "f e d c"]
     assert client.translate_text("a <b>b</b> c", target_lang="TGT", tag_handling="html").text == "c <b>b</b> a"
+    for split, expected in (("1", "b a\nd c"), ("nonewlines", "d c b a"), ("0", "b a\nd c")):
+        assert client.translate_text("a b\nc d", target_lang="TGT", split_sentences=split).text == expected
+    page = '<d a="1"><t>a b c</t><s>c <x/>d <b>e</b> f</s><k>a b</k></d>'
+    xml = client.translate_text(page, target_lang="TGT", tag_handling="xml", ignore_tags=["k"]).text
+    assert xml == '<d a="1"><t>c b a</t><s>f <x/><b>e</b> d c</s><k>a b</k></d>'
     assert [language.code for language in client.get_source_languages()] == ["SRC"]
     assert [language.code for language in client.get_target_languages()] == ["TGT"]
     before = client.get_usage().character.count
@@ -85,6 +108,9 @@ def test_deepls_own_client_works_unchanged(server: Running) -> None:
         client.translate_text("a", target_lang="XX")
     with pytest.raises(deepl.DeepLException, match="formality must be"):
         client.translate_text("a", target_lang="TGT", formality="more")
+    for name, value in (("context", "b"), ("custom_instructions", ["b"]), ("style_rule", "b"), ("glossary", "b")):
+        with pytest.raises(deepl.DeepLException, match=r"is not known to this server; leave it out"):
+            client.translate_text("a", source_lang="SRC", target_lang="TGT", **{name: value})
 
 
 @pytest.mark.parametrize(
@@ -107,7 +133,9 @@ def test_deepls_own_client_works_unchanged(server: Running) -> None:
         ("/languages?q=SECRET", "{}", "json", 405, "does not take this method"),
         ("/v2/translate", '{"text": "SECRET"}', "json", 422, "target_lang is missing"),
         ("/v2/translate", '{"text": "SECRET", "target_lang": "tgt", "glossary_id": "x"}', "json", 400, "glossary_id"),
-        ("/v2/translate", '{"text": "SECRET", "target_lang": "tgt", "tag_handling": "xml"}', "json", 400, "tag_handling"),
+        ("/v2/translate", '{"text": "SECRET", "target_lang": "tgt", "tag_handling": "x"}', "json", 400, "tag_handling"),
+        ("/v2/translate", '{"text": "<a>SECRET", "target_lang": "tgt", "tag_handling": "xml"}', "json", 400, "each tag"),
+        ("/v2/translate", '{"text": "SECRET", "target_lang": "tgt", "ignore_tags": "x"}', "json", 400, "tag_handling=xml"),
     ],
 )  # fmt: skip
 def test_a_bad_request_gets_one_line_that_does_not_quote_it(
@@ -204,6 +232,7 @@ sys.meta_path.insert(0, Block())
 def test_the_torch_engine_serves_the_same() -> None:
     with running("--engine", "torch", "--device", "cpu") as server:
         assert translate(server, ["a b c", "p o n m"]) == {"translatedText": ["c b a", "m n o p"]}
+        assert translate(server, "a b c d", alignments=True)["alignments"]["pairs"] == [[3 - n, n] for n in range(4)]
 
 
 def test_several_models_are_chosen_by_language(tmp_path) -> None:

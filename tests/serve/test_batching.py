@@ -75,18 +75,37 @@ def test_a_lone_request_does_not_wait_for_the_window() -> None:
             assert ids_of(made.submit([[n]], OPTIONS)) == [(n,)]
 
 
-def test_after_a_shared_batch_the_window_waits_for_as_many() -> None:
+def test_under_load_a_thread_waits_for_its_share_of_those_who_come_again() -> None:
     engine = HeldEngine()
     with batcher(engine, window=3600) as made:
         first = made.submit([[0]], OPTIONS)
         assert engine.started.acquire(timeout=60)
-        shared = [made.submit([[n]], OPTIONS) for n in (1, 2)]
-        engine.go.release(2)
-        assert [ids_of(one) for one in (first, *shared)] == [[(0,)], [(1,)], [(2,)]]
-        again = [made.submit([[n]], OPTIONS) for n in (3, 4)]
+        others = [made.submit([[n]], OPTIONS) for n in (1, 2)]
         engine.go.release()
-        assert [ids_of(one) for one in again] == [[(3,)], [(4,)]]
-    assert engine.calls == [[[0]], [[1], [2]], [[3], [4]]]
+        assert ids_of(first) == [(0,)]  # three were there, and two of them wait: the third is waited for
+        again = made.submit([[3]], OPTIONS)
+        engine.go.release()
+        assert [ids_of(one) for one in (*others, again)] == [[(1,)], [(2,)], [(3,)]]
+        more = [made.submit([[n]], OPTIONS) for n in (4, 5, 6)]
+        engine.go.release()
+        assert [ids_of(one) for one in more] == [[(4,)], [(5,)], [(6,)]]
+    assert engine.calls == [[[0]], [[1], [2], [3]], [[4], [5], [6]]]
+
+
+def test_a_share_is_waited_for_only_as_long_as_jobs_keep_coming() -> None:
+    engine = HeldEngine()
+    with batcher(engine, window=0.001) as made:
+        futures = [made.submit([[n]], OPTIONS) for n in range(8)]
+        engine.go.release(100)
+        assert [ids_of(future) for future in futures] == [[(n,)] for n in range(8)]
+        assert ids_of(made.submit([[8]], OPTIONS)) == [(8,)]  # the other seven do not come again
+
+
+def test_a_book_alone_is_not_kept_waiting_by_itself() -> None:
+    engine = HeldEngine(batch=2)
+    with batcher(engine, window=3600) as made:
+        engine.go.release(100)
+        assert len(ids_of(made.submit([[1]] * 9, OPTIONS))) == 9
 
 
 def test_batches_are_cut_by_tokens_and_by_the_engines_own_limit() -> None:

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import signal
+import time
 import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 
+import deepl
 import pytest
 
 from regard.serve.documents.formats import kind_of, open_document
 from regard.serve.documents.packed import unpack
+from regard.serve.files import Store
+from regard.serve.jobs import Jobs
+from regard.serve.markdown import cut_markdown
+from regard.serve.markup import Page
 from regard.serve.refusal import Refused
-from tests.serve.server import Running, running
+from tests.serve.server import Running, held_by, running, until
 
 MOST = 10_000_000
 WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
@@ -23,7 +32,10 @@ DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
 def shouted(data: bytes, kind: str, **settings: str) -> bytes:
     """The document with every text in upper case."""
     document = open_document(data, kind, MOST, **settings)
-    return document.save([text.upper() for text in document.texts])
+    if not document.is_markdown:
+        return document.save([text.upper() for text in document.texts])
+    pages = [Page(text, "en", cut=cut_markdown) for text in document.texts]
+    return document.save([page.join([sentence.upper() for sentence in page.sentences]) for page in pages])
 
 
 def packed(members: dict[str, bytes]) -> bytes:
@@ -204,6 +216,13 @@ def server() -> Iterator[Running]:
 FIELDS = {"source": "src", "target": "tgt"}
 
 
+def test_emphasis_and_links_of_markdown_follow_their_words(server: Running) -> None:
+    text = b"# a *b* c\n\n- a **b** c [d](http://x.y/z)\n\n> *a b* `a b` c\n"
+    answer = server.post("/translate_file", files={"file": ("x.md", text)}, data=FIELDS)
+    done = server.get(answer.json()["translatedFileUrl"]).content
+    assert done == b"# c *b* a\n\n- [d](http://x.y/z) c **b** a\n\n> *b a* `a b` c\n"
+
+
 def test_a_document_goes_up_and_its_translation_comes_down(server: Running) -> None:
     body = f"<w:p>{run('a b c')}</w:p><w:p>{run('p o')}</w:p>"
     answer = server.post("/translate_file", files={"file": ("../../x.docx", docx(body))}, data=FIELDS)
@@ -270,3 +289,118 @@ def test_what_is_refused_is_refused_before_events_begin(server: Running) -> None
         "/translate", json={**FIELDS, "q": "a", "target": "xx"}, headers={"accept": "text/event-stream"}
     )
     assert answer.status_code == 400 and answer.json()["error"].startswith("target must be")
+
+
+# --- DeepL's way ---
+
+
+def by_client(server: Running, name: str, content: bytes, **settings: str) -> tuple[bytes, deepl.DocumentStatus]:
+    """A document through DeepL's own client."""
+    out = io.BytesIO()
+    client = deepl.Translator(settings.pop("key", "any"), server_url=server.url)
+    status = client.translate_document(content, out, target_lang="TGT", filename=name, **settings)
+    return out.getvalue(), status
+
+
+def test_deepls_own_client_translates_documents(server: Running, tmp_path: Path) -> None:
+    (tmp_path / "in.md").write_text("# a b c\n")
+    client = deepl.Translator("any", server_url=server.url)
+    client.translate_document_from_filepath(tmp_path / "in.md", tmp_path / "out.md", target_lang="TGT")
+    assert (tmp_path / "out.md").read_text() == "# c b a\n"
+    content, status = by_client(server, "x.txt", b"a b\nc d\n", source_lang="SRC")
+    assert content == b"b a\nd c\n"
+    assert status.done and status.billed_characters == 8
+    before = server.get("/v2/usage").json()["character_count"]
+    word, _ = by_client(server, "../../x.docx", docx(f"<w:p>{run('a b c')}</w:p>"))
+    assert ">c b a</w:t>" in unpack(word, MOST)["word/document.xml"].decode()
+    assert server.get("/v2/usage").json()["character_count"] == before + 5
+
+
+def test_a_document_that_is_none_ends_in_an_error_that_says_why(server: Running) -> None:
+    with pytest.raises(deepl.DocumentTranslationException, match=r"must be an intact \.docx or \.pptx"):
+        by_client(server, "x.docx", b"no archive")
+    for fields, content, message in (
+        ({"output_format": "pdf"}, b"a", "output_format must be that of the file"),
+        ({"source_lang": "XX"}, b"a", "source must be a language that is served into tgt: src"),
+        ({}, b"a" * 100_001, "at most 100000 bytes"),
+    ):
+        with pytest.raises(deepl.DeepLException, match=message):
+            by_client(server, "x.txt", content, **fields)
+    with pytest.raises(deepl.DeepLException, match="name that ends in one of"):
+        by_client(server, "x.exe", b"a")
+
+
+def test_a_document_is_found_by_id_and_key_only(server: Running) -> None:
+    sent = server.post("/v2/document", files={"file": ("x.txt", b"a b")}, data={"target_lang": "tgt"}).json()
+    path, key = f"/v2/document/{sent['document_id']}", {"document_key": sent["document_key"]}
+    assert server.post(path, json=key).json()["status"] == "done"
+    assert server.post(f"{path}/result", json=key).content == b"b a"
+    assert server.post(f"{path}/result", data=key).content == b"b a"  # as a form, and again
+    for wrong in ("", "x", sent["document_key"][:-1], sent["document_id"]):
+        for end in ("", "/result"):
+            assert server.post(path + end, json={"document_key": wrong}).status_code == 404
+    for name in ("0" * 32, "..%2f..%2fetc%2fpasswd", "..", "x" * 5000):
+        assert server.post(f"/v2/document/{name}", json=key).status_code in (404, 405)
+    assert server.post(path, json={**key, "more": "x" * 16_384}).status_code == 413
+    assert server.post(path, json={}).status_code == 422
+    assert not [line for line in server.lines if sent["document_id"] in line or sent["document_key"] in line]
+
+
+def test_a_document_that_is_worked_on_has_a_place_and_is_finished_before_a_stop(tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    with running("--limit", "file_places=1", code=held_by(hold)) as server:
+        upload = {"files": {"file": ("x.txt", b"a b")}, "data": {"target_lang": "tgt"}}
+        sent = server.post("/v2/document", **upload).json()
+        path, key = f"/v2/document/{sent['document_id']}", {"document_key": sent["document_key"]}
+        assert server.post(path, json=key).json()["status"] == "translating"
+        early = server.post(f"{path}/result", json=key)
+        assert early.status_code == 503 and early.headers["retry-after"]
+        assert server.post("/v2/document", **upload).status_code == 429
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: server.get("/ready").status_code == 503)
+        assert server.post("/v2/document", **upload).status_code == 503
+        assert server.post(path, json=key).json()["status"] == "translating"  # it can be asked after until the end
+        hold.unlink()
+        entries = [json.loads(line) for line in server.wait()]
+    (document,) = [entry for entry in entries if entry["event"] == "document"]
+    assert (document["status"], document["characters"]) == ("done", 3)
+
+
+def test_documents_are_given_up_and_forgotten(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path / "documents")
+    late = jobs.begin("txt", seconds=-1)
+    found = jobs.find(late)
+    assert found is not None and (found.status, found.error) == ("error", "the document was given up; send it again")
+    assert late.key not in (jobs.folder / f"{late.id}.json").read_text()
+    done = jobs.begin("txt", seconds=60)
+    jobs.finish(done, b"text", 4)
+    assert jobs.result(done) == b"text"
+    ago = time.time() - 3600
+    for path in jobs.folder.iterdir():
+        os.utime(path, (ago, ago))
+    later = jobs.begin("txt", seconds=-3600)
+    assert jobs.find(done) is None and jobs.find(later) is None  # also where nothing was swept yet
+    jobs.begin("txt", 60)
+    assert len(list(jobs.folder.iterdir())) == 2  # it, and the one that was given up just now
+
+
+def test_what_is_translated_stays_however_many_come(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path / "documents")
+    busy = jobs.begin("txt", 60)
+    for _ in range(120):
+        jobs.finish(jobs.begin("txt", 60), b"text", 4)
+    assert jobs.find(busy) is not None
+    assert len(list(jobs.folder.glob("*.result"))) == 100
+    jobs.finish(busy, b"late", 4)
+    assert jobs.result(busy) == b"late"
+
+
+def test_a_file_is_not_given_out_after_its_time(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    name = store.put(b"text", "txt")
+    found = store.find(name)
+    assert found is not None and found.read_bytes() == b"text"
+    ago = time.time() - 3600
+    os.utime(tmp_path / name, (ago, ago))
+    assert store.find(name) is None and store.find("0" * 32 + ".txt") is None

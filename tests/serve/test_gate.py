@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,31 +15,13 @@ import httpx
 import pytest
 
 from regard.bundle import load_bundle
-from tests.serve.server import GOLDEN, Running, running
+from regard.serve.web.protocol import path_of_whole_request
+from tests.serve.server import GOLDEN, Running, held_by, running, started, until
 
 BODY = {"q": "a b c", "source": "src", "target": "tgt"}
 TOKENS = len(load_bundle(GOLDEN).tokenizer.encode(BODY["q"])) + 1
 ANSWER = {"translatedText": "c b a"}
 HEAD = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-
-
-def started(hold: Path) -> Path:
-    return hold.with_suffix(".started")
-
-
-def held_by(file: Path) -> str:
-    """Code that makes the engine wait as long as there is this file, and say so with another."""
-    return f"""
-import pathlib, time
-from regard.decode.ctranslate2_engine import CTranslate2Engine as Engine
-translate = Engine.translate
-def wait(self, *arguments):
-    pathlib.Path({str(started(file))!r}).touch()
-    while pathlib.Path({str(file)!r}).exists():
-        time.sleep(0.01)
-    return translate(self, *arguments)
-Engine.translate = wait
-"""
 
 
 @pytest.fixture
@@ -52,12 +35,6 @@ def hold(tmp_path: Path) -> Path:
 def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(80) as threads:
         yield threads
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what must come; a test that waits in vain runs into its own time limit."""
-    while not condition():
-        time.sleep(0.01)
 
 
 def metric(server: Running, name: str) -> float:
@@ -112,6 +89,68 @@ def test_when_all_places_are_taken_the_next_is_told_to_come_again(hold: Path, po
         assert server.post("/translate", json=BODY).json() == ANSWER
 
 
+def read_answer(connection: socket.socket) -> tuple[bytes, dict[str, str], bytes]:
+    """The first line, the headers and the body of one response."""
+    file = connection.makefile("rb")
+    first = file.readline()
+    headers = dict(line.decode().rstrip().split(": ", 1) for line in iter(file.readline, b"\r\n"))
+    return first, headers, file.read(int(headers["content-length"]))
+
+
+@pytest.mark.parametrize("path", ["/translate", "/v2/translate"])
+def test_the_short_way_to_be_turned_away_says_what_the_long_one_says(
+    hold: Path, pool: ThreadPoolExecutor, path: str
+) -> None:
+    content = json.dumps(BODY).encode()
+    head = HEAD.replace(b"/translate", path.encode()) + f"Content-Length: {len(content)}\r\n\r\n".encode()
+    with running("--limit", "places=1", code=held_by(hold)) as server:
+        accepted = pool.submit(server.post, "/translate", json=BODY)
+        until(lambda: inside(server) == 1)
+        with server.connect() as connection:
+            answers = []
+            for parts in ([head + content], [head, content], [head + content]):  # in pieces it takes the long way
+                for part in parts:
+                    connection.sendall(part)
+                    time.sleep(0.05)
+                answers.append(read_answer(connection))
+            for first, headers, body in answers:
+                assert first == b"HTTP/1.1 429 Too Many Requests\r\n"
+                assert "too many requests are waiting" in json.loads(body)["message" if "v2" in path else "error"]
+                assert len(headers.pop("x-request-id")) == 16
+                headers.pop("date")
+            assert answers[0] == answers[1] == answers[2]
+            hold.unlink()
+            assert accepted.result().json() == ANSWER
+            until(lambda: inside(server) == 0)
+            connection.sendall(HEAD + f"Content-Length: {len(content)}\r\n\r\n".encode() + content)
+            assert json.loads(read_answer(connection)[2]) == ANSWER  # on the same connection, now that there is a place
+        assert metric(server, f'regard_requests_total{{path="{path}",status="429"}}') == 3
+        lines = [json.loads(line) for line in server.stop()]
+    assert [line["status"] for line in lines if line["event"] == "request" and line["path"] == path].count(429) == 1
+    assert sum(line["count"] for line in lines if line["event"] == "turned away") == 2
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length : 2\r\n\r\n{}",
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: +2\r\n\r\n{}",
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n{}",
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}",
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}POST /translate HTTP/1.1\r\n",
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n{}",
+        b"POST /translate HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /translate HTTP/1.0\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",
+        b"POST /translate?q HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",
+        b"GET /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",
+    ],
+)
+def test_what_is_not_plain_does_not_take_the_short_way(request_: bytes) -> None:
+    assert path_of_whole_request(request_) is None
+
+
 def test_requests_that_gather_share_a_batch(hold: Path, pool: ThreadPoolExecutor) -> None:
     with running(code=held_by(hold)) as server:
         answers = [pool.submit(server.post, "/translate", json=BODY)]
@@ -137,6 +176,30 @@ def test_a_client_that_goes_away_frees_its_place(hold: Path) -> None:
         assert server.post("/translate", json=BODY).json() == ANSWER
         statuses = [json.loads(line).get("status") for line in server.stop()]
     assert 499 in statuses
+
+
+def test_a_client_that_goes_away_in_the_middle_of_events_frees_its_place() -> None:
+    code = """
+import time
+from regard.decode.ctranslate2_engine import CTranslate2Engine as Engine
+translate = Engine.translate
+def slowly(self, *arguments):
+    time.sleep(0.2)
+    return translate(self, *arguments)
+Engine.translate = slowly
+"""
+    with running("--limit", "places=1", "--batch", "1", code=code) as server:
+        content = json.dumps({**BODY, "q": "a b\n" * 200}).encode()
+        with server.connect() as client:
+            client.sendall(
+                HEAD + f"Accept: text/event-stream\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
+            )
+            assert b"event: sentence" in b"".join(iter(lambda: client.recv(1), b"}"))  # the first one came
+        until(lambda: inside(server) == 0)
+        assert metric(server, "regard_sentences_total{") < 200
+        assert server.post("/translate", json=BODY).json() == ANSWER
+        statuses = [json.loads(line).get("status") for line in server.stop()]
+    assert statuses.count(499) == 1
 
 
 def test_a_request_that_takes_too_long_is_given_up(hold: Path) -> None:
@@ -220,3 +283,22 @@ def test_under_overload_there_is_only_200_and_429(pool: ThreadPoolExecutor) -> N
         assert {text for status, text in answers if status == 200} == {json.dumps(ANSWER, separators=(",", ":"))}
         assert server.post("/translate", json=BODY).json() == ANSWER
         assert inside(server) == 0
+
+
+def test_one_text_may_come_with_a_prefix() -> None:
+    fields = {"q": "a b c", "source": "src", "target": "tgt", "prefix": "c "}
+    with running("--limit", "texts=1", "--limit", "characters=7") as server:
+        for path in ("/sentences", "/alternatives"):
+            assert server.post(path, json=fields).status_code == 200
+            assert server.post(path, json={**fields, "prefix": "c b"}).status_code == 413
+        assert metric(server, "regard_characters_total") == 7  # the prefix is computed with, too
+
+
+def test_a_search_that_does_not_end_does_not_keep_the_server(hold: Path, pool: ThreadPoolExecutor) -> None:
+    with running("--limit", "drain_seconds=0.5", "--limit", "word_places=1", code=held_by(hold)) as server:
+        pool.submit(server.post, "/sentences", json={**BODY, "prefix": "c "})
+        until(started(hold).exists)
+        answer = server.post("/sentences", json={**BODY, "prefix": "c "})
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "3")
+        server.stop()
+        assert hold.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import re
 from pathlib import Path
@@ -12,7 +13,7 @@ from libretranslatepy import LibreTranslateAPI
 
 from regard.cli import main
 from regard.errors import UserError
-from regard.serve.keys import Bucket, Keys, add_key, load_keys
+from regard.serve.keys import Bucket, Key, Keys, add_key, hash_key, load_keys
 from regard.serve.limits import Limits
 from regard.serve.refusal import Refused
 from tests.serve.server import running
@@ -28,6 +29,35 @@ def test_a_key_is_found_by_its_hash_and_stored_as_nothing_else(tmp_path: Path) -
         with pytest.raises(Refused, match="api_key is missing or not known"):
             keys.find(wrong)
     assert Keys().find(None) is None
+
+
+def test_every_key_is_compared_in_constant_time_whichever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[str, str]] = []
+    real = hmac.compare_digest
+
+    def watched(left: str, right: str) -> bool:
+        compared.append((str.__str__(left), right))
+        return real(left, right)
+
+    monkeypatch.setattr(hmac, "compare_digest", watched)
+
+    class Opaque(str):
+        """A hash that may be compared in no other way."""
+
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("compared in a way whose time tells something")
+
+    keys = Keys([Key(name, Opaque(hash_key(name))) for name in ("first", "second", "last")])
+    for given in ("first", "last", "wrong"):
+        compared.clear()
+        try:
+            found = keys.find(given)
+        except Refused:
+            found = None
+        assert (found.name if found else "wrong") == given
+        assert compared == [(hash_key(name), hash_key(given)) for name in ("first", "second", "last")]
 
 
 @pytest.mark.parametrize(

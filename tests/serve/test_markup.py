@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lxml import etree
 
-from regard.serve.markup import Page
+from regard.serve.markdown import cut_markdown
+from regard.serve.markup import Page, Xml, as_text
+from regard.serve.refusal import Refused
 
 WORDS = {"the": "die", "cat": "Katze", "sat": "saß", "on": "auf", "mat": "Matte", "black": "schwarze", "hello": "hallo"}
 
@@ -24,8 +28,8 @@ def backwards(sentence: str) -> str:
     return " ".join(reversed(sentence.split()))
 
 
-def translate(text: str, model: Callable[[str], str] = by_word) -> str:
-    page = Page(text, "en")
+def translate(text: str, model: Callable[[str], str] = by_word, xml: Xml | None = None) -> str:
+    page = Page(text, "en", xml=xml)
     return page.join([model(sentence) for sentence in page.sentences])
 
 
@@ -57,6 +61,15 @@ def test_tags_follow_the_words_that_they_enclose() -> None:
     assert translate(text) == '<p>die <b>schwarze</b> Katze saß auf die <a href="/mat">Matte</a>.</p>'
     assert translate("<p>cat <i>black</i> the</p>", backwards) == "<p>the <i>black</i> cat</p>"
     assert translate("<b>the</b> <i>cat</i> sat", backwards) == "sat <i>cat</i> <b>the</b>"
+
+
+def test_line_breaks_of_html_are_spaces() -> None:
+    text = "<p>The black\n   <b>cat</b>\r\n sat.\nHello\n</p>\n"
+    page = Page(text, "en", joins_lines=True)
+    assert page.sentences == ["The black cat sat.", "cat", "Hello"]
+    assert page.join(page.sentences) == text  # what did not change has its line breaks
+    assert page.join([by_word(s) for s in page.sentences]) == "<p>die schwarze <b>Katze</b> saß.\nhallo\n</p>\n"
+    assert Page(text, "en").sentences[0] == "The black"
 
 
 def test_nested_tags_stay_nested() -> None:
@@ -104,6 +117,8 @@ def test_no_tag_is_lost_or_doubled_and_elements_stay_balanced(parts: list[str], 
     result = translate(text, model)
     assert tags(result) == tags(text)
     assert translate(text, lambda s: s) == text
+    joined = Page(text, "en", joins_lines=True)
+    assert joined.join(joined.sentences) == text
     if is_balanced(text):
         assert is_balanced(result)
 
@@ -118,3 +133,126 @@ def is_balanced(text: str) -> bool:
         elif not stack or stack.pop() != name:
             return False
     return not stack
+
+
+# --- XML ---
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "plain &amp; simple",
+        '<?xml version="1.0"?><doc><P>Hello <B>you</B>.</P>\n<P>Bye.</P></doc>',
+        "<a><b><c/></b></a> text <x y='>'/> more",
+        "<a>One.</a><a>Two.</a>",
+        "a <![CDATA[ <b> hello ]]> b",
+        "<!-- <open> --> hello",
+        "a \xa0 b",
+        "<a:b c:d='e'>hello</a:b>",
+    ],
+)
+def test_unchanged_sentences_give_the_same_xml(text: str) -> None:
+    assert translate(text, lambda sentence: sentence, Xml()) == text
+
+
+def test_what_begins_in_a_comment_ends_with_it() -> None:
+    text = '<a><!-- <x t="--><b>the</b> cat" ></a>'
+    assert translate(text, lambda sentence: sentence, Xml()) == text.replace('" >', '" &gt;')
+    assert "the cat" in Page(text, "en", xml=Xml()).sentences[0]
+
+
+def test_tags_of_xml_separate_unless_there_is_text_beside_them() -> None:
+    assert Page("<d><t>The cat</t><s>The <b>black</b> cat</s></d>", "en", xml=Xml()).sentences == [
+        "The cat",
+        "The black cat",
+        "black",
+    ]
+    assert translate("<d><x>the <i>black</i> cat</x></d>", backwards, Xml()) == "<d><x>cat <i>black</i> the</x></d>"
+    assert translate("hello <br/>cat", backwards, Xml()) == "cat <br/>hello"
+
+
+def test_what_is_known_of_tags_goes_before_the_outline() -> None:
+    text = "the <br/>black cat <k>the cat</k>"
+    assert Page(text, "en", xml=Xml()).sentences[0] == "the black cat the cat"
+    known = Xml(separating=frozenset({"br"}), untouched=frozenset({"k"}))
+    assert Page(text, "en", xml=known).sentences == ["the", "black cat"]
+    assert translate(text, by_word, known) == "die <br/>schwarze Katze <k>the cat</k>"
+    cells = "<r><c>the</c> <c>cat</c></r>"
+    assert Page(cells, "en", xml=Xml()).sentences == ["the", "cat"]
+    assert Page(cells, "en", xml=Xml(inside=frozenset({"c"}))).sentences[0] == "the cat"
+    assert Page(cells, "en", xml=Xml(by_outline=False)).sentences[0] == "the cat"
+
+
+@pytest.mark.parametrize(
+    "text", ["<a>", "</a>", "<a><b></a></b>", "<a></A>", "<a/></a>", "<!-- open", "<![CDATA[ open", "<a></a></b>"]
+)
+def test_xml_that_is_not_well_formed_is_refused(text: str) -> None:
+    with pytest.raises(Refused, match="each tag that is opened is closed"):
+        Page(text, "en", xml=Xml())
+
+
+XML_FRAGMENTS = st.sampled_from("the|cat.| |hello|<b>|</b>|<p>|</p>|<x/>|!|Sat on|&lt;|<!-- c -->".split("|"))
+
+
+@given(st.lists(XML_FRAGMENTS, max_size=14), st.sampled_from([by_word, backwards, lambda s: s[:3], lambda s: s]))
+def test_xml_stays_well_formed_and_keeps_its_tags(parts: list[str], model: Callable[[str], str]) -> None:
+    text = "".join(parts)
+    try:
+        etree.fromstring(f"<root>{text}</root>")
+    except etree.XMLSyntaxError:
+        with pytest.raises(Refused):
+            Page(text, "en", xml=Xml())
+        return
+    result = translate(text, model, Xml())
+    assert tags(result) == tags(text)
+    etree.fromstring(f"<root>{result}</root>")
+    assert translate(text, lambda s: s, Xml()) == text
+
+
+# --- Markdown ---
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "plain\n",
+        "a *b* c **d** e __f__ _g_.",
+        "* open and [half",
+        "a [link](http://x.y/z?a=b_c*d) and [one][ref] and ![image](x.png).",
+        "`code *x*` and snake_case_name and 2*3*4",
+        "**One. Two** three. *Four*",
+        "| a | **b** |",
+        "*a **b c* d**",
+        "<http://x.y> a & b < c",
+        "]( [[[ ** ** __ *",
+    ],
+)
+def test_unchanged_sentences_give_the_same_markdown(text: str) -> None:
+    page = Page(text, "en", cut=cut_markdown)
+    assert page.join(page.sentences) == text
+
+
+def test_emphasis_is_taken_out_of_sentences_and_put_back() -> None:
+    page = Page("The **black** cat sat on the [mat](x).", "en", cut=cut_markdown)
+    assert page.sentences[0] == "The black cat sat on the mat."
+    assert (
+        page.join([by_word(sentence) for sentence in page.sentences])
+        == "die **schwarze** Katze saß auf die [Matte](x)."
+    )
+
+
+@given(st.text(alphabet="ab *_[]()`!|<>.\n", max_size=40), st.booleans())
+def test_markdown_comes_out_whole(text: str, joins_lines: bool) -> None:
+    for cut in (cut_markdown, as_text):
+        page = Page(text, "en", joins_lines=joins_lines, cut=cut)
+        assert page.join(page.sentences) == text
+
+
+def test_a_line_of_marks_does_not_take_for_ever() -> None:
+    start = time.monotonic()
+    for mark in ("[", "*a", "**", "`", "![", "](", "<", "_a "):
+        page = Page(mark * 50_000, "en", cut=cut_markdown)
+        assert page.join(page.sentences) == mark * 50_000
+    assert time.monotonic() - start < 60

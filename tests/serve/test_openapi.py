@@ -38,4 +38,5 @@ def test_no_request_is_answered_with_an_unexpected_error(server: Running, mode: 
 
         run()
         tried.append(f"{operation.method.upper()} {operation.path}")
-    assert {"POST /translate", "POST /detect", "POST /v2/translate"} <= set(tried)
+    paths = ("/translate", "/detect", "/translate_file", "/v2/translate", "/v2/document", "/v2/document/{document_id}")
+    assert {f"POST {path}" for path in paths} <= set(tried)

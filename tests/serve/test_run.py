@@ -51,5 +51,5 @@ def test_help_names_what_is_asked_most() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "regard", "serve", "--help"], capture_output=True, text=True, cwd=ROOT, check=True
     )
-    for option in ("--host", "--port", "--keys", "--limit", "--workers"):
+    for option in ("--host", "--port", "--keys", "--limit", "--workers", "--run"):
         assert option in done.stdout

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.serve.server import running
-from tests.serve.test_gate import ANSWER, BODY, until
+from tests.serve.server import running, until
+from tests.serve.test_gate import ANSWER, BODY
 
 
 def pids(lines: list[str]) -> list[int]:

@@ -1,9 +1,10 @@
-"""Learning rates and the moving average against their formulas."""
+"""Learning rates and the moving average against their formulas, Muon against torch's."""
 
 from __future__ import annotations
 
 import dataclasses
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.recipe import TrainRecipe
-from regard.training.optimizer import MovingAverage, learning_rate, make_optimizer, paper_rate, warmup_steps
+from regard.training.muon import MuonWithAdamW, layer_matrices, orthogonalised
+from regard.training.optimizer import (
+    MovingAverage,
+    learning_rate,
+    make_optimizer,
+    paper_rate,
+    set_learning_rate,
+    warmup_steps,
+)
+from tests.build import build, tiny_config
 
 
 @given(st.integers(1, 200_000), st.sampled_from([128, 512, 1024]), st.integers(1, 10_000))
@@ -100,3 +110,60 @@ def test_the_moving_average_is_the_formula() -> None:
         decay = min(0.9, (1 + step) / (10 + step))
         expected = decay * expected + (1 - decay) * model.weight.detach().double()
     torch.testing.assert_close(average.weight.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_wsd_warms_up_stays_and_decays() -> None:
+    recipe = TrainRecipe(steps=1000, lr=1e-3, schedule="wsd", cooldown=0.25)
+    warmup = warmup_steps(recipe, 1000)
+    rates = [learning_rate(recipe, 512, step, warmup, step / 1000, False) for step in range(1, 1001)]
+    assert rates[49] == pytest.approx(0.5e-3)
+    assert set(rates[99:750]) == {1e-3}
+    assert rates[874] == pytest.approx(0.5e-3)
+    assert rates[-1] == pytest.approx(0.0, abs=1e-12)
+    assert max(abs(one - other) for one, other in pairwise(rates)) < 1.1e-5
+
+
+@pytest.mark.parametrize("switches", [{}, {"activation": "swiglu", "num_kv_heads": 2, "norm_position": "pre"}], ids=str)
+def test_muon_is_torchs_on_every_matrix_of_its_own(switches: dict[str, Any]) -> None:
+    """torch.optim.Muon gets the projections apart, as parameters of their own; torch.optim.AdamW the rest."""
+    model = build(tiny_config(**switches))
+    recipe = dataclasses.replace(TrainRecipe(steps=1), optimizer="muon", weight_decay=0.1)
+    optimizer = make_optimizer(model, recipe)
+    assert isinstance(optimizer, MuonWithAdamW)
+    optimizer._dtype = torch.bfloat16  # what torch's computes in, on every machine
+    matrices = layer_matrices(model)
+    names = {name for name, parameter in model.named_parameters() if parameter in matrices}
+    assert names == {n for n, p in model.named_parameters() if p.ndim == 2 and ("encoder." in n or "decoder." in n)}
+    blocks = {n: [b.detach().clone().requires_grad_() for b in p.split(matrices[p])]
+              for n, p in model.named_parameters() if n in names}  # fmt: skip
+    others = {n: p.detach().clone().requires_grad_() for n, p in model.named_parameters() if n not in names}
+    theirs = [
+        torch.optim.Muon([b for each in blocks.values() for b in each], weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW([{"params": [p for p in others.values() if p.ndim > 1], "weight_decay": 0.1},
+                           {"params": [p for p in others.values() if p.ndim == 1], "weight_decay": 0.0}],
+                          betas=(0.9, 0.98), eps=1e-9),
+    ]  # fmt: skip
+    for step in range(1, 6):
+        for each in (optimizer, *theirs):
+            set_learning_rate(each, 1e-2 / step)
+        for name, parameter in model.named_parameters():
+            parameter.grad = torch.randn_like(parameter)
+            if name in names:
+                for block, gradient in zip(blocks[name], parameter.grad.split(matrices[parameter]), strict=True):
+                    block.grad = gradient.clone()
+            else:
+                others[name].grad = parameter.grad.clone()
+        for each in (optimizer, *theirs):
+            each.step()
+    for name, parameter in model.named_parameters():
+        expected = torch.cat(blocks[name]) if name in names else others[name]
+        torch.testing.assert_close(parameter, expected, rtol=1e-2, atol=2e-3, msg=name)  # bf16, in another order
+        if name in names:
+            assert torch.stack([(parameter - expected).norm() / expected.norm()]).max() < 1e-3
+
+
+def test_orthogonalised_matrices_have_singular_values_of_about_one() -> None:
+    torch.manual_seed(0)
+    for shape in ((3, 20, 50), (2, 50, 20)):
+        values = torch.linalg.svdvals(orthogonalised(torch.randn(shape)))
+        assert values.min() > 0.5 and values.max() < 1.3

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -290,7 +291,7 @@ def test_a_step_is_written_once_even_if_it_is_the_best_and_due(tmp_path: Path, m
     steps = []
     monkeypatch.setattr("regard.training.loop.save_checkpoint", lambda _, step, *__: steps.append(step))
     monkeypatch.setattr("regard.training.run.final_weights", lambda *_: ({}, ""))
-    monkeypatch.setattr("regard.training.run.write_model", lambda *_: None)
+    monkeypatch.setattr("regard.training.run.write_model", lambda *_: object())
     monkeypatch.setattr("regard.training.run.report_facts", lambda *_: {})
     quiet(write_recipe(tmp_path / "recipe"), tmp_path / "run")
     assert steps == list(range(5, 41, 5))
@@ -381,11 +382,12 @@ def test_a_time_budget_ends_the_run_with_a_bundle(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["kind"] == "valid"
 
 
+@pytest.mark.parametrize("options", [{}, {"bpe_dropout": 0.2}, {"optimizer": "muon", "schedule": "wsd"}], ids=str)
 @pytest.mark.parametrize("fast", ["auto", "slots"])
 def test_an_interrupted_run_in_python_raises_and_can_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast: str, options: dict[str, Any]
 ) -> None:
-    recipe = write_recipe(tmp_path / "recipe", steps=20, fast=fast, accumulate=2, ema=0.9)
+    recipe = write_recipe(tmp_path / "recipe", steps=20, fast=fast, accumulate=2, ema=0.9, **options)
     update = Trainer.update
 
     def stop_at_seven(self: Trainer) -> float:

@@ -62,13 +62,15 @@ def updates(number: int, accumulate: int, vocab_size: int) -> list[list[Pairs]]:
     return [[make_pairs(2 + (n + m) % 5, vocab_size, 10 * n + m) for m in range(accumulate)] for n in range(number)]
 
 
-def twins(config: ModelConfig, device: str = "cpu", dtype: torch.dtype = torch.float64) -> Iterator[Any]:
+def twins(
+    config: ModelConfig, device: str = "cpu", dtype: torch.dtype = torch.float64, optimizer: Any = "adam"
+) -> Iterator[Any]:
     """Twice the same model with an optimizer; in float64, where not even Adam makes much of rounding errors."""
     for _ in range(2):
         model = build(config).to(device, dtype).train()
-        optimizer = make_optimizer(model, TrainRecipe(steps=1))
-        set_learning_rate(optimizer, 3e-3)
-        yield model, optimizer
+        made = make_optimizer(model, TrainRecipe(steps=1, optimizer=optimizer))
+        set_learning_rate(made, 3e-3)
+        yield model, made
 
 
 def assert_same_results(one: Result, other: Result) -> None:
@@ -114,6 +116,45 @@ def test_slots_in_half_precision_learn_what_autocast_learns(accumulate: int) -> 
     for one, other in losses:
         assert other == pytest.approx(one, rel=0.02), losses
     assert {parameter.dtype for parameter in slot_model.parameters()} == {torch.float32}
+
+
+def test_muon_learns_the_same_in_slots_and_in_batches() -> None:
+    (model, optimizer), (slot_model, slot_optimizer) = twins(tiny_config(), dtype=torch.float32, optimizer="muon")
+    options = UpdateOptions(0.1, 1.0, None)
+    plain = PlainUpdate(model, optimizer, options)
+    slotted = SlotUpdate(slot_model, slot_optimizer, options, SLOTS, 2, FastPath())
+    losses = []
+    for parts in updates(12, 2, 53):
+        batches, words, count = both_kinds(parts, SLOTS)
+        losses.append((float(plain(batches, count).total) / count, float(slotted(words, count).total) / count))
+    assert losses[-1][0] < 0.85 * losses[0][0]
+    for one, other in losses:
+        assert other == pytest.approx(one, rel=0.01), losses
+
+
+def test_rdrop_draws_two_passes_together() -> None:
+    """With dropout, what two passes answer to the same batch comes nearer, in slots as on the plain path."""
+    apart = {}
+    for rdrop in (0.0, 20.0):
+        (model, optimizer), (slot_model, slot_optimizer) = twins(tiny_config(dropout=0.3))
+        options = UpdateOptions(0.1, 1.0, None, rdrop)
+        plain = PlainUpdate(model, optimizer, options)
+        slotted = SlotUpdate(slot_model, slot_optimizer, options, SLOTS, 2, FastPath())
+        torch.manual_seed(1)
+        for parts in updates(25, 2, 53):
+            batches, words, count = both_kinds(parts, SLOTS)
+            plain(batches, count)
+            slotted(words, count)
+        batch = batches[0]
+        for each in (model, slot_model):
+            each.train()
+            passes = [each(batch.src, batch.src_layout, batch.tgt_in, batch.tgt_layout) for _ in range(20)]
+            answers = torch.stack(passes).detach().softmax(-1)
+            apart[rdrop, each is model] = float(
+                (answers - answers.mean(dim=0)).abs().mean() / answers.std(dim=-1).mean()
+            )
+    for is_plain in (True, False):
+        assert apart[20.0, is_plain] < 0.8 * apart[0.0, is_plain], apart
 
 
 # --- compiled ---
@@ -198,6 +239,14 @@ def test_what_a_cpu_cannot_do_is_refused_by_name(name: str) -> None:
     message = rf"^train\.fast: {name} needs a CUDA device; leave it out, or say auto$"
     with pytest.raises(UserError, match=message):
         fast_path(f"slots,{name}", torch.device("cpu"), torch.bfloat16)
+
+
+def test_rdrop_goes_without_the_fused_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.training.fast.has_triton", lambda: True)
+    path = fast_path("auto", torch.device("cuda"), torch.bfloat16, rdrop=True)
+    assert path is not None and path.graph and path.attention and not path.loss
+    with pytest.raises(UserError, match=r"train\.fast: loss is for one pass"):
+        fast_path("slots,loss", torch.device("cuda"), torch.bfloat16, rdrop=True)
 
 
 def test_a_gpu_takes_all_parts_or_those_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,8 +343,9 @@ def test_the_whole_fast_path_learns_what_the_plain_one_learns(switches: dict[str
 
 @compiling
 @pytest.mark.gpu
-def test_a_replayed_update_changes_the_weights_and_obeys_the_learning_rate() -> None:
-    (model, optimizer), _ = twins(gpu_config(), "cuda", torch.float32)
+@pytest.mark.parametrize("name", ["adam", "adamw", "muon"])
+def test_a_replayed_update_changes_the_weights_and_obeys_the_learning_rate(name: str) -> None:
+    (model, optimizer), _ = twins(gpu_config(), "cuda", torch.float32, name)
     fast = SlotUpdate(model, optimizer, UpdateOptions(0.1, 1.0, torch.bfloat16), GPU_SLOTS, 1, EVERYTHING)
     for number, parts in enumerate(gpu_updates(WARM_UPDATES + 4, 1)):
         _, words, count = both_kinds(parts, GPU_SLOTS)
@@ -319,3 +369,25 @@ def test_a_replayed_update_draws_its_dropout_anew(dropout: float) -> None:
     totals = [float(fast(words, count).total) for _ in range(WARM_UPDATES + 8)][WARM_UPDATES:]
     assert fast._graph is not None
     assert len(set(totals)) == (8 if dropout else 1), totals
+
+
+@compiling
+@pytest.mark.gpu
+@pytest.mark.parametrize("rdrop", [0.0, 5.0])
+def test_a_captured_update_with_muon_and_rdrop_learns_what_the_plain_one_learns(rdrop: float) -> None:
+    options = UpdateOptions(0.1, 1.0, torch.bfloat16, rdrop)
+    both = twins(gpu_config(norm_position="pre", norm="rms"), "cuda", torch.float32, "muon")
+    (model, optimizer), (fast_model, fast_optimizer) = both
+    plain = PlainUpdate(model, optimizer, options)
+    path = dataclasses.replace(EVERYTHING, loss=not rdrop)
+    fast = SlotUpdate(fast_model, fast_optimizer, options, GPU_SLOTS, 1, path)
+    losses = []
+    for number, parts in enumerate(gpu_updates(20, 1)):
+        for each in (optimizer, fast_optimizer):
+            set_learning_rate(each, 2e-4 * min(number + 1, 10))
+        batches, words, count = both_kinds(parts, GPU_SLOTS)
+        expected, found = plain(batches, count), fast([part.pin_memory() for part in words], count)
+        losses.append((float(expected.total) / count, float(found.total) / count))
+    assert fast._graph is not None and losses[-1][0] < 0.85 * losses[0][0], losses
+    for one, other in losses:
+        assert other == pytest.approx(one, rel=0.03), losses

@@ -97,7 +97,7 @@ function section(id, title, lead) {
 
 // --- the sentence and its translation, with the alignment between them ---
 
-function headline(data) {
+function headline(data, edit) {
   const { model } = data;
   const make = (side, kind, level) => [element(level, { class: `sentence ${kind}`, dir: "auto" }),
     side.words.slice(0, -1).map((word) => element("span", { class: "word" }, word))];
@@ -121,8 +121,9 @@ function headline(data) {
     const from = links.filter(([t]) => t === word).map(([, s]) => s);
     for (const event of ["mouseenter", "focus"]) span.addEventListener(event, () => show(from, [word]));
     for (const event of ["mouseleave", "blur"]) span.addEventListener(event, () => show([], []));
-    span.setAttribute("role", "note");
+    span.setAttribute("role", edit ? "button" : "note");
     span.setAttribute("aria-label", `${data.target.words[word]}, aligned with ${from.map((s) => data.source.words[s]).join(", ") || "nothing"}, ${span.title}`);
+    if (edit) editable(span, (text) => edit(beforeWord(targetLine, span), text));
   });
   roving(targetWords, (item, key) => targetWords[targetWords.indexOf(item) + ({ ArrowRight: 1, ArrowLeft: -1 }[key] ?? NaN)]);
   sourceWords.forEach((span, word) => {
@@ -133,7 +134,38 @@ function headline(data) {
   const facts = element("p", { class: "facts" }, `${data.given ? "given translation · " : ""}log-probability ${number(data.log_prob)} · ` +
     `beam ${model.beam} · ${layers}`);
   if (unsure) facts.append(" · ", element("span", { class: "unsure" }, "unsure words"));
+  if (edit) facts.append(" · choose a word to put another in its place");
   return element("header", {}, element("p", { class: "over" }, `Regard · ${model.source} → ${model.target}`), sourceLine, targetLine, facts);
+}
+
+// A word that can be written over: Enter goes on from what was written, Escape leaves it as it was.
+function editable(span, done) {
+  span.classList.add("editable");
+  const open = () => {
+    const input = element("input", { class: "edit", "aria-label": `instead of ${span.textContent}`, value: span.textContent, dir: "auto", autocomplete: "off", spellcheck: "false" });
+    input.size = Math.max(3, span.textContent.length); // for browsers that do not fit fields to what is in them
+    let closed = false; // taking the field away makes it lose the focus, which closes it again
+    const close = () => { if (!closed) { closed = true; input.replaceWith(span); } };
+    input.addEventListener("blur", close);
+    input.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== "Escape") return;
+      event.preventDefault();
+      const text = input.value.trim();
+      close();
+      span.focus();
+      if (event.key === "Enter" && text && text !== span.textContent) done(text);
+    });
+    span.replaceWith(input);
+    input.select();
+  };
+  span.addEventListener("click", open);
+  span.addEventListener("keydown", (event) => { if (event.key === "Enter") { event.preventDefault(); open(); } });
+}
+
+// What stands in a line before one of its words.
+function beforeWord(line, span) {
+  const texts = [...line.childNodes];
+  return texts.slice(0, texts.indexOf(span)).map((node) => node.textContent).join("");
 }
 
 // Put the words where they stand in the text, so that spaces are the text's own; words that are not found stand in a row.
@@ -383,11 +415,11 @@ function attention(data) {
   }
 
   function paintTiles() {
-    const style = getComputedStyle(document.documentElement);
     overview.querySelectorAll("canvas").forEach((canvas) => {
       const context = canvas.getContext("2d");
       context.clearRect(0, 0, canvas.width, canvas.height);
-      context.fillStyle = style.getPropertyValue(`--h${canvas.head % COLOURS}`).trim();
+      canvas.style.color = colourOf(canvas.head); // a canvas knows no variables: the browser works out what this one is
+      context.fillStyle = getComputedStyle(canvas).color;
       canvas.weights.forEach((row, q) => row.forEach((weight, k) => {
         context.globalAlpha = Math.min(1, weight * 1.2 + 0.03);
         context.fillRect(k, q, 1, 1);
@@ -403,6 +435,7 @@ function attention(data) {
       if (Math.abs(left.clientWidth - width) > 2) { width = left.clientWidth; drawStage(); }
     }).observe(left);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paintTiles);
+    document.addEventListener("regard-theme", paintTiles); // a page around this one has settled between light and dark
   };
   return own;
 }
@@ -649,18 +682,19 @@ function saliency(data) {
 
 // --- the whole page ---
 
-// `force(prefix, ends)`, where there is somebody who can translate: what to do when another piece is chosen.
-function show(place, data, force = null) {
+// Where there is somebody who can translate: `force(prefix, ends)` is called when another piece is chosen, `edit(before, word)` when
+// another word is written in the place of one.
+function show(place, data, force = null, edit = null) {
   const parts = [attention(data), steps(data, force), beam(data), saliency(data)];
   const names = ["Attention", "Word by word", "Beam", "Saliency"];
   const nav = element("nav", { "aria-label": "sections" }, ...parts.map((part, i) => element("a", { href: `#${part.id}` }, names[i])));
   const footer = element("footer", {}, "Made with Regard.");
-  place.replaceChildren(element("main", {}, headline(data), nav, ...parts, footer));
+  place.replaceChildren(element("main", {}, headline(data, edit), nav, ...parts, footer));
   parts.forEach((part) => part.ready?.());
   document.title = `${data.text} · Regard`;
 }
 
-globalThis.regardExplain = { show };
+globalThis.regardExplain = { show, element, drawn, percent, quoted, roving, widthOf };
 const embedded = document.getElementById("explanation");
 if (embedded) show(document.getElementById("explain"), JSON.parse(embedded.textContent));
 })();

@@ -10,11 +10,12 @@ from regard.serve.refusal import Refused
 
 @dataclass(frozen=True)
 class Document:
-    """The texts of a file in reading order; `is_html` says what they are. `save` makes the file of their translations."""
+    """The texts of a file in reading order, which may be HTML or lines of Markdown; `save` makes the file of their translations."""
 
     texts: Sequence[str]
     save: Callable[[Sequence[str]], bytes]
     is_html: bool = False
+    is_markdown: bool = False
     by_sentence: bool = True
 
 
@@ -27,7 +28,7 @@ def read_text(data: bytes) -> tuple[str, bytes]:
         raise Refused(400, "file must be text in UTF-8; convert it and send it again") from None
 
 
-def from_pieces(pieces: list[str], places: Sequence[int], mark: bytes = b"", *, by_sentence: bool = True) -> Document:
+def from_pieces(pieces: list[str], places: Sequence[int], mark: bytes = b"", *, is_markdown: bool = False) -> Document:
     """A document that is pieces of text, of which those at `places` are to be translated."""
 
     def save(translations: Sequence[str]) -> bytes:
@@ -36,4 +37,4 @@ def from_pieces(pieces: list[str], places: Sequence[int], mark: bytes = b"", *, 
             filled[place] = translation
         return mark + "".join(filled).encode()
 
-    return Document([pieces[place] for place in places], save, by_sentence=by_sentence)
+    return Document([pieces[place] for place in places], save, is_markdown=is_markdown)

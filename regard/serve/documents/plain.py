@@ -26,12 +26,6 @@ def open_html(data: bytes) -> Document:
 _OPENING = re.compile(r"[ \t]*(?:(?:>|#{1,6}|[-*+]|\d{1,9}[.)])[ \t]+|\[[ xX]\][ \t]+)*")
 _NO_TEXT = re.compile(r"(?:[-*_=] ?){3,}|\|?(?: {0,9}:?-+:? {0,9}\|)+ {0,9}:?-*:?|\[[^\]]{1,300}\]:\s.*|<[^<>]{1,999}>")
 _FENCE = re.compile(r"[ \t]*(```+|~~~+)")
-# Code, images and the addresses of links stay; so do the marks of emphasis, which then separate. All of bounded length: a line of
-# opening brackets must not take for ever.
-_SPAN = re.compile(
-    r"`{1,9}[^`]{0,300}`{1,9}|!\[[^\]]{0,300}\]\([^)]{0,999}\)|\]\([^)]{0,999}\)|\[|\]\[[^\]]{0,300}\]|<[^<>\s]{1,999}>|"
-    r"\*\*|__|(?<!\w)[*_](?=\S)|(?<=\S)[*_](?!\w)|\|"
-)
 
 
 def open_markdown(data: bytes) -> Document:
@@ -51,23 +45,11 @@ def open_markdown(data: bytes) -> Document:
         elif fence or line.startswith(("    ", "\t")) or _NO_TEXT.fullmatch(line.strip()):
             pieces.append(line)
         else:
-            _add_markdown_line(line, pieces, places)
-    return from_pieces(pieces, places, mark)
-
-
-def _add_markdown_line(line: str, pieces: list[str], places: list[int]) -> None:
-    start = _OPENING.match(line)
-    assert start is not None
-    pieces.append(start[0])
-    position = start.end()
-    for span in [*_SPAN.finditer(line, position), None]:
-        text = line[position : span.start() if span else len(line)]
-        if text:
-            places.append(len(pieces))
-            pieces.append(text)
-        if span:
-            pieces.append(span[0])
-            position = span.end()
+            start = _OPENING.match(line)
+            assert start is not None
+            places.append(len(pieces) + 1)
+            pieces += [start[0], line[start.end() :]]
+    return from_pieces(pieces, places, mark, is_markdown=True)
 
 
 # --- subtitles ---

@@ -11,11 +11,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
+from regard.serve.explainers import Explainers
 from regard.serve.files import Store
+from regard.serve.jobs import Jobs
 from regard.serve.keys import Keys
 from regard.serve.refusal import Refused
 from regard.serve.service import Service
-from regard.serve.web import deepl, libretranslate
+from regard.serve.watch import Watch
+from regard.serve.web import deepl, deepl_documents, explain, libretranslate, page, training, words
 from regard.serve.web.context import Context, context_of
 from regard.serve.web.gate import Doors, Gate, internal_error, problem
 from regard.serve.web.metrics import Metrics
@@ -55,7 +58,9 @@ async def docs(request: Request) -> HTMLResponse:
     return HTMLResponse(_docs_page(request.app.openapi()))
 
 
-def make_app(service: Service, store: Store, keys: Keys | None = None, metrics: Metrics | None = None) -> Gate:
+def make_app(
+    service: Service, store: Store, keys: Keys | None = None, metrics: Metrics | None = None, watch: Watch | None = None
+) -> Gate:
     """The application, ready for uvicorn."""
     app = FastAPI(
         title="Regard",
@@ -63,20 +68,25 @@ def make_app(service: Service, store: Store, keys: Keys | None = None, metrics: 
         description="Translation over HTTP, with the APIs of LibreTranslate and DeepL.",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # a redirect would repeat what the client says of host and path
     )
     app.include_router(libretranslate.router)
     app.include_router(deepl.router)
+    for part in (deepl_documents, words, explain, training, page):
+        app.include_router(part.router)
     app.include_router(router)
     counters = metrics or Metrics()
     doors = Doors(service.limits)
     batchers = [served.batcher for served in service.pairs.values()]
-    doors.seconds_left = lambda: max(batcher.seconds_left() for batcher in batchers)
-    app.state.context = Context(service, keys or Keys(), counters, doors, store)
+    doors.seconds_left = lambda: max((batcher.seconds_left() for batcher in batchers), default=1)
+    jobs, explainers = Jobs(store.folder / "documents"), Explainers(service.limits.explain_places)
+    app.state.context = Context(service, keys or Keys(), counters, doors, store, jobs, explainers, watch)
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _failed)
-    paths = frozenset({*app.openapi()["paths"], "/docs", "/openapi.json"})
+    own = [page.STATIC + name for name in page.static_files()]
+    paths = frozenset({*app.openapi()["paths"], "/", "/docs", "/openapi.json", *own})
     return Gate(app, doors, counters, paths)
 
 

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
+from regard.serve.explainers import Explainers
 from regard.serve.files import Store
+from regard.serve.jobs import Jobs
 from regard.serve.keys import Key, Keys
 from regard.serve.service import Answer, Ask, Service, Told
+from regard.serve.watch import Watch
 from regard.serve.web.gate import Doors
 from regard.serve.web.metrics import Metrics
 
@@ -20,6 +23,9 @@ class Context:
     metrics: Metrics
     doors: Doors
     store: Store
+    jobs: Jobs
+    explainers: Explainers
+    watch: Watch | None = None  # the run that is watched
 
 
 def context_of(request: Request) -> Context:

@@ -1,4 +1,5 @@
-"""The part of DeepL's API that its clients need to translate text. What this server cannot do is refused by name, never ignored."""
+"""The part of DeepL's API that its clients need to translate text; documents are in `deepl_documents.py`. What this server cannot
+do is refused by name, never ignored."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from regard.serve.languages import language_name
+from regard.serve.markup import Xml
 from regard.serve.refusal import Refused
 from regard.serve.service import Ask
 from regard.serve.web.context import admit, answer, context_of
@@ -15,6 +17,7 @@ from regard.serve.web.schemas import (
     DeepLError,
     DeepLFields,
     DeepLLanguage,
+    DeepLRefused,
     DeepLTranslation,
     DeepLTranslations,
     DeepLUsage,
@@ -31,12 +34,9 @@ _NO_LIMIT = 1_000_000_000_000  # clients want a number
 async def translate(request: Request) -> DeepLTranslations:
     """Translate texts."""
     fields = await read_fields(request, DeepLFields)
-    if fields.glossary_id:
-        raise Refused(400, "glossary_id is not known to this server; leave it out")
-    if fields.formality not in (None, "", "default", "prefer_more", "prefer_less"):
-        raise Refused(400, "formality must be default, prefer_more or prefer_less: the models have one form only")
-    if fields.tag_handling not in (None, "", "html"):
-        raise Refused(400, "tag_handling must be html or left out")
+    check_options(fields)
+    if fields.tag_handling not in (None, "", "html", "xml"):
+        raise Refused(400, "tag_handling must be html, xml or left out")
     split = str(fields.split_sentences if fields.split_sentences is not None else "1").lower()
     if split not in ("0", "1", "nonewlines", "true", "false"):
         raise Refused(400, "split_sentences must be 0, 1 or nonewlines")
@@ -47,6 +47,8 @@ async def translate(request: Request) -> DeepLTranslations:
         fields.target_lang,
         is_html=fields.tag_handling == "html",
         by_sentence=split not in ("0", "false"),
+        joins_lines=None if fields.split_sentences is None else split == "nonewlines",
+        xml=xml_of(fields),
     )
     answers = await answer(request, ask, fields.auth_key)
     translations = [
@@ -54,6 +56,38 @@ async def translate(request: Request) -> DeepLTranslations:
         for one, text in zip(answers, texts, strict=True)
     ]
     return DeepLTranslations(translations=translations)
+
+
+def check_options(fields: DeepLRefused) -> None:
+    """Refuse what no model here can do."""
+    for name in DeepLRefused.model_fields:
+        if name != "formality" and getattr(fields, name):
+            raise Refused(400, f"{name} is not known to this server; leave it out")
+    if fields.formality not in (None, "", "default", "prefer_more", "prefer_less"):
+        raise Refused(400, "formality must be default, prefer_more or prefer_less: the models have one form only")
+
+
+def xml_of(fields: DeepLFields) -> Xml | None:
+    """What a client says of its tags; None where the text is no XML."""
+    if fields.tag_handling != "xml":
+        for name in ("splitting_tags", "non_splitting_tags", "ignore_tags"):
+            if getattr(fields, name):
+                raise Refused(400, f"{name} goes with tag_handling=xml only; leave it out")
+        return None
+    outline = str(1 if fields.outline_detection is None else fields.outline_detection).lower()
+    if outline not in ("0", "1", "true", "false"):
+        raise Refused(400, "outline_detection must be 0 or 1")
+    return Xml(
+        _names(fields.splitting_tags),
+        _names(fields.non_splitting_tags),
+        _names(fields.ignore_tags),
+        by_outline=outline in ("1", "true"),
+    )
+
+
+def _names(tags: str | list[str] | None) -> frozenset[str]:
+    parts = tags.split(",") if isinstance(tags, str) else tags or []
+    return frozenset(part.strip() for part in parts if part.strip())
 
 
 @router.get("/languages", response_model_exclude_none=True)

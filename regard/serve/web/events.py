@@ -34,6 +34,7 @@ async def stream(work: Callable[[Told], Coroutine[Any, Any, dict[str, Any]]]) ->
                     "text": progress.text,
                     "sentence": progress.sentence,
                     "of": progress.of,
+                    "total": progress.total,
                     "translatedText": progress.translation,
                 },
             )

@@ -12,7 +12,6 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
 from regard.serve.refusal import Refused
-from regard.serve.web.schemas import FileFields
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -27,21 +26,15 @@ def body_of(*schemas: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {JSON: {"schema": schema}, FORM: {"schema": schema}}}}
 
 
-_FILE_SCHEMA = FileFields.model_json_schema()
-FILE_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "properties": {"file": {"type": "string", "format": "binary"}, **_FILE_SCHEMA["properties"]},
-                    "required": ["file", *_FILE_SCHEMA["required"]],
-                }
-            }
-        },
+def file_body_of(schema: type[BaseModel]) -> dict[str, Any]:
+    """What OpenAPI is told of a form with a file and these fields beside it."""
+    fields = schema.model_json_schema()
+    content = {
+        "type": "object",
+        "properties": {"file": {"type": "string", "format": "binary"}, **fields["properties"]},
+        "required": ["file", *fields["required"]],
     }
-}
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": content}}}}
 
 
 class Upload(NamedTuple):
@@ -49,7 +42,7 @@ class Upload(NamedTuple):
     content: bytes
 
 
-async def read_upload(request: Request) -> tuple[Upload, FileFields]:
+async def read_upload(request: Request, schema: type[Schema]) -> tuple[Upload, Schema]:
     """The one file of a form, and the fields beside it."""
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         raise Refused(415, "content-type must be multipart/form-data with a part named file")
@@ -59,7 +52,7 @@ async def read_upload(request: Request) -> tuple[Upload, FileFields]:
             if not isinstance(upload, UploadFile):
                 raise Refused(422, "file is missing: a document to translate")
             fields = {name: value for name, value in form.items() if isinstance(value, str)}
-            return Upload(upload.filename or "", await upload.read()), check_fields(fields, FileFields)
+            return Upload(upload.filename or "", await upload.read()), check_fields(fields, schema)
     except (HTTPException, UnicodeError):
         raise Refused(400, "the body must be a form with one file and a few fields") from None
 

@@ -8,7 +8,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,10 +25,11 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 GONE = 499  # in logs and metrics: the client left before the answer
-FILES = frozenset({"/translate_file"})  # documents: larger, slower, fewer
-DOWNLOADS = "/download_file/"
+FILES = frozenset({"/translate_file", "/v2/document"})  # documents: larger, slower, fewer
+DOWNLOADS, DOCUMENTS = "/download_file/", "/v2/document/"  # the names that follow are secrets
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _DRAIN_SECONDS = 2.0
+_FIELD_BYTES = 16_384  # of a form without its file
 
 SECURITY_HEADERS: dict[str, str] = {
     "content-security-policy": "default-src 'none'; style-src 'self'; img-src 'self'; frame-ancestors 'none'; "
@@ -41,6 +42,7 @@ SECURITY_HEADERS: dict[str, str] = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
     "cache-control": "no-store",
 }
+_HEADERS = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 
 
 @dataclass
@@ -54,13 +56,45 @@ class Doors:
     is_draining: bool = False
     is_ready: bool = True
     seconds_left: Callable[[], int] = field(default=lambda: 1)
+    told: Callable[[int], None] = field(default=lambda inside: None)  # hears how many are inside
+    away: set[asyncio.Task[None]] = field(default_factory=set)  # work whose clients do not wait for it
+
+    @property
+    def are_full(self) -> bool:
+        """Whether nothing more gets in, for lack of a place alone."""
+        return self.inside >= self.limits.places and not self.is_draining
 
     def check(self, is_file: bool) -> None:
         if self.is_draining:
             raise Refused(503, "the server is being stopped; try another one", 1)
-        if self.inside >= self.limits.places or (is_file and self.files_inside >= self.limits.file_places):
-            seconds = self.seconds_left()
-            raise Refused(429, f"too many requests are waiting; try again in {seconds} s", seconds)
+        if self.are_full or (is_file and self.files_inside >= self.limits.file_places):
+            raise self.too_many()
+
+    def enter(self, is_file: bool) -> None:
+        self._move(1, is_file)
+
+    def leave(self, is_file: bool) -> None:
+        self._move(-1, is_file)
+
+    def _move(self, step: int, is_file: bool) -> None:
+        self.inside += step
+        self.files_inside += step * is_file
+        self.told(self.inside)
+
+    def keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let work on a document go on after its request, in a place of its own."""
+        self.enter(True)
+        task = asyncio.create_task(work)
+        self.away.add(task)
+        task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self.away.discard(task)
+        self.leave(True)
+
+    def too_many(self) -> Refused:
+        seconds = self.seconds_left()
+        return Refused(429, f"too many requests are waiting; try again in {seconds} s", seconds)
 
 
 class _Exchange:
@@ -76,10 +110,10 @@ class _Exchange:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             given = {name.lower() for name, _ in message.get("headers", [])}
-            added = {**SECURITY_HEADERS, "x-request-id": self.number}
             message["headers"] = [
                 *message.get("headers", []),
-                *((k.encode(), v.encode()) for k, v in added.items() if k.encode() not in given),
+                *(header for header in _HEADERS if header[0] not in given),
+                (b"x-request-id", self.number.encode()),
             ]
         elif message["type"] == "http.response.body" and not message.get("more_body", False):
             self.is_complete = True
@@ -88,10 +122,7 @@ class _Exchange:
     async def refuse(self, path: str, refused: Refused, *, close: bool = True) -> None:
         if self.status:
             return  # it has begun; all that can be done is to stop
-        body = json.dumps(problem(path, str(refused))).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        if refused.retry is not None:
-            headers.append((b"retry-after", str(refused.retry).encode()))
+        headers, body = refusal(path, refused)
         if close:
             headers.append((b"connection", b"close"))
         await self.send({"type": "http.response.start", "status": refused.status, "headers": headers})
@@ -103,6 +134,15 @@ def problem(path: str, message: str) -> dict[str, str]:
     return {"message": message} if path.startswith("/v2/") else {"error": message}
 
 
+def refusal(path: str, refused: Refused) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """The headers and the body that say why."""
+    body = json.dumps(problem(path, str(refused))).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if refused.retry is not None:
+        headers.append((b"retry-after", str(refused.retry).encode()))
+    return headers, body
+
+
 def internal_error(number: str) -> str:
     return f"internal error; its number is {number}"
 
@@ -112,6 +152,25 @@ class Gate:
 
     def __init__(self, app: App, doors: Doors, metrics: Metrics, paths: frozenset[str]) -> None:
         self.app, self.doors, self.metrics, self.paths = app, doors, metrics, paths
+        self._turned_away = 0
+        doors.told = metrics.places.set
+
+    def turn_away(self, path: str, headers: list[tuple[bytes, bytes]]) -> bytes:
+        """A whole response, for a request that finds no place and is not looked at further (`protocol.py`), with these headers
+        besides. Such requests are counted one by one, and logged together, once a second."""
+        why, body = refusal(path, self.doors.too_many())
+        headers = [*headers, *why, *_HEADERS, (b"x-request-id", secrets.token_hex(8).encode())]
+        self.metrics.requests.labels(path, "429").inc()
+        if not self._turned_away:
+            asyncio.get_running_loop().call_later(1.0, self.log_turned_away)
+        self._turned_away += 1
+        lines = b"".join(b"%s: %s\r\n" % header for header in headers)
+        return b"HTTP/1.1 429 Too Many Requests\r\n%s\r\n%s" % (lines, body)
+
+    def log_turned_away(self) -> None:
+        if self._turned_away:
+            log("turned away", count=self._turned_away, status=429)
+        self._turned_away = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -122,13 +181,14 @@ class Gate:
         scope["number"] = exchange.number
         scope["facts"] = {}  # what the handlers want in the log line
         path = scope["path"] if scope["path"] in self.paths else "other"
-        if scope["path"].startswith(DOWNLOADS):
-            path = DOWNLOADS  # the name that follows is a secret
+        for prefix in (DOWNLOADS, DOCUMENTS):
+            if scope["path"].startswith(prefix):
+                path = prefix
         try:
             await self._answer(scope, receive, exchange)
         except Refused as refused:
             if not exchange.is_read:
-                await self._drain(receive)
+                exchange.is_read = await self._drain(receive)
             await exchange.refuse(scope["path"], refused, close=not exchange.is_read or self.doors.is_draining)
         except Exception as error:  # noqa: BLE001 - logged without its message, which may hold somebody's text
             log("failure", level=logging.ERROR, error=error, id=exchange.number, path=path)
@@ -153,11 +213,15 @@ class Gate:
 
     async def _answer(self, scope: Scope, receive: Receive, exchange: _Exchange) -> None:
         limits, doors = self.doors.limits, self.doors
-        is_work = scope["method"] not in ("GET", "HEAD", "OPTIONS")
+        # Whoever asks after a document takes no place, so that one that was accepted can be fetched whatever the load.
+        is_work = scope["method"] not in ("GET", "HEAD", "OPTIONS") and not scope["path"].startswith(DOCUMENTS)
         is_file = scope["path"] in FILES
         if is_work:
             doors.check(is_file)  # before anything is read
-        reading = _Reading(doors, limits.file_bytes + 16_384 if is_file else limits.body_bytes)
+        most = limits.file_bytes + _FIELD_BYTES if is_file else limits.body_bytes
+        if scope["path"].startswith(DOCUMENTS):
+            most = min(most, _FIELD_BYTES)  # a key or two; nothing counts who sends them
+        reading = _Reading(doors, most)
         try:
             body = await reading.read(scope, receive, limits.body_seconds)
             exchange.is_read = True
@@ -166,25 +230,29 @@ class Gate:
                 await self._run(scope, body, receive, exchange, limits.seconds)
                 return
             doors.check(is_file)  # others may have come in meanwhile; a place is not held by a slow sender
-            doors.inside += 1
-            doors.files_inside += is_file
-            self.metrics.places.set(doors.inside)
+            doors.enter(is_file)
             try:
                 seconds = limits.file_seconds if is_file else limits.seconds
                 await self._run(scope, body, receive, exchange, seconds)
             finally:
-                doors.inside -= 1
-                doors.files_inside -= is_file
-                self.metrics.places.set(doors.inside)
+                doors.leave(is_file)
         finally:
             reading.release()
 
     async def _run(self, scope: Scope, body: bytes, receive: Receive, exchange: _Exchange, seconds: float) -> None:
         """Let the app work while somebody waits for it, and not longer than so many seconds."""
 
+        task = asyncio.current_task()
+        assert task is not None
+        is_gone = False
+
         async def watch() -> None:
+            nonlocal is_gone
             while (await receive())["type"] != "http.disconnect":
                 pass
+            if not exchange.is_complete:  # after the answer is out, the client may go
+                is_gone = True
+                task.cancel()
 
         watcher = asyncio.create_task(watch())
         rest: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
@@ -195,39 +263,34 @@ class Gate:
             await asyncio.wait({watcher})
             return {"type": "http.disconnect"}
 
-        work = asyncio.create_task(self._call(scope, replay, exchange))
         try:
-            done, _ = await asyncio.wait({work, watcher}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            if not done:
-                raise Refused(503, f"the request took longer than {seconds:g} s; send less text", 5)
-            if work not in done and exchange.is_complete:
-                await asyncio.wait({work}, timeout=1)  # the answer is out; what is left is tidying up
-            if work.done():
-                work.result()
+            async with asyncio.timeout(seconds) as clock:
+                await self.app(scope, replay, exchange.send)
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            raise Refused(503, f"the request took longer than {seconds:g} s; send less text", 5) from None
+        except asyncio.CancelledError:
+            if not is_gone:
+                raise
+            task.uncancel()
         finally:
-            for task in (work, watcher):
-                task.cancel()
-                with suppress(asyncio.CancelledError, Exception):
-                    await task
+            watcher.cancel()
 
-    async def _call(self, scope: Scope, receive: Receive, exchange: _Exchange) -> None:
-        await self.app(scope, receive, exchange.send)
-
-    async def _drain(self, receive: Receive) -> None:
-        """Read what a refused client still sends, within bounds: a connection that is closed with data unread is reset, and the
-        client never sees the answer."""
+    async def _drain(self, receive: Receive) -> bool:
+        """Read what a refused client still sends, within bounds, and say whether that was all: a connection that is closed with
+        data unread is reset, and the client never sees the answer."""
         left = 4 * self.doors.limits.body_bytes
-
-        async def read() -> None:
-            nonlocal left
-            while left > 0:
-                message = await receive()
-                left -= len(message.get("body", b""))
-                if message["type"] != "http.request" or not message.get("more_body", False):
-                    return
-
         with suppress(TimeoutError):
-            await asyncio.wait_for(read(), _DRAIN_SECONDS)
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                while left > 0:
+                    message = await receive()
+                    left -= len(message.get("body", b""))
+                    if message["type"] != "http.request":
+                        return False
+                    if not message.get("more_body", False):
+                        return True
+        return False
 
 
 class _Reading:
@@ -241,7 +304,8 @@ class _Reading:
         if length.isdigit() and int(length) > self.most:
             raise self._too_large()
         try:
-            return await asyncio.wait_for(self._receive(receive), seconds)
+            async with asyncio.timeout(seconds):
+                return await self._receive(receive)
         except TimeoutError:
             raise Refused(408, f"the request must arrive within {seconds:g} s") from None
 

@@ -13,11 +13,13 @@ from regard.serve.refusal import Refused
 from regard.serve.service import Answer, Ask, Told
 from regard.serve.web.context import admit, answer, context_of, count
 from regard.serve.web.events import stream, wants_events
-from regard.serve.web.fields import FILE_BODY, body_of, read_fields, read_upload
+from regard.serve.web.fields import body_of, file_body_of, read_fields, read_upload
 from regard.serve.web.schemas import (
+    Alignment,
     DetectedLanguage,
     DetectFields,
     Error,
+    FileFields,
     Language,
     Translated,
     TranslatedFile,
@@ -36,11 +38,12 @@ router = APIRouter(tags=["LibreTranslate"], responses=ERRORS)
     response_model_exclude_none=True,
     openapi_extra=body_of(TranslateFields),
 )
-async def translate(request: Request) -> Translated | Response:
+async def translate(request: Request) -> Response:
     """Translate a text or a list of texts. With `Accept: text/event-stream`, sentences come as they are finished."""
     fields = await read_fields(request, TranslateFields)
     if not wants_events(request):
-        return translated(fields, await answer(request, as_ask(fields), fields.api_key))
+        done = translated(fields, await answer(request, as_ask(fields), fields.api_key))
+        return Response(done.model_dump_json(exclude_none=True), media_type="application/json")
 
     async def work(told: Told) -> dict[str, Any]:
         answers = await answer(request, as_ask(fields), fields.api_key, told)
@@ -52,7 +55,7 @@ async def translate(request: Request) -> Translated | Response:
 def as_ask(fields: TranslateFields) -> Ask:
     source = None if fields.source.strip().lower() == "auto" else fields.source
     texts = [fields.q] if isinstance(fields.q, str) else fields.q
-    return Ask(texts, source, fields.target, fields.format == "html", fields.alternatives)
+    return Ask(texts, source, fields.target, fields.format == "html", fields.alternatives, alignments=fields.alignments)
 
 
 def translated(fields: TranslateFields, answers: list[Answer]) -> Translated:
@@ -63,12 +66,23 @@ def translated(fields: TranslateFields, answers: list[Answer]) -> Translated:
         for one in answers
         if one.detected is not None
     ]
+    aligned = [
+        Alignment(source=list(one.alignment.source), target=list(one.alignment.target), pairs=list(one.alignment.pairs))
+        for one in answers
+        if one.alignment is not None
+    ]
     if isinstance(fields.q, list):
-        return Translated(translatedText=texts, alternatives=others, detectedLanguage=found or None)
+        return Translated(
+            translatedText=texts,
+            alternatives=others,
+            detectedLanguage=found or None,
+            alignments=aligned if fields.alignments else None,
+        )
     return Translated(
         translatedText=texts[0],
         alternatives=others[0] if others is not None else None,
         detectedLanguage=found[0] if found else None,
+        alignments=aligned[0] if aligned else None,
     )
 
 
@@ -83,10 +97,10 @@ async def detect_language(request: Request) -> list[DetectedLanguage]:
     return [DetectedLanguage(confidence=found[1], language=found[0])] if found else []
 
 
-@router.post("/translate_file", response_model=TranslatedFile, openapi_extra=FILE_BODY)
+@router.post("/translate_file", response_model=TranslatedFile, openapi_extra=file_body_of(FileFields))
 async def translate_file(request: Request) -> TranslatedFile | Response:
     """Translate a document, and say where to fetch it in the next minutes. With `Accept: text/event-stream`, progress comes too."""
-    upload, fields = await read_upload(request)
+    upload, fields = await read_upload(request, FileFields)
     context = context_of(request)
     kind = kind_of(upload.name)
     if len(upload.content) > context.service.limits.file_bytes:

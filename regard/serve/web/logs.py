@@ -8,22 +8,30 @@ import logging
 import sys
 import time
 import traceback
+from contextlib import suppress
 from typing import Any
-
-_LOGGER = logging.getLogger("regard.serve")
 
 
 class _JsonLines(logging.Formatter):
+    """For what uvicorn and asyncio say: the words that are written there, without what is put into them."""
+
     def format(self, record: logging.LogRecord) -> str:
-        entry: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
-            "event": record.getMessage(),
-        }
-        entry |= getattr(record, "facts", {})
-        if record.exc_info and record.exc_info[1] is not None:
-            entry["error"] = error_places(record.exc_info[1])
-        return json.dumps(entry, ensure_ascii=False)
+        error = record.exc_info[1] if record.exc_info else None
+        # asyncio writes the error's message and what was worked on into its own.
+        event = "failure in the event loop" if record.name == "asyncio" else str(record.msg).strip()
+        return _line(record.created, record.levelno, event, error, {})
+
+
+def _line(seconds: float, level: int, event: str, error: BaseException | None, facts: dict[str, Any]) -> str:
+    entry: dict[str, Any] = {
+        "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{int(seconds % 1 * 1000):03d}Z",
+        "level": logging.getLevelName(level).lower(),
+        "event": event,
+        **facts,
+    }
+    if error is not None:
+        entry["error"] = error_places(error)
+    return json.dumps(entry, ensure_ascii=False)
 
 
 def error_places(error: BaseException) -> str:
@@ -33,17 +41,21 @@ def error_places(error: BaseException) -> str:
     return f"{type(error).__name__} at {' < '.join(reversed(places))}"
 
 
-def set_up_logs(level: str = "INFO") -> None:
-    """Send what the server and uvicorn say through the one formatter."""
+def set_up_logs() -> None:
+    """Let uvicorn and asyncio say what they have to say in the same form."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
-    for name in ("regard.serve", "uvicorn", "uvicorn.error"):
+    for name in ("uvicorn", "uvicorn.error", "asyncio"):
         logger = logging.getLogger(name)
-        logger.handlers = [handler] if name != "uvicorn.error" else []
-        logger.propagate = name == "uvicorn.error"
-        logger.setLevel(level if name == "regard.serve" else "WARNING")
+        is_part = name == "uvicorn.error"  # what it says goes on to uvicorn's
+        logger.handlers = [] if is_part else [handler]
+        logger.propagate = is_part
+        logger.setLevel("WARNING")
     logging.getLogger("uvicorn.access").disabled = True  # its lines have the whole URL
 
 
 def log(event: str, *, level: int = logging.INFO, error: BaseException | None = None, **facts: Any) -> None:
-    _LOGGER.log(level, event, extra={"facts": facts}, exc_info=error)
+    # Not through `logging`: there is one line for every request, and its records cost more than the line.
+    with suppress(OSError):  # nobody reads it any more, or the disk is full: that is no reason to stop translating
+        sys.stderr.write(_line(time.time(), level, event, error, facts) + "\n")
+        sys.stderr.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -16,16 +17,19 @@ from types import FrameType
 
 import uvicorn
 
+from regard.bundle import Bundle
 from regard.errors import UserError
 from regard.serve.files import Store
 from regard.serve.keys import Keys, load_keys
 from regard.serve.languages import detect
 from regard.serve.limits import Limits
 from regard.serve.service import Served, Service, find_bundles
+from regard.serve.watch import Watch
 from regard.serve.web.app import make_app
 from regard.serve.web.gate import Doors, Gate
 from regard.serve.web.logs import log, set_up_logs
 from regard.serve.web.metrics import Metrics
+from regard.serve.web.protocol import make_protocol
 from regard.serve.web.workers import supervise
 
 
@@ -43,6 +47,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     workers: int = 1  # server processes
     is_shared: bool = True  # whether requests share batches
+    run: Path | None = None  # a run folder to watch
 
 
 class Server(uvicorn.Server):
@@ -84,7 +89,7 @@ def serve(settings: Settings) -> None:
         if settings.workers == 1:
             run_worker(settings, listener, Path(folder))
         else:
-            find_bundles(settings.models)  # what is wrong with them is said once
+            bundles_of(settings)  # what is wrong with them is said once
             supervise(settings.workers, run_worker, (settings, listener, Path(folder)), Path(folder))
 
 
@@ -93,8 +98,12 @@ def run_worker(settings: Settings, listener: socket.socket, folder: Path) -> Non
     metrics = Metrics()
     service = load_service(settings, metrics)
     keys = load_keys(settings.keys) if settings.keys else Keys()
-    app = make_app(service, Store(folder), keys, metrics)
+    watch = Watch(settings.run) if settings.run else None
+    app = make_app(service, Store(folder), keys, metrics, watch)
     server = Server(uvicorn_config(app, settings.limits), app.doors)
+    # What was loaded stays until the end: the collector need not look through it again and again.
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
     threading.Thread(target=detect, args=("warm up",), daemon=True).start()  # its first use takes most of a second
     host, port = listener.getsockname()[:2]
     models = [f"{source}-{target}" for source, target in sorted(service.pairs)]
@@ -103,6 +112,7 @@ def run_worker(settings: Settings, listener: socket.socket, folder: Path) -> Non
     )
     server.run(sockets=[listener])
     service.close()
+    app.log_turned_away()  # what was counted since the last second
     log("stopped")
 
 
@@ -117,9 +127,14 @@ def load_service(settings: Settings, metrics: Metrics) -> Service:
             shared=settings.is_shared,
             observe=metrics.observer,
         )
-        for bundle in find_bundles(settings.models)
+        for bundle in bundles_of(settings)
     ]
     return Service(models, settings.limits)
+
+
+def bundles_of(settings: Settings) -> list[Bundle]:
+    """The models to serve; a run may be watched without any."""
+    return find_bundles(settings.models) if settings.models or settings.run is None else []
 
 
 def uvicorn_config(app: Gate, limits: Limits) -> uvicorn.Config:
@@ -128,7 +143,7 @@ def uvicorn_config(app: Gate, limits: Limits) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
-        http="h11",  # the other one that uvicorn knows reads headers of any size
+        http=make_protocol(app),  # on h11: the other one that uvicorn knows reads headers of any size
         ws="none",
         lifespan="off",
         timeout_keep_alive=10,

@@ -13,6 +13,9 @@ class TranslateFields(BaseModel):
     target: str = Field(description="the code of the language to translate into")
     format: Literal["text", "html"] = Field("text", description="text or html")
     alternatives: int = Field(0, ge=0, description="a whole number: how many other translations to give")
+    alignments: bool = Field(
+        False, description="true or false: whether to say which words go together; with format text only"
+    )
     api_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
 
 
@@ -26,10 +29,17 @@ class DetectedLanguage(BaseModel):
     language: str
 
 
+class Alignment(BaseModel):
+    source: list[tuple[int, int]] = Field(description="words of the text, each the characters from, to (Unicode's)")
+    target: list[tuple[int, int]] = Field(description="words of the best translation, likewise")
+    pairs: list[tuple[int, int]] = Field(description="words that go together: numbers in source and in target, from 0")
+
+
 class Translated(BaseModel):
     translatedText: str | list[str]  # noqa: N815 - LibreTranslate's names
     detectedLanguage: DetectedLanguage | list[DetectedLanguage] | None = None  # noqa: N815
     alternatives: list[str] | list[list[str]] | None = None
+    alignments: Alignment | list[Alignment] | None = None
 
 
 class FileFields(BaseModel):
@@ -64,15 +74,60 @@ class Ready(BaseModel):
     models: list[str]
 
 
-class DeepLFields(BaseModel):
+Tags = str | list[str] | None  # as a list, or with commas between them
+
+
+class DeepLRefused(BaseModel):
+    """What DeepL knows and no model here can do: it must be left out."""
+
+    glossary_id: str | None = Field(None, description="not known to this server: leave it out")
+    glossary_ids: str | list[str] | None = Field(None, description="not known to this server: leave it out")
+    style_id: str | None = Field(None, description="not known to this server: leave it out")
+    translation_memory_id: str | None = Field(None, description="not known to this server: leave it out")
+    custom_instructions: str | list[str] | None = Field(None, description="not known to this server: leave it out")
+    context: str | None = Field(None, description="not known to this server: leave it out")
+    formality: str | None = Field(None, description="default, prefer_more or prefer_less: there is one form only")
+
+
+class DeepLFields(DeepLRefused):
     text: str | list[str] = Field(description="a text, or a list of texts")
     target_lang: str = Field(description="the code of the language to translate into")
     source_lang: str | None = Field(None, description="the code of the language that the texts are in")
     split_sentences: str | int | bool | None = Field(None, description="0, 1 or nonewlines")
-    tag_handling: str | None = Field(None, description="html, or left out")
-    formality: str | None = Field(None, description="default, prefer_more or prefer_less: there is one form only")
-    glossary_id: str | None = Field(None, description="not known to this server: leave it out")
+    tag_handling: str | None = Field(None, description="html, xml, or left out")
+    splitting_tags: Tags = Field(None, description="with tag_handling=xml: names of tags that separate sentences")
+    non_splitting_tags: Tags = Field(None, description="with tag_handling=xml: names of tags inside sentences")
+    ignore_tags: Tags = Field(None, description="with tag_handling=xml: names of tags whose content stays as it is")
+    outline_detection: str | int | bool | None = Field(
+        None, description="0 or 1; with tag_handling=xml: whether tags that are not named may separate sentences"
+    )
     auth_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
+
+
+class DeepLDocumentFields(DeepLRefused):
+    target_lang: str = Field(description="the code of the language to translate into")
+    source_lang: str | None = Field(None, description="the code of the language that the document is in")
+    filename: str | None = Field(None, description="a text: the name of the file, where the form does not say it")
+    output_format: str | None = Field(None, description="the ending of the file's name, or left out")
+    auth_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
+
+
+class DeepLDocumentKey(BaseModel):
+    document_key: str = Field(description="a text: what came with the document's id")
+    auth_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
+
+
+class DeepLDocument(BaseModel):
+    document_id: str
+    document_key: str
+
+
+class DeepLDocumentStatus(BaseModel):
+    document_id: str
+    status: Literal["translating", "done", "error"]
+    seconds_remaining: int | None = Field(None, description="at most")
+    billed_characters: int | None = None
+    error_message: str | None = None
 
 
 class DeepLTranslation(BaseModel):
@@ -98,3 +153,128 @@ class DeepLUsage(BaseModel):
 
 class DeepLError(BaseModel):
     message: str
+
+
+class SentencesFields(BaseModel):
+    q: str = Field(description="a text; one sentence, where prefix is given")
+    source: str = Field("auto", description="the code of the language that the text is in, or auto")
+    target: str = Field(description="the code of the language to translate into")
+    alternatives: int = Field(
+        0, ge=0, description="a whole number: how many other translations of each sentence to give"
+    )
+    prefix: str = Field(
+        "",
+        description="a text that the translation begins with; the model may go on with its last word, unless a space follows it",
+    )
+    api_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
+
+
+class PlacedWord(BaseModel):
+    before: str = Field(description="what stands between it and the word before")
+    text: str
+    probability: float | None = Field(description="how likely the model found it, after all that comes before it")
+
+
+class Way(BaseModel):
+    text: str
+    words: list[PlacedWord]
+
+
+class Sentence(BaseModel):
+    before: str = Field(description="what stands between it and the sentence before")
+    text: str
+    ways: list[Way] = Field(description="its translations, best first")
+
+
+class Sentences(BaseModel):
+    sentences: list[Sentence]
+    after: str = Field(description="what follows the last sentence")
+    source: str
+    target: str
+    detectedLanguage: DetectedLanguage | None = None  # noqa: N815
+
+
+class AlternativesFields(BaseModel):
+    q: str = Field(description="one sentence")
+    source: str = Field(description="the code of the language that it is in")
+    target: str = Field(description="the code of the language to translate into")
+    prefix: str = Field("", description="a text: the beginning of a translation, up to the place in question")
+    count: int = Field(8, ge=1, le=32, description="a whole number between 1 and 32: how many words at most")
+    api_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
+
+
+class OtherWord(BaseModel):
+    word: str
+    probability: float
+
+
+class OtherWords(BaseModel):
+    words: list[OtherWord] = Field(description="likeliest first")
+
+
+class ExplainFields(BaseModel):
+    q: str = Field(min_length=1, description="one sentence")
+    source: str = Field(description="the code of the language that it is in")
+    target: str = Field(description="the code of the language to translate into")
+    translation: str = Field("", description="a text: a translation to look at instead of the model's own")
+    prefix: str = Field(
+        "",
+        description="a text that the translation begins with; the model may go on with its last word, unless a space follows it",
+    )
+    api_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
+
+
+class PageLanguage(BaseModel):
+    code: str
+    name: str
+
+
+class PageLanguages(BaseModel):
+    source: PageLanguage
+    target: PageLanguage
+
+
+class PageSettings(BaseModel):
+    """LibreTranslate's names; `alternatives`, `fileBytes` and `training` are ours."""
+
+    apiKeys: bool  # noqa: N815
+    keyRequired: bool  # noqa: N815
+    charLimit: int  # noqa: N815
+    alternatives: int
+    fileBytes: int  # noqa: N815
+    filesTranslation: bool  # noqa: N815
+    supportedFilesFormat: list[str]  # noqa: N815
+    suggestions: bool
+    frontendTimeout: int  # noqa: N815
+    language: PageLanguages
+    training: bool
+
+
+class TrainingSample(BaseModel):
+    source: str
+    reference: str
+    changes: list[dict[str, int | str]] = Field(description="each with step and translation")
+
+
+class TrainingTest(BaseModel):
+    name: str
+    metrics: list[dict[str, float | str | None]] = Field(description="each with name, score, confidence and signature")
+
+
+class TrainingView(BaseModel):
+    name: str = Field(description="of the run folder")
+    source: str | None
+    target: str | None
+    problem: str | None = Field(description="why the run cannot be read")
+    records: int
+    curves: dict[str, list[tuple[float, float]]] = Field(description="by name: [step, value]")
+    latest: dict[str, float] | None
+    latest_train: dict[str, float] | None
+    best: dict[str, float] | None = Field(description="the best validation")
+    tests: list[TrainingTest]
+    samples: list[TrainingSample]
+    notes: list[str]
+    done: float | None = Field(description="how much of the run is behind it, between 0 and 1")
+    finished: bool
+    updated: float | None = Field(description="when something was last written, in seconds since 1970")
+    now: float

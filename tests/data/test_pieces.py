@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regard.explain.pieces import make_side
+from regard.data.pieces import make_side
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,11 @@ def is_punctuation(text: str) -> bool:
     return _PUNCTUATION.fullmatch(text) is not None
 
 
+def is_without_spaces(text: str) -> bool:
+    """Whether it holds a character of a script that puts no spaces between words."""
+    return _NO_SPACES.search(text) is not None
+
+
 def begins_word(before: str, piece: str) -> bool:
     """Whether a piece begins a word after this one."""
     if piece.startswith(_SPACE):
@@ -73,7 +78,7 @@ def begins_word(before: str, piece: str) -> bool:
         return False
     if is_punctuation(piece) != is_punctuation(bare):
         return True
-    return bool(_NO_SPACES.search(piece) or _NO_SPACES.search(bare))
+    return is_without_spaces(piece) or is_without_spaces(bare)
 
 
 def _text(parts: Sequence[str]) -> str:

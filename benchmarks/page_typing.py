@@ -1,0 +1,85 @@
+"""How long it takes from the last key to the translation on the page of `regard serve`, in a real browser.
+
+    python -m benchmarks.page_typing -m MODEL [--times 20]
+
+Somebody types short sentences, a key every 30 ms; the clock runs from the last key's event to the frame after the translation was
+drawn. The pause that the page waits for more keys is in it. Browser and server share the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from benchmarks.common import machine, report
+from regard.bundle import find_bundle
+from tests.browser import chromium
+from tests.serve.server import running
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+SENTENCES = [
+    "Good morning!", "Where do you live?", "I am hungry.", "She reads a book.", "It is raining.", "Can you help me?",
+    "We are at home.", "He likes music.", "The dog is asleep.", "What time is it?",
+]  # fmt: skip
+_WATCH = """() => {
+  const out = document.getElementById("out");
+  let last = null;
+  window.spans = [];
+  document.getElementById("source-text").addEventListener("input", () => { last = performance.now(); });
+  new MutationObserver(() => {
+    if (last === null || !out.querySelector(".w")) return;
+    const began = last;
+    last = null;
+    requestAnimationFrame(() => window.spans.push(performance.now() - began));
+  }).observe(out, { childList: true });
+}"""
+
+
+def measure(page: Page, sentences: list[str], times: int) -> list[float]:
+    """Milliseconds from the last key to the translation, of each of so many sentences."""
+    text = page.get_by_label("text to translate")
+    page.locator(".tabs [aria-current]").wait_for()  # its scripts have run
+    page.evaluate(_WATCH)
+    for number in range(times):
+        text.fill("")
+        page.locator("#out:empty").wait_for(state="attached")
+        text.focus()
+        page.keyboard.type(sentences[number % len(sentences)], delay=30)
+        page.locator("#out:not(.waiting) .w").first.wait_for()
+        page.wait_for_timeout(100)
+    spans: list[float] = page.evaluate("() => window.spans")
+    return spans
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-m", "--model", required=True)
+    parser.add_argument("--times", type=int, default=20)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    with running(model=find_bundle(arguments.model)) as server, chromium() as browser:
+        page = browser.new_page()
+        page.goto(server.url)
+        measure(page, SENTENCES, 2)  # the first requests load things
+        page.reload()
+        spans = measure(page, SENTENCES, arguments.times)
+        facts = {
+            **machine(torch.device("cpu"), ["ctranslate2", "playwright"]), "chromium": browser.version, "model": arguments.model,
+        }  # fmt: skip
+    row = {
+        "sentences": len(spans),
+        "median ms": statistics.median(spans),
+        "least ms": min(spans),
+        "most ms": max(spans),
+    }
+    report("page_typing", [row], facts, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Glossaries: terms of the source and what they must be called in the translation. Which of them a text has is found here; that the
+translation says so is for the search (`search/phrases.py`). No torch here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from regard.data.corpus import read_lines
+from regard.data.protect import whole_word
+from regard.errors import UserError
+
+Place = tuple[int, int]  # of characters in a text, from the first to after the last
+
+
+@dataclass(frozen=True)
+class Glossary:
+    """Source terms, each with the ways to say it: one of them must be in the translation."""
+
+    terms: tuple[tuple[str, tuple[str, ...]], ...]
+
+    @classmethod
+    def of(cls, terms: Mapping[str, str | Sequence[str]]) -> Glossary:
+        """From a mapping; several ways to say a term are a list.
+
+        >>> Glossary.of({"cat": "Katze", "dog": ["Hund", "Hunde"]}).wanted("A dog, a Dog and dogs")
+        {('Hund', 'Hunde'): [(2, 5), (9, 12)]}
+        """
+        listed = {term: (ways,) if isinstance(ways, str) else tuple(ways) for term, ways in terms.items()}
+        for term, ways in listed.items():
+            if not term.strip() or not ways or not all(way.strip() for way in ways):
+                raise UserError(f"a glossary must have words on both sides, but has {term!r}: {list(ways)!r}")
+        return cls(tuple((term.strip(), tuple(way.strip() for way in ways)) for term, ways in listed.items()))
+
+    @classmethod
+    def read(cls, path: Path) -> Glossary:
+        """A file with a term a line, source and target separated by a tab; several lines for one term are several ways to say it.
+        Empty lines and lines that begin with # are skipped."""
+        terms: dict[str, list[str]] = {}
+        for number, line in enumerate(read_lines(path), 1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            fields = [field.strip() for field in line.split("\t")]
+            if len(fields) != 2 or not all(fields):
+                raise UserError(
+                    f"{path}, line {number}: must be a source term, a tab and a target term, but is {line!r}"
+                )
+            terms.setdefault(fields[0], []).append(fields[1])
+        if not terms:
+            raise UserError(
+                f"{path}: must hold at least one term, but is empty; a line is a source term, a tab and a target term"
+            )
+        return cls.of(terms)
+
+    def wanted(self, text: str, taken: Sequence[Place] = ()) -> dict[tuple[str, ...], list[Place]]:
+        """The ways to say each term that the text has, and where it has it; what stands where something is taken does not count.
+        Terms are whole words; one without capitals is found with them, too. Where two overlap the longer one counts."""
+        found: dict[tuple[str, ...], list[Place]] = {}
+        for match in self._pattern.finditer(text):
+            begin, end = match.span()
+            if not any(begin < other[1] and other[0] < end for other in taken):
+                assert match.lastindex is not None
+                found.setdefault(self._longest_first[match.lastindex - 1][1], []).append((begin, end))
+        return found
+
+    @cached_property
+    def says(self) -> str:
+        """All that it may put into a translation."""
+        return " ".join(way for _, ways in self.terms for way in ways)
+
+    @cached_property
+    def _longest_first(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Of those that are equally long, the ones with capitals come first: the others are found in any case."""
+        return sorted(self.terms, key=lambda term: (-len(term[0]), term[0] == term[0].lower()))
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        """A group for each term."""
+        ways = (
+            f"({whole_word(term, f'(?i:{re.escape(term)})' if term == term.lower() else re.escape(term))})"
+            for term, _ in self._longest_first
+        )
+        return re.compile("|".join(ways) or "(?!)")

@@ -1,0 +1,67 @@
+"""Word alignments of whole texts: those of their sentences, at the places where these stand in the text and in its translation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from regard.decode.alignment import Aligned, align_texts
+from regard.decode.sentences import Split
+from regard.decode.text import Translator
+from regard.serve.apart import Apart
+
+if TYPE_CHECKING:
+    from regard.serve.service import Progress, Told
+
+
+class _Served(Protocol):
+    @property
+    def translator(self) -> Translator: ...
+    @property
+    def apart(self) -> Apart: ...
+
+
+class Heard:
+    """Remembers what sentences became, and tells it on."""
+
+    def __init__(self, told: Told | None) -> None:
+        self._told, self._found = told, dict[tuple[int, int], str]()
+
+    def __call__(self, progress: Progress) -> None:
+        self._found[progress.text, progress.sentence] = progress.translation
+        if self._told is not None:
+            self._told(progress)
+
+    def translations(self, text: int, split: Split) -> list[str]:
+        return [self._found[text, number] for number in range(len(split.places))]
+
+
+async def align(served: _Served, split: Split, translations: Sequence[str]) -> Aligned:
+    """The words of a text and of its translation, and which of them go together."""
+    translator = served.translator
+    pairs = list(zip(split.sentences, translations, strict=True))
+    found = await served.apart.run(align_texts, translator.engine, translator.tokenizer, pairs, translator.max_length)
+    return place(split, translations, found)
+
+
+def place(split: Split, translations: Sequence[str], found: Sequence[Aligned]) -> Aligned:
+    """Alignments of sentences as one of their text.
+
+    >>> split = Split(("Yes.", " ", "No."), (0, 2))
+    >>> ours = [Aligned(((0, 3),), ((0, 2),), ((0, 0),)), Aligned(((0, 2),), ((0, 4),), ((0, 0),))]
+    >>> place(split, ["Ja.", "Nein."], ours)
+    Aligned(source=((0, 3), (5, 7)), target=((0, 2), (4, 8)), pairs=((0, 0), (1, 1)))
+    """
+    source: list[tuple[int, int]] = []
+    target: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
+    sentences = dict(zip(split.places, zip(translations, found, strict=True), strict=True))
+    here = there = 0  # characters before this piece, in the text and in its translation
+    for number, piece in enumerate(split.pieces):
+        translation, aligned = sentences.get(number, (piece, Aligned()))
+        pairs += [(i + len(source), j + len(target)) for i, j in aligned.pairs]
+        source += [(a + here, b + here) for a, b in aligned.source]
+        target += [(a + there, b + there) for a, b in aligned.target]
+        here += len(piece)
+        there += len(translation)
+    return Aligned(tuple(source), tuple(target), tuple(pairs))

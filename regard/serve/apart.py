@@ -1,0 +1,64 @@
+"""Work that does not go through the batcher: in a few threads of its own, so that whatever it takes, others find a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from regard.serve.refusal import Refused
+
+Found = TypeVar("Found")
+_RETRY = 3  # seconds
+_PATIENCE = 5.0  # seconds for what is being worked on at the end
+
+
+class Apart:
+    """So many threads, and so many places for what is worked on or waits. What nobody waits for any more is never begun; what has
+    begun cannot be stopped, and keeps its place until it ends. The threads are daemons: the end of the process does not wait."""
+
+    def __init__(self, name: str, threads: int, places: int) -> None:
+        """`name` is what is worked on, as the refusal calls it."""
+        self.name, self.places = name, places
+        self._free = threading.Semaphore(places)
+        self._queue: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"regard-apart-{n}", daemon=True) for n in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    async def run(self, work: Callable[..., Found], *arguments: object) -> Found:
+        """What the work gives; refused where all places are taken."""
+        if not self._free.acquire(blocking=False):
+            raise Refused(429, f"{self.places} {self.name} are being worked on; try again in {_RETRY} s", _RETRY)
+        future: Future[Found] = Future()
+        future.add_done_callback(lambda done: self._free.release())
+        self._queue.put((future, lambda: work(*arguments)))
+        return await asyncio.wrap_future(future)
+
+    def _work(self) -> None:
+        while (taken := self._queue.get()) is not None:
+            future, work = taken
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                found = work()
+            except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+                future.set_exception(error)
+            else:
+                future.set_result(found)
+            del taken, future, work  # nothing is held while there is nothing to do
+
+    def close(self) -> None:
+        """Drop what waits, and give what is being worked on a little time."""
+        while not self._queue.empty():
+            if (taken := self._queue.get()) is not None:
+                taken[0].cancel()
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join(_PATIENCE)

@@ -1,0 +1,53 @@
+"""Explanations for a server: one at a time, in a thread of their own. They need torch, which is loaded for the first of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING
+
+from regard.decode.options import SearchOptions
+from regard.errors import UserError
+from regard.explain.page import page_data
+from regard.serve.apart import Apart
+from regard.serve.refusal import Refused
+from regard.serve.service import Served
+
+if TYPE_CHECKING:
+    from regard.explain.explainer import Explainer
+
+
+class Explainers:
+    """Makes an explainer for a model when it is first asked for."""
+
+    def __init__(self, places: int) -> None:
+        self._made: dict[tuple[str, str], Explainer] = {}
+        self._apart = Apart("explanations", 1, places)
+
+    async def explain(self, served: Served, text: str, translation: str | None, prefix: str | None) -> bytes:
+        """The page's data as JSON. A request that still waits when its client goes away is never begun."""
+        return await self._apart.run(self._work, served, text, translation, prefix)
+
+    def _work(self, served: Served, text: str, translation: str | None, prefix: str | None) -> bytes:
+        explainer = self._explainer(served)
+        options = SearchOptions(**dataclasses.asdict(served.bundle.decode))
+        try:
+            found = explainer.explain(text, options, target=translation, prefix=prefix)
+        except UserError as error:  # what it says is about numbers of pieces and the like, never the text itself
+            raise Refused(400, str(error)) from None
+        return json.dumps(page_data(found), separators=(",", ":")).encode("ascii")
+
+    def _explainer(self, served: Served) -> Explainer:
+        pair = served.bundle.source, served.bundle.target
+        if pair not in self._made:
+            try:
+                from regard.explain.explainer import Explainer
+            except ModuleNotFoundError as error:
+                if (error.name or "").startswith("regard"):
+                    raise
+                raise Refused(
+                    501,
+                    f"explanations need {error.name}, which is not installed here; install it and start the server again",
+                ) from None
+            self._made[pair] = Explainer(served.bundle)
+        return self._made[pair]

@@ -1,0 +1,128 @@
+"""Documents that are translated while their client is away: what became of each, in a folder that several processes may share, for
+some minutes. Whoever asks must name both the document's id and its key, of which only a hash is kept."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+import secrets
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from regard.serve.keys import hash_key
+
+_ID = re.compile(r"[0-9a-f]{32}")
+_SECONDS = 600.0  # after the end of the work
+_MOST = 100  # that are finished or given up; the oldest goes first
+
+Status = Literal["translating", "done", "error"]
+
+
+@dataclass(frozen=True)
+class State:
+    """What is known of a document."""
+
+    key_sha256: str
+    kind: str  # the ending of its name
+    ends: float  # when it is given up, in seconds since 1970
+    status: Status = "translating"
+    characters: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Handle:
+    """What a client gets to ask with."""
+
+    id: str
+    key: str
+
+
+class Jobs:
+    """The folder is made when it is first needed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def begin(self, kind: str, seconds: float) -> Handle:
+        """Note a new document that will be finished or given up in so many seconds."""
+        self._sweep()
+        handle = Handle(secrets.token_hex(16), secrets.token_hex(32))
+        self._write(handle, State(hash_key(handle.key), kind, time.time() + seconds))
+        return handle
+
+    def finish(self, handle: Handle, content: bytes, characters: int) -> None:
+        state = self._read(handle.id)
+        if state is not None:
+            self._result(handle.id).write_bytes(content)
+            self._write(handle, State(state.key_sha256, state.kind, state.ends, "done", characters))
+
+    def fail(self, handle: Handle, error: str) -> None:
+        state = self._read(handle.id)
+        if state is not None:
+            self._write(handle, State(state.key_sha256, state.kind, state.ends, "error", error=error))
+
+    def find(self, handle: Handle) -> State | None:
+        """What became of a document; None where there is none of this id and key. One whose process ended is not waited for."""
+        state = self._read(handle.id) if _ID.fullmatch(handle.id) else None
+        if state is None or not hmac.compare_digest(state.key_sha256, hash_key(handle.key)):
+            return None
+        ended = self._ended(handle.id, state)
+        if ended is None or ended < time.time() - _SECONDS:
+            return None
+        if _is_given_up(state):
+            return State(
+                state.key_sha256, state.kind, state.ends, "error", error="the document was given up; send it again"
+            )
+        return state
+
+    def result(self, handle: Handle) -> bytes:
+        """A finished document."""
+        return self._result(handle.id).read_bytes()
+
+    def _result(self, name: str) -> Path:
+        return self.folder / f"{name}.result"
+
+    def _read(self, name: str) -> State | None:
+        try:
+            return State(**json.loads((self.folder / f"{name}.json").read_text()))
+        except FileNotFoundError:
+            return None
+
+    def _write(self, handle: Handle, state: State) -> None:
+        self.folder.mkdir(exist_ok=True)
+        temporary = self.folder / f"{handle.id}.{secrets.token_hex(4)}.new"
+        temporary.write_text(json.dumps(asdict(state)))
+        temporary.rename(self.folder / f"{handle.id}.json")  # whoever reads sees the old one or the new one
+
+    def _ended(self, name: str, state: State) -> float | None:
+        """When the work on a document ends or ended, in seconds since 1970; None where it is gone meanwhile."""
+        if state.status == "translating":
+            return state.ends
+        try:
+            return (self.folder / f"{name}.json").stat().st_mtime
+        except FileNotFoundError:
+            return None
+
+    def _sweep(self) -> None:
+        """Remove what is too old or too much. What is worked on stays: those are counted elsewhere."""
+        over = []
+        for path in self.folder.glob("*.json"):
+            state = self._read(path.stem)
+            if state is None or (state.status == "translating" and not _is_given_up(state)):
+                continue
+            ended = self._ended(path.stem, state)
+            if ended is not None:  # else another process was quicker
+                over.append((ended, path))
+        over.sort(reverse=True)
+        for number, (ended, path) in enumerate(over):
+            if number >= _MOST - 1 or ended < time.time() - _SECONDS:
+                path.unlink(missing_ok=True)
+                path.with_suffix(".result").unlink(missing_ok=True)
+
+
+def _is_given_up(state: State) -> bool:
+    return state.status == "translating" and time.time() > state.ends

@@ -1,0 +1,124 @@
+// The training view: a run folder, asked for every two seconds while it is looked at, drawn anew when something is new.
+import { getNew } from "./api.js";
+import { chart } from "./chart.js";
+
+const EVERY = 2000; // milliseconds
+const at = (id) => document.getElementById(id);
+
+export function startTraining() {
+  const { element } = globalThis.regardExplain;
+  const view = at("view-training");
+  const state = { tag: null, data: null, fetched: 0, isShown: false, isAsking: false, problem: "" };
+  const status = element("p", { class: "run-status", role: "status" });
+  const body = element("div");
+  view.replaceChildren(element("h1", { class: "quiet" }, "Training"), status, body);
+
+  async function look() {
+    if (!state.isShown || document.hidden || state.isAsking) return;
+    state.isAsking = true;
+    try {
+      const found = await getNew("training", state.tag);
+      state.problem = "";
+      if (found) {
+        body.replaceChildren(...draw(found.data, element));
+        Object.assign(state, { ...found, fetched: performance.now() }); // the tag last: what could not be drawn is asked for again
+      }
+    } catch (error) {
+      state.problem = error.message;
+      if (error.status === 403) document.dispatchEvent(new Event("regard-refused"));
+    } finally {
+      state.isAsking = false;
+    }
+    say();
+  }
+
+  function say() {
+    const { data, problem } = state;
+    const message = problem || data?.problem;
+    status.classList.toggle("problem", Boolean(message));
+    if (message) { status.textContent = message; return; }
+    if (!data) return;
+    const dot = element("i", { class: data.finished ? "finished" : "live", "aria-hidden": "true" });
+    const age = data.updated === null ? null : data.now - data.updated + (performance.now() - state.fetched) / 1000;
+    const text = data.finished ? "finished" : age === null ? "nothing measured yet" : `last measured ${duration(age)} ago`;
+    status.replaceChildren(dot, text);
+  }
+
+  setInterval(look, EVERY);
+  document.addEventListener("visibilitychange", look);
+  document.addEventListener("regard-key", look);
+  return { shown: () => { state.isShown = true; look(); }, left: () => { state.isShown = false; } };
+}
+
+function duration(seconds) {
+  const whole = Math.max(0, Math.round(seconds));
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min${whole < 600 ? ` ${whole % 60} s` : ""}`;
+  return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
+}
+
+function draw(data, element) {
+  const pair = data.source === null ? data.name : `${data.source} → ${data.target}`;
+  const head = element("header", { class: "run-head" }, element("h2", { dir: "auto" }, pair), element("p", { class: "note", dir: "auto" }, `run ${data.name}`));
+  const parts = [head];
+  if (data.done !== null) {
+    const bar = element("progress", { max: "1", value: data.done, "aria-label": "how much of the run is done" });
+    parts.push(bar);
+  }
+  parts.push(tiles(data, element), charts(data, element), ...samples(data, element), ...tests(data, element), ...notes(data, element));
+  return parts;
+}
+
+const fixed = (digits) => (value) => value.toFixed(digits);
+const whole = (value) => Math.round(value).toLocaleString("en");
+const small = (value) => (value ? value.toExponential(2) : "0");
+
+function tiles(data, element) {
+  const { latest, latest_train: train, best } = data;
+  const found = [];
+  const tile = (name, value, under) => found.push(element("div", { class: "run-tile" }, element("p", {}, name), element("strong", {}, value), element("p", {}, under)));
+  if (latest) tile("Step", whole(latest.step), [latest.epoch === undefined ? "" : `epoch ${latest.epoch.toFixed(1)}`, latest.elapsed === undefined ? "" : duration(latest.elapsed)].filter(Boolean).join(", "));
+  if (train?.nll !== undefined) tile("Training loss", train.nll.toFixed(3), `learning rate ${small(train.lr ?? 0)}`);
+  if (best?.loss !== undefined) tile("Validation loss", best.loss.toFixed(3), `best, at step ${whole(best.step)}`);
+  if (best?.bleu !== undefined) tile("BLEU", best.bleu.toFixed(1), best.chrf === undefined ? "on the validation set" : `chrF ${best.chrf.toFixed(1)}, validation`);
+  if (train?.tokens_per_second !== undefined) tile("Tokens a second", whole(train.tokens_per_second), "target side");
+  return element("div", { class: "run-tiles" }, ...found);
+}
+
+function charts(data, element) {
+  const { curves } = data;
+  return element("div", { class: "run-charts" },
+    chart("Loss per token", [{ name: "training", style: "one", points: curves.training }, { name: "validation", style: "two", points: curves.validation, dots: true },
+      { name: "smoothed labels", style: "faint", points: curves.smoothed }], fixed(3)),
+    chart("Validation scores", [{ name: "BLEU", style: "one", points: curves.bleu, dots: true }, { name: "chrF", style: "two", points: curves.chrf, dots: true }], fixed(1), { fromZero: true }),
+    chart("Learning rate", [{ name: "learning rate", style: "one", points: curves.lr }], small, { fromZero: true }),
+    chart("Tokens a second", [{ name: "tokens a second", style: "one", points: curves.tokens_per_second }], whole, { fromZero: true }));
+}
+
+// Each sample sentence: what it should be, what it is now, and how it came to be.
+function samples(data, element) {
+  if (!data.samples.length) return [];
+  const row = (name, text, kind = "") => element("div", { class: kind }, element("dt", {}, name), element("dd", { dir: "auto" }, text || "(empty)"));
+  const cards = data.samples.map((sample) => {
+    const [last, ...before] = [...sample.changes].reverse();
+    const rows = [row("source", sample.source), row("reference", sample.reference, "reference"), row(`step ${whole(last.step)}`, last.translation, "newest"),
+      ...before.slice(0, 3).map((one) => row(`step ${whole(one.step)}`, one.translation, "older"))];
+    return element("article", { class: "card run-sample" }, element("dl", {}, ...rows));
+  });
+  return [element("section", {}, element("h2", {}, "Translations over time"), element("p", { class: "lead" }, "Sentences of the validation set, the newest translation first, a row for each change."), ...cards)];
+}
+
+function tests(data, element) {
+  if (!data.tests.length) return [];
+  const rows = data.tests.flatMap((test) => test.metrics.map((metric) => element("tr", {}, element("td", {}, test.name), element("td", {}, metric.name),
+    element("td", { class: "number" }, metric.score.toFixed(2)), element("td", { class: "number" }, metric.confidence === null ? "" : `± ${metric.confidence.toFixed(2)}`),
+    element("td", {}, element("code", {}, metric.signature)))));
+  const heads = ["set", "metric", "score", "95%", "signature"].map((name, i) => element("th", { scope: "col", class: i === 2 || i === 3 ? "number" : "" }, name));
+  return [element("section", {}, element("h2", {}, "Test scores"), element("div", { class: "card scroll run-scores", tabindex: "0", role: "region", "aria-label": "test scores" },
+    element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows))))];
+}
+
+function notes(data, element) {
+  if (!data.notes.length) return [];
+  return [element("section", {}, element("h2", {}, "Notes"), ...data.notes.map((text) => element("p", { class: "note", dir: "auto" }, text)))];
+}

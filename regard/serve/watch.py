@@ -1,0 +1,133 @@
+"""A run folder while it is trained in: what the page shows of it, read again only when something was written. The numbers are
+those of metrics.jsonl; what counts as the best validation and how curves are thinned is the report's business."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from regard.errors import UserError
+from regard.recipe import Recipe, load_recipe
+from regard.training.chart import averaged
+from regard.training.metrics import read_metrics
+from regard.training.report import best_validation, points, sample_histories
+
+_CURVES = {  # name on the page -> kind of record and its field
+    "training": ("train", "nll"),
+    "smoothed": ("train", "loss"),
+    "validation": ("valid", "loss"),
+    "bleu": ("valid", "bleu"),
+    "chrf": ("valid", "chrf"),
+    "lr": ("train", "lr"),
+    "tokens_per_second": ("train", "tokens_per_second"),
+}
+_FACTS = ("step", "epoch", "elapsed", "loss", "nll", "perplexity", "bleu", "chrf", "lr", "tokens_per_second")
+_POINTS = 300  # of a curve
+_CHANGES = 40  # of a sample's translation, the latest
+
+
+class Watch:
+    """One run folder; the run may have begun, be over, or not yet have written anything."""
+
+    def __init__(self, run: Path) -> None:
+        if not (run / "recipe.toml").is_file():
+            raise UserError(f"--run {run}: is no run folder (recipe.toml is missing); name the --out of regard train")
+        self.run = run
+        self._lock = threading.Lock()
+        self._version = ""
+        self._view: dict[str, Any] = {}
+
+    def version(self) -> str:
+        """Another one whenever there is something new to see."""
+        marks = []
+        for name in ("metrics.jsonl", "recipe.toml", "report.html"):
+            try:
+                stat = (self.run / name).stat()
+                marks.append(f"{stat.st_size:x}.{stat.st_mtime_ns:x}")
+            except FileNotFoundError:
+                marks.append("0")
+        return "-".join(marks)
+
+    def view(self) -> tuple[str, dict[str, Any]]:
+        """The version, and what there is to see; `now` and `updated` are seconds by this machine's clock."""
+        with self._lock:
+            version = self.version()
+            if version != self._version:
+                self._view, self._version = self._read(), version
+            return version, {**self._view, "now": time.time()}
+
+    def _read(self) -> dict[str, Any]:
+        metrics = self.run / "metrics.jsonl"
+        view: dict[str, Any] = {"name": self.run.resolve().name, "problem": None, "records": 0}
+        records: list[dict[str, Any]] = []
+        try:
+            recipe: Recipe | None = load_recipe(self.run / "recipe.toml")
+            records = read_metrics(metrics) if metrics.exists() else []
+            view |= describe(records)
+        except (UserError, AttributeError, KeyError, TypeError, ValueError) as error:
+            message = str(error) if isinstance(error, UserError) else f"{metrics.name}: a record is not as it must be"
+            message = message.replace(f"{self.run}{os.sep}", "")  # whoever looks need not know where it lies
+            view |= describe([]) | {"problem": message}
+            recipe = None
+        is_finished = (self.run / "report.html").is_file()
+        return view | {
+            "source": recipe.data.source if recipe else None,
+            "target": recipe.data.target if recipe else None,
+            "done": 1.0 if is_finished else share_done(recipe, records) if recipe else None,
+            "finished": is_finished,
+            "updated": metrics.stat().st_mtime if metrics.exists() else None,
+        }
+
+
+def describe(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Curves, latest numbers, the best validation, test scores, samples and notes of a run's records."""
+    by_kind = {
+        kind: [record for record in records if record.get("kind") == kind]
+        for kind in ("train", "valid", "test", "note")
+    }
+    train, valid = by_kind["train"], by_kind["valid"]
+    best = best_validation(valid)
+    latest = max((*train[-1:], *valid[-1:]), key=lambda record: int(record["step"]), default=None)
+    return {
+        "records": len(records),
+        "curves": {
+            name: [[x, y] for x, y in averaged(points(by_kind[kind], field), _POINTS)]
+            for name, (kind, field) in _CURVES.items()
+        },
+        "latest": _facts(latest),
+        "latest_train": _facts(train[-1] if train else None),
+        "best": _facts(best),
+        "tests": [{"name": str(record["name"]), "metrics": _metrics(record)} for record in by_kind["test"]],
+        "samples": [
+            {
+                "source": source,
+                "reference": reference,
+                "changes": [{"step": step, "translation": text} for step, text in changes[-_CHANGES:]],
+            }
+            for (source, reference), changes in sample_histories(valid).items()
+        ],
+        "notes": [str(record["text"]) for record in by_kind["note"]],
+    }
+
+
+def share_done(recipe: Recipe, records: Sequence[Mapping[str, Any]]) -> float | None:
+    """How much of the run is behind it, between 0 and 1, by whatever the recipe counts."""
+    wanted = recipe.train.steps or recipe.train.epochs or recipe.train.minutes * 60
+    name = "step" if recipe.train.steps else "epoch" if recipe.train.epochs else "elapsed"
+    reached = [float(record[name]) for record in records if record.get(name) is not None]
+    return min(1.0, max(reached, default=0.0) / wanted) if wanted else None
+
+
+def _facts(record: Mapping[str, Any] | None) -> dict[str, float] | None:
+    if record is None:
+        return None
+    return {name: record[name] for name in _FACTS if isinstance(record.get(name), int | float)}
+
+
+def _metrics(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    fields = ("name", "score", "confidence", "signature")
+    return [{name: metric.get(name) for name in fields} for metric in record["scores"]["metrics"].values()]

@@ -1,0 +1,132 @@
+"""DeepL's API for documents: one is sent, asked after, and fetched."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from fastapi import APIRouter, Request, Response
+
+from regard.serve.documents.formats import MEDIA_TYPES, kind_of
+from regard.serve.jobs import Handle, State
+from regard.serve.refusal import Refused
+from regard.serve.web.context import Context, admit, context_of, find_key
+from regard.serve.web.deepl import ERRORS, check_options
+from regard.serve.web.fields import body_of, file_body_of, read_fields, read_upload
+from regard.serve.web.logs import log
+from regard.serve.web.schemas import (
+    DeepLDocument,
+    DeepLDocumentFields,
+    DeepLDocumentKey,
+    DeepLDocumentStatus,
+    DeepLError,
+)
+
+router = APIRouter(prefix="/v2", tags=["DeepL"], responses={**ERRORS, 404: {"model": DeepLError}})
+_PATIENCE, _LOOK = 1.0, 0.05  # seconds: clients ask only every five seconds, so an answer waits a little for the end
+
+
+@router.post("/document", openapi_extra=file_body_of(DeepLDocumentFields))
+async def send(request: Request) -> DeepLDocument:
+    """Begin to translate a document; the answer is what to ask after it with."""
+    upload, fields = await read_upload(request, DeepLDocumentFields)
+    context = context_of(request)
+    limits = context.service.limits
+    check_options(fields)
+    kind = kind_of(upload.name or fields.filename or "")
+    if fields.output_format not in (None, "", kind):
+        raise Refused(400, "output_format must be that of the file, or left out")
+    if len(upload.content) > limits.file_bytes:
+        raise Refused(413, f"file may have at most {limits.file_bytes} bytes; send it in parts")
+    if fields.source_lang:
+        context.service.find(fields.source_lang, fields.target_lang)
+    admit(request, fields.auth_key, 0)
+    key = find_key(request, fields.auth_key)
+    handle = await asyncio.to_thread(context.jobs.begin, kind, limits.file_seconds + 10)
+
+    async def work() -> int:
+        async with asyncio.timeout(limits.file_seconds):
+            content, characters = await context.service.translate_file(
+                upload.content, kind, fields.source_lang or None, fields.target_lang
+            )
+        await asyncio.to_thread(context.jobs.finish, handle, content, characters)
+        if key is not None:
+            key.owe(characters)
+        context.metrics.characters.inc(characters)
+        return characters
+
+    async def run() -> None:
+        start = time.monotonic()
+        status, characters = "done", 0
+        try:
+            characters = await work()
+        except Refused as refused:
+            status = "refused"
+            context.jobs.fail(handle, str(refused))
+        except TimeoutError:
+            status = "refused"
+            context.jobs.fail(handle, f"the document took longer than {limits.file_seconds:g} s; send less text")
+        except BaseException as error:
+            status = "failed"
+            context.jobs.fail(handle, "internal error")
+            if not isinstance(error, Exception):
+                raise
+            log("failure", level=logging.ERROR, error=error, id=request.scope["number"], path="/v2/document")
+        finally:
+            ms = round((time.monotonic() - start) * 1000, 1)
+            log("document", id=request.scope["number"], status=status, characters=characters, ms=ms)
+
+    context.doors.keep(run())
+    return DeepLDocument(document_id=handle.id, document_key=handle.key)
+
+
+@router.post("/document/{document_id}", openapi_extra=body_of(DeepLDocumentKey))
+async def status_of(request: Request, document_id: str) -> DeepLDocumentStatus:
+    """What became of a document. The answer waits a moment for one that is nearly finished."""
+    context, handle = await _asked(request, document_id)
+    until = time.monotonic() + _PATIENCE
+    while (state := _found(context, handle)).status == "translating" and time.monotonic() < until:
+        await asyncio.sleep(_LOOK)
+    left = max(1, round(state.ends - time.time())) if state.status == "translating" else None
+    return DeepLDocumentStatus(
+        document_id=handle.id,
+        status=state.status,
+        seconds_remaining=left,
+        billed_characters=state.characters if state.status == "done" else None,
+        error_message=state.error or None,
+    )
+
+
+@router.post("/document/{document_id}/result", response_class=Response, openapi_extra=body_of(DeepLDocumentKey))
+async def result_of(request: Request, document_id: str) -> Response:
+    """A document that is finished."""
+    context, handle = await _asked(request, document_id)
+    state = _found(context, handle)
+    if state.status == "translating":
+        raise Refused(503, "the document is not finished; ask for its status", 1)
+    if state.status == "error":
+        raise Refused(404, "the document could not be translated; ask for its status")
+    try:
+        content = await asyncio.to_thread(context.jobs.result, handle)
+    except FileNotFoundError:  # its time was over in this moment
+        raise _gone() from None
+    headers = {"content-disposition": f'attachment; filename="translated.{state.kind}"'}
+    return Response(content, media_type=MEDIA_TYPES[state.kind], headers=headers)
+
+
+async def _asked(request: Request, document_id: str) -> tuple[Context, Handle]:
+    fields = await read_fields(request, DeepLDocumentKey)
+    find_key(request, fields.auth_key)
+    return context_of(request), Handle(document_id, fields.document_key)
+
+
+def _found(context: Context, handle: Handle) -> State:
+    state = context.jobs.find(handle)
+    if state is None:
+        raise _gone()
+    return state
+
+
+def _gone() -> Refused:
+    return Refused(404, "there is no document of this id and key, or no longer; send it again")

@@ -1,0 +1,91 @@
+"""The page on `/`: its files, a policy that lets nothing run but them, and what it must know of the server."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from fastapi import APIRouter, Request, Response
+
+from regard.serve.documents.formats import MEDIA_TYPES
+from regard.serve.languages import language_name
+from regard.serve.refusal import Refused
+from regard.serve.web.context import context_of
+from regard.serve.web.schemas import PageLanguage, PageLanguages, PageSettings
+
+# Scripts and styles are files of this server; there is no inline script or style, and nothing comes from elsewhere.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+STATIC = "/static/"
+_KINDS = {"css": "text/css", "html": "text/html", "js": "text/javascript", "svg": "image/svg+xml"}
+router = APIRouter(tags=["The page"])
+
+
+@dataclass(frozen=True)
+class File:
+    content: bytes
+    kind: str
+    tag: str
+
+
+@cache
+def static_files() -> dict[str, File]:
+    """All files of the page by name; the explain view's are the same that `regard explain` writes into its page."""
+    found = {}
+    for package in ("regard.explain", "regard.serve"):
+        for path in (files(package) / "static").iterdir():
+            kind = _KINDS.get(path.name.rpartition(".")[2])
+            if kind is not None:
+                content = path.read_bytes()
+                tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+                found[path.name] = File(content, f"{kind}; charset=utf-8", tag)
+    return found
+
+
+def _answer(request: Request, name: str) -> Response:
+    file = static_files().get(name)
+    if file is None:
+        raise Refused(404, "there is nothing at this address; see /docs")
+    # Asked for anew each time, so that a page never meets the files of another version; unchanged ones are not sent again.
+    headers = {"content-security-policy": POLICY, "cache-control": "no-cache", "etag": file.tag}
+    if request.headers.get("if-none-match") == file.tag:
+        return Response(status_code=304, headers=headers)
+    return Response(file.content, media_type=file.kind, headers=headers)
+
+
+@router.get("/", include_in_schema=False)
+async def page(request: Request) -> Response:
+    return _answer(request, "page.html")
+
+
+@router.get(STATIC + "{name}", include_in_schema=False)
+async def static(request: Request, name: str) -> Response:
+    return _answer(request, name)
+
+
+@router.get("/frontend/settings")
+async def settings(request: Request) -> PageSettings:
+    """What a page must know to talk to this server, as LibreTranslate tells it, and whether a training run is watched."""
+    context = context_of(request)
+    service = context.service
+    source, target = min(service.pairs, default=("", ""))
+    return PageSettings(
+        apiKeys=context.keys.are_needed,
+        keyRequired=context.keys.are_needed,
+        charLimit=service.limits.characters,
+        alternatives=service.limits.alternatives,
+        fileBytes=service.limits.file_bytes,
+        filesTranslation=True,
+        supportedFilesFormat=[f".{kind}" for kind in MEDIA_TYPES],
+        suggestions=False,
+        frontendTimeout=0,
+        language=PageLanguages(
+            source=PageLanguage(code=source, name=language_name(source)),
+            target=PageLanguage(code=target, name=language_name(target)),
+        ),
+        training=context.watch is not None,
+    )

@@ -1,0 +1,29 @@
+"""The run that is watched (`--run DIR`), as the page asks for it every few seconds."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+
+from regard.serve.refusal import Refused
+from regard.serve.web.context import context_of, find_key
+from regard.serve.web.libretranslate import ERRORS
+from regard.serve.web.schemas import TrainingView
+
+router = APIRouter(tags=["The page"], responses=ERRORS)
+
+
+@router.get("/training", response_model=TrainingView, responses={304: {"description": "nothing is new"}})
+async def training(request: Request) -> Response:
+    """The run folder that is watched: curves, latest numbers, scores and sample translations. The answer has an `ETag`; sent
+    back as `If-None-Match`, it makes the server answer 304 until something is new."""
+    watch = context_of(request).watch
+    if watch is None:
+        raise Refused(404, "no run is watched; start the server with: regard serve --run DIR")
+    find_key(request, None)  # not charged: whoever looks asks every few seconds
+    if request.headers.get("if-none-match") == f'"{await asyncio.to_thread(watch.version)}"':
+        return Response(status_code=304)
+    version, view = await asyncio.to_thread(watch.view)
+    return JSONResponse(view, headers={"etag": f'"{version}"'})

@@ -1,0 +1,100 @@
+"""A run that starts from a finished model: its shape, its vocabulary with what the new text needs besides, its weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from regard.bundle import Bundle, find_bundle, load_bundle, load_weights
+from regard.data.extend import check_extensible, extend, unknown_characters
+from regard.data.tokenizer import Tokenizer
+from regard.errors import UserError
+from regard.models.transformer import Transformer
+from regard.recipe import INIT, ModelRecipe, Recipe
+
+# What may differ from the model that a run starts from; of the rest, everything is in its weights.
+_FREE = {"vocab_size", "dropout"}
+_BY_PIECE = {"embedding.weight", "src_embedding.weight", "tgt_embedding.weight", "output.weight", "output_bias"}
+
+
+def start_bundle(recipe: Recipe) -> Bundle:
+    try:
+        return load_bundle(find_bundle(recipe.train.init))
+    except UserError as error:
+        raise UserError(f"train.init: {error}") from None
+
+
+def with_shape(recipe: Recipe) -> Recipe:
+    """The recipe with the shape of the model that it starts from in the place of `model.preset = "init"`."""
+    if not recipe.train.init or recipe.model.preset != INIT:
+        return recipe
+    fields = dataclasses.asdict(start_bundle(recipe).config)
+    del fields["vocab_size"]
+    return dataclasses.replace(recipe, model=ModelRecipe("base", {**fields, **recipe.model.fields}))
+
+
+def check_start(recipe: Recipe) -> None:
+    """Refuse by name what the model that the run starts from does not fit."""
+    if not recipe.train.init:
+        return
+    bundle = start_bundle(recipe)
+    wanted, there = (dataclasses.asdict(config) for config in (recipe.model.config(1000), bundle.config))
+    for name in wanted:
+        if name not in _FREE and wanted[name] != there[name]:
+            raise UserError(
+                f"model.{name} is {wanted[name]!r}, but the model in train.init has {there[name]!r}; "
+                f"with model.preset = 'init' and nothing but dropout beside it the shape is taken from there"
+            )
+    if recipe.train.rdrop and not recipe.model.config(1000).dropout:
+        raise UserError("train.rdrop needs dropout, but the model in train.init has none; set model.dropout above 0")
+    if recipe.tokenizer.protect and not bundle.tokenizer.protects:
+        raise UserError("tokenizer.protect: the model in train.init was trained without protected spans; leave it out")
+    if recipe.tokenizer.extend:
+        check_extensible(bundle.tokenizer)
+
+
+def start_tokenizer(recipe: Recipe, lines: Callable[[], Iterator[str]], say: Callable[[str], None]) -> Tokenizer:
+    """The vocabulary of the model that the run starts from, with new pieces where they are asked for."""
+    old = start_bundle(recipe).tokenizer
+    wish, seed = recipe.tokenizer, recipe.train.seed
+    if wish.extend:
+        tokenizer = extend(old, lines(), wish.extend, wish.character_coverage, seed)
+        say(
+            f"vocabulary of {tokenizer.vocab_size:,} pieces, {tokenizer.vocab_size - old.vocab_size:,} of them added to that of "
+            f"{recipe.train.init}"
+        )
+        return tokenizer
+    say(f"vocabulary of {old.vocab_size:,} pieces, that of {recipe.train.init}")
+    if old.kind == "joint" and (unknown := unknown_characters(old, lines(), seed)):
+        shown = " ".join(character for character, _ in unknown.most_common(10))
+        say(
+            f"the vocabulary lacks {len(unknown)} characters of the new text, which are spelled in bytes: {shown}"
+            f"{' …' if len(unknown) > 10 else ''} (tokenizer.extend adds pieces for them)"
+        )
+    return old
+
+
+@torch.no_grad()
+def start_weights(recipe: Recipe, model: Transformer, tokenizer: Tokenizer) -> None:
+    """Put the weights of the model that the run starts from in place."""
+    bundle = start_bundle(recipe)
+    weights = load_weights(bundle)
+    added = range(bundle.config.vocab_size, tokenizer.vocab_size)
+    if added:
+        spelled = [bundle.tokenizer.spell(piece) for piece in tokenizer.pieces(added)]
+        weights = {name: _with_rows(t, spelled) if name in _BY_PIECE else t for name, t in weights.items()}
+    model.load_state_dict(weights)
+
+
+def _with_rows(tensor: Tensor, spelled: list[list[int]]) -> Tensor:
+    """A row for each new piece: the mean of the rows of those pieces that it was written with up to now."""
+    return torch.cat([tensor, torch.stack([tensor[ids].mean(dim=0) for ids in spelled])])
+
+
+def init_name(path: str) -> str:
+    """What goes into a bundle, to other people: not where the model lay."""
+    return Path(path).name

@@ -1,0 +1,153 @@
+"""Models that do not fit one GPU: torch's FSDP2 splits weights, gradients and optimizer over the processes, and each layer's
+weights come together only while it computes. `train.shard` switches it on.
+
+    checkpoints/step-000123/  shards/*.safetensors  random.safetensors  state.json  manifest.json
+
+Every process writes what it has, through torch.distributed.checkpoint in Hugging Face's safetensors form; where a shard belongs
+stands in its file's head, so that any number of processes can read it, one alone too. Nothing on the disk is a pickle. (While
+it plans, torch's code passes pickles between the processes of the run; they come from no file.)
+
+The rest is the plain path. Gradients are summed and not averaged: the loss has been divided by the tokens of the whole update.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.files import atomic_folder, write_manifest
+from regard.models.transformer import Transformer
+from regard.training.distributed import Ranks
+
+FORMAT = 1
+SHARDS = "shards"
+
+
+def shard(model: Transformer, ranks: Ranks) -> None:
+    """Split a model over the processes, layer by layer, in place; on its way each layer moves to the device."""
+    if ranks.size == 1:
+        model.to(ranks.device)
+        return
+    # A second to import; most runs need none of it.
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+
+    mesh = init_device_mesh(ranks.device.type, (ranks.size,))
+    for stack in (model.encoder, model.decoder):
+        for layer in stack.layers:
+            fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    register_fsdp_forward_method(model, "hidden")
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+
+
+def put_away(model: nn.Module) -> None:
+    """After a forward pass that no backward pass follows: what it brought together, which would be out of date the next time."""
+    getattr(model, "reshard", lambda: None)()
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This process's part of a tensor; the whole of one that is not split."""
+    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A split tensor brought together; all processes must ask."""
+    together: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return together
+
+
+# --- checkpoints ---
+
+
+def run_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, average: nn.Module | None) -> dict[str, Tensor]:
+    """All tensors of a run by name: "model.X", "average.X" and "optimizer.X.exp_avg"."""
+    tensors: dict[str, Tensor] = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    if average is not None:
+        tensors |= {f"average.{name}": tensor for name, tensor in average.state_dict().items()}
+    for name, parameter in model.named_parameters():
+        tensors |= {f"optimizer.{name}.{key}": value for key, value in optimizer.state[parameter].items()}
+    return tensors
+
+
+def save_shards(path: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    writer = HuggingFaceStorageWriter(str(path), save_distributed=True)
+    with quiet_alone():
+        save(dict(tensors), storage_writer=writer, no_dist=ranks.size == 1)
+
+
+def save_sharded(target: Path, tensors: Mapping[str, Tensor], files: Any, ranks: Ranks) -> None:
+    """Write a checkpoint in one step, all processes together; `files(folder)` is what the first one adds."""
+    with atomic_folder(target) if ranks.is_first else nullcontext() as temporary:
+        folder = Path(ranks.from_first(str(temporary)))
+        save_shards(folder / SHARDS, tensors, ranks)
+        if ranks.is_first:
+            files(folder)
+            write_manifest(folder, format=FORMAT)
+
+
+def is_sharded(path: Path) -> bool:
+    return (path / SHARDS).is_dir()
+
+
+def load_sharded(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, average: nn.Module | None, ranks: Ranks
+) -> None:
+    """Put a checkpoint in place, whatever number of processes wrote it."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            # What Adam would make at its first step.
+            step_device = parameter.device if group.get("fused") or group.get("capturable") else "cpu"
+            optimizer.state[parameter] = {
+                "step": torch.zeros((), dtype=torch.float32, device=step_device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+    with torch.no_grad():
+        _read(path, run_tensors(model, optimizer, average), alone=ranks.size == 1)
+
+
+def read_shards(path: Path, part: str) -> dict[str, Tensor]:
+    """The whole tensors of "model" or "average", by one process alone, on the CPU; empty where there are none."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+    entries = HuggingFaceStorageReader(str(path / SHARDS)).read_metadata().state_dict_metadata
+    tensors = {
+        name: torch.empty(entry.size, dtype=entry.properties.dtype)
+        for name, entry in entries.items()
+        if name.startswith(f"{part}.") and isinstance(entry, TensorStorageMetadata)
+    }
+    if tensors:
+        _read(path, tensors, alone=True)
+    return {name.removeprefix(f"{part}."): tensor for name, tensor in tensors.items()}
+
+
+def _read(path: Path, tensors: dict[str, Tensor], alone: bool) -> None:
+    """Fill these tensors, whole or split, from a checkpoint's shards."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    with quiet_alone():
+        load(tensors, storage_reader=HuggingFaceStorageReader(str(path / SHARDS)), no_dist=alone)
+
+
+@contextmanager
+def quiet_alone() -> Iterator[None]:
+    """Without torch's warning that one process works alone, which is meant."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+        yield

@@ -1,0 +1,106 @@
+"""Pictures of the page of `regard serve` for the README, from a model and a run of yours, into docs/.
+
+    python -m scripts.screenshots -m runs/tatoeba --run runs/tatoeba
+
+It starts a server, opens the page in Chromium and takes docs/page-*.png, reduced to 256 colours each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from PIL import Image
+
+from regard.bundle import find_bundle
+from tests.browser import chromium
+from tests.serve.server import running
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+DOCS = Path(__file__).parents[1] / "docs"
+TEXT = "Where is the nearest train station? If it rains tomorrow, we will stay at home."
+_COLOURS = 256
+_GAP = 2
+
+
+def translated(page: Page, text: str = TEXT) -> None:
+    page.get_by_label("text to translate").fill(text)
+    page.locator("#out:not(.waiting) .w").nth(8).wait_for()
+
+
+def with_a_word_open(page: Page) -> None:
+    translated(page)
+    page.locator("#out .w", has_text="Bahnhof").or_(page.locator("#out .w").nth(4)).first.click()
+    page.locator("#popover li button").nth(2).wait_for()
+
+
+def explained(page: Page) -> None:
+    page.get_by_role("link", name="Explain").click()
+    page.locator("#explained h1").wait_for(timeout=60_000)
+
+
+def trained(page: Page) -> None:
+    page.get_by_role("link", name="Training").click()
+    page.locator(".run-chart polyline").first.wait_for()
+
+
+Scheme = Literal["light", "dark"]
+SCREENS: dict[str, tuple[Callable[[Page], None], int, int, Scheme]] = {
+    "translate": (with_a_word_open, 1180, 660, "light"),
+    "translate-dark": (with_a_word_open, 1180, 660, "dark"),
+    "explain": (explained, 1180, 1120, "light"),
+    "training": (trained, 1180, 860, "light"),
+}
+
+
+def take(
+    browser: Browser, url: str, prepare: Callable[[Page], None], width: int, height: int, scheme: Scheme
+) -> Image.Image:
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
+    )
+    page = context.new_page()
+    page.goto(url)
+    page.locator(".tabs [aria-current]").wait_for()  # its scripts have run
+    prepare(page)
+    page.wait_for_timeout(400)  # for what moves
+    picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+    context.close()
+    return picture
+
+
+def save(picture: Image.Image, name: str) -> None:
+    path = DOCS / f"page-{name}.png"
+    picture.quantize(_COLOURS, kmeans=3, dither=Image.Dither.NONE).save(path, optimize=True)
+    print(f"{path}  {picture.width} x {picture.height}, {path.stat().st_size:,} bytes")
+
+
+def beside_each_other(pictures: Sequence[Image.Image]) -> Image.Image:
+    width = sum(picture.width for picture in pictures) + _GAP * (len(pictures) - 1)
+    whole = Image.new("RGB", (width, max(picture.height for picture in pictures)), "#30353b")
+    for number, picture in enumerate(pictures):
+        whole.paste(picture, (number * (picture.width + _GAP), 0))
+    return whole
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "-m", "--model", required=True, help="a bundle or a run folder; English to German for these texts"
+    )
+    parser.add_argument("--run", required=True, help="a run folder")
+    arguments = parser.parse_args()
+    with running("--run", arguments.run, model=find_bundle(arguments.model)) as server, chromium() as browser:
+        for name, (prepare, width, height, scheme) in SCREENS.items():
+            save(take(browser, server.url, prepare, width, height, scheme), name)
+        phones = [take(browser, server.url, prepare, 390, 844, "dark") for prepare in (translated, explained, trained)]
+        save(beside_each_other(phones), "phone")
+
+
+if __name__ == "__main__":
+    main()

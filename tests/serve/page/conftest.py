@@ -1,0 +1,95 @@
+"""A server with several models and a run, and a browser that notes what should not happen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from regard.bundle import load_bundle, load_weights, save_bundle
+from tests.serve.server import GOLDEN, Running, running
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+
+def relabelled(folder: Path, source: str, target: str) -> Path:
+    """The golden bundle, which reverses letters, as a model between other languages."""
+    golden = load_bundle(GOLDEN)
+    save_bundle(
+        folder,
+        load_weights(golden),
+        golden.config,
+        golden.tokenizer,
+        "[data]\n",
+        source=source,
+        target=target,
+        decode=golden.decode,
+        max_length=golden.max_length,
+        facts={},
+    )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """src-tgt, tgt-src and en-de."""
+    folder = tmp_path_factory.mktemp("models")
+    models = [relabelled(folder / "back", "tgt", "src"), relabelled(folder / "en-de", "en", "de")]
+    with running(*(part for model in models for part in ("-m", str(model)))) as one:
+        yield one
+
+
+class Noted(list[str]):
+    """What a page did that it should not do."""
+
+    is_refusal_expected = False
+
+
+def watch(page: Page, url: str) -> Noted:
+    """Note errors, dialogs and requests to other places."""
+    noted = Noted()
+
+    def console(message: Any) -> None:
+        is_refusal = message.text.startswith("Failed to load resource")
+        if message.type == "error" and not (is_refusal and noted.is_refusal_expected):
+            noted.append(message.text)
+
+    page.on("pageerror", lambda error: noted.append(str(error)))
+    page.on("console", console)
+    page.on("request", lambda request: None if request.url.startswith(url) else noted.append(request.url))
+    page.add_init_script("window.alert = () => { window.ran = true; };")
+    return noted
+
+
+@pytest.fixture
+def page(browser: Browser, server: Running) -> Iterator[Page]:
+    """The page, opened."""
+    with open_page(browser, server.url) as page:
+        yield page
+
+
+@pytest.fixture
+def refused_page(browser: Browser, server: Running) -> Iterator[Page]:
+    """The same for tests in which the server refuses something, which browsers write into the console."""
+    with open_page(browser, server.url, is_refusal_expected=True) as page:
+        yield page
+
+
+@contextmanager
+def open_page(browser: Browser, url: str, *, is_refusal_expected: bool = False, **settings: Any) -> Iterator[Page]:
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
+    context.grant_permissions(["clipboard-read", "clipboard-write"], origin=url)
+    page = context.new_page()
+    noted = watch(page, url)
+    noted.is_refusal_expected = is_refusal_expected
+    try:
+        page.goto(url)
+        page.locator(".tabs [aria-current]").wait_for()  # its scripts have run
+        yield page
+    finally:
+        context.close()
+    assert noted == []

@@ -1,0 +1,192 @@
+"""Text from elsewhere stays text, wherever it comes from: 50 attempts to become script, with the policy and without it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.explain.payloads import PAYLOADS
+from tests.serve.page.conftest import open_page, relabelled
+from tests.serve.server import Running, running
+from tests.tiny import write_recipe
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page, Route
+
+pytestmark = pytest.mark.slow
+POLICIES = [pytest.param(False, id="policy"), pytest.param(True, id="no-policy")]
+# What the page itself is made of; anything else was made from text.
+_STRANGE = """() => ["iframe", "object", "embed", "base", "style", "img", "video", "marquee", "math", "meta[http-equiv]"]
+  .filter((name) => document.querySelector(name)).concat([...document.querySelectorAll("*")]
+  .filter((one) => [...one.attributes].some((each) => each.name.startsWith("on") || /^\\s*javascript:/i.test(each.value)))
+  .map((one) => one.outerHTML.slice(0, 100)))"""
+_SCRIPTS = "() => document.scripts.length"
+
+
+def check(page: Page, scripts: int) -> None:
+    assert page.evaluate("() => window.ran") is None
+    assert page.evaluate(_STRANGE) == []
+    assert page.evaluate(_SCRIPTS) == scripts
+
+
+def saying(answer: Any, status: int = 200) -> Callable[[Route], None]:
+    """A server's answer of our own."""
+    return lambda route: route.fulfill(status=status, json=answer)
+
+
+@pytest.mark.parametrize("bypass_csp", POLICIES)
+def test_no_payload_runs_as_text(browser: Browser, server: Running, bypass_csp: bool) -> None:
+    assert len(PAYLOADS) == 50
+    with open_page(browser, server.url, bypass_csp=bypass_csp, is_refusal_expected=True) as page:
+        scripts = page.evaluate(_SCRIPTS)
+        page.get_by_label("translate from").select_option("src")
+        for payload in PAYLOADS:
+            # The answer holds the payload itself in every place that a text can come to.
+            words = [{"before": "", "text": payload, "probability": 0.2}]
+            sentence = {"before": payload, "text": payload, "ways": [{"text": payload, "words": words}] * 2}
+            answer: dict[str, Any] = {
+                "sentences": [sentence] * 2,
+                "after": payload,
+                "source": payload,
+                "target": payload,
+            }
+            answer["detectedLanguage"] = {"confidence": 9.0, "language": payload}
+            page.route("**/sentences", saying(answer))
+            page.route("**/alternatives", saying({"words": [{"word": payload, "probability": 0.5}]}))
+            page.get_by_label("text to translate").fill(payload)
+            page.locator("#out .w").first.wait_for()
+            page.locator("#out .w").first.dispatch_event("click")
+            page.locator("#popover li button").wait_for()
+            check(page, scripts)
+            page.unroute_all()
+            page.route("**/sentences", saying({"error": payload}, 400))
+            page.get_by_label("text to translate").fill(f"{payload} ")
+            page.locator("#problem:not([hidden])").wait_for()
+            check(page, scripts)
+            page.unroute_all()
+            page.get_by_label("text to translate").fill(payload)  # and what the model itself makes of it
+            page.locator("#problem[hidden]").wait_for(state="attached")
+            page.locator("#out:not(.waiting)").wait_for()
+            check(page, scripts)
+            page.get_by_label("text to translate").fill("")
+            page.locator("#out:empty").wait_for(state="attached")
+
+
+@pytest.mark.parametrize("bypass_csp", POLICIES)
+def test_no_payload_runs_as_an_explained_text(browser: Browser, server: Running, bypass_csp: bool) -> None:
+    with open_page(browser, server.url, bypass_csp=bypass_csp, is_refusal_expected=True) as page:
+        scripts = page.evaluate(_SCRIPTS)
+        page.get_by_role("link", name="Explain").click()
+        page.get_by_label("Model").select_option(label="src → tgt")
+        for payload in PAYLOADS[::5]:  # all of them are tried on the same drawing in tests/explain
+            page.get_by_label("Sentence").fill(payload)
+            page.get_by_label("Translation", exact=True).fill(payload)
+            page.get_by_role("button", name="Explain").click()
+            page.locator("#ask-button:enabled").wait_for()
+            page.locator("#explained:not(.waiting) h1").wait_for()
+            check(page, scripts)
+
+
+@pytest.mark.parametrize("bypass_csp", POLICIES)
+def test_no_payload_runs_as_a_files_name(browser: Browser, server: Running, bypass_csp: bool) -> None:
+    with open_page(browser, server.url, bypass_csp=bypass_csp, is_refusal_expected=True) as page:
+        scripts = page.evaluate(_SCRIPTS)
+        page.get_by_label("translate from").select_option("src")
+        for number, payload in enumerate(PAYLOADS):
+            name = payload.replace("\x00", "") + (".txt" if number % 2 else ".exe")
+            file = {"name": name, "mimeType": "text/plain", "buffer": b"a b c\n"}
+            page.get_by_label("a document to translate").set_input_files(files=[file])
+            first = page.locator(".document").first
+            first.locator("a[download], .problem").wait_for()
+            check(page, scripts)
+            assert first.locator("b").text_content() in (name, name.rpartition("/")[2])
+            if number % 2:
+                assert first.locator("a").get_attribute("href").startswith(f"blob:{server.url}/")
+            first.get_by_role("button").click()
+
+
+@pytest.mark.parametrize("bypass_csp", POLICIES)
+def test_no_payload_runs_as_a_models_name(browser: Browser, server: Running, bypass_csp: bool) -> None:
+    """All at once, as the languages that a server has; then one real model with such a name."""
+    languages = [{"code": one, "name": one, "targets": [PAYLOADS[0], one]} for one in PAYLOADS]
+    with open_page(browser, server.url, bypass_csp=bypass_csp, is_refusal_expected=True) as page:
+        page.route("**/languages", saying(languages))
+        page.reload()
+        scripts = page.evaluate(_SCRIPTS)
+        page.get_by_label("translate from").locator("option").nth(50).wait_for(state="attached")
+        for number in range(1, 51):  # the first entry is for detecting
+            page.get_by_label("translate from").select_option(index=number)
+            check(page, scripts)
+        page.route("**/explain", saying({"error": PAYLOADS[0]}, 400))
+        page.get_by_role("link", name="Explain").click()
+        assert page.get_by_label("Model").locator("option").count() == 100
+        check(page, scripts)
+
+
+@pytest.mark.parametrize("bypass_csp", POLICIES)
+def test_no_payload_runs_from_a_bundle_or_a_run(browser: Browser, tmp_path: Path, bypass_csp: bool) -> None:
+    name = PAYLOADS[9]
+    run = tmp_path / "<img src=x onerror=alert(1)>"
+    recipe = write_recipe(run)
+    recipe.write_text(recipe.read_text().replace('"src"', json.dumps(name)).replace("{src,tgt}", "{source,target}"))
+    samples = [{"source": one, "reference": one, "translation": one} for one in PAYLOADS]
+    records = [
+        {"kind": "train", "step": 1, "loss": 2.0, "nll": 1.0, "lr": 0.1},
+        {"kind": "valid", "step": 2, "loss": 1.0, "bleu": 3.0, "samples": samples},
+        {"kind": "test", "name": name, "scores": {"metrics": {"x": {"name": name, "score": 1.0, "signature": name}}}},
+        *({"kind": "note", "text": one} for one in PAYLOADS),
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
+    model = relabelled(tmp_path / "bundle", name, PAYLOADS[12])
+    with (
+        running("--run", str(run), model=model) as server,
+        open_page(browser, server.url, bypass_csp=bypass_csp) as page,
+    ):
+        page.get_by_label("text to translate").fill("a b c")
+        page.locator("#out", has_text="c b a").wait_for()
+        scripts = page.evaluate(_SCRIPTS)
+        assert page.locator("#from-alone").text_content() == name
+        check(page, scripts)
+        page.get_by_role("button", name="Explain").click()
+        page.locator("#explained h1", has_text="a b c").wait_for()
+        check(page, scripts)
+        page.get_by_role("link", name="Training").click()
+        page.locator(".run-sample").nth(49).wait_for()
+        assert page.locator(".run-head h2").text_content() == f"{name} → tgt"
+        check(page, scripts)
+
+
+def test_what_is_let_in_would_be_noticed(browser: Browser, server: Running) -> None:
+    with open_page(browser, server.url, bypass_csp=True, is_refusal_expected=True) as page:
+        scripts = page.evaluate(_SCRIPTS)
+        page.evaluate("""() => { document.getElementById("hint").innerHTML = "<img src=x onerror=alert(1)>"; }""")
+        page.locator("img").wait_for(state="attached")
+        assert len(page.evaluate(_STRANGE)) == 2
+        page.evaluate("""() => { const made = document.createElement("script"); made.textContent = "alert(1)";
+          document.body.append(made); document.querySelector("img").remove(); }""")
+        assert page.evaluate("() => window.ran") is True
+        assert page.evaluate(_SCRIPTS) == scripts + 1
+
+
+def test_the_policy_itself_stops_markup_and_script(browser: Browser, server: Running) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.add_init_script("window.alert = () => { window.ran = true; };")
+    page.goto(server.url)
+    page.get_by_label("text to translate").wait_for()
+    blocked = page.evaluate(
+        """() => { try { document.body.innerHTML = "<b>x</b>"; return false; } catch { return true; } }"""
+    )
+    assert blocked
+    page.evaluate("""() => {
+      const link = document.createElement("a");
+      link.href = "javascript:alert(1)";
+      document.body.append(link);
+      link.click();
+    }""")
+    assert page.evaluate("() => window.ran") is None
+    context.close()

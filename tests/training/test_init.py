@@ -1,0 +1,143 @@
+"""Runs that start from a finished model."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.bundle import Bundle, load_bundle, load_weights
+from regard.config import ModelConfig
+from regard.data.extend import extend
+from regard.data.tokenizer import Tokenizer
+from regard.errors import UserError
+from regard.models.transformer import Transformer
+from regard.recipe import Recipe, load_recipe
+from regard.training.display import Display
+from regard.training.init import start_weights
+from regard.training.metrics import read_metrics
+from regard.training.run import train
+from tests.tiny import make_bundle, save_model, write_pairs, write_recipe
+
+
+def fine_tuning(folder: Path, **fields: object) -> Path:
+    """The tiny recipe without its vocabulary and shape."""
+    path = write_recipe(folder, **fields)
+    text = path.read_text().replace("[tokenizer]\nvocab_size = 400\n", "")
+    begin, end = text.index("[model]"), text.index("[train]")
+    path.write_text(text[:begin] + '[model]\npreset = "init"\n' + text[end:])
+    return path
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has learnt something."""
+    folder = tmp_path_factory.mktemp("old")
+    recipe = write_recipe(folder / "recipe", steps=60, lr=5e-3, save_every=60, validate_every=60, average=1)
+    train(load_recipe(recipe), folder / "run", display=Display())
+    return folder / "run"
+
+
+class Listener(Display):
+    def __init__(self) -> None:
+        self.said = ""
+
+    def say(self, text: str) -> None:
+        self.said += text + "\n"
+
+
+def test_a_run_starts_with_the_weights_and_vocabulary_of_another(old: Path, tmp_path: Path) -> None:
+    recipe = fine_tuning(tmp_path / "recipe", init=str(old), steps=2, lr=1e-9, log_every=1, average=1)
+    listener = Listener()
+    bundle = train(load_recipe(recipe), tmp_path / "run", display=listener)
+    before = load_bundle(old / "model")
+    assert bundle.config == before.config
+    assert bundle.tokenizer.fingerprint == before.tokenizer.fingerprint
+    assert f"that of {old}" in listener.said
+    for name, tensor in load_weights(before).items():
+        torch.testing.assert_close(load_weights(bundle)[name], tensor, rtol=0, atol=1e-6)
+    last, first = (read_metrics(run / "metrics.jsonl") for run in (old, tmp_path / "run"))
+    assert first[0]["loss"] < 1.3 * [r["loss"] for r in last if r["kind"] == "train"][-1]
+    assert bundle.facts["init"] == "run"
+    assert str(old) not in (bundle.folder / "recipe.toml").read_text()
+
+
+def test_new_text_gets_new_pieces(old: Path, tmp_path: Path) -> None:
+    recipe = fine_tuning(tmp_path / "recipe", init=str(old), steps=4)
+    write_pairs(tmp_path / "recipe", "train", [("ɛno yɛ", "asɛm kɛse"), ("ɔkɔɔ fie", "anɔpa yi")] * 50)
+    listener = Listener()
+    train(load_recipe(recipe), tmp_path / "bytes", display=listener)
+    assert "the vocabulary lacks" in listener.said and "ɛ" in listener.said
+    bundle = train(load_recipe(recipe, ["tokenizer.extend=25"]), tmp_path / "run", display=Display())
+    size = load_bundle(old / "model").config.vocab_size
+    assert size < bundle.config.vocab_size <= size + 25
+    assert load_weights(bundle)["embedding.weight"].shape[0] == bundle.config.vocab_size
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_new_piece_starts_as_the_mean_of_what_it_was_written_with(tmp_path: Path, tied: bool) -> None:
+    tokenizer = make_bundle(tmp_path / "made").tokenizer
+    config = ModelConfig(
+        tokenizer.vocab_size, 32, 64, 2, 1, 1, tie_embeddings=tied, output_bias=True
+    )  # fmt: skip
+    torch.manual_seed(3)
+    model = Transformer(config)
+    torch.nn.init.normal_(model.output_bias)
+    bundle = save_model(tmp_path / "bundle", model, tokenizer)
+    wider = extend(tokenizer, ["ɛno yɛ asɛm kɛse"] * 9, 12, 1.0, seed=1)
+    grown = Transformer(dataclasses.replace(config, vocab_size=wider.vocab_size))
+    start_weights(recipe_from(bundle, tmp_path), grown, wider)
+    names = ["embedding.weight"] if tied else ["src_embedding.weight", "tgt_embedding.weight", "output.weight"]
+    for name in [*names, "output_bias"]:
+        before, after = model.state_dict()[name], grown.state_dict()[name]
+        assert torch.equal(after[: len(before)], before)
+        for number in range(tokenizer.vocab_size, wider.vocab_size):
+            text = wider.pieces([number])[0].replace("▁", " ")
+            ids = tokenizer.encode_parts([tokenizer.span_ids[0], text])[1:]
+            torch.testing.assert_close(after[number], before[ids].mean(dim=0))
+
+
+def recipe_from(bundle: Bundle, folder: Path) -> Recipe:
+    return load_recipe(fine_tuning(folder / "recipe", init=str(bundle.folder)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("train.init=nowhere", "train.init: .*nowhere: there is no such model"),
+        ("tokenizer.protect=true", r"tokenizer\.protect: the model in train\.init was trained without"),
+        ("tokenizer.vocab_size=500", r"tokenizer\.vocab_size must be left out with train\.init"),
+        ("model.d_ff=128", r"model\.d_ff comes from the model in train\.init"),
+        ("model.preset=tiny", r"model\.d_model is 192, but the model in train\.init has 32"),
+        ("train.init=", r"model\.preset = 'init' needs train\.init"),
+        ("tokenizer.extend=-1", r"tokenizer\.extend must not be negative"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(old: Path, tmp_path: Path, change: str, message: str) -> None:
+    recipe = fine_tuning(tmp_path / "recipe", init=str(old))
+    change = 'train.init=""' if change == "train.init=" else change
+    with pytest.raises(UserError, match=message):
+        train(load_recipe(recipe, [change]), tmp_path / "run", display=Display())
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_path_is_meant_from_where_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = fine_tuning(tmp_path / "recipe", init="../old")
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe(recipe).train.init == str(tmp_path / "old")
+    assert load_recipe(recipe, ["train.init=here"]).train.init == str(tmp_path / "here")
+
+
+def test_a_fine_tuned_run_is_resumed_without_the_model_that_it_started_from(old: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(old, copy)
+    recipe = fine_tuning(tmp_path / "recipe", init=str(copy), steps=10)
+    out = tmp_path / "run"
+    train(load_recipe(recipe), out, display=Display())
+    shutil.rmtree(copy)
+    train(load_recipe(out / "recipe.toml", ["train.steps=15"]), out, resume=True, display=Display())
+    assert load_bundle(out / "model").facts["steps"] == 15
+    assert isinstance(load_bundle(out / "model").tokenizer, Tokenizer)
