@@ -166,7 +166,8 @@ class CTranslate2Engine:
             left = self._for_long.translate([ids[n] for n in far], options, wishes=[wishes[n] for n in far])
             for number, hypotheses in zip(far, left, strict=True):
                 finish(number, hypotheses)
-        begun = [n for n, wish in enumerate(wishes) if wish.prefix and n not in set(far)]
+        apart = set(far)
+        begun = [n for n, wish in enumerate(wishes) if wish.prefix and n not in apart]
         for number, hypotheses in self._after_prefixes(ids, begun, wishes, limits, options):
             finish(number, hypotheses)
         near = {n for n, sentence in enumerate(ids) if sentence} - {*far, *begun}
