@@ -138,7 +138,7 @@ def augment_corpus(
     def load(bundle: Bundle, device: str) -> Model:
         return Model(bundle, device=device, batch=batch, engine=engine)
 
-    if os.environ.get("WORLD_SIZE", "1") == "1":
+    if os.environ.get("WORLD_SIZE", "") in ("", "1"):
         return _augment(_open(job, resume), partial(load, device=device), None)
     # Several processes that torchrun started; one alone goes without torch where its engine does.
     from regard.training.distributed import join

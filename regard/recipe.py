@@ -308,6 +308,25 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
 
 
 def _check(recipe: Recipe, where: str) -> None:
+    """What each field must be on its own, then what must fit together."""
+    _check_ranges(recipe, where)
+    _check_train(recipe, where)
+    _check_fast(recipe.train.fast, where)
+    _check_init(recipe, where)
+    data, config = recipe.data, recipe.model.config(vocab_size=1000)
+    if config.positions == "learned" and data.max_length >= config.max_positions:
+        raise UserError(
+            f"{where}: data.max_length ({data.max_length}) must be below model.max_positions ({config.max_positions})"
+        )
+    if isinstance(data.valid, int) and data.valid < 1:
+        raise UserError(
+            f"{where}: data.valid must name a corpus or say how many pairs to hold out, but is {data.valid}"
+        )
+    if isinstance(data.test, int) and data.test < 0:
+        raise UserError(f"{where}: data.test must not be negative, but is {data.test}")
+
+
+def _check_ranges(recipe: Recipe, where: str) -> None:
     train, data, decode = recipe.train, recipe.data, recipe.decode
     lengths = {name: getattr(train, name) for name in ("steps", "epochs", "minutes")}
     given = [name for name, value in lengths.items() if value]
@@ -346,6 +365,16 @@ def _check(recipe: Recipe, where: str) -> None:
             raise UserError(f"{where}: train.{name} must be at least 0 and below 1, but is {value}")
     if not 0 < train.cooldown <= 1:
         raise UserError(f"{where}: train.cooldown must be above 0 and at most 1, but is {train.cooldown}")
+    if not 0 < recipe.tokenizer.character_coverage <= 1:
+        coverage = recipe.tokenizer.character_coverage
+        raise UserError(f"{where}: tokenizer.character_coverage must be above 0 and at most 1, but is {coverage}")
+    if data.max_ratio < 1:
+        raise UserError(f"{where}: data.max_ratio must be at least 1, but is {data.max_ratio}")
+
+
+def _check_train(recipe: Recipe, where: str) -> None:
+    """Fields of [train] that mean something only together, or exclude each other."""
+    train = recipe.train
     if train.cooldown != TrainRecipe.cooldown and train.schedule != "wsd":
         raise UserError(f"{where}: train.cooldown is for train.schedule = 'wsd', but that is {train.schedule!r}")
     if train.shard and train.optimizer == "muon":
@@ -356,24 +385,6 @@ def _check(recipe: Recipe, where: str) -> None:
         raise UserError(f"{where}: train.rdrop needs model.dropout above 0, or its two passes are the same")
     if train.monitor == "bleu" and not train.validate_sentences:
         raise UserError(f"{where}: train.monitor = 'bleu' needs train.validate_sentences above 0")
-    _check_fast(train.fast, where)
-    _check_init(recipe, where)
-    if not 0 < recipe.tokenizer.character_coverage <= 1:
-        coverage = recipe.tokenizer.character_coverage
-        raise UserError(f"{where}: tokenizer.character_coverage must be above 0 and at most 1, but is {coverage}")
-    config = recipe.model.config(vocab_size=1000)
-    if config.positions == "learned" and data.max_length >= config.max_positions:
-        raise UserError(
-            f"{where}: data.max_length ({data.max_length}) must be below model.max_positions ({config.max_positions})"
-        )
-    if data.max_ratio < 1:
-        raise UserError(f"{where}: data.max_ratio must be at least 1, but is {data.max_ratio}")
-    if isinstance(data.valid, int) and data.valid < 1:
-        raise UserError(
-            f"{where}: data.valid must name a corpus or say how many pairs to hold out, but is {data.valid}"
-        )
-    if isinstance(data.test, int) and data.test < 0:
-        raise UserError(f"{where}: data.test must not be negative, but is {data.test}")
 
 
 def _check_init(recipe: Recipe, where: str) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from regard.config import ModelConfig
-from regard.data.pieces import Side, make_side
 from regard.data.protect import protect
 from regard.data.tokenizer import Tokenizer
-from regard.decode.options import Engine, Matrix
+from regard.decode.options import Engine
+from regard.decode.words import Spelt, links_of, spell
 
 Span = tuple[int, int]  # characters from, to
 
@@ -32,34 +32,6 @@ def aligning_layer(config: ModelConfig) -> int:
     return max(0, config.decoder_layers - 2)
 
 
-def by_words(matrix: Matrix, queries: Side, keys: Side) -> Matrix:
-    """Weights between words from weights between pieces: what goes to a word's pieces is added up, what comes from a word's pieces
-    is averaged, so that rows still sum to one."""
-    columns = [piece.word for piece in keys.pieces]
-    rows: Matrix = []
-    for word in range(len(queries.words)):
-        members = queries.members(word)
-        row = [0.0] * len(keys.words)
-        for place in members:
-            for column, weight in zip(columns, matrix[place], strict=True):
-                row[column] += weight / len(members)
-        rows.append(row)
-    return rows
-
-
-def link_words(words: Matrix) -> tuple[Matrix, list[tuple[int, int]]]:
-    """Weights (target words, source words), without the ends: with rows that sum to one, and (target word, source word) of the
-    heaviest of each target word. A row of nothing stays one, and has no link."""
-    weights: Matrix = []
-    links = []
-    for number, row in enumerate(words):
-        total = sum(row)
-        weights.append([weight / total for weight in row] if total > 0 else [])
-        if total > 0:
-            links.append((number, max(range(len(row)), key=row.__getitem__)))
-    return weights, links
-
-
 def align_texts(
     engine: Engine, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], max_length: int
 ) -> list[Aligned]:
@@ -68,24 +40,18 @@ def align_texts(
     read = [_read(tokenizer, source, target) for source, target in pairs]
     short = [
         number
-        for number, (left, right) in enumerate(read)
-        if left.side.pieces and right.side.pieces and max(len(left.side.pieces), len(right.side.pieces)) <= max_length
+        for number, sides in enumerate(read)
+        if all(side.ids for side in sides) and max(len(side.ids) for side in sides) <= max_length
     ]
     found = engine.attention([read[n][0].ids for n in short], [read[n][1].ids for n in short]) if short else []
     attention = dict(zip(short, found, strict=True))
     aligned = []
-    for number, (left, right) in enumerate(read):
-        links: list[tuple[int, int]] = []
-        if number in attention:
-            _, links = link_words(by_words(attention[number], right.side, left.side))
+    for number, (source, target) in enumerate(read):
+        links = links_of(target.spelt, source.spelt, attention[number]) if number in attention else ()
         # Words that are not found in the text as they are (a tokenizer may rewrite it) are left out.
-        source_number, target_number = left.numbers(), right.numbers()
-        known = [
-            (source_number[source], target_number[target])
-            for target, source in links
-            if source in source_number and target in target_number
-        ]
-        aligned.append(Aligned(tuple(left.spans.values()), tuple(right.spans.values()), tuple(known)))
+        left, right = ({word: place for place, word in enumerate(side.spans)} for side in (source, target))
+        known = tuple((left[there], right[here]) for here, there in links if there in left and here in right)
+        aligned.append(Aligned(tuple(source.spans.values()), tuple(target.spans.values()), known))
     return aligned
 
 
@@ -94,32 +60,21 @@ class _Words:
     """One side of a pair: its tokens, the words that they make, and where these stand in the text."""
 
     ids: list[int]
-    side: Side
+    spelt: Spelt
     spans: dict[int, Span]
-
-    def numbers(self) -> dict[int, int]:
-        """Which of the words that were found each word is."""
-        return {word: number for number, word in enumerate(self.spans)}
 
 
 def _read(tokenizer: Tokenizer, source: str, target: str) -> tuple[_Words, _Words]:
     protected = protect(source) if tokenizer.protects else None
     if protected is None:
-        ids = tokenizer.encode(source), tokenizer.encode(target, "target")
+        src, tgt = tokenizer.encode(source), tokenizer.encode(target, "target")
     else:
-        ids = protected.ids(tokenizer), protected.ids_of_other(tokenizer, target)
-    spans = {} if protected is None else dict(zip(tokenizer.span_ids, protected.spans, strict=False))
-    made = []
-    for text, tokens, pieces in (
-        (source, ids[0], tokenizer.pieces(ids[0], "source")),
-        (target, ids[1], tokenizer.pieces(ids[1], "target")),
-    ):
-        side = make_side(tokens, pieces, tuple(spans))
-        words = list(side.words)
-        for piece in side.pieces:
-            words[piece.word] = spans.get(piece.id, words[piece.word])
-        made.append(_Words(tokens, side, dict(_find(words, text))))
-    return made[0], made[1]
+        src, tgt = protected.ids(tokenizer), protected.ids_of_other(tokenizer, target)
+    sides = spell(tokenizer, src, "source", protected), spell(tokenizer, tgt, "target", protected)
+    return (
+        _Words(src, sides[0], dict(_find(sides[0].words, source))),
+        _Words(tgt, sides[1], dict(_find(sides[1].words, target))),
+    )
 
 
 def _find(words: Sequence[str], text: str) -> Iterator[tuple[int, Span]]:

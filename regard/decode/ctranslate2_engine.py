@@ -149,8 +149,13 @@ class CTranslate2Engine:
                 return self._instead("phrases").translate(some, how, None, wished)
 
             return insist(ids, options, wishes, plain, insisting)
+        return self._translate(ids, options, done, wishes or [Wish()] * len(ids))
+
+    def _translate(
+        self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None, wishes: Sequence[Wish]
+    ) -> list[list[Hypothesis]]:
+        """What is too long goes to torch, what has a given beginning is searched after it, and the rest from the start."""
         results: list[list[Hypothesis]] = [[] for _ in ids]
-        wishes = wishes or [Wish()] * len(ids)
         limits = [
             length_limit(sentence, options, self.bundle.config, wish)
             for sentence, wish in zip(ids, wishes, strict=True)
@@ -166,13 +171,23 @@ class CTranslate2Engine:
             left = self._for_long.translate([ids[n] for n in far], options, wishes=[wishes[n] for n in far])
             for number, hypotheses in zip(far, left, strict=True):
                 finish(number, hypotheses)
-        begun = [n for n, wish in enumerate(wishes) if wish.prefix and n not in set(far)]
+        apart = set(far)
+        begun = [n for n, wish in enumerate(wishes) if wish.prefix and n not in apart]
         for number, hypotheses in self._after_prefixes(ids, begun, wishes, limits, options):
             finish(number, hypotheses)
-        near = {n for n, sentence in enumerate(ids) if sentence} - {*far, *begun}
+        for number, hypotheses in self._from_the_start(ids, apart.union(begun), limits, options):
+            finish(number, hypotheses)
+        return results
+
+    def _from_the_start(
+        self, ids: Sequence[Sequence[int]], apart: set[int], limits: Sequence[int], options: SearchOptions
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Hypotheses for all sentences but those `apart`. Most are found in the first search; where a forbidden token turns up or
+        the limit was reached, others follow."""
+        near = {n for n, sentence in enumerate(ids) if sentence} - apart
         scored: dict[int, Found] = {}  # of sentences with something left to score: what has its log-probabilities
         to_score: dict[int, Found] = {
-            n: [((), 0.0)] for n, sentence in enumerate(ids) if not sentence and n not in begun
+            n: [((), 0.0)] for n, sentence in enumerate(ids) if not sentence and n not in apart
         }
         with_forbidden, at_limit, both = [], [], []
         for number, found in self._search(ids, near, limits, options):
@@ -181,7 +196,7 @@ class CTranslate2Engine:
             elif any(len(tokens) > limits[number] for tokens, _ in found):
                 at_limit.append(number)
             else:
-                finish(number, _rank(found, options))
+                yield number, _rank(found, options)
         for number, found in self._search(ids, at_limit, limits, options, to_limit=True):
             ended, alive = _split(found, limits[number])
             if self._has_forbidden(found):
@@ -189,7 +204,7 @@ class CTranslate2Engine:
             elif could_win := _could_win(alive, ended, options):
                 scored[number], to_score[number] = ended, could_win
             else:
-                finish(number, _rank(ended, options))
+                yield number, _rank(ended, options)
         for number, found in self._search(ids, with_forbidden, limits, options, ban=True):
             if any(len(tokens) > limits[number] for tokens, _ in found):
                 both.append(number)
@@ -199,8 +214,7 @@ class CTranslate2Engine:
             ended, alive = _split(found, limits[number])
             to_score[number] = _best(ended, options, options.beam) + alive
         for number, found in self._scored_anew(ids, to_score):
-            finish(number, _rank(scored.get(number, []) + found, options))
-        return results
+            yield number, _rank(scored.get(number, []) + found, options)
 
     def _after_prefixes(
         self,

@@ -321,12 +321,7 @@ class Translator:
         """The texts of hypotheses, but for those that have lost a span and, if there is a guard, those that are nonsense."""
         ids = _encode(text, self.tokenizer, self.options.keep) if self.options.guard else []
         is_unknown = self.options.guard and is_foreign(text, self.tokenizer)
-        given = (
-            text
-            + ask.prefix
-            + "".join(ask.phrases)
-            + ("" if self.options.glossary is None else self.options.glossary.says)
-        )
+        given = self._given(text, ask) if self.options.guard else ""
         ways = []
         for hypothesis, (words, links) in zip(hypotheses, details, strict=True):
             if kept is not None and self.tokenizer.protects:
@@ -338,6 +333,11 @@ class Translator:
                 ways.append((is_wrong or is_unknown, Translation(found.strip(), hypothesis.score, words, links)))
         good = [way for is_wrong, way in ways if not is_wrong]
         return good or [Translation(text, way.score) for _, way in ways[:1]]
+
+    def _given(self, text: str, ask: Ask) -> str:
+        """All that a translation may have its characters from, the vocabulary aside."""
+        glossary = self.options.glossary
+        return "".join([text, ask.prefix, *ask.phrases, "" if glossary is None else glossary.says])
 
     def _around_spans(self, texts: Sequence[Protected], asks: Sequence[Ask]) -> list[Translation]:
         """Each text with its spans as they are and everything between them translated by itself. What was asked of a text is asked

@@ -7,7 +7,6 @@ Triton they take turns in slots of a fixed shape instead, in captured graphs and
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -286,14 +285,6 @@ class TorchEngine:
                 each.append(torch.log_softmax(logits.float(), dim=-1)[0])
             values: list[float] = mean_probability(each).tolist()
         return values
-
-
-def reading_copy(model: Transformer) -> Transformer:
-    """The same weights, computed by the kernel that shows its attention."""
-    copied = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
-    set_kernel(copied, "reference")
-    set_row_tile(copied, 0)
-    return copied
 
 
 def load_model(bundle: Bundle) -> Transformer:

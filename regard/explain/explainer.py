@@ -3,6 +3,7 @@ kernel and a recorder, and once backwards for every target piece."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,10 +15,10 @@ from torch import Tensor
 from regard.bundle import Bundle
 from regard.data.pieces import Side, is_punctuation, make_side
 from regard.data.tokenizer import Side as Language
-from regard.decode.alignment import aligning_layer, by_words, link_words
-from regard.decode.options import Prefix, SearchOptions, Wish, forbidden_ids
+from regard.decode.alignment import aligning_layer
+from regard.decode.options import Matrix, Prefix, SearchOptions, Wish, forbidden_ids
 from regard.decode.text import one_line
-from regard.decode.torch_engine import TorchEngine, load_model, reading_copy
+from regard.decode.torch_engine import TorchEngine, load_model
 from regard.decode.words import word_beginnings
 from regard.errors import UserError
 from regard.explain.beam import BeamRecorder, Node
@@ -28,14 +29,16 @@ from regard.explain.explanation import (
     Explanation,
     HeadFacts,
     Kind,
-    Matrix,
     ModelFacts,
     Saliency,
     Step,
+    by_words,
+    link_words,
 )
 from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
-from regard.nn.attention import Recorder
+from regard.nn.attention import Recorder, set_kernel
+from regard.nn.linear import set_row_tile
 
 MAX_PIECES = (
     128  # of what is given on either side; what is kept grows with its square, and nobody reads a drawing of more
@@ -276,8 +279,16 @@ def head_facts(weights: Tensor, kind: Kind) -> list[HeadFacts]:
     ]
 
 
+def reading_copy(model: Transformer) -> Transformer:
+    """The same weights, computed by the kernel that shows its attention."""
+    copied = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
+    set_kernel(copied, "reference")
+    set_row_tile(copied, 0)
+    return copied
+
+
 def align(cross: Sequence[Tensor], target: Side, source: Side, layer: int) -> Alignment:
-    """Words that go together; see `regard.decode.alignment`."""
+    """Words that go together; see `regard.decode.alignment`, which links them without weights."""
     words = by_words(cross[layer].mean(0).tolist(), target, source)
     # The ends are no words, and the source's is where heads rest.
     weights, links = link_words([row[:-1] for row in words[:-1]])

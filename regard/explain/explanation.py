@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from regard.data.pieces import Piece, Side
-from regard.decode.alignment import by_words as by_words
-from regard.decode.options import Matrix as Matrix
+from regard.decode.options import Matrix
 from regard.errors import UserError
 from regard.explain.beam import Node
 
@@ -185,3 +184,31 @@ class Explanation:
         from regard.explain.page import render_frame
 
         return render_frame(self)
+
+
+def by_words(matrix: Matrix, queries: Side, keys: Side) -> Matrix:
+    """Weights between words from weights between pieces: what goes to a word's pieces is added up, what comes from a word's pieces
+    is averaged, so that rows still sum to one."""
+    columns = [piece.word for piece in keys.pieces]
+    rows: Matrix = []
+    for word in range(len(queries.words)):
+        members = queries.members(word)
+        row = [0.0] * len(keys.words)
+        for place in members:
+            for column, weight in zip(columns, matrix[place], strict=True):
+                row[column] += weight / len(members)
+        rows.append(row)
+    return rows
+
+
+def link_words(words: Matrix) -> tuple[Matrix, list[tuple[int, int]]]:
+    """Weights (target words, source words), without the ends: with rows that sum to one, and (target word, source word) of the
+    heaviest of each target word. A row of nothing stays one, and has no link."""
+    weights: Matrix = []
+    links = []
+    for number, row in enumerate(words):
+        total = sum(row)
+        weights.append([weight / total for weight in row] if total > 0 else [])
+        if total > 0:
+            links.append((number, max(range(len(row)), key=row.__getitem__)))
+    return weights, links

@@ -13,8 +13,10 @@ from regard.errors import RegardError
 
 SENTENCES, LONGEST = 12, 40
 # The difference of log-probabilities that is rounding and not a mistake, by what the weights are stored as: the largest of all
-# tokens, but for int8 the mean. Eight bits may turn a single token over in sentences as odd as these, and a mistake shows in all.
+# tokens, but for int8 the mean. Eight bits may turn a single token over in sentences as odd as these, and a mistake shows in all;
+# so all but one token in a hundred must be as near as OFTEN says, too.
 TOLERANCE = {"fp32": 1e-4, "fp16": 5e-2, "int8": 0.2}
+OFTEN, TURNED = 1.0, 0.01
 
 
 @dataclass(frozen=True)
@@ -69,5 +71,12 @@ def check(samples: Samples, scores: list[list[float]], weights: str, target: str
         raise RegardError(
             f"the {target} model does not compute what the original does: log-probabilities differ by {how} {judged:.3g}, "
             f"and {TOLERANCE[weights]:.3g} would be rounding; nothing was written. Please report it with the bundle's config.json"
+        )
+    turned = sum(difference > OFTEN for difference in differences)
+    if turned > TURNED * len(differences):
+        raise RegardError(
+            f"the {target} model does not compute what the original does: log-probabilities of {turned} tokens in "
+            f"{len(differences)} differ by more than {OFTEN:g}, where one in a hundred would be rounding; nothing was written. "
+            f"Please report it with the bundle's config.json"
         )
     return found

@@ -61,7 +61,9 @@ def test_whatever_an_engine_says_comes_out_sane(tmp_path: Path) -> None:
         translator = Translator(tokenizer, Scrambler(tokenizer), SearchOptions(guard=guard), 60)
         return [result.text for result in translator.translate(lines)]
 
-    assert sum(line != text for line, text in zip(lines, results(guard=True), strict=True)) > 50
+    # What is in the tokenizer's own characters, the guard mostly lets pass.
+    passed = {line for line, text in zip(lines, results(guard=True), strict=True) if line != text}
+    assert len(passed.intersection(known)) > 0.6 * len(known)
     assert not {line: text for line, text in zip(lines, results(guard=True), strict=True) if faults(line, text)}
     assert any(faults(line, text) for line, text in zip(lines, results(guard=False), strict=True))
 

@@ -3,6 +3,7 @@ in its answers or its log."""
 
 from __future__ import annotations
 
+import http.client
 import io
 import struct
 import time
@@ -106,6 +107,16 @@ def test_bombs_are_refused_within_two_seconds_and_300_mb(server: Running, name: 
     assert memory(server, "VmHWM") - idle < 300
 
 
+def status_of(server: Running, path: str) -> int:
+    """Of a path as it stands: httpx would take ".." away before it asks."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
 def test_thirty_names_that_lead_out_are_refused_and_write_nothing(server: Running) -> None:
     assert len(set(TRAVERSAL)) == 30
     start = time.monotonic()
@@ -114,8 +125,7 @@ def test_thirty_names_that_lead_out_are_refused_and_write_nothing(server: Runnin
         assert (status, text) == (400, '{"error":"file must not have members whose names lead out of it"}')
         status, text = send(server, f"{name}.txt", b"a b")  # the file's own name is only looked at for its ending
         assert status in (200, 400), text
-        answer = server.get(f"/download_file/{quote(name, safe='')}")
-        assert answer.status_code == 404 or answer.url.path == "/"  # the client itself takes ".." away
+        assert status_of(server, f"/download_file/{quote(name, safe='')}") == 404
     assert time.monotonic() - start < 2 * len(TRAVERSAL)
 
 

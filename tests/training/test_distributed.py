@@ -155,16 +155,21 @@ def test_the_first_process_alone_writes_and_prints(two: Path) -> None:
     assert not list(two.rglob("*.tmp"))
 
 
+def as_after_its_first_checkpoint(finished: Path, out: Path) -> Path:
+    """A copy of a run as if it had been stopped there."""
+    shutil.copytree(finished, out)
+    (out / "report.html").unlink()
+    for path in list_checkpoints(out / "checkpoints")[1:]:
+        shutil.rmtree(path)
+    return out
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 3])
 def test_a_checkpoint_of_two_processes_goes_on_with_another_number(
     processes: int, recipe: Path, one: Path, two: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "run"
-    shutil.copytree(two, out)
-    (out / "report.html").unlink()
-    for path in list_checkpoints(out / "checkpoints")[1:]:
-        shutil.rmtree(path)
+    out = as_after_its_first_checkpoint(two, tmp_path / "run")
     if processes == 1:
         alone(recipe, out, resume=True)
     else:
@@ -238,11 +243,7 @@ def test_a_model_split_over_two_processes_makes_the_run_of_one(recipe: Path, one
 def test_shards_of_two_processes_go_on_with_another_number(
     processes: int, recipe: Path, one: Path, split: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "run"
-    shutil.copytree(split, out)
-    (out / "report.html").unlink()
-    for path in list_checkpoints(out / "checkpoints")[1:]:
-        shutil.rmtree(path)
+    out = as_after_its_first_checkpoint(split, tmp_path / "run")
     if processes == 1:
         alone(recipe, out, *SPLIT[1::2], resume=True)
     else:
