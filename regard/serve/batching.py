@@ -221,7 +221,7 @@ class Batcher:
         # What waits is shared among the threads that have nothing to do, unless more is about to come.
         waiting = sum(len(job.ids) - job.taken for job in alike)
         idle = 1 if 1 < len(alike) <= self._share else len(self._threads) - self._busy
-        most = min(self.engine.batch, math.ceil(waiting / idle))
+        most = min(max(1, self.engine.batch // first.weight), math.ceil(waiting / idle))
         batch: Batch = []
         longest = 0
         for job in alike:

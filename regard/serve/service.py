@@ -415,7 +415,7 @@ def _renumbered(told: Told | None, numbers: Sequence[int]) -> Told | None:
 
 def check_one_line(text: str) -> None:
     if len(text.splitlines()) > 1:
-        raise Refused(400, "q must be one sentence without line breaks where prefix or phrases are given")
+        raise Refused(400, "a text must be one sentence without line breaks where prefix or phrases are given")
 
 
 async def translate_sentences(

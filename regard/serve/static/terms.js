@@ -107,7 +107,7 @@ export function startTerms(settings, changed) {
   // --- showing ---
 
   function draw() {
-    button.replaceChildren("Terms", ...(size() ? [element("span", { class: "badge" }, String(size()))] : []));
+    button.replaceChildren(size() ? "Terms " : "Terms", ...(size() ? [element("span", { class: "badge" }, String(size()))] : []));
     at("terms-title").textContent = pair ? `Terms, ${pair.sourceName} → ${pair.targetName}` : "Terms";
     at("terms-unknown").hidden = Boolean(pair);
     at("terms-body").hidden = !pair;
