@@ -487,8 +487,10 @@ async def search_sentences(
     async def search_more(ids: Ids, options: SearchOptions, wishes: Sequence[Wish]) -> list[Ways]:
         return await asyncio.wrap_future(served.submit(ids, options, wishes))
 
-    with_words = dataclasses.replace(translator.options, words=words)
-    joiner = Translator(translator.tokenizer, translator.engine, with_words, translator.max_length, translator.utility)
+    joiner = translator
+    if words:
+        own = dataclasses.replace(translator.options, words=True)
+        joiner = Translator(translator.tokenizer, translator.engine, own, translator.max_length, translator.utility)
     results = await join(joiner, sentences, cut, hypotheses, asks, run, search_more)
     if told is not None:
         for number in late:
