@@ -17,7 +17,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.serve.refusal import Refused
 from regard.serve.search import Search
-from tests.serve.server import GOLDEN, Running, running
+from tests.serve.server import GOLDEN, Running, held_by, running, started, until
 
 GOLDEN_2 = GOLDEN.parent / "bundle-2"  # it protects
 TEXTS = ["a b c", "p o n m", "d e f g", "a p a p", "h g f"]
@@ -284,6 +284,25 @@ def test_ctranslate2_alone_does_what_it_can_and_refuses_the_rest_by_name(fast: R
         f"{' and '.join(beyond)}: this server's engine, CTranslate2, cannot do it; "
         "leave it out, or start the server with --with-torch"
     )
+
+
+def test_plain_requests_do_not_wait_for_torch(tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    code = held_by(hold).replace("ctranslate2_engine import CTranslate2Engine", "torch_engine import TorchEngine")
+    with running("--with-torch", "--limit", "seconds=20", code=code) as server, ThreadPoolExecutor(2) as pool:
+        body = {"q": "a b c", "source": "src", "target": "tgt", "glossary": {"b": "q"}}
+        held = pool.submit(server.post, "/translate", json=body)
+        until(started(hold).exists)
+        assert ask(server, "a b c") == {"translatedText": "c b a"}
+        assert ask(server, "a b c", beam=8, keep=["b"]) == {"translatedText": "c b a"}
+        assert ask(server, "p o n", glossary={"b": "q"}) == {"translatedText": "n o p"}  # it has no such term
+        assert not held.done()
+        answer = held.result(timeout=60)
+        assert (answer.status_code, "took longer than 20 s" in answer.text) == (503, True)
+        assert "regard_places_taken 0.0" in server.get("/metrics").text
+        hold.unlink()
+        assert "q" in ask(server, "a b c", glossary={"b": "q"})["translatedText"]
 
 
 def test_a_stranger_cannot_make_the_server_load_torch() -> None:
