@@ -12,6 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from regard.data.tokenizer import NUM_SPANS, Tokenizer
 
@@ -95,10 +96,14 @@ def _longest(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def find_terms(text: str, terms: Sequence[str]) -> list[tuple[int, int]]:
     """Where these words stand in a text, as they are written and not inside other words; the longest where they overlap."""
-    if not terms:
+    if not any(term in text for term in terms):  # a quick no for most text
         return []
-    ways = "|".join(whole_word(term, re.escape(term)) for term in sorted(terms, key=len, reverse=True))
-    return [match.span() for match in re.finditer(ways, text)]
+    return [match.span() for match in _any_of(tuple(terms)).finditer(text)]
+
+
+@lru_cache(maxsize=64)
+def _any_of(terms: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(whole_word(term, re.escape(term)) for term in sorted(terms, key=len, reverse=True)))
 
 
 # A letter or digit of a script that puts spaces between words; in the others (Thai, Japanese, Chinese) a word has no visible end.

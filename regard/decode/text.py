@@ -137,8 +137,7 @@ class Translator:
         texts = [part.text for parts in cut for part in parts]
         if done is not None:
             done(len(lines) - len(texts))  # so that the sum is the number of lines, also with empty and with cut ones
-        results = self.join(lines, cut, self._search(texts, self.wishes(cut, asks), done), asks)
-        return [self._chosen(result) for result in results] if self.options.mbr else results
+        return self.join(lines, cut, self._search(texts, self.wishes(cut, asks), done), asks)
 
     def _search(self, texts: Sequence[str], wishes: Sequence[Wish], done: Done | None = None) -> list[list[Hypothesis]]:
         ids, options = self.encode(texts), self.options.of_engine
@@ -257,7 +256,7 @@ class Translator:
                 translations.append(Translation(one_line(joined), sum(way.score for way in chosen), words, links))
             source = [word for part in parts for word in self._spelt(part.text).words] if self.options.alignment else ()
             results.append(Result(line, tuple(translations) or (Translation("", 0.0),), tuple(source)))
-        return results
+        return [self._chosen(result) for result in results] if self.options.mbr else results
 
     def _spelt(self, text: str) -> Spelt:
         """The words of a source."""

@@ -19,7 +19,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from regard.decode.options import Engine, Hypothesis, SearchOptions
+from regard.decode.options import Engine, Hypothesis, SearchOptions, Wish
 from regard.errors import RegardError
 
 _TURN = 16  # sentences that one job gives before it is another's turn
@@ -44,6 +44,8 @@ class Job:
     ids: Sequence[Sequence[int]]
     options: SearchOptions
     found: Found | None
+    wishes: Sequence[Wish] = ()  # one for each sentence, or none at all
+    weight: int = 1  # what a token of it costs, in tokens of a job with the model's own beam
     future: Future[list[Ways]] = field(default_factory=Future)
     taken: int = 0  # sentences that were handed to the engine
     finished: int = 0
@@ -51,7 +53,22 @@ class Job:
 
     @property
     def waiting_tokens(self) -> int:
-        return sum(len(sentence) + 1 for sentence in self.ids[self.taken :])
+        return sum(self.tokens(number) for number in range(self.taken, len(self.ids)))
+
+    def tokens(self, number: int) -> int:
+        """What a sentence counts: itself with its end, and what its translation begins with. Each phrase that must appear counts as
+        much again: so much longer is the search, about."""
+        length = len(self.ids[number]) + 1
+        if not self.wishes:
+            return self.weight * length
+        wish = self.wishes[number]
+        written = length + len(wish.prefix) + sum(phrase.least for phrase in wish.phrases)
+        return self.weight * written * (1 + len(wish.phrases))
+
+    def is_like(self, other: Job) -> bool:
+        """Whether their sentences may share a batch. Those of which something special is wanted take longer: the others do not
+        wait for them."""
+        return self.options == other.options and bool(self.wishes) == bool(other.wishes)
 
 
 Batch = list[tuple[Job, int]]  # (job, number of its sentence)
@@ -69,10 +86,13 @@ class Batcher:
         window: float = 0.004,
         shared: bool = True,
         observe: Observe | None = None,
+        beam: int = 4,
+        threads: int = 0,
     ) -> None:
-        """`shared`: whether sentences of several jobs may share a batch; for comparisons."""
+        """`shared`: whether sentences of several jobs may share a batch; for comparisons. Tokens are counted at a `beam` of this
+        width; with a wider one they count more. `threads`: 0 are as many as the engine gains by."""
         self.engine, self.queue_tokens, self.batch_tokens = engine, queue_tokens, batch_tokens
-        self._window, self._shared, self._observe = window, shared, observe
+        self._window, self._shared, self._observe, self._beam = window, shared, observe, beam
         self._jobs: deque[Job] = deque()  # those with sentences that wait
         self._changed = threading.Condition()
         self._waiting = 0  # tokens
@@ -84,7 +104,8 @@ class Batcher:
         self._closed = False
         self._speed = 2_000.0  # tokens a second of one thread; a first guess
         self._threads = [
-            threading.Thread(target=self._work, name=f"regard-batch-{n}", daemon=True) for n in range(engine.parallel)
+            threading.Thread(target=self._work, name=f"regard-batch-{n}", daemon=True)
+            for n in range(threads or engine.parallel)
         ]
         for thread in self._threads:
             thread.start()
@@ -94,10 +115,15 @@ class Batcher:
         return self._waiting
 
     def submit(
-        self, ids: Sequence[Sequence[int]], options: SearchOptions, found: Found | None = None
+        self,
+        ids: Sequence[Sequence[int]],
+        options: SearchOptions,
+        found: Found | None = None,
+        wishes: Sequence[Wish] = (),
     ) -> Future[list[Ways]]:
         """Hand sentences in; raises Full where too much waits. Cancelling the future gives the room back."""
-        job = Job(ids, options, found, results=[[] for _ in ids])
+        weight = max(1, math.ceil(options.beam / self._beam))
+        job = Job(ids, options, found, wishes, weight, results=[[] for _ in ids])
         if not ids:
             job.future.set_result([])
             return job.future
@@ -156,7 +182,7 @@ class Batcher:
                 self._present = max(present, (self._present + present) / 2)
                 self._busy -= 1
                 self._computed -= len(jobs)
-                tokens = sum(len(job.ids[n]) + 1 for job, n in batch)
+                tokens = sum(job.tokens(n) for job, n in batch)
                 self._speed += 0.2 * (tokens / max(seconds, 1e-4) - self._speed)
                 self._came = end
                 self._gather_until = end + max(self._window, seconds / 2)
@@ -189,18 +215,18 @@ class Batcher:
         return math.ceil(self._present / len(self._threads)) if self._shared else 1
 
     def _cut(self) -> Batch:
-        """Take sentences of jobs with the same options, in turns, at most what the engine computes together."""
-        options = self._jobs[0].options
-        alike = [job for job in self._jobs if job.options == options] if self._shared else [self._jobs[0]]
+        """Take sentences of jobs that are alike, in turns, at most what the engine computes together."""
+        first = self._jobs[0]
+        alike = [job for job in self._jobs if job.is_like(first)] if self._shared else [first]
         # What waits is shared among the threads that have nothing to do, unless more is about to come.
         waiting = sum(len(job.ids) - job.taken for job in alike)
         idle = 1 if 1 < len(alike) <= self._share else len(self._threads) - self._busy
-        most = min(self.engine.batch, math.ceil(waiting / idle))
+        most = min(max(1, self.engine.batch // first.weight), math.ceil(waiting / idle))
         batch: Batch = []
         longest = 0
         for job in alike:
             for number in range(job.taken, min(len(job.ids), job.taken + (_TURN if len(alike) > 1 else most))):
-                length = len(job.ids[number]) + 1
+                length = job.tokens(number)
                 is_full = len(batch) >= most or (len(batch) + 1) * max(longest, length) > self.batch_tokens
                 if batch and is_full:
                     return self._leave(batch)
@@ -219,7 +245,11 @@ class Batcher:
         return batch
 
     def _translate(self, batch: Batch) -> None:
-        found = self.engine.translate([job.ids[n] for job, n in batch], batch[0][0].options)
+        ids, options = [job.ids[n] for job, n in batch], batch[0][0].options
+        if batch[0][0].wishes:
+            found = self.engine.translate(ids, options, None, [job.wishes[n] for job, n in batch])
+        else:
+            found = self.engine.translate(ids, options)
         finished = []
         with self._changed:
             for (job, number), ways in zip(batch, found, strict=True):

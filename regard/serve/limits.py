@@ -21,6 +21,10 @@ class Limits:
     file_characters: int = 1_000_000  # of the text in an uploaded document
     texts: int = 256  # of a request
     alternatives: int = 4  # besides the best translation
+    beam: int = 16  # the widest; so many samples at most, too
+    terms: int = 200  # of a glossary and kept words together
+    term_characters: int = 100  # of each side of a term, of a kept word, of a phrase
+    sentence_terms: int = 16  # what must appear in the translation of one sentence, by a glossary or as phrases
     seconds: float = 60  # from the last byte of a request to the answer
     file_seconds: float = 600  # the same for a document
     body_seconds: float = 20  # to send a request in

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from regard.decode.options import Done, Hypothesis, SearchOptions
+from regard.decode.options import Done, Hypothesis, SearchOptions, Wish
+from regard.decode.search.phrases import Phrase
 from regard.errors import RegardError
 from regard.serve.batching import Batcher, Full
 
@@ -23,13 +24,19 @@ class HeldEngine:
         self.batch, self.parallel = batch, parallel
         self.calls: list[list[list[int]]] = []
         self.options: list[SearchOptions] = []
+        self.wishes: list[list[Wish]] = []
         self.started = threading.Semaphore(0)
         self.go = threading.Semaphore(0)
 
     def translate(
-        self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None = None
+        self,
+        ids: Sequence[Sequence[int]],
+        options: SearchOptions,
+        done: Done | None = None,
+        wishes: Sequence[Wish] = (),
     ) -> list[list[Hypothesis]]:
         self.calls.append([list(sentence) for sentence in ids])
+        self.wishes.append(list(wishes))
         self.options.append(options)
         self.started.release()
         assert self.go.acquire(timeout=60)
@@ -129,6 +136,43 @@ def test_requests_with_other_options_do_not_share_a_batch() -> None:
         assert [ids_of(other) for other in others] == [[(2,)], [(3,)], [(4,)]]
     assert engine.calls[1:] == [[[2], [4]], [[3]]]
     assert engine.options == [OPTIONS, OPTIONS, greedy]
+
+
+def test_wishes_stay_with_their_sentences_and_plain_ones_do_not_wait_for_them() -> None:
+    engine = HeldEngine()
+    begins, says = Wish(prefix=(7,)), Wish(phrases=(Phrase(((8, 9),)),))
+    with batcher(engine) as made:
+        made.submit([[1]], OPTIONS)
+        assert engine.started.acquire(timeout=60)
+        others = [
+            made.submit([[2]], OPTIONS),
+            made.submit([[3], [4]], OPTIONS, None, [begins, Wish()]),
+            made.submit([[5]], OPTIONS),
+            made.submit([[6]], OPTIONS, None, [says]),
+        ]
+        engine.go.release(100)
+        assert [ids_of(other) for other in others] == [[(2,)], [(3,), (4,)], [(5,)], [(6,)]]
+    assert engine.calls[1:] == [[[2], [5]], [[3], [4], [6]]]
+    assert engine.wishes[1:] == [[], [begins, Wish(), says]]
+
+
+def test_what_takes_longer_counts_more() -> None:
+    engine = HeldEngine(batch=8)
+    wide = SearchOptions(beam=16)
+    says = Wish(prefix=(1, 2), phrases=(Phrase(((8, 9),)),))
+    with batcher(engine, queue_tokens=100, batch_tokens=60, beam=4) as made:
+        made.submit([[1]], OPTIONS)
+        assert engine.started.acquire(timeout=60)
+        made.submit([[2, 2]] * 8, wide)  # 3 tokens, four times
+        assert made.waiting_tokens == 96
+        with pytest.raises(Full):
+            made.submit([[3, 3]], OPTIONS, None, [says])  # 3 tokens, and 4 that must be there, twice
+        engine.go.release(2)
+        assert engine.started.acquire(timeout=60) and engine.started.acquire(timeout=60)
+        made.submit([[3, 3]], OPTIONS, None, [says])
+        engine.go.release(100)
+    # 8 sentences of a beam of 4 are 2 of a beam of 16; then it is the other's turn.
+    assert [len(call) for call in engine.calls] == [1, 2, 2, 2, 1, 2]
 
 
 def test_a_long_job_does_not_stand_in_the_way_of_a_short_one() -> None:

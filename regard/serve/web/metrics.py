@@ -63,7 +63,7 @@ class Metrics:
 
     def page(self, service: Service) -> bytes:
         for (source, target), served in service.pairs.items():
-            self.waiting.labels(f"{source}-{target}").set(served.batcher.waiting_tokens)
+            self.waiting.labels(f"{source}-{target}").set(sum(batcher.waiting_tokens for batcher in served.batchers))
         return generate_latest(self._collected())
 
     def total(self, name: str) -> float:

@@ -71,7 +71,12 @@ def test_other_words_are_the_likeliest_at_their_place(server: Running) -> None:
 @pytest.mark.parametrize(
     ("path", "fields", "status", "message"),
     [
-        ("/sentences", {"q": "a\nb", "prefix": "b"}, 400, "q must be one sentence without line breaks"),
+        (
+            "/sentences",
+            {"q": "a\nb", "prefix": "b"},
+            400,
+            "a text must be one sentence without line breaks",
+        ),
         ("/sentences", {"alternatives": 9}, 400, "alternatives must be between 0 and 4"),
         ("/sentences", {"q": "a" * 50_001}, 413, "at most 50000 characters"),
         ("/sentences", {"prefix": "a" * 50_001}, 413, "at most 50000 characters"),

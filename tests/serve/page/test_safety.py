@@ -110,6 +110,49 @@ def test_no_payload_runs_as_a_files_name(browser: Browser, server: Running, bypa
 
 
 @pytest.mark.parametrize("bypass_csp", POLICIES)
+def test_no_payload_runs_as_a_term(browser: Browser, bypass_csp: bool) -> None:
+    """Written by hand, lying in the browser's storage, and read from a file."""
+    with (
+        running("--with-torch", "--limit", "term_characters=1000", "--limit", "sentence_terms=200") as server,
+        open_page(browser, server.url, bypass_csp=bypass_csp, is_refusal_expected=True) as page,
+    ):
+        scripts = page.evaluate(_SCRIPTS)
+        page.locator("#terms-button").click()
+        shown = 0
+        for payload in PAYLOADS:
+            page.get_by_label("In src").fill(payload)
+            page.get_by_label("In tgt").fill(payload)
+            page.get_by_role("button", name="Add").first.click()
+            page.get_by_label("Stays as it is").fill(payload)
+            page.get_by_role("button", name="Add").last.click()
+            page.get_by_label("text to translate").fill(payload)  # it is sent with the text, and comes back in it
+            page.locator("#out:not(.waiting)").wait_for()
+            check(page, scripts)
+            shown = max(shown, page.locator("#terms li").count())
+            for remove in page.locator("#terms .remove").all()[::-1]:
+                remove.click()
+        assert shown == 2
+        kept = [one.strip() for one in PAYLOADS if one.strip() and not set("\t\r\n\v\f") & set(one.strip())]
+        stored = {"glossary": [[one, one] for one in kept], "keep": [*kept, {"no": "word"}, 7, None]}
+        page.evaluate(
+            """(stored) => localStorage.setItem('regard-terms ["src","tgt"]', JSON.stringify(stored))""", stored
+        )
+        page.reload()
+        page.locator("#terms-button").click()
+        page.locator("#keep-list li").nth(len(kept) - 1).wait_for()
+        assert page.locator("#keep-list li > span").all_text_contents() == kept
+        check(page, scripts)
+        page.evaluate("() => localStorage.clear()")
+        page.reload()
+        page.locator("#terms-button").click()
+        lines = "".join(f"{one}\tx {one}\n" for one in kept if not one.startswith("#")).encode()
+        file = {"name": "<img src=x onerror=alert(1)>.tsv", "mimeType": "text/plain", "buffer": lines}
+        page.get_by_label("a file of terms to import").set_input_files(files=[file])
+        page.locator("#glossary-list li").nth(len(lines.splitlines()) - 1).wait_for()
+        check(page, scripts)
+
+
+@pytest.mark.parametrize("bypass_csp", POLICIES)
 def test_no_payload_runs_as_a_models_name(browser: Browser, server: Running, bypass_csp: bool) -> None:
     """All at once, as the languages that a server has; then one real model with such a name."""
     languages = [{"code": one, "name": one, "targets": [PAYLOADS[0], one]} for one in PAYLOADS]
