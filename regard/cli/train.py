@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.cli.common import rank_prefix, verb
+from regard.cli.common import verb
 from regard.errors import UserError
+from regard.processes import own_place
 
 if TYPE_CHECKING:
     from regard.recipe import Recipe
@@ -41,7 +42,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    is_first = not rank_prefix()  # of several processes that torchrun started, one speaks
+    is_first = own_place().is_first  # of several processes that torchrun started, one speaks
     try:
         recipe, name, lines = chosen_recipe(arguments, is_first)
     except UserError:
