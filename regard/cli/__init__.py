@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         if place.is_first:
             sys.stderr.write("regard: interrupted\n")
-        return 130
+        return _leave(130, place)
     except BrokenPipeError:
         # The reader of our output has left; nothing more can be said to it, and Python must not try at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _leave(code: int, place: Place) -> int:
-    """The exit code; but one of several processes on GPUs that has failed ends here, since Python's own end would wait for the
+    """The exit code; but one of several processes on GPUs that did not end well ends here, since Python's own end would wait for the
     others to end their connections, too."""
     torch = sys.modules.get("torch")
     if place.size > 1 and torch is not None and torch.cuda.is_initialized():
