@@ -61,8 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _leave(code: int, place: Place) -> int:
-    """The exit code; but one of several processes on GPUs that did not end well ends here, since Python's own end would wait for the
-    others to end their connections, too."""
+    """The exit code; but one of several processes on GPUs that did not end well ends here, since Python's own end would wait for
+    the others to end their connections, too."""
     torch = sys.modules.get("torch")
     if place.size > 1 and torch is not None and torch.cuda.is_initialized():
         sys.stderr.flush()
