@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -27,7 +26,7 @@ from regard.data.noise import KINDS, make_kinds, noise
 from regard.errors import Interrupted, UserError
 from regard.evaluate import sentence_scorer
 from regard.files import MANIFEST, sha256
-from tests.commands import fails
+from tests.commands import fails, together
 from tests.tiny import LETTERS, make_bundle, reversal_pairs
 
 GOLDEN = str(Path(__file__).parent / "golden" / "bundle-1")  # src -> tgt: it reverses letters, most of the time
@@ -727,30 +726,12 @@ def test_noise_is_made_from_python() -> None:
 # --- several processes ---
 
 
-def together(*arguments: str) -> tuple[list[int], list[str]]:
-    """The command in two processes, as torchrun starts them; their exit codes and what they said."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    shared = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "regard", *arguments],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    said = [process.communicate(timeout=200)[0] for process in started]
-    return [process.returncode for process in started], said
-
-
 @pytest.mark.slow
 def test_two_processes_make_the_corpus_of_one() -> None:
     write_sides("old", 2301)  # more than a chunk
     more = ("--engine", "torch", "--beam", "1")
     succeeds(*command("distill", "one.{src,tgt}", "old.{src,tgt}"), *more)
-    codes, said = together(*command("distill", "two.{src,tgt}", "old.{src,tgt}"), *more)
+    codes, said = together(2, *command("distill", "two.{src,tgt}", "old.{src,tgt}"), *more)
     assert codes == [0, 0], said
     assert "two.{src,tgt}: " in said[0] and said[1] == ""
     for side in ("src", "tgt"):
@@ -759,6 +740,6 @@ def test_two_processes_make_the_corpus_of_one() -> None:
 
 @pytest.mark.slow
 def test_of_two_processes_one_says_what_is_wrong() -> None:
-    codes, said = together(*command("distill", "two.{src,tgt}", "missing.{src,tgt}"))
+    codes, said = together(2, *command("distill", "two.{src,tgt}", "missing.{src,tgt}"))
     assert codes[0] == 2 and codes[1] != 0
     assert "missing.src" in said[0] and said[1] == ""

@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from regard.cli.common import add_model, add_search, checked_batch, print_result, rank_prefix, verb
+from regard.cli.common import add_model, add_search, checked_batch, print_result, verb
 from regard.errors import UserError
+from regard.processes import own_place
 
 if TYPE_CHECKING:
     from regard.augment import Augmented
@@ -103,12 +104,14 @@ _FOR_NOISE = {"--kinds": None, "--seed": None, "--source": None, "--target": Non
 
 def run(arguments: argparse.Namespace) -> None:
     if arguments.way == "noise":
+        if own_place().size > 1:
+            raise UserError("augment --noise is work for one process; start it without torchrun")
         _refuse(arguments, _FOR_MODELS, "--noise needs no model")
         made = _make_noise(arguments)
     else:
         _refuse(arguments, _FOR_NOISE, f"--{arguments.way} makes no noise")
         made = _make_with_model(arguments)
-    if not rank_prefix():  # of several processes the first one speaks
+    if own_place().is_first:  # of several processes the first one speaks
         print_result(arguments, made.to_json(), made.lines())
 
 

@@ -19,7 +19,6 @@ the numbers, so that only near-ties can fall another way; `tests/decode/test_ctr
 from __future__ import annotations
 
 import math
-import os
 import re
 import sys
 from collections import deque
@@ -38,6 +37,7 @@ from regard.decode.ctranslate2_model import Weights, positions, vocabularies
 from regard.decode.insist import insist
 from regard.decode.options import Done, Engine, Hypothesis, Matrix, Prefix, SearchOptions, Wish, forbidden_ids
 from regard.errors import UserError
+from regard.processes import own_place, own_threads
 
 OLDEST = (4, 8)  # the earliest that this was tried with
 _BATCH = 64  # sentences searched together
@@ -80,12 +80,6 @@ def share_cores(cores: int) -> tuple[int, int]:
     return max(1, cores // threads), threads
 
 
-def _usable_cores() -> int:
-    if (wished := os.environ.get("OMP_NUM_THREADS", "")).isdigit():
-        return max(1, int(wished))
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class CTranslate2Engine:
     """Holds a converted model."""
 
@@ -108,7 +102,7 @@ class CTranslate2Engine:
         self._source, self._target = vocabularies(bundle.tokenizer, bundle.config.vocab_size)
         self._ids = {piece: i for i, piece in enumerate(self._target)}
         self._rows = positions(bundle)
-        self._workers, threads = share_cores(_usable_cores())
+        self._workers, threads = share_cores(own_threads())
         self.parallel = self._workers
         self.takes_phrases = False
         package = import_ctranslate2()
@@ -332,7 +326,7 @@ class CTranslate2Engine:
         """The other engine, with a word about it, once for each reason."""
         if why not in self._said and not self._has_torch:
             self._said.add(why)
-            sys.stderr.write(f"regard: {why}\n")
+            sys.stderr.write(f"regard: {own_place().name}{why}\n")
         return self._torch_engine
 
     def load_torch(self) -> None:

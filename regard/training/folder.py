@@ -44,6 +44,11 @@ class RunFolder:
         return bool(list_checkpoints(self.checkpoints)) or self.model.exists()
 
     @property
+    def begun_recipe(self) -> Recipe | None:
+        """What the run is, if anything was trained here."""
+        return load_recipe(self.recipe) if self.is_begun and self.recipe.is_file() else None
+
+    @property
     def resume_command(self) -> str:
         return f"regard train {shlex.quote(str(self.recipe))} --out {shlex.quote(str(self.path))} --resume"
 

@@ -5,11 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -37,6 +32,7 @@ from regard.training.metrics import read_metrics
 from regard.training.recompute import recompute_layers
 from regard.training.run import train
 from tests.build import build, tiny_config
+from tests.commands import children, together, torchrun, wait_until
 from tests.tiny import reversal_pairs, write_recipe
 from tests.training.test_run import assert_same_weights, weights
 
@@ -44,43 +40,13 @@ STEPS = 24
 
 
 def command(recipe: Path, out: Path, *more: str) -> list[str]:
-    return ["-m", "regard", "train", str(recipe), "--out", str(out), *more]
-
-
-def torchrun(processes: int, *arguments: str) -> subprocess.Popen[str]:
-    """The command of the guide, in a session of its own."""
-    words = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        str(processes),
-        *arguments,
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
-    )
+    return ["train", str(recipe), "--out", str(out), *more]
 
 
 def run(processes: int, recipe: Path, out: Path, *more: str) -> str:
-    """Start the processes as torchrun does, without the time that it takes itself; what the first one said."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    shared["WORLD_SIZE"] = str(processes)
-    started = [
-        subprocess.Popen(
-            [sys.executable, *command(recipe, out, *more)],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(processes)
-    ]  # fmt: skip
-    said = [process.communicate(timeout=200)[0] for process in started]
-    assert [process.returncode for process in started] == [0] * processes, "\n".join(said)
+    """What the first of several processes said; all must end well, and the others say nothing."""
+    codes, said = together(processes, *command(recipe, out, *more))
+    assert codes == [0] * processes, "\n".join(said)
     assert said[1:] == [""] * (processes - 1)
     return said[0]
 
@@ -279,28 +245,6 @@ def test_layers_that_compute_twice_have_the_same_gradients() -> None:
         gradients.append([parameter.grad for parameter in model.parameters()])
     for once, again in zip(*gradients, strict=True):
         assert torch.equal(once, again)
-
-
-def wait_until(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 100
-    while not condition():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
-def children(parent: int) -> dict[int, int]:
-    """Processes that this one has started to train, by rank."""
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "environ").read_bytes().split(b"\0")
-            ranks = [int(word[5:]) for word in words if word.startswith(b"RANK=")]
-            if ranks and int((folder / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
-                found[ranks[0]] = int(folder.name)
-        except (OSError, ValueError):  # it has ended, or is somebody else's
-            continue
-    return found
 
 
 def last_process(parent: int) -> int:

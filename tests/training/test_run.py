@@ -426,7 +426,7 @@ def test_a_run_in_slots_is_not_resumed_without_them(tmp_path: Path, capsys: pyte
     (tmp_path / "run" / "report.html").unlink()  # as if it had been stopped before its end
     resumed = ["train", str(recipe), "--out", str(tmp_path / "run"), "--resume", "--set"]
     assert main([*resumed, "train.fast=off"]) == 2
-    assert "cannot go on in the same order: its slots was" in capsys.readouterr().err
+    assert "--resume: the run was begun with the fast path's batches of one shape" in capsys.readouterr().err
 
 
 def test_a_run_on_a_cpu_needs_no_triton(tmp_path: Path) -> None:
