@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--run", required=True, help="a run folder")
     arguments = parser.parse_args()
     with (
-        running("--run", arguments.run, "--with-torch", model=find_bundle(arguments.model)) as server,
+        running("--run", arguments.run, model=find_bundle(arguments.model)) as server,
         chromium() as browser,
     ):
         for name, (prepare, width, height, scheme) in SCREENS.items():

@@ -26,11 +26,6 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("--port", type=int, default=8000, metavar="N", help="port; 0: any that is free (default: 8000)")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="server processes on the port (default: 1)")
-    parser.add_argument(
-        "--with-torch",
-        action="store_true",
-        help="where CTranslate2 translates: load torch beside it, for glossaries and whatever else it cannot do",
-    )
     parser.add_argument("--keys", type=Path, metavar="FILE", help="API keys; without it everybody who comes is served")
     parser.add_argument("--new-key", metavar="NAME", help="add a key of this name to --keys FILE, print it and stop")
     parser.add_argument(
@@ -61,10 +56,6 @@ def run(arguments: argparse.Namespace) -> None:
         sys.stdout.write(add_key(arguments.keys, arguments.new_key) + "\n")
         return
     limits = Limits().changed(arguments.limit)
-    if arguments.with_torch and arguments.engine != "auto":
-        raise UserError(
-            f"--with-torch goes with --engine auto, but the engine is {arguments.engine}; leave out one of them"
-        )
     named = arguments.model or [None]
     if arguments.watched is not None:
         Watch(arguments.watched)  # a wrong name is said at once
@@ -92,6 +83,5 @@ def run(arguments: argparse.Namespace) -> None:
             workers=arguments.workers,
             limits=limits,
             run=arguments.watched,
-            with_torch=arguments.with_torch,
         )
     )

@@ -97,7 +97,7 @@ class CTranslate2Engine:
         CTranslate2 cannot do is refused by name, and not left to torch."""
         self.alone = alone
         self._said: set[str] = set()
-        self._has_torch = False
+        self.is_quiet = False  # whether what is left to torch is left so without a word
         self.bundle, self.batch, self.forbidden = bundle, batch or _BATCH, frozenset(forbidden)
         self._source, self._target = vocabularies(bundle.tokenizer, bundle.config.vocab_size)
         self._ids = {piece: i for i, piece in enumerate(self._target)}
@@ -324,14 +324,10 @@ class CTranslate2Engine:
 
     def _torch(self, why: str) -> Engine:
         """The other engine, with a word about it, once for each reason."""
-        if why not in self._said and not self._has_torch:
+        if why not in self._said and not self.is_quiet:
             self._said.add(why)
             sys.stderr.write(f"regard: {own_place().name}{why}\n")
         return self._torch_engine
-
-    def load_torch(self) -> None:
-        """Load the other engine now, for all that it may be needed for; no word is said about it later."""
-        self._has_torch = bool(self._torch_engine)
 
     @cached_property
     def _torch_engine(self) -> Engine:

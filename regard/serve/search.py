@@ -32,7 +32,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "seed": (0, 2**32 - 1),
 }
 _CHARACTERS = 16  # of a token; words that are one token are seldom longer
-_WITH_TORCH = "leave it out, or start the server with --with-torch"
+_REMEDY = "leave it out, or start the server without --engine ctranslate2"
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,7 @@ class Search:
         if not does_all:
             asked = ["glossary"] * bool(self.glossary) + ["phrases"] * bool(self.phrases) + options.beyond_beam
             if asked:
-                raise Refused(
-                    400, f"{' and '.join(asked)}: this server's engine, CTranslate2, cannot do it; {_WITH_TORCH}"
-                )
+                raise Refused(400, f"{' and '.join(asked)}: this server's engine, CTranslate2, cannot do it; {_REMEDY}")
         for number, pair in enumerate(self.glossary, 1):
             _check_spelling(own, pair[1], f"glossary, entry {number}")
         for number, phrase in enumerate(self.phrases, 1):

@@ -113,7 +113,9 @@ class Served:
     translator: Translator
     batcher: Batcher
     apart: Apart  # for what goes past the batcher
-    slow: Batcher | None = None  # for what CTranslate2 leaves to torch: the others do not wait for it
+    slow: Batcher | None = (
+        None  # for what CTranslate2 leaves to torch, which is loaded then: the others do not wait for it
+    )
     limits: Limits = field(default_factory=Limits)
 
     @classmethod
@@ -127,9 +129,7 @@ class Served:
         batch: int = 0,
         shared: bool = True,
         observe: Callable[[str], Observe] | None = None,
-        with_torch: bool = False,
     ) -> Served:
-        """`with_torch`: where CTranslate2 translates, torch is loaded beside it, for what it cannot do."""
         made = make_engine(bundle, engine, device, batch)
         options = SearchOptions(**dataclasses.asdict(bundle.decode))
 
@@ -146,16 +146,16 @@ class Served:
             )
 
         slow = None
-        if with_torch and isinstance(made, CTranslate2Engine):
-            made.load_torch()
-            slow = around(1)
+        if isinstance(made, CTranslate2Engine):
+            made.is_quiet = True
+            slow = None if made.alone else around(1)
         translator = Translator(bundle.tokenizer, made, options, bundle.max_length)
         apart = Apart("requests for words", _THREADS, limits.word_places)
         return cls(bundle, translator, around(0), apart, slow, limits)
 
     @property
     def does_all(self) -> bool:
-        """Whether all that a client may ask for can be done: torch is loaded."""
+        """Whether all that a client may ask for can be done."""
         return self.translator.engine.takes_phrases or self.slow is not None
 
     @property

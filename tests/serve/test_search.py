@@ -32,7 +32,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def server(engine: str) -> Iterator[Running]:
     """One that does all."""
-    with running(*(["--with-torch"] if engine == "auto" else ["--engine", engine])) as one:
+    with running("--engine", engine) as one:
         yield one
 
 
@@ -44,7 +44,7 @@ def model(engine: str) -> regard.Model:
 @pytest.fixture(scope="module")
 def fast() -> Iterator[Running]:
     """One with CTranslate2 alone."""
-    with running() as one:
+    with running("--engine", "ctranslate2") as one:
         yield one
 
 
@@ -282,7 +282,7 @@ def test_ctranslate2_alone_does_what_it_can_and_refuses_the_rest_by_name(fast: R
     assert answer.status_code == 400
     assert answer.json()["error"] == (
         f"{' and '.join(beyond)}: this server's engine, CTranslate2, cannot do it; "
-        "leave it out, or start the server with --with-torch"
+        "leave it out, or start the server without --engine ctranslate2"
     )
 
 
@@ -290,7 +290,7 @@ def test_plain_requests_do_not_wait_for_torch(tmp_path: Path) -> None:
     hold = tmp_path / "hold"
     hold.touch()
     code = held_by(hold).replace("ctranslate2_engine import CTranslate2Engine", "torch_engine import TorchEngine")
-    with running("--with-torch", "--limit", "seconds=20", code=code) as server, ThreadPoolExecutor(2) as pool:
+    with running("--limit", "seconds=20", code=code) as server, ThreadPoolExecutor(2) as pool:
         body = {"q": "a b c", "source": "src", "target": "tgt", "glossary": {"b": "q"}}
         held = pool.submit(server.post, "/translate", json=body)
         until(started(hold).exists)
@@ -305,8 +305,8 @@ def test_plain_requests_do_not_wait_for_torch(tmp_path: Path) -> None:
         assert "q" in ask(server, "a b c", glossary={"b": "q"})["translatedText"]
 
 
-def test_a_stranger_cannot_make_the_server_load_torch() -> None:
-    with running(code="import sys; sys.modules['torch'] = None") as server:
+def test_ctranslate2_alone_never_loads_torch() -> None:
+    with running("--engine", "ctranslate2", code="import sys; sys.modules['torch'] = None") as server:
         for search in SEARCHES:
             for path in ("/translate", "/sentences"):
                 fields = {"q": "a b c", "source": "src", "target": "tgt", **search}
@@ -317,15 +317,8 @@ def test_a_stranger_cannot_make_the_server_load_torch() -> None:
         assert not any("failure" in line for line in server.stop())
 
 
-def test_torch_beside_an_engine_that_was_named_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
-    from regard.cli import main
-
-    assert main(["serve", "-m", str(GOLDEN), "--engine", "torch", "--with-torch"]) == 2
-    assert "--with-torch goes with --engine auto" in capfd.readouterr().err
-
-
 def test_logs_are_lines_of_json_without_glossaries() -> None:
-    with running("--with-torch") as server:
+    with running() as server:
         for search in SEARCHES:
             ask(server, TEXTS, **search)
         ask(server, "a b c", glossary={"Geheimwort": "q"}, keep=["Geheimwort"])

@@ -48,7 +48,6 @@ class Settings:
     workers: int = 1  # server processes
     is_shared: bool = True  # whether requests share batches
     run: Path | None = None  # a run folder to watch
-    with_torch: bool = False  # beside CTranslate2, for what it cannot do
 
 
 class Server(uvicorn.Server):
@@ -127,7 +126,6 @@ def load_service(settings: Settings, metrics: Metrics) -> Service:
             batch=settings.batch,
             shared=settings.is_shared,
             observe=metrics.observer,
-            with_torch=settings.with_torch,
         )
         for bundle in bundles_of(settings)
     ]

@@ -113,7 +113,7 @@ def test_no_payload_runs_as_a_files_name(browser: Browser, server: Running, bypa
 def test_no_payload_runs_as_a_term(browser: Browser, bypass_csp: bool) -> None:
     """Written by hand, lying in the browser's storage, and read from a file."""
     with (
-        running("--with-torch", "--limit", "term_characters=1000", "--limit", "sentence_terms=200") as server,
+        running("--limit", "term_characters=1000", "--limit", "sentence_terms=200") as server,
         open_page(browser, server.url, bypass_csp=bypass_csp, is_refusal_expected=True) as page,
     ):
         scripts = page.evaluate(_SCRIPTS)

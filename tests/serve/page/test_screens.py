@@ -35,7 +35,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     }
     append(folder / "run", {"kind": "test", "name": "test", "scores": {"metrics": {"bleu": bleu}}})
     back = relabelled(folder / "back", "tgt", "src")
-    with running("-m", str(back), "--run", str(folder / "run"), "--with-torch") as server:
+    with running("-m", str(back), "--run", str(folder / "run")) as server:
         yield server
 
 

@@ -24,7 +24,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """src-tgt, tgt-src and en-de, with torch for the glossaries."""
     folder = tmp_path_factory.mktemp("models")
     models = [relabelled(folder / "back", "tgt", "src"), relabelled(folder / "en-de", "en", "de")]
-    with running("--with-torch", *(part for model in models for part in ("-m", str(model)))) as one:
+    with running(*(part for model in models for part in ("-m", str(model)))) as one:
         yield one
 
 
@@ -232,10 +232,10 @@ def test_what_is_too_much_is_said(page: Page, server: Running) -> None:
     assert page.locator("#terms li").count() == 0
 
 
-def test_without_torch_there_are_protected_words_and_a_line_on_glossaries(browser: Browser) -> None:
-    with running() as server, open_page(browser, server.url) as page:
+def test_with_ctranslate2_alone_there_are_protected_words_and_a_line_on_glossaries(browser: Browser) -> None:
+    with running("--engine", "ctranslate2") as server, open_page(browser, server.url) as page:
         open_terms(page)
-        assert "regard serve --with-torch" in page.locator("#no-glossary").inner_text()
+        assert "--engine ctranslate2" in page.locator("#no-glossary").inner_text()
         assert page.get_by_label("In src").is_hidden()
         assert page.evaluate("document.activeElement.id") == "term-keep"
         page.keyboard.type("Regard")
