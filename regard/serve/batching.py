@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -138,7 +139,9 @@ class Batcher:
             self._came = time.monotonic()
             self._jobs.append(job)
             self._changed.notify()
-        job.future.add_done_callback(lambda _: self._drop(job))
+        # Not the job itself: it and its future would hold each other, and every request would leave work for the collector.
+        waiting = weakref.ref(job)
+        job.future.add_done_callback(lambda _: self._drop(waiting()))
         return job.future
 
     def seconds_left(self) -> int:
@@ -157,10 +160,10 @@ class Batcher:
         for thread in self._threads:
             thread.join()
 
-    def _drop(self, job: Job) -> None:
+    def _drop(self, job: Job | None) -> None:
         """Forget the sentences of a job that nobody waits for any more."""
         with self._changed:
-            if job in self._jobs:
+            if job is not None and job in self._jobs:
                 self._jobs.remove(job)
                 self._waiting -= job.waiting_tokens
                 job.taken = len(job.ids)
@@ -212,7 +215,8 @@ class Batcher:
     @property
     def _share(self) -> int:
         """How many of the jobs that are there are due to one thread."""
-        return math.ceil(self._present / len(self._threads)) if self._shared else 1
+        # Half a job is what is left of one that was there before: whoever is alone by now is not to wait for it.
+        return math.ceil((self._present - 0.5) / len(self._threads)) if self._shared else 1
 
     def _cut(self) -> Batch:
         """Take sentences of jobs that are alike, in turns, at most what the engine computes together."""

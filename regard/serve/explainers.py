@@ -49,5 +49,10 @@ class Explainers:
                     501,
                     f"explanations need {error.name}, which is not installed here; install it and start the server again",
                 ) from None
-            self._made[pair] = Explainer(served.bundle)
+            try:
+                self._made[pair] = Explainer(served.bundle)
+            except UserError:  # it names the folder
+                raise Refused(
+                    503, "the model's files were removed or replaced while it was served; start the server again"
+                ) from None
         return self._made[pair]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ import pytest
 from regard.decode.options import Done, Hypothesis, SearchOptions, Wish
 from regard.decode.search.phrases import Phrase
 from regard.errors import RegardError
-from regard.serve.batching import Batcher, Full
+from regard.serve.batching import Batcher, Full, Job
 
 OPTIONS = SearchOptions()
 BAD = 666
@@ -80,6 +81,33 @@ def test_a_lone_request_does_not_wait_for_the_window() -> None:
         for n in range(3):  # with a window that is ever waited for, the second would never start
             engine.go.release()
             assert ids_of(made.submit([[n]], OPTIONS)) == [(n,)]
+
+
+def test_who_is_alone_does_not_wait_for_those_who_left() -> None:
+    engine = HeldEngine()
+    with batcher(engine, window=3600) as made:
+        for n in range(3):
+            made._present = 1.5  # two were there at first, one later
+            engine.go.release()
+            assert ids_of(made.submit([[n]], OPTIONS)) == [(n,)]
+
+
+def test_a_finished_job_leaves_nothing_for_the_collector() -> None:
+    engine = HeldEngine()
+    gc.collect()
+    gc.disable()
+    try:
+        with batcher(engine) as made:
+            engine.go.release(100)
+            for n in range(3):
+                assert ids_of(made.submit([[n]], OPTIONS, lambda number, ways: None)) == [(n,)]
+            gone = made.submit([[9]], OPTIONS)
+            gone.cancel()
+        del gone
+        left = [one for one in gc.get_objects() if type(one) is Job]  # not isinstance: proxies answer for others
+    finally:
+        gc.enable()
+    assert left == []
 
 
 def test_under_load_a_thread_waits_for_its_share_of_those_who_come_again() -> None:

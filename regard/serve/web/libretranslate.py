@@ -135,12 +135,12 @@ async def translate_file(request: Request) -> TranslatedFile | Response:
 @router.get("/download_file/{name}", response_class=Response)
 async def download_file(request: Request, name: str) -> Response:
     """A document that was translated in the last minutes."""
-    path = context_of(request).store.find(name)
-    if path is None:
+    content = await asyncio.to_thread(context_of(request).store.read, name)
+    if content is None:
         raise Refused(404, "there is no such document, or no longer; translate it again")
-    headers = {"content-disposition": f'attachment; filename="translated{path.suffix}"'}
-    content = await asyncio.to_thread(path.read_bytes)
-    return Response(content, media_type=MEDIA_TYPES[path.suffix[1:]], headers=headers)
+    kind = kind_of(name)
+    headers = {"content-disposition": f'attachment; filename="translated.{kind}"'}
+    return Response(content, media_type=MEDIA_TYPES[kind], headers=headers)
 
 
 @router.get("/languages")
