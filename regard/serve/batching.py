@@ -146,7 +146,9 @@ class Batcher:
             start = time.monotonic()
             found, failed = self._translate(batch)
             self._account(batch, time.monotonic() - start)
-            self._hand_out(found, failed)  # last: whoever has an answer may come again at once, and is not to count twice
+            self._hand_out(
+                found, failed
+            )  # last: whoever has an answer may come again at once, and is not to count twice
 
     def _account(self, batch: Batch, seconds: float) -> None:
         jobs = len({id(job) for job, _ in batch})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.browser import new_page
 from tests.explain.payloads import PAYLOADS
 from tests.serve.page.conftest import open_page, relabelled
 from tests.serve.server import Running, running
@@ -123,6 +124,7 @@ def test_no_payload_runs_as_a_models_name(browser: Browser, server: Running, byp
             check(page, scripts)
         page.route("**/explain", saying({"error": PAYLOADS[0]}, 400))
         page.get_by_role("link", name="Explain").click()
+        page.locator("#ask-said.problem").wait_for()
         assert page.get_by_label("Model").locator("option").count() == 100
         check(page, scripts)
 
@@ -173,20 +175,20 @@ def test_what_is_let_in_would_be_noticed(browser: Browser, server: Running) -> N
 
 
 def test_the_policy_itself_stops_markup_and_script(browser: Browser, server: Running) -> None:
-    context = browser.new_context()
-    page = context.new_page()
-    page.add_init_script("window.alert = () => { window.ran = true; };")
-    page.goto(server.url)
-    page.get_by_label("text to translate").wait_for()
-    blocked = page.evaluate(
-        """() => { try { document.body.innerHTML = "<b>x</b>"; return false; } catch { return true; } }"""
-    )
-    assert blocked
-    page.evaluate("""() => {
-      const link = document.createElement("a");
-      link.href = "javascript:alert(1)";
-      document.body.append(link);
-      link.click();
-    }""")
-    assert page.evaluate("() => window.ran") is None
-    context.close()
+    with new_page(browser) as page:
+        page.add_init_script("window.alert = () => { window.ran = true; };")
+        page.goto(server.url)
+        page.get_by_label("text to translate").wait_for()
+        blocked = page.evaluate(
+            """() => { try { document.body.innerHTML = "<b>x</b>"; return false; } catch { return true; } }"""
+        )
+        assert blocked
+        directive = page.evaluate("""() => new Promise((resolve) => {
+          addEventListener("securitypolicyviolation", (event) => resolve(event.effectiveDirective));
+          const link = document.createElement("a");
+          link.href = "javascript:alert(1)";
+          document.body.append(link);
+          link.click();
+        })""")
+        assert directive.startswith(("script-src", "require-trusted-types-for"))
+        assert page.evaluate("() => window.ran") is None
