@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -21,10 +22,13 @@ settings.load_profile("regard")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tests, and the commands that they start, leave the person's own cache alone and reach this machine without a proxy."""
+    """Tests, and the commands that they start, leave the person's own cache alone, reach this machine without a proxy, and can be
+    interrupted: whoever runs the tests in the background may have had Ctrl-C ignored."""
     os.environ["REGARD_CACHE"] = tempfile.mkdtemp(prefix="regard-test-cache-")
     for name in ("NO_PROXY", "no_proxy"):
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1", "localhost"]))
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
