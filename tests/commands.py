@@ -34,9 +34,10 @@ PATIENCE = (
 def start(arguments: Sequence[str], **variables: str) -> subprocess.Popen[str]:
     """Python with these arguments, one thread, in a session of its own; what it says is for `finished`."""
     root = str(Path(__file__).parents[1])
+    quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # torch warns where 127.0.0.1 has no name, as without a network
     return subprocess.Popen(
         [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root, **variables},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root, **quiet, **variables},
     )  # fmt: skip
 
 
