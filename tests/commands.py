@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -25,41 +26,60 @@ def fails(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
     return captured.err
 
 
-def together(processes: int, *arguments: str, text: str = "", encoding: str = "utf-8") -> tuple[list[int], list[str]]:
-    """`regard` with these arguments in several processes, as torchrun starts them but without the time that it takes itself; their
-    exit codes and what they said. `text` is on everybody's standard input."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    shared = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "regard", *arguments],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding=encoding,
-            env={**shared, "WORLD_SIZE": str(processes), "RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(processes)
-    ]  # fmt: skip
-    said = [process.communicate(text, timeout=200)[0] for process in started]
-    return [process.returncode for process in started], said
+PATIENCE = (
+    240.0  # seconds for a process that must end or must come to a certain point, on a machine that is slow or busy
+)
 
 
-def torchrun(processes: int, *arguments: str) -> subprocess.Popen[str]:
-    """The command of the guide, in a session of its own."""
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+def start(
+    arguments: Sequence[str], *, stdin: int | None = None, encoding: str = "utf-8", **variables: str
+) -> subprocess.Popen[str]:
+    """Python with these arguments, one thread, in a session of its own; what it says is for `finished`."""
+    root = str(Path(__file__).parents[1])
+    quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # torch warns where 127.0.0.1 has no name, as without a network
     return subprocess.Popen(
-        [*words, "-m", "regard", *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        [sys.executable, *arguments], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding=encoding,
         start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root, **quiet, **variables},
     )  # fmt: skip
 
 
 def wait_until(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 100
+    """Until something is so, while the process works on it."""
+    end = time.monotonic() + PATIENCE
     while not condition():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
+        assert process.poll() is None, "it ended before its time:\n" + finished(process)
+        if time.monotonic() > end:
+            process.kill()
+            pytest.fail("it did not come so far:\n" + finished(process))
         time.sleep(0.001)
+
+
+def finished(process: subprocess.Popen[str], text: str | None = None) -> str:
+    """What a process said until its end; `text` is on its standard input."""
+    try:
+        return process.communicate(text, timeout=PATIENCE)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+
+
+def together(processes: int, *arguments: str, text: str = "", encoding: str = "utf-8") -> tuple[list[int], list[str]]:
+    """`regard` with these arguments in several processes, as torchrun starts them but without the time that it takes itself; their
+    exit codes and what they said. `text` is on everybody's standard input."""
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(processes)}
+    words = ["-m", "regard", *arguments]
+    started = [
+        start(words, stdin=subprocess.PIPE, encoding=encoding, **shared, RANK=str(rank), LOCAL_RANK=str(rank))
+        for rank in range(processes)
+    ]
+    said = [finished(process, text) for process in started]
+    return [process.returncode for process in started], said
+
+
+def torchrun(processes: int, *arguments: str) -> subprocess.Popen[str]:
+    """The command of the guide; the arguments begin with what each process runs, as `-m regard`."""
+    return start(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), *arguments])
 
 
 def children(parent: int) -> dict[int, int]:
@@ -74,3 +94,16 @@ def children(parent: int) -> dict[int, int]:
         except (OSError, ValueError):  # it has ended, or is somebody else's
             continue
     return found
+
+
+def free_port() -> int:
+    """One that stays free until it is used: not among those that the system gives to whoever asks for any."""
+    for _ in range(100):
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no port is free")

@@ -16,7 +16,7 @@ from regard.cli import main
 from regard.crew import Crew
 from regard.errors import UserError
 from regard.processes import Place, cores, own_place, own_threads
-from tests.commands import children, fails, together, torchrun, wait_until
+from tests.commands import children, fails, finished, together, torchrun, wait_until
 from tests.tiny import reversal_pairs
 
 GOLDEN = str(Path(__file__).parent / "golden" / "bundle-1")
@@ -102,18 +102,18 @@ def test_what_killed_and_stopped_processes_have_written_is_gone_on_with(
     def written() -> bytes:
         return partial.read_bytes() if partial.exists() else b""
 
-    process = torchrun(2, "translate", *words)
+    process = torchrun(2, "-m", "regard", "translate", *words)
     wait_until(process, lambda: bool(written()))
     os.kill(children(process.pid)[1], signal.SIGKILL)
-    process.communicate(timeout=60)
+    finished(process)
     assert process.returncode != 0 and not children(process.pid)
     first = written()
     assert first and expected.startswith(first) and not out.exists()
 
-    process = torchrun(2, "translate", *words, "--resume")
+    process = torchrun(2, "-m", "regard", "translate", *words, "--resume")
     wait_until(process, lambda: len(written()) > len(first))
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[0]
+    said = finished(process)
     second = written()
     assert expected.startswith(second) and not out.exists() and not children(process.pid)
     assert said.count("lines, which are saved; go on with the same command and --resume") == 1, said

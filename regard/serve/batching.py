@@ -172,25 +172,26 @@ class Batcher:
 
     def _work(self) -> None:
         while batch := self._take():
-            jobs = {id(job): job for job, _ in batch}
             start = time.monotonic()
-            try:
-                self._translate(batch)
-            except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
-                self._isolate(batch, list(jobs.values()), error)
-            end = time.monotonic()
-            seconds = end - start
-            with self._changed:
-                present = self._computed + sum(job.taken == 0 for job in self._jobs)
-                self._present = max(present, (self._present + present) / 2)
-                self._busy -= 1
-                self._computed -= len(jobs)
-                tokens = sum(job.tokens(n) for job, n in batch)
-                self._speed += 0.2 * (tokens / max(seconds, 1e-4) - self._speed)
-                self._came = end
-                self._gather_until = end + max(self._window, seconds / 2)
-            if self._observe is not None:
-                self._observe(len(batch), len(jobs), seconds)
+            found, failed = self._translate(batch)
+            self._account(batch, time.monotonic() - start)
+            # Last: whoever has an answer may come again at once, and is not to count twice.
+            self._hand_out(found, failed)
+
+    def _account(self, batch: Batch, seconds: float) -> None:
+        jobs = len({id(job) for job, _ in batch})
+        end = time.monotonic()
+        with self._changed:
+            present = self._computed + sum(job.taken == 0 for job in self._jobs)
+            self._present = max(present, (self._present + present) / 2)
+            self._busy -= 1
+            self._computed -= jobs
+            tokens = sum(job.tokens(n) for job, n in batch)
+            self._speed += 0.2 * (tokens / max(seconds, 1e-4) - self._speed)
+            self._came = end
+            self._gather_until = end + max(self._window, seconds / 2)
+        if self._observe is not None:
+            self._observe(len(batch), jobs, seconds)
 
     def _take(self) -> Batch:
         """The next batch, as soon as there is one; empty when all is done and closed."""
@@ -248,35 +249,35 @@ class Batcher:
                 self._jobs.append(job)
         return batch
 
-    def _translate(self, batch: Batch) -> None:
-        ids, options = [job.ids[n] for job, n in batch], batch[0][0].options
-        if batch[0][0].wishes:
-            found = self.engine.translate(ids, options, None, [job.wishes[n] for job, n in batch])
-        else:
-            found = self.engine.translate(ids, options)
+    def _translate(self, batch: Batch) -> tuple[list[tuple[Job, int, Ways]], list[tuple[Job, Exception]]]:
+        """What was found for each sentence, and the jobs that failed."""
+        try:
+            ids, first = [job.ids[n] for job, n in batch], batch[0][0]
+            wishes = [job.wishes[n] for job, n in batch] if first.wishes else ()
+            found = self.engine.translate(ids, first.options, None, wishes)
+            return [(job, number, ways) for (job, number), ways in zip(batch, found, strict=True)], []
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
+            jobs = list({id(job): job for job, _ in batch}.values())
+            if len(jobs) == 1:
+                return [], [(jobs[0], error)]
+        # Each job is tried by itself, so that a bad one fails alone.
+        parts = [self._translate([(owner, n) for owner, n in batch if owner is job]) for job in jobs]
+        return [one for part, _ in parts for one in part], [one for _, part in parts for one in part]
+
+    def _hand_out(self, found: list[tuple[Job, int, Ways]], failed: list[tuple[Job, Exception]]) -> None:
         finished = []
         with self._changed:
-            for (job, number), ways in zip(batch, found, strict=True):
+            for job, number, ways in found:
                 job.results[number] = ways
                 job.finished += 1
                 if job.finished == len(job.ids):
                     finished.append(job)
-        for (job, number), ways in zip(batch, found, strict=True):
+        for job, number, ways in found:
             if job.found is not None and not job.future.done():
                 job.found(number, ways)
         for job in finished:
             with suppress(InvalidStateError):  # nobody waits for it any more
                 job.future.set_result(job.results)
-
-    def _isolate(self, batch: Batch, jobs: list[Job], error: Exception) -> None:
-        """After a failure each job is tried by itself, so that a bad one fails alone."""
-        for job in jobs:
-            failed = error
-            if len(jobs) > 1:
-                try:
-                    self._translate([(owner, n) for owner, n in batch if owner is job])
-                    continue
-                except Exception as alone:  # noqa: BLE001 - as above
-                    failed = alone
+        for job, error in failed:
             with suppress(InvalidStateError):
-                job.future.set_exception(failed)
+                job.future.set_exception(error)

@@ -127,6 +127,19 @@ def test_under_load_a_thread_waits_for_its_share_of_those_who_come_again() -> No
     assert engine.calls == [[[0]], [[1], [2], [3]], [[4], [5], [6]]]
 
 
+def test_whoever_comes_again_at_once_is_counted_once() -> None:
+    engine = HeldEngine()
+    with batcher(engine, window=3600) as made:
+        first, again = made.submit([[0]], OPTIONS), []
+        assert engine.started.acquire(timeout=60)
+        others = [made.submit([[n]], OPTIONS) for n in (1, 2)]
+        first.add_done_callback(lambda _: again.append(made.submit([[3]], OPTIONS)))
+        engine.go.release(2)
+        assert [ids_of(other) for other in others] == [[(1,)], [(2,)]]  # a fourth would be waited for in vain
+        assert ids_of(again[0]) == [(3,)]
+    assert engine.calls == [[[0]], [[1], [2], [3]]]
+
+
 def test_a_share_is_waited_for_only_as_long_as_jobs_keep_coming() -> None:
     engine = HeldEngine()
     with batcher(engine, window=0.001) as made:

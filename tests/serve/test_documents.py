@@ -333,6 +333,7 @@ def test_a_document_that_is_none_ends_in_an_error_that_says_why(server: Running)
 def test_a_document_is_found_by_id_and_key_only(server: Running) -> None:
     sent = server.post("/v2/document", files={"file": ("x.txt", b"a b")}, data={"target_lang": "tgt"}).json()
     path, key = f"/v2/document/{sent['document_id']}", {"document_key": sent["document_key"]}
+    until(lambda: server.post(path, json=key).json()["status"] != "translating")
     assert server.post(path, json=key).json()["status"] == "done"
     assert server.post(f"{path}/result", json=key).content == b"b a"
     assert server.post(f"{path}/result", data=key).content == b"b a"  # as a form, and again

@@ -32,9 +32,9 @@ from regard.training.metrics import read_metrics
 from regard.training.recompute import recompute_layers
 from regard.training.run import train
 from tests.build import build, tiny_config
-from tests.commands import children, together, torchrun, wait_until
+from tests.commands import children, finished, together, torchrun, wait_until
 from tests.tiny import reversal_pairs, write_recipe
-from tests.training.test_run import assert_same_weights, weights
+from tests.training.test_run import assert_same_weights, held, weights
 
 STEPS = 24
 
@@ -88,8 +88,8 @@ def one(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def two(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same of two processes; what they said is in a file."""
     out = tmp_path_factory.mktemp("two") / "run"
-    process = torchrun(2, *command(recipe, out))
-    said = process.communicate(timeout=200)[0]
+    process = torchrun(2, "-m", "regard", *command(recipe, out))
+    said = finished(process)
     assert process.returncode == 0, said
     (out.parent / "said").write_text(said)
     return out
@@ -149,10 +149,10 @@ def test_a_killed_process_ends_the_others_and_the_run_resumes_to_the_same_weight
     recipe = write_recipe(tmp_path / "recipe", steps=40, lr=3e-3, log_every=1, save_every=5, validate_every=20)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     run(2, recipe, whole)
-    process = torchrun(2, *command(recipe, killed))
+    process = torchrun(2, held(tmp_path, 12, rank=1), *command(recipe, killed))
     wait_until(process, lambda: (killed / "checkpoints" / "step-000010").is_dir())
     os.kill(last_process(process.pid), signal.SIGKILL)
-    said = process.communicate(timeout=60)[0]  # the others do not wait for one that will not come back
+    said = finished(process)  # the others do not wait for one that will not come back
     assert process.returncode != 0
     assert not (killed / "report.html").exists(), said
     assert not children(process.pid)
@@ -165,10 +165,10 @@ def test_a_killed_process_ends_the_others_and_the_run_resumes_to_the_same_weight
 def test_a_stopped_run_of_two_processes_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "recipe", steps=50_000, save_every=10_000, validate_every=50_000, log_every=1)
     metrics = tmp_path / "run" / "metrics.jsonl"
-    process = torchrun(2, *command(recipe, tmp_path / "run"))
+    process = torchrun(2, "-m", "regard", *command(recipe, tmp_path / "run"))
     wait_until(process, lambda: metrics.exists() and '"step": 3' in metrics.read_text())
     process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=100)[0]
+    said = finished(process)
     [saved] = list_checkpoints(tmp_path / "run" / "checkpoints")
     assert f"stopped at step {int(saved.name[5:])} and saved; go on with: torchrun ... -m regard train" in said
     assert not children(process.pid)
@@ -255,8 +255,8 @@ def last_process(parent: int) -> int:
 
 @pytest.mark.slow
 def test_a_mistake_is_said_once_and_ends_all(recipe: Path, tmp_path: Path) -> None:
-    process = torchrun(2, *command(recipe, tmp_path / "run", "--set", "data.valid=nothing.{src,tgt}"))
-    said = process.communicate(timeout=200)[0]
+    process = torchrun(2, "-m", "regard", *command(recipe, tmp_path / "run", "--set", "data.valid=nothing.{src,tgt}"))
+    said = finished(process)
     assert process.returncode != 0
     assert said.count("nothing.src") == 1
     assert not (tmp_path / "run").exists()

@@ -53,10 +53,11 @@ async def send(request: Request) -> DeepLDocument:
             content, characters = await context.service.translate_file(
                 upload.content, kind, fields.source_lang or None, fields.target_lang, search=search
             )
-        await asyncio.to_thread(context.jobs.finish, handle, content, characters)
         if key is not None:
             key.owe(characters)
         context.metrics.characters.inc(characters)
+        # Last: whoever hears that it is done may ask for the usage at once.
+        await asyncio.to_thread(context.jobs.finish, handle, content, characters)
         return characters
 
     async def run() -> None:

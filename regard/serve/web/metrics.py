@@ -55,9 +55,9 @@ class Metrics:
         batch_seconds = self.batch_seconds.labels(model)
 
         def observe(count: int, jobs: int, seconds: float) -> None:
-            sentences.inc(count)
             batch.observe(count)
             batch_seconds.inc(seconds)
+            sentences.inc(count)  # last: whoever sees its sentences counted finds their batches counted too
 
         return observe
 
