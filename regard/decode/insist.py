@@ -42,9 +42,7 @@ def insist(
 def without_said(wish: Wish, found: Sequence[Hypothesis]) -> Wish:
     """A wish without the phrases that all of these translations say otherwise."""
     wanted = (
-        phrase
-        for phrase in wish.phrases
-        if phrase.is_said is None or not all(phrase.is_said(way.ids) for way in found)
+        phrase for phrase in wish.phrases if phrase.is_said is None or not all(phrase.is_said(way.ids) for way in found)
     )
     return replace(wish, phrases=tuple(wanted))
 
