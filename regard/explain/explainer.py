@@ -64,8 +64,10 @@ class Explainer:
         """An engine that holds the bundle's weights as they are needed here lends them; else they are loaded."""
         self.bundle, self.tokenizer = bundle, bundle.tokenizer
         lent = engine.torch_engine if isinstance(engine, CTranslate2Engine) else engine
-        can_lend = isinstance(lent, TorchEngine) and lent.device.type == "cpu" and len(lent.models) == 1
-        self.engine = lent if isinstance(lent, TorchEngine) and can_lend else TorchEngine.from_bundle(bundle, "cpu")
+        if isinstance(lent, TorchEngine) and lent.device.type == "cpu" and lent.slots is None and len(lent.models) == 1:
+            self.engine = lent
+        else:
+            self.engine = TorchEngine.from_bundle(bundle, "cpu")
         self.reader = reading_copy(self.engine.model)  # one searches, the other is read and differentiated
         self._lock = Lock()  # a reading hangs hooks into the model
 
