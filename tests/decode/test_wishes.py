@@ -560,7 +560,9 @@ def test_a_model_that_computes_no_numbers_is_an_error_and_no_empty_line(slots: b
 
 
 def test_samples_are_not_called_a_beam() -> None:
-    with pytest.raises(UserError, match="mbr chooses among at least 3 samples, but beam, which says how many there are, is 1"):
+    with pytest.raises(
+        UserError, match="mbr chooses among at least 3 samples, but beam, which says how many there are, is 1"
+    ):
         model().translate("a b", sample=True, mbr="chrf")
 
 
@@ -654,9 +656,7 @@ def test_candidates_take_turns_as_plain_python_has_it() -> None:
             alive = [place for place in range(count) if ranks[unit][place] > -math.inf]
             for place in sorted(alive, key=lambda place: -ranks[unit][place]):
                 sorts.setdefault(missing[unit][place], []).append(place)
-            turns = [
-                some[turn] for turn in range(count) for _, some in sorted(sorts.items()) if turn < len(some)
-            ]
+            turns = [some[turn] for turn in range(count) for _, some in sorted(sorts.items()) if turn < len(some)]
             assert found.tokens[unit].tolist()[: len(alive)] == turns
 
 
