@@ -1,7 +1,6 @@
 """A bundle: a finished model as a folder that people pass around.
 
     model.safetensors  config.json  tokenizer/  recipe.toml  card.md  manifest.json (SHA-256 of every file)
-    shortlist.safetensors, if there is one
 
 A bundle is complete: nothing outside the folder is needed to use it. Reading one imports no torch; the weights are read by the
 engine that needs them.
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from regard.config import ModelConfig
-from regard.data.shortlist import Shortlist
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.files import atomic_folder, check_manifest, read_json, write_manifest
@@ -34,7 +32,6 @@ FORMAT = 2  # the highest that is read; every earlier number stays readable
 # What is written is the lowest number whose Regards can read it: 2 for weights that are stored small, else 1.
 FORMAT_OF: dict[Stored, int] = {"fp32": 1, "fp16": 2, "int8": 2}
 WEIGHTS = "model.safetensors"
-SHORTLIST = "shortlist.safetensors"
 _LATER_SWITCHES = ("output_bias",)  # an older Regard refuses those that it does not know, so off is not written
 
 
@@ -59,12 +56,6 @@ class Bundle:
     def weights(self) -> Path:
         return self.folder / WEIGHTS
 
-    @cached_property
-    def shortlist(self) -> Shortlist | None:
-        """What pieces may become, where the bundle says so."""
-        path = self.folder / SHORTLIST
-        return Shortlist.load(path, self.config.vocab_size) if path.is_file() else None
-
 
 def save_bundle(
     folder: Path,
@@ -79,7 +70,6 @@ def save_bundle(
     max_length: int,
     facts: Mapping[str, Any],
     stored: Stored = "fp32",
-    shortlist: Shortlist | None = None,
 ) -> Bundle:
     """Write a bundle in one step; an older one at the same place is replaced. `weights` are as `stored` says."""
     from safetensors.torch import save_file
@@ -103,8 +93,6 @@ def save_bundle(
         (temporary / "config.json").write_text(text, encoding="utf-8")
         (temporary / "tokenizer").mkdir()
         tokenizer.save(temporary / "tokenizer")
-        if shortlist is not None:
-            shortlist.save(temporary / SHORTLIST)
         (temporary / "recipe.toml").write_text(recipe_toml, encoding="utf-8")
         bundle = Bundle(temporary, config, source, target, decode, max_length, dict(facts), stored)
         (temporary / "card.md").write_text(make_card(bundle), encoding="utf-8")

@@ -70,9 +70,6 @@ def add_all_search(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument("--no-repeat", type=int, metavar="N", help="no N tokens in a row come twice")
     how.add_argument("--max-repeat", type=int, metavar="N", help="the same tokens follow each other at most N times")
-    how.add_argument(
-        "--no-shortlist", action="store_const", const=False, dest="shortlist", help="search the whole vocabulary"
-    )
     how.add_argument("--groups", type=int, metavar="N", help="groups of the beam that shun each other's tokens")
     how.add_argument("--diversity", type=float, metavar="D", help="how much they do (default: 0.5)")
     how.add_argument(
@@ -94,7 +91,7 @@ def given_search(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the command says of the search, beside beam and alpha, by the names of SearchOptions."""
     names = (
         "glossary", "keep", "mbr", "coverage", "no_repeat", "max_repeat", "groups", "diversity", "sample", "temperature", "top_k",
-        "top_p", "seed", "shortlist",
+        "top_p", "seed",
     )  # fmt: skip
     return {name: value for name in names if (value := getattr(arguments, name)) is not None}
 

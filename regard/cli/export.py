@@ -23,12 +23,6 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("-m", "--model", metavar="MODEL", help="a bundle or a run folder")
     parser.add_argument("--weights", metavar="TYPE", help="fp32, fp16 or int8 (default: fp32; for --to bundle, int8)")
-    parser.add_argument(
-        "--shortlist",
-        action="append",
-        metavar="CORPUS",
-        help="with --to bundle: learn from this parallel text which pieces may come in a translation; faster with ctranslate2",
-    )
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="a new folder")
     parser.add_argument("--json", action="store_true", help="one JSON document")
 
@@ -38,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
     from regard.export import export
 
     bundle = load_bundle(find_bundle(arguments.model))
-    report = export(bundle, arguments.to, arguments.output, arguments.weights, arguments.shortlist or ())
+    report = export(bundle, arguments.to, arguments.output, arguments.weights)
     document = {
         "folder": str(report.folder),
         "to": arguments.to,

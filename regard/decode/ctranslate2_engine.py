@@ -12,10 +12,7 @@ It searches as Regard's own search does (`search/`): the same candidates, the sa
 - After a prefix it searches without the forbidden tokens from the start. Where the token after the prefix is one of many, it
   searches once after each of the `beam` likeliest of them.
 
-- Where the model has a shortlist, a sentence's search for the best translation looks at what that names alone, and its
-  log-probabilities are among these: a little higher than the model's own.
-
-Else log-probabilities are the model's own, to rounding. Sentences get the same in whatever batch they are, but for the last bits of
+Log-probabilities are the model's own, to rounding. Sentences get the same in whatever batch they are, but for the last bits of
 the numbers, so that only near-ties can fall another way; `tests/decode/test_ctranslate2.py` holds it to that.
 """
 
@@ -38,7 +35,7 @@ from numpy.typing import NDArray
 from regard.bundle import Bundle
 from regard.decode.batches import cut_batches, length_limit
 from regard.decode.ctranslate2_cache import converted
-from regard.decode.ctranslate2_model import VOCABULARY_MAP, Weights, positions, vocabularies
+from regard.decode.ctranslate2_model import Weights, positions, vocabularies
 from regard.decode.insist import insist
 from regard.decode.options import Done, Engine, Hypothesis, Matrix, Prefix, SearchOptions, Wish, forbidden_ids
 from regard.errors import UserError
@@ -118,7 +115,6 @@ class CTranslate2Engine:
         self._workers, threads = share_cores(_usable_cores())
         self.parallel = self._workers
         self.takes_phrases = False
-        self._has_shortlist = (folder / VOCABULARY_MAP).is_file()
         package = import_ctranslate2()
         compute = _COMPUTE[weights]
         self._translator = package.Translator(
@@ -299,7 +295,6 @@ class CTranslate2Engine:
         """What CTranslate2 finds for these sentences. Its limit is one for a whole batch. So a search goes one token further than
         the longest may, and a hypothesis with more tokens than its own limit shows that this was reached; `to_limit`: batches
         have one limit, which is also where the search stops, and hypotheses of just so many tokens have no end yet."""
-        shortlist = self._has_shortlist and _may_shorten(options) and not (ban or to_limit or prefixes)
         banned = [[self._target[i]] for i in sorted(self.forbidden)] if ban else None
 
         def submit(batch: Sequence[int]) -> list[Any]:
@@ -319,9 +314,6 @@ class CTranslate2Engine:
                 max_decoding_length=longest,
                 max_input_length=0,
                 suppress_sequences=banned,
-                use_vmap=shortlist,
-                # A batch looks at what any of its sentences names. What a sentence gets must not hang on the others.
-                max_batch_size=1 if shortlist else 0,
                 asynchronous=True,
             )
             return submitted
@@ -470,12 +462,6 @@ class CTranslate2Engine:
 def _without(tokens: tuple[int, ...], end: int) -> tuple[int, ...]:
     """Tokens without the end token, if that is the last."""
     return tokens[:-1] if tokens[-1:] == (end,) else tokens
-
-
-def _may_shorten(options: SearchOptions) -> bool:
-    """Whether a shortlist is used. A sentence is then searched alone, which costs greedy search more than it gains; and who asks
-    for a list looks at scores, which are to be those of the whole vocabulary."""
-    return options.shortlist and options.beam > 1 and options.nbest == 1
 
 
 def _hypotheses(options: SearchOptions, steps: int = 0) -> int:

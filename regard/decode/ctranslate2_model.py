@@ -1,4 +1,4 @@
-"""A bundle's weights as a CTranslate2 model folder: model.bin, config.json, the vocabularies, and the shortlist if there is one.
+"""A bundle's weights as a CTranslate2 model folder: model.bin, config.json and the vocabularies.
 
 The file is written here and not by CTranslate2's own `specs`, since those import torch (two seconds), and with them the first
 translation of a command line would. `tests/decode/test_ctranslate2.py` holds the two against each other, byte by byte.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +20,6 @@ from safetensors.numpy import load_file
 
 from regard.bundle import Bundle
 from regard.config import ModelConfig
-from regard.data.shortlist import Shortlist
 from regard.data.tokenizer import Tokenizer
 from regard.decode.alignment import aligning_layer
 from regard.errors import UserError
@@ -29,8 +28,6 @@ Weights = Literal["fp32", "fp16", "int8"]
 Array = NDArray[Any]
 
 CONVERTER = 2  # raised when the same bundle would give another folder; folders in the cache are named after it
-VOCABULARY_MAP = "vmap.txt"  # CTranslate2's name for a shortlist
-_NO_PIECE = "<no piece "
 _POSITIONS = 1024  # rows of the table of sinusoids, at least
 
 _BINARY_VERSION, _SPEC, _REVISION = 6, "TransformerSpec", 7  # CTranslate2 reads older ones, too
@@ -86,8 +83,6 @@ def convert(bundle: Bundle, folder: Path, weights: Weights) -> None:
     source, target = vocabularies(tokenizer, bundle.config.vocab_size)
     for name, pieces in ({"shared": source} if source == target else {"source": source, "target": target}).items():
         _write_json(folder / f"{name}_vocabulary.json", pieces)
-    if bundle.shortlist is not None:
-        (folder / VOCABULARY_MAP).write_text(vocabulary_map(bundle.shortlist, source, target), encoding="utf-8")
     settings = {
         "add_source_bos": False,
         "add_source_eos": True,
@@ -101,20 +96,6 @@ def convert(bundle: Bundle, folder: Path, weights: Weights) -> None:
     _write_json(folder / "config.json", settings)
 
 
-def vocabulary_map(shortlist: Shortlist, source: Sequence[str], target: Sequence[str]) -> str:
-    """A shortlist as CTranslate2 reads it: a source piece, a tab and target pieces on each line; those of the line without a source
-    piece are always looked at. What has no piece has spaces in its name and is left out."""
-
-    def line(of: str, ids: Iterable[int]) -> str:
-        return f"{of}\t{' '.join(target[i] for i in dict.fromkeys(ids) if not target[i].startswith(_NO_PIECE))}\n"
-
-    lines = [line("", shortlist.common.tolist())]
-    for i, becomes in enumerate(shortlist.each.tolist()):
-        if not source[i].startswith(_NO_PIECE):
-            lines.append(line(source[i], [i, *becomes]))
-    return "".join(lines)
-
-
 def vocabularies(tokenizer: Tokenizer, vocab_size: int) -> tuple[list[str], list[str]]:
     """The piece of each id of the source and of the target; an id without one gets a name that is no piece."""
     if tokenizer.vocabulary is not None:
@@ -125,7 +106,7 @@ def vocabularies(tokenizer: Tokenizer, vocab_size: int) -> tuple[list[str], list
     else:
         processors = [sentencepiece.SentencePieceProcessor(model_proto=model) for model in tokenizer.models]
         known = [{i: p.id_to_piece(i) for i in range(p.get_piece_size())} for p in processors]
-    source, target = ([side.get(i, f"{_NO_PIECE}{i}>") for i in range(vocab_size)] for side in (known[0], known[-1]))
+    source, target = ([side.get(i, f"<no piece {i}>") for i in range(vocab_size)] for side in (known[0], known[-1]))
     return source, target
 
 

@@ -30,7 +30,6 @@ class SearchOptions:
     top_k: int = 0  # draw among so many tokens; 0: among all
     top_p: float = 1.0  # draw among the likeliest that have this probability together
     seed: int = 0
-    shortlist: bool = True  # look only at what the model's shortlist names, where it has one and the engine can
     # What is done around the engine, and not its business:
     guard: bool = False  # a line in another script, or whose translation is plainly nonsense, stays as it is
     words: bool = False  # translations come with their words and the log-probabilities of these

@@ -9,14 +9,10 @@ name only after the numbers agree.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from regard.bundle import Bundle
-from regard.data.corpus import resolve_all
-from regard.data.protect import encode_pairs
-from regard.data.shortlist import Shortlist, draw_pairs, learn
 from regard.errors import UserError
 from regard.export.verify import TOLERANCE, Difference, check, make_samples
 from regard.files import atomic_folder, check_new_folder
@@ -40,38 +36,20 @@ class Report:
     notes: tuple[str, ...] = ()  # what Regard does around the model and other programs do not
 
 
-def export(
-    bundle: Bundle, to: str, out: Path, weights: str | None = None, shortlist_from: Sequence[str] = ()
-) -> Report:
-    """Write a bundle for another program into the new folder `out`, and compare the two. A bundle gets a shortlist that is learnt
-    from the corpora `shortlist_from`."""
+def export(bundle: Bundle, to: str, out: Path, weights: str | None = None) -> Report:
+    """Write a bundle for another program into the new folder `out`, and compare the two."""
     if to not in TARGETS:
         raise UserError(f"--to must be one of {', '.join(TARGETS)}, but is {to!r}")
     weights = weights or TARGETS[to][0]
     if weights not in TARGETS[to]:
         raise UserError(f"--weights must be one of {', '.join(TARGETS[to])} for --to {to}, but is {weights!r}")
-    if shortlist_from and to != "bundle":
-        raise UserError(f"--shortlist is for --to bundle, which other exports are made from, but --to is {to}")
     check_new_folder(out)
-    more = {"shortlist": make_shortlist(bundle, shortlist_from)} if shortlist_from else {}
     module = importlib.import_module(f"regard.export.{_MODULES[to]}")
     samples = make_samples(bundle)
     with atomic_folder(out) as temporary:
-        scores = module.write(bundle, temporary, weights, samples, **more)
+        scores = module.write(bundle, temporary, weights, samples)
         difference = check(samples, scores, weights, to)
     return Report(out, weights, difference, TOLERANCE[weights], () if to == "bundle" else _notes(bundle))
-
-
-def make_shortlist(bundle: Bundle, specs: Sequence[str]) -> Shortlist:
-    """What the pieces of a model's vocabulary become in these corpora."""
-    tokenizer = bundle.tokenizer
-    if tokenizer.kind != "joint":
-        raise UserError(f"{bundle.folder}: has a vocabulary for each language, and a shortlist needs one for both")
-    corpora = [corpus for spec in specs for corpus in resolve_all(spec, Path(), bundle.source, bundle.target)]
-    texts = draw_pairs(pair for corpus in corpora for pair in corpus.pairs())
-    sides = encode_pairs(tokenizer, [source for source, _ in texts], [target for _, target in texts])
-    short = [pair for pair in zip(*sides, strict=True) if max(map(len, pair)) <= bundle.max_length]
-    return learn(short, bundle.config.vocab_size)
 
 
 def _notes(bundle: Bundle) -> tuple[str, ...]:

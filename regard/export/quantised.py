@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from regard.bundle import Bundle, Stored, load_bundle, load_weights, save_bundle, scale_name
-from regard.data.shortlist import Shortlist
 from regard.decode.torch_engine import TorchEngine
 from regard.errors import UserError
 from regard.export.verify import Samples
@@ -21,11 +20,8 @@ from regard.export.verify import Samples
 _POSITIONS = ".positions.weight"  # a table that is added, not multiplied with; CTranslate2 leaves it in fp32, too
 
 
-def write(
-    bundle: Bundle, folder: Path, weights: str, samples: Samples, shortlist: Shortlist | None = None
-) -> list[list[float]]:
-    """Write the bundle into `folder` with its matrices as `weights` says, and score the samples with what was written. A shortlist
-    takes the place of the one that the bundle has."""
+def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[list[float]]:
+    """Write the bundle into `folder` with its matrices as `weights` says, and score the samples with what was written."""
     stored = next((kind for kind in get_args(Stored) if kind == weights), None)
     if stored is None:
         raise UserError(f"--weights must be one of {', '.join(get_args(Stored))}, but is {weights!r}")
@@ -44,7 +40,6 @@ def write(
         max_length=bundle.max_length,
         facts=bundle.facts,
         stored=stored,
-        shortlist=shortlist or bundle.shortlist,
     )
     return TorchEngine.from_bundle(load_bundle(folder), "cpu").score(samples.src, samples.tgt)
 

@@ -1,17 +1,14 @@
-"""What pieces become, learnt from parallel text: against model 1 written out in plain Python, and on disk."""
+"""What pieces become, learnt from parallel text: against model 1 written out in plain Python."""
 
 from __future__ import annotations
 
 import random
 from collections import defaultdict
-from pathlib import Path
 
-import numpy as np
 import pytest
 
-from regard.data import shortlist
-from regard.data.shortlist import Shortlist, draw_pairs, learn
-from regard.errors import UserError
+from benchmarks import lexicon
+from benchmarks.lexicon import learn
 
 VOCAB = 40
 
@@ -48,13 +45,13 @@ def model_one(pairs: list[tuple[list[int], list[int]]], rounds: int, least: floa
 
 @pytest.mark.parametrize("chunk", [7, 4_000])
 def test_what_is_learnt_is_model_one(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shortlist, "_CHUNK", chunk)
-    monkeypatch.setattr(shortlist, "_MERGED", 50)
-    monkeypatch.setattr(shortlist, "_LEAST", 0.02)
-    monkeypatch.setattr(shortlist, "EACH", 5)
+    monkeypatch.setattr(lexicon, "_CHUNK", chunk)
+    monkeypatch.setattr(lexicon, "_MERGED", 50)
+    monkeypatch.setattr(lexicon, "_LEAST", 0.02)
+    monkeypatch.setattr(lexicon, "EACH", 5)
     pairs = some_pairs()
     found = learn(pairs, VOCAB)
-    expected = model_one(pairs, shortlist.ROUNDS, 0.02)
+    expected = model_one(pairs, lexicon.ROUNDS, 0.02)
     for piece in range(VOCAB):
         likely = {target: value for (source, target), value in expected.items() if source == piece and value > 0}
         best = sorted(likely, key=lambda target: (-round(likely[target], 12), target))[:5]
@@ -63,33 +60,13 @@ def test_what_is_learnt_is_model_one(chunk: int, monkeypatch: pytest.MonkeyPatch
 
 
 def test_common_pieces_are_the_most_frequent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shortlist, "COMMON", 2)
+    monkeypatch.setattr(lexicon, "COMMON", 2)
     found = learn([([1], [5, 5, 7]), ([2, 3], [7, 5, 9])], VOCAB)
     assert found.common.tolist() == [5, 7]
     assert found.candidates([1]) == {1, 5, 7}
     assert found.candidates([2]) >= {2, 5, 7, 9}
 
 
-def test_a_shortlist_is_kept_on_disk_and_must_fit(tmp_path: Path) -> None:
-    found = learn(some_pairs(30), VOCAB)
-    found.save(tmp_path / "shortlist.safetensors")
-    again = Shortlist.load(tmp_path / "shortlist.safetensors", VOCAB)
-    assert np.array_equal(again.each, found.each) and np.array_equal(again.common, found.common)
-    with pytest.raises(UserError, match="does not fit a vocabulary of 41 pieces"):
-        Shortlist.load(tmp_path / "shortlist.safetensors", 41)
-    (tmp_path / "broken").write_bytes(b"no tensors")
-    with pytest.raises(UserError, match="broken: is not a shortlist"):
-        Shortlist.load(tmp_path / "broken", VOCAB)
-
-
-def test_pairs_are_drawn_from_all_of_the_text_and_always_the_same() -> None:
-    pairs = [(str(n), str(n)) for n in range(1_000)]
-    drawn = draw_pairs(pairs, 100)
-    assert drawn == draw_pairs(pairs, 100) and len(set(drawn)) == 100 and set(drawn) <= set(pairs)
-    assert sum(int(source) >= 500 for source, _ in drawn) > 30
-    assert draw_pairs(pairs, 5_000) == pairs
-
-
 def test_nothing_to_learn_from_is_refused() -> None:
-    with pytest.raises(UserError, match="must be learnt from parallel text"):
+    with pytest.raises(SystemExit, match="learnt from parallel text"):
         learn([([], [1])], VOCAB)

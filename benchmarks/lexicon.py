@@ -1,28 +1,16 @@
-"""A shortlist: for every piece of a source the pieces that it may become in the translation, and pieces that may come in any. A
-search that looks at these alone need not multiply with the whole vocabulary at every step.
-
-What a piece may become is learnt from parallel text by IBM model 1 (Brown et al., 1993): each target piece comes from one piece of
-the source, and p(target | source) is what explains the text best. Every piece may also become itself, as names do. No torch here.
-"""
+"""Which target pieces a source piece becomes, learnt from parallel text by IBM model 1 (Brown et al., 1993): each target piece
+comes from one piece of the source, and p(target | source) is what explains the text best. For `benchmarks/shortlist.py`."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
-from regard.errors import UserError
-
-EACH = 40  # pieces that a source piece may become, beside itself
-COMMON = 200  # pieces that may come in any translation: the most frequent
-MOST_PAIRS = 200_000  # of the text that are read; from more, so many are drawn
+EACH = 100  # pieces that a source piece may become, beside itself
+COMMON = 4_000  # pieces that may come in any translation: the most frequent
 ROUNDS = 3  # of expectation and maximisation; the first takes all pieces of a source to be equally likely
 _LEAST = 5e-4  # p(target | source) after the first round, below which a pair is given up: memory is for the others
 _CHUNK = 4_000  # sentences worked on at a time
@@ -34,45 +22,25 @@ Pair = tuple[Sequence[int], Sequence[int]]
 
 @dataclass(frozen=True)
 class Shortlist:
-    common: NDArray[np.uint32]  # (n,)
+    """Pieces that may come in any translation, and for every source piece those that it may become; each may become itself."""
+
+    common: NDArray[np.uint32]  # (COMMON,) the most frequent first
     each: NDArray[np.uint32]  # (vocab_size, EACH) the likeliest first; filled up with the piece itself
 
-    def save(self, path: Path) -> None:
-        save_file({"common": self.common, "each": self.each}, path)
-
-    @classmethod
-    def load(cls, path: Path, vocab_size: int) -> Shortlist:
-        try:
-            tensors: dict[str, NDArray[Any]] = load_file(path)
-            common, each = tensors["common"], tensors["each"]
-        except (KeyError, OSError, SafetensorError) as error:
-            raise UserError(f"{path}: is not a shortlist ({error})") from None
-        if common.ndim != 1 or each.ndim != 2 or len(each) != vocab_size or max(common.max(), each.max()) >= vocab_size:
-            raise UserError(f"{path}: does not fit a vocabulary of {vocab_size:,} pieces; make it anew")
-        return cls(common.astype(np.uint32), each.astype(np.uint32))
+    def cut(self, each: int, common: int) -> Shortlist:
+        """A shorter one."""
+        return Shortlist(self.common[:common], self.each[:, :each])
 
     def candidates(self, ids: Sequence[int]) -> set[int]:
         """The pieces that a translation of this sentence may have."""
         return {*self.common.tolist(), *ids, *self.each[list(ids)].flatten().tolist()}
 
 
-def draw_pairs(pairs: Iterable[tuple[str, str]], most: int = MOST_PAIRS) -> list[tuple[str, str]]:
-    """At most so many of the pairs, each as likely as any other, and the same ones every time."""
-    chance = random.Random(1)
-    drawn: list[tuple[str, str]] = []
-    for number, pair in enumerate(pairs):
-        if number < most:
-            drawn.append(pair)
-        elif (place := chance.randrange(number + 1)) < most:
-            drawn[place] = pair
-    return drawn
-
-
 def learn(pairs: Sequence[Pair], vocab_size: int) -> Shortlist:
     """A shortlist from the token ids of parallel text."""
     pairs = [(src, tgt) for src, tgt in pairs if src and tgt]
     if not pairs:
-        raise UserError("a shortlist must be learnt from parallel text, but there is none that has both sides")
+        raise SystemExit("a shortlist is learnt from parallel text, but there is none that has both sides")
     keys, values = _first_round(pairs, vocab_size)
     for _ in range(ROUNDS - 1):
         values = _normalised(keys, _round(pairs, vocab_size, keys, values), vocab_size)
@@ -87,7 +55,7 @@ def _first_round(pairs: Sequence[Pair], vocab_size: int) -> tuple[Ids, NDArray[n
     waiting: list[tuple[Ids, NDArray[np.float64]]] = []
     for links, targets, lengths in _links(pairs, vocab_size):
         found, places = np.unique(links, return_inverse=True)
-        waiting.append((found, np.bincount(places, weights=1.0 / lengths[targets])))
+        waiting.append((found, np.bincount(places, weights=1.0 / lengths[targets]).astype(np.float64)))
         if sum(len(some) for some, _ in waiting) > _MERGED:
             keys, counts = _merged([(keys, counts), *waiting])
             waiting = []
@@ -129,7 +97,8 @@ def _links(pairs: Sequence[Pair], vocab_size: int) -> Iterator[tuple[Ids, Ids, I
 
 def _merged(parts: Sequence[tuple[Ids, NDArray[np.float64]]]) -> tuple[Ids, NDArray[np.float64]]:
     keys, places = np.unique(np.concatenate([some for some, _ in parts]), return_inverse=True)
-    return keys, np.bincount(places, weights=np.concatenate([counts for _, counts in parts]), minlength=len(keys))
+    weights = np.concatenate([counts for _, counts in parts])
+    return keys, np.bincount(places, weights=weights, minlength=len(keys)).astype(np.float64)
 
 
 def _normalised(keys: Ids, counts: NDArray[np.float64], vocab_size: int) -> NDArray[np.float64]:
