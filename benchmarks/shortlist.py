@@ -1,5 +1,5 @@
-"""What a lexical shortlist would gain on CPUs, and what it would cost: CTranslate2's vocabulary map, which looks only at pieces that
-those of the source may become.
+"""What a lexical shortlist would gain on CPUs, and what it would cost: CTranslate2's vocabulary map, which looks only at pieces
+that those of the source may become.
 
     python -m benchmarks.shortlist
     python -m benchmarks.shortlist -m MODEL --text 'train.{en,de}' --source test.en --reference test.de --lines 400
