@@ -34,6 +34,7 @@ from regard.device import pick_device
 from regard.evaluate import score
 
 LEAST_LETTERS = 5  # of a glossary's words: shorter ones are mostly not terms
+COMMON = 0.01  # share of the lines that have a word: above it the word is no term, but one of those that all text has
 LEAST_DICE = 0.5  # of two words that are translations of each other
 
 
@@ -89,7 +90,8 @@ def words_of(line: str) -> set[str]:
 def choose_terms(
     sources: Sequence[str], references: Sequence[str], tested: Sequence[str], count: int, least: int
 ) -> Glossary:
-    """The `count` pairs of words that go together best, at least so many times, of those whose source word the test set has."""
+    """The `count` pairs of words that go together best, at least so many times, of those whose source word the test set has and
+    not all text has."""
     of_source: Counter[str] = Counter()
     of_target: Counter[str] = Counter()
     together: Counter[tuple[str, str]] = Counter()
@@ -102,7 +104,7 @@ def choose_terms(
     dice = {
         (one, other): 2 * times / (of_source[one] + of_target[other])
         for (one, other), times in together.items()
-        if times >= least and one in known
+        if times >= least and one in known and of_source[one] <= COMMON * len(sources)
     }
     ranked = sorted(
         (value * math.log(1 + together[pair]), *pair) for pair, value in dice.items() if value >= LEAST_DICE

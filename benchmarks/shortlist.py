@@ -126,6 +126,7 @@ def measure_speed(folder: Path, rounds: int) -> list[dict[str, Any]]:
                     "same translations, %": 100 * sum(a == b for a, b in zip(*found.values(), strict=True)) / len(ids),
                 }
             )
+            print_facts(rows[-1])
     return rows
 
 
