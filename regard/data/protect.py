@@ -122,8 +122,11 @@ def protect(text: str, kept: Container[str] | None = None, terms: Sequence[str] 
     return take_out(text, find_spans(text, terms), kept)
 
 
-def take_out(text: str, places: Sequence[tuple[int, int]], kept: Container[str] | None = None) -> Protected | None:
-    """The text without what stands at these places, or None where there are none; `kept`: only these."""
+def take_out(
+    text: str, places: Sequence[tuple[int, int]], kept: Container[str] | None = None, most: int = NUM_SPANS
+) -> Protected | None:
+    """The text without what stands at these places, or None where there are none; `kept`: only these. What comes after the first
+    `most` different ones stays in the text: by default as many as there are reserved pieces."""
     if kept is not None:
         places = [(begin, end) for begin, end in places if text[begin:end] in kept]
     numbers: dict[str, int] = {}
@@ -131,7 +134,7 @@ def take_out(text: str, places: Sequence[tuple[int, int]], kept: Container[str] 
     done = 0
     for begin, end in places:
         span = text[begin:end]
-        if span not in numbers and len(numbers) == NUM_SPANS:
+        if span not in numbers and len(numbers) == most:
             continue
         if done < begin:
             parts.append(text[done:begin])

@@ -10,10 +10,23 @@ from functools import cached_property
 from pathlib import Path
 
 from regard.data.corpus import read_lines
-from regard.data.protect import whole_word
+from regard.data.protect import find_terms, whole_word
 from regard.errors import UserError
 
+LONG = 5  # letters of a term that is known again inside a longer word
 Place = tuple[int, int]  # of characters in a text, from the first to after the last
+
+
+def says(text: str, ways: Sequence[str]) -> bool:
+    """Whether a translation says a term in one of several ways: as whole words, of which the first may begin a sentence, or, if it
+    is long enough to be known again, inside a longer word: grammar asks for endings, and many languages join words.
+
+    >>> says("Der Vizepräsident sprach mit den Eltern.", ["Präsident"]), says("Hausen", ["Haus"]), says("Das Haus.", ["haus"])
+    (True, False, True)
+    """
+    if find_terms(text, [case for way in ways for case in (way, way[:1].upper() + way[1:])]):
+        return True
+    return any(len(way) >= LONG and way.casefold() in text.casefold() for way in ways)
 
 
 @dataclass(frozen=True)

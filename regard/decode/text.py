@@ -13,10 +13,12 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 from regard.data.protect import Protected, encode_pairs, find_spans, find_terms, protect, take_out
 from regard.data.tokenizer import Tokenizer
+from regard.decode.glossary import says
 from regard.decode.guard import is_foreign, runs_away
 from regard.decode.mbr import Utility, by_expected_utility
 from regard.decode.options import Done, Engine, Hypothesis, SearchOptions, Wish
@@ -166,7 +168,8 @@ class Translator:
                 cases = tuple(way[:1].upper() + way[1:] for way in ways)
                 phrase = phrase_of(self.tokenizer, ways, cases)
                 assert spelt is not None
-                phrases.append(replace(phrase, source=tokens_at(spelt, text, places)))
+                is_said = partial(self._says, ways)
+                phrases.append(replace(phrase, source=tokens_at(spelt, text, places), is_said=is_said))
         kept = self._kept(text) if self._insists_on_kept else None
         for span in kept.spans if kept is not None else ():
             places = [place for place in self._places_kept(text) if text[slice(*place)] == span]
@@ -175,6 +178,9 @@ class Translator:
                     replace(phrase_of(self.tokenizer, (span,)), source=tokens_at(self._spelt(text), text, places))
                 )
         return Wish(prefix_ids(self.tokenizer, ask.prefix, protected), tuple(phrases))
+
+    def _says(self, ways: Sequence[str], ids: Sequence[int]) -> bool:
+        return says(self.tokenizer.decode(ids), ways)
 
     @property
     def _insists_on_kept(self) -> bool:
@@ -193,7 +199,8 @@ class Translator:
         """Likewise, with what must be kept of it in any case."""
         if self.tokenizer.protects:
             return self.protected(text)
-        return take_out(text, find_terms(text, self.options.keep)) if self.options.keep else None
+        places = find_terms(text, self.options.keep)
+        return take_out(text, places, most=len(places)) if places else None
 
     def _chosen(self, result: Result) -> Result:
         """The translations of a line by how much they are like all the others."""

@@ -20,7 +20,7 @@ from regard.bundle import Bundle, load_weights
 from regard.decode.batches import cut_batches, length_limit
 from regard.decode.insist import insist
 from regard.decode.options import Done, Hypothesis, Matrix, SearchOptions, Wish, forbidden_ids
-from regard.decode.search.core import Observer, Task, beam_search, search_steps
+from regard.decode.search.core import NOTHING_FOUND, Observer, Task, beam_search, search_steps
 from regard.decode.search.phrases import Phrases
 from regard.decode.search.stable import stable_prefixes
 from regard.decode.slot_engine import SlotDecoder
@@ -144,9 +144,7 @@ class TorchEngine:
         limits = self._limits(ids, options)
         for number, hypotheses in slots.translate(ids, limits, options):
             if not hypotheses:
-                raise RegardError(
-                    "the model's numbers are not finite in half precision, in which GPUs translate; use --device cpu"
-                )
+                raise RegardError(f"{NOTHING_FOUND} in half precision, in which GPUs translate; use --device cpu")
             results[number] = hypotheses
             if done is not None:
                 done(1)
