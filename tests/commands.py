@@ -14,6 +14,8 @@ import pytest
 
 from regard.cli import main
 
+LIMIT = 300  # seconds, for what takes some on a machine that has nothing else to do
+
 
 def fails(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
     """Run a command that must be refused; its one line."""
@@ -40,7 +42,11 @@ def together(processes: int, *arguments: str, text: str = "", encoding: str = "u
         )
         for rank in range(processes)
     ]  # fmt: skip
-    said = [process.communicate(text, timeout=200)[0] for process in started]
+    try:
+        said = [process.communicate(text, timeout=LIMIT)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()  # one that hangs must not outlive the test
     return [process.returncode for process in started], said
 
 
@@ -55,7 +61,7 @@ def torchrun(processes: int, *arguments: str) -> subprocess.Popen[str]:
 
 
 def wait_until(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + LIMIT
     while not condition():
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline

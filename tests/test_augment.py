@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from regard.data.noise import KINDS, make_kinds, noise
 from regard.errors import Interrupted, UserError
 from regard.evaluate import sentence_scorer
 from regard.files import MANIFEST, sha256
-from tests.commands import fails, together
+from tests.commands import LIMIT, fails, together, wait_until
 from tests.tiny import LETTERS, make_bundle, reversal_pairs
 
 GOLDEN = str(Path(__file__).parent / "golden" / "bundle-1")  # src -> tgt: it reverses letters, most of the time
@@ -452,13 +451,9 @@ def start(arguments: list[str], program: Sequence[str] = ("-m", "regard")) -> su
 
 
 def stop_when(process: subprocess.Popen[str], is_time: Callable[[], bool], how: signal.Signals) -> str:
-    deadline = time.monotonic() + 120
-    while not is_time():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline, "the moment to stop never came"
-        time.sleep(0.002)
+    wait_until(process, is_time)
     process.send_signal(how)
-    return process.communicate(timeout=60)[0]
+    return process.communicate(timeout=LIMIT)[0]
 
 
 @pytest.mark.slow

@@ -95,7 +95,7 @@ def _open(arguments: argparse.Namespace, crew: Crew) -> tuple[LineFile, int]:
         total = sum(1 for _ in read_lines(arguments.input)) if arguments.input.is_file() else 0
     elif not arguments.text and sys.stdin is None:
         raise UserError("there is no TEXT, no -i FILE and no standard input to translate")
-    return LineFile(arguments.output, arguments.resume), total
+    return LineFile(arguments.output, arguments.resume, is_kept=not arguments.json), total
 
 
 def _check(arguments: argparse.Namespace, crew: Crew) -> None:

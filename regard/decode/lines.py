@@ -69,8 +69,9 @@ def _decode(line: bytes, number: int) -> str:
 class LineFile:
     """Where translations go: standard output, or a file that is written beside its name and takes it when it is complete."""
 
-    def __init__(self, path: Path | None, resume: bool) -> None:
-        self.path = path
+    def __init__(self, path: Path | None, resume: bool, is_kept: bool = True) -> None:
+        """`is_kept`: whether a part of it, after an error, is of use."""
+        self.path, self._is_kept = path, is_kept
         self.lines_done = 0
         self._partial = path.with_name(path.name + ".partial") if path else None
         self._file: IO[str]
@@ -113,7 +114,7 @@ class LineFile:
         self._file.close()
         if kind is None:
             os.replace(self._partial, self.path)
-        elif not self._partial.stat().st_size:
+        elif not (self._is_kept and self._partial.stat().st_size):
             self._partial.unlink()
 
 

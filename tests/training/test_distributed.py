@@ -32,7 +32,7 @@ from regard.training.metrics import read_metrics
 from regard.training.recompute import recompute_layers
 from regard.training.run import train
 from tests.build import build, tiny_config
-from tests.commands import children, together, torchrun, wait_until
+from tests.commands import LIMIT, children, together, torchrun, wait_until
 from tests.tiny import reversal_pairs, write_recipe
 from tests.training.test_run import assert_same_weights, weights
 
@@ -89,7 +89,7 @@ def two(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same of two processes; what they said is in a file."""
     out = tmp_path_factory.mktemp("two") / "run"
     process = torchrun(2, *command(recipe, out))
-    said = process.communicate(timeout=200)[0]
+    said = process.communicate(timeout=LIMIT)[0]
     assert process.returncode == 0, said
     (out.parent / "said").write_text(said)
     return out
@@ -152,7 +152,7 @@ def test_a_killed_process_ends_the_others_and_the_run_resumes_to_the_same_weight
     process = torchrun(2, *command(recipe, killed))
     wait_until(process, lambda: (killed / "checkpoints" / "step-000010").is_dir())
     os.kill(last_process(process.pid), signal.SIGKILL)
-    said = process.communicate(timeout=60)[0]  # the others do not wait for one that will not come back
+    said = process.communicate(timeout=LIMIT)[0]  # the others do not wait for one that will not come back
     assert process.returncode != 0
     assert not (killed / "report.html").exists(), said
     assert not children(process.pid)
@@ -168,7 +168,7 @@ def test_a_stopped_run_of_two_processes_saves_and_says_how_to_go_on(tmp_path: Pa
     process = torchrun(2, *command(recipe, tmp_path / "run"))
     wait_until(process, lambda: metrics.exists() and '"step": 3' in metrics.read_text())
     process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=100)[0]
+    said = process.communicate(timeout=LIMIT)[0]
     [saved] = list_checkpoints(tmp_path / "run" / "checkpoints")
     assert f"stopped at step {int(saved.name[5:])} and saved; go on with: torchrun ... -m regard train" in said
     assert not children(process.pid)
@@ -256,7 +256,7 @@ def last_process(parent: int) -> int:
 @pytest.mark.slow
 def test_a_mistake_is_said_once_and_ends_all(recipe: Path, tmp_path: Path) -> None:
     process = torchrun(2, *command(recipe, tmp_path / "run", "--set", "data.valid=nothing.{src,tgt}"))
-    said = process.communicate(timeout=200)[0]
+    said = process.communicate(timeout=LIMIT)[0]
     assert process.returncode != 0
     assert said.count("nothing.src") == 1
     assert not (tmp_path / "run").exists()
