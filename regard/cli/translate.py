@@ -126,11 +126,11 @@ def _load(arguments: argparse.Namespace, device: str) -> tuple[Model, SearchOpti
 def _blocks(arguments: argparse.Namespace, size: int) -> Iterator[list[str]]:
     """What is to be translated, `size` lines at most at a time."""
     from regard.data.corpus import read_lines
-    from regard.decode.lines import read_available
+    from regard.decode.lines import read_available, standard_input
 
     if arguments.input or arguments.text:
         return _cut(read_lines(arguments.input) if arguments.input else arguments.text, size)
-    return read_available(sys.stdin.buffer, size)
+    return read_available(standard_input(), size)
 
 
 def _cut(lines: Iterable[str], size: int) -> Iterator[list[str]]:
