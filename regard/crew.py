@@ -11,6 +11,8 @@ written depends on their number, and work that is resumed may have another.
     crew.load(...)         loads the model               crew.help(...)   load it, too, and
     crew.share(...)        chunk after chunk             do their share of every chunk
 
+An error that Regard raises in one of them ends all, and is said once; of any other end the connections tell.
+
 Rows and results go from process to process as JSON.
 """
 
@@ -117,7 +119,7 @@ class Crew:
         assert ranks is not None
         bounds = [len(rows) * rank // ranks.size for rank in range(ranks.size + 1)]
         own = rows[bounds[ranks.rank] : bounds[ranks.rank + 1]]
-        shares = ranks.gather_values(work(own, done) if own else [])
+        shares = ranks.gather_values(ranks.all_do(lambda: work(own, done) if own else []))
         done(len(rows) - len(own))
         return shares
 

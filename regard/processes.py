@@ -6,9 +6,14 @@ Nothing else reads these variables. What the processes say to each other is in `
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from regard.errors import UserError
+
+FIRST_SPEAKS = 5.0  # seconds in which the first process says what all have found; torchrun ends the others then
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,8 @@ class Place:
 
 def own_place() -> Place:
     size = _number("WORLD_SIZE", 1)
+    if size < 1:
+        raise UserError(f"the environment variable WORLD_SIZE must be at least 1, but is {size}")
     if size == 1:
         return Place()
     return Place(_number("RANK", 0), size, _number("LOCAL_RANK", 0), max(1, _number("LOCAL_WORLD_SIZE", 1)))
@@ -43,6 +50,18 @@ def _number(name: str, default: int) -> int:
         return int(text or default)
     except ValueError:
         raise UserError(f"the environment variable {name} must be a whole number, but is {text!r}") from None
+
+
+@contextmanager
+def first_speaks() -> Iterator[None]:
+    """Around what every process looks at by itself, before they have found each other: the first says what is wrong, and torchrun
+    ends the others. One that is still there after a while says it, too: it may be the only one that cannot go on."""
+    try:
+        yield
+    except UserError:
+        if not own_place().is_first:
+            time.sleep(FIRST_SPEAKS)
+        raise
 
 
 def cores() -> int:

@@ -150,6 +150,12 @@ class Recipe:
                 sections[section.name] = {name: value for name, value in values.items() if value is not None}
         return sections
 
+    def protecting(self, unless_said: bool) -> Recipe:
+        """The recipe with `tokenizer.protect` in it, as it was said or else as here."""
+        if self.tokenizer.protect is not None:
+            return self
+        return dataclasses.replace(self, tokenizer=dataclasses.replace(self.tokenizer, protect=unless_said))
+
     def to_toml(self) -> str:
         return dump_toml(self.to_dict())
 

@@ -15,6 +15,9 @@ import pytest
 
 from regard.cli import main
 
+# Seconds for a process that must end or must come to a certain point, on a machine that is slow or busy.
+PATIENCE = 300.0
+
 
 def fails(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
     """Run a command that must be refused; its one line."""
@@ -24,11 +27,6 @@ def fails(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert captured.err.startswith("regard: ")
     assert captured.err.count("\n") == 1
     return captured.err
-
-
-PATIENCE = (
-    240.0  # seconds for a process that must end or must come to a certain point, on a machine that is slow or busy
-)
 
 
 def start(
@@ -73,7 +71,11 @@ def together(processes: int, *arguments: str, text: str = "", encoding: str = "u
         start(words, stdin=subprocess.PIPE, encoding=encoding, **shared, RANK=str(rank), LOCAL_RANK=str(rank))
         for rank in range(processes)
     ]
-    said = [finished(process, text) for process in started]
+    try:
+        said = [finished(process, text) for process in started]
+    finally:
+        for process in started:
+            process.kill()  # one that hangs must not outlive the test
     return [process.returncode for process in started], said
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -128,14 +129,16 @@ def test_what_killed_and_stopped_processes_have_written_is_gone_on_with(
 @pytest.mark.slow
 def test_a_mistake_is_said_once(tmp_path: Path) -> None:
     """Before the work, while a model is loaded, and in the middle of the work; nobody is left waiting."""
-    for words, text, told in (
-        (["-i", str(tmp_path / "missing")], "", "missing: there is no such file"),
-        (["--beam", "0", "a"], "", "beam must be at least 1"),
-        ([], "a b\n\xff\n", "standard input, line 2: is not valid UTF-8"),
+    for words, text, speaker, told in (
+        (["-i", str(tmp_path / "missing")], "", 0, "missing: there is no such file"),
+        (["--beam", "0", "a"], "", 0, "beam must be at least 1"),
+        ([], "a b\n\xff\n", 0, "standard input, line 2: is not valid UTF-8"),
+        (["--phrase", "", "a", "b"], "", 0, "what must appear in a translation must not be empty"),
+        (["--phrase", "", "a"], "", 1, "rank 1: what must appear in a translation must not be empty"),
     ):
         codes, said = together(2, *ON_CPU, *words, text=text, encoding="latin-1")
-        assert codes[0] == 2, said
-        assert told in said[0] and said[0].count("regard: ") == 1 and said[1] == "", said
+        assert codes[speaker] == 2, said
+        assert told in said[speaker] and said[speaker].count("regard: ") == 1 and said[1 - speaker] == "", said
 
 
 def test_what_is_for_one_process_is_refused_under_torchrun(
@@ -185,6 +188,30 @@ def test_a_file_is_held_a_chunk_at_a_time(
     assert grown == sorted(set(grown)) and len(grown) == 7
 
 
+def test_a_part_of_a_json_document_is_not_left_behind(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no document, and lines could not go on after it; the same command begins anew."""
+    write_lines(tmp_path / "in", 20)
+    share, shared = Crew.share, 0
+
+    def stopped(self: Crew, rows: list[Any], *more: Any) -> list[Any]:
+        nonlocal shared
+        shared += 1
+        if shared == 2:
+            raise KeyboardInterrupt
+        return share(self, rows, *more)
+
+    monkeypatch.setattr(Model, "chunk", 8)
+    monkeypatch.setattr(Crew, "share", stopped)
+    words = [*ON_CPU, "-i", str(tmp_path / "in"), "-o", str(tmp_path / "out"), "--json"]
+    assert main(words) == 130
+    assert capfd.readouterr().err.endswith("regard: interrupted\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    assert main(words) == 0
+    assert len(json.loads((tmp_path / "out").read_text())) == 20
+
+
 def test_the_place_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
@@ -195,9 +222,35 @@ def test_the_place_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert own_place() == Place(3, 16, 1, 2) and own_place().name == "rank 3: "
+    monkeypatch.setenv("WORLD_SIZE", "0")
+    with pytest.raises(UserError, match="WORLD_SIZE must be at least 1, but is 0"):
+        own_place()
     monkeypatch.setenv("WORLD_SIZE", "many")
     with pytest.raises(UserError, match="WORLD_SIZE must be a whole number, but is 'many'"):
         own_place()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_all_find_wrong_is_said_by_the_first_before_the_others(
+    rank: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchrun ends the others as soon as the first has; nobody ends without a word before that."""
+    waits: list[float] = []
+    monkeypatch.setattr("regard.processes.time", SimpleNamespace(sleep=waits.append))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("LOCAL_RANK", str(rank))
+    for words in (
+        ("translate", "--bogus"),
+        ("info", GOLDEN),
+        ("train", "missing.toml"),
+        ("train", "missing.en", "missing.de"),
+        ("augment", "--distill", "-m", "missing", "-i", "x.{en,de}", "-o", "y.{en,de}"),
+        ("translate", "-m", GOLDEN, "--device", "cuda:1", "a"),
+    ):
+        assert fails(capfd, *words).startswith("regard: rank 1: " if rank else "regard: "), words
+        assert len(waits) == rank, words
+        waits.clear()
 
 
 def test_the_processes_of_a_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:

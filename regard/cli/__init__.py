@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from regard.cli import augment, average, evaluate, explain, export, import_, info, score, serve, train, translate
 from regard.errors import RegardError, UserError
-from regard.processes import Place, own_place
+from regard.processes import Place, first_speaks, own_place
 from regard.version import __version__
 
 # As --help lists them.
@@ -30,9 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     place = Place()
     try:
         place = own_place()
-        arguments = make_parser().parse_args(argv)
-        if place.size > 1 and arguments.run not in [verb.run for verb in SHARED_OUT]:
-            raise UserError(f"{arguments.verb} is work for one process; start it without torchrun")
+        with first_speaks():
+            arguments = make_parser().parse_args(argv)
+            if place.size > 1 and arguments.run not in [verb.run for verb in SHARED_OUT]:
+                raise UserError(f"{arguments.verb} is work for one process; start it without torchrun")
         arguments.run(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()  # so that a reader who has left is noticed here
@@ -48,10 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader of our output has left; nothing more can be said to it, and Python must not try at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return _leave(1, place)
     except OSError as error:
         # A full disk, a folder that may not be written: the system's own words say what.
-        sys.stderr.write(f"regard: {error.filename or ''}{': ' if error.filename else ''}{error.strerror or error}\n")
+        where = f"{error.filename}: " if error.filename else ""
+        sys.stderr.write(f"regard: {place.name}{where}{error.strerror or error}\n")
         return _leave(1, place)
     except Exception:
         if place.size > 1:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.cli.common import verb
 from regard.errors import UserError
-from regard.processes import own_place
+from regard.processes import first_speaks, own_place
 
 if TYPE_CHECKING:
     from regard.recipe import Recipe
@@ -44,12 +44,8 @@ def add(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     is_first = own_place().is_first  # of several processes that torchrun started, one speaks
-    try:
+    with first_speaks():
         recipe, name, lines = chosen_recipe(arguments, is_first)
-    except UserError:
-        if not is_first:
-            raise SystemExit(UserError.exit_code) from None  # the first one says it
-        raise
     if is_first:
         sys.stderr.write("".join(f"{line}\n" for line in lines))
         if arguments.dump_recipe:

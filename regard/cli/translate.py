@@ -95,7 +95,7 @@ def _open(arguments: argparse.Namespace, crew: Crew) -> tuple[LineFile, int]:
         total = sum(1 for _ in read_lines(arguments.input)) if arguments.input.is_file() else 0
     elif not arguments.text and sys.stdin is None:
         raise UserError("there is no TEXT, no -i FILE and no standard input to translate")
-    return LineFile(arguments.output, arguments.resume), total
+    return LineFile(arguments.output, arguments.resume, is_kept=not arguments.json), total
 
 
 def _check(arguments: argparse.Namespace, crew: Crew) -> None:
@@ -126,11 +126,11 @@ def _load(arguments: argparse.Namespace, device: str) -> tuple[Model, SearchOpti
 def _blocks(arguments: argparse.Namespace, size: int) -> Iterator[list[str]]:
     """What is to be translated, `size` lines at most at a time."""
     from regard.data.corpus import read_lines
-    from regard.decode.lines import read_available
+    from regard.decode.lines import read_available, standard_input
 
     if arguments.input or arguments.text:
         return _cut(read_lines(arguments.input) if arguments.input else arguments.text, size)
-    return read_available(sys.stdin.buffer, size)
+    return read_available(standard_input(), size)
 
 
 def _cut(lines: Iterable[str], size: int) -> Iterator[list[str]]:

@@ -99,7 +99,7 @@ def choose_recipe(
 ) -> Choice:
     """Look at the corpus and the machine and settle everything that a recipe has to say.
 
-    Before all of the text is read, `check` sees what would be chosen for little text, to refuse what is wrong in any case.
+    Before all of the text is read, what could be chosen goes through `check`, to refuse what is wrong however much text there is.
     """
     for path in (source, target):
         check_file(path)
@@ -131,11 +131,23 @@ def choose_recipe(
         apply_overrides(values, overrides)
         return recipe_from_dict(values, "the chosen recipe")
 
-    check(chosen(tiers[0], 1))
+    _refuse_all([partial(chosen, tier, 1) for tier in tiers], check)
     pairs, words = _count(Corpus(source.name, source, target))
     tier = next(tier for tier in tiers if pairs <= tier.max_pairs)
     recipe = chosen(tier, max(1, min(2_000, pairs // 50)))
     return Choice(recipe, f"{source.name} and {target.name}", pairs, words)
+
+
+def _refuse_all(choices: Sequence[Callable[[], Recipe]], check: Callable[[Recipe], None]) -> None:
+    """Refuse what every choice would be refused for; one may fit what another does not."""
+    errors = []
+    for choose in choices:
+        try:
+            check(choose())
+            return
+        except UserError as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def own_process_device(name: str) -> torch.device:

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from regard.device import pick_device
 from regard.errors import RegardError, UserError
-from regard.processes import own_place
+from regard.processes import first_speaks, own_place
 
 T = TypeVar("T")
 
@@ -183,7 +183,7 @@ class Ranks:
             first_line = str(error).partition("\n")[0]
             raise RegardError(
                 f"process {self.rank} of {self.size} lost the others: one of them has ended, and says why if it could; "
-                f"go on with the same command and --resume ({first_line})"
+                f"the same command with --resume goes on from what was saved ({first_line})"
             ) from error
 
 
@@ -195,7 +195,8 @@ def join(device: str, shards: bool = False, said_by: str = "train.device") -> It
     if place.size == 1:
         yield Ranks(0, 1, pick_device(device), shards)
         return
-    own = own_device(device, place.local_rank, said_by)
+    with first_speaks():
+        own = own_device(device, place.local_rank, said_by)
     if own.type == "cuda":
         torch.cuda.set_device(own)
     # Tensors of a GPU go through NCCL, those of the host through gloo, which is heard of at once when a process dies.

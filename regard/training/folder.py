@@ -89,7 +89,9 @@ def write_recipe(folder: RunFolder, recipe: Recipe) -> None:
 
 
 def check_same_run(old: Recipe, new: Recipe, where: Path) -> None:
-    before, after = old.to_dict(), new.to_dict()
+    before, after = (
+        recipe.protecting(False).to_dict() for recipe in (old, new)
+    )  # runs of early versions do not say it
     for section, values in before.items():
         for key in sorted(values.keys() | after[section].keys()):
             if values.get(key) != after[section].get(key) and key not in _CHANGEABLE.get(section, ()):

@@ -33,7 +33,7 @@ def settled(recipe: Recipe, begun: Recipe | None = None) -> Recipe:
     """The recipe with what it leaves to the model that it starts from: the shape, where `model.preset = "init"`, and whether spans
     are protected. A run that has begun knows both from its own recipe and needs that model no more."""
     if not recipe.train.init:
-        return _protecting(recipe, False)
+        return recipe.protecting(False)
     if begun is None:
         bundle = start_bundle(recipe)
         shape = dataclasses.asdict(bundle.config)
@@ -43,13 +43,7 @@ def settled(recipe: Recipe, begun: Recipe | None = None) -> Recipe:
         own, protects = begun.model, bool(begun.tokenizer.protect)
     if recipe.model.preset == INIT:
         recipe = dataclasses.replace(recipe, model=ModelRecipe(own.preset, {**own.fields, **recipe.model.fields}))
-    return _protecting(recipe, protects)
-
-
-def _protecting(recipe: Recipe, unless_said: bool) -> Recipe:
-    if recipe.tokenizer.protect is not None:
-        return recipe
-    return dataclasses.replace(recipe, tokenizer=dataclasses.replace(recipe.tokenizer, protect=unless_said))
+    return recipe.protecting(protects)
 
 
 def check_start(recipe: Recipe) -> None:

@@ -143,6 +143,20 @@ def test_two_files_are_not_read_for_a_wrong_option(
     assert message in fails(capfd, "train", *words, change)
 
 
+def test_what_would_fit_more_text_is_not_refused_before_the_text_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`train.shard` goes with the recipe for millions of pairs as it is, and not with those for fewer."""
+    one, other = write_pairs(tmp_path, "corpus", reversal_pairs(50, 1))
+    files = one.rename(tmp_path / "corpus.en"), other.rename(tmp_path / "corpus.de")
+    monkeypatch.setattr("regard.training.auto.pick_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr("regard.training.auto._count", lambda corpus: (5_000_000, 100_000_000))
+    assert choose_recipe(*files, ["train.shard=true"]).recipe.train.shard
+    monkeypatch.setattr("regard.training.auto._count", lambda corpus: (50, 500))
+    with pytest.raises(UserError, match=r"train\.monitor must be 'loss' with train\.shard"):
+        choose_recipe(*files, ["train.shard=true"])
+
+
 @pytest.mark.usefixtures("unread")
 def test_two_files_are_not_read_for_a_folder_that_is_taken(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     one, other = write_pairs(tmp_path, "corpus", reversal_pairs(50, 1))

@@ -182,6 +182,19 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path: Path, capsys: py
     assert weights(tmp_path / "run").keys() == before.keys()
 
 
+def test_a_run_whose_recipe_does_not_say_a_newer_field_goes_on(tmp_path: Path) -> None:
+    """As versions wrote it that had no `tokenizer.protect`."""
+    recipe, out = write_recipe(tmp_path / "recipe", steps=5), tmp_path / "run"
+    train(load_recipe(recipe), out, display=Display())
+    kept = [line for line in (out / "recipe.toml").read_text().splitlines() if not line.startswith("protect")]
+    (out / "recipe.toml").write_text("\n".join(kept) + "\n")
+    assert load_recipe(out / "recipe.toml").tokenizer.protect is None
+    train(load_recipe(recipe, ["train.steps=7"]), out, resume=True, display=Display())
+    assert load_bundle(out / "model").facts["steps"] == 7
+    with pytest.raises(UserError, match=r"tokenizer\.protect is True, but the run was started with False"):
+        train(load_recipe(recipe, ["tokenizer.protect=true"]), out, resume=True, display=Display())
+
+
 def test_another_recipe_is_not_resumed_but_a_longer_one_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = write_recipe(tmp_path / "recipe", steps=10)
     quiet(recipe, tmp_path / "run")
