@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from regard.data.protect import Protected, encode_pairs, find_spans, find_terms, protect, take_out
+from regard.data.protect import Protected, encode_pairs, find_spans, protect, take_out
+from regard.data.terms import find_terms
 from regard.data.tokenizer import Tokenizer
 from regard.decode.guard import is_foreign, runs_away
 from regard.decode.mbr import Utility, by_expected_utility
