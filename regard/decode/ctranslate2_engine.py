@@ -21,9 +21,9 @@ from __future__ import annotations
 import math
 import re
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,8 @@ class CTranslate2Engine:
         CTranslate2 cannot do is refused by name, and not left to torch."""
         self.alone = alone
         self._said: set[str] = set()
+        self._other: Engine | None = None  # torch's, from when it is first needed
+        self._loading = threading.Lock()
         self.is_quiet = False  # whether what is left to torch is left so without a word
         self.bundle, self.batch, self.forbidden = bundle, batch or _BATCH, frozenset(forbidden)
         self._source, self._target = vocabularies(bundle.tokenizer, bundle.config.vocab_size)
@@ -327,13 +329,12 @@ class CTranslate2Engine:
         if why not in self._said and not self.is_quiet:
             self._said.add(why)
             sys.stderr.write(f"regard: {own_place().name}{why}\n")
-        return self._torch_engine
+        with self._loading:  # several threads may come to need it at once
+            if self._other is None:
+                from regard.decode.torch_engine import TorchEngine
 
-    @cached_property
-    def _torch_engine(self) -> Engine:
-        from regard.decode.torch_engine import TorchEngine
-
-        return TorchEngine.from_bundle(self.bundle, "cpu", self.batch)
+                self._other = TorchEngine.from_bundle(self.bundle, "cpu", self.batch)
+        return self._other
 
     def stream(self, src: Sequence[int], options: SearchOptions, wish: Wish | None = None) -> Iterator[tuple[int, ...]]:
         return self._instead("streaming").stream(src, options, wish)
