@@ -51,15 +51,17 @@ async def search_sentences(
     loop = asyncio.get_running_loop()
     owners = [number for number, parts in enumerate(cut) for _ in parts]  # the sentence of each part
     firsts = dict(reversed([(owner, part) for part, owner in enumerate(owners)]))
+    left = [len(parts) for parts in cut]  # parts of each sentence that are not found yet
     parts_found: dict[int, list[Hypothesis]] = {}
     late: list[int] = []  # sentences that are told of when all are joined: it takes more than a moment
 
     def hear(part: int, ways: list[Hypothesis]) -> None:
         parts_found[part] = ways
         number = owners[part]
-        mine = range(firsts[number], firsts[number] + len(cut[number]))
-        if told is None or not all(one in parts_found for one in mine):
+        left[number] -= 1
+        if told is None or left[number]:
             return
+        mine = range(firsts[number], firsts[number] + len(cut[number]))
         if translator.options.mbr:
             late.append(number)
             return
