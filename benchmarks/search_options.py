@@ -27,7 +27,7 @@ import torch
 import regard
 from benchmarks.common import machine, print_facts, print_markdown, write_json
 from regard.data.corpus import read_lines
-from regard.data.protect import find_terms as find_whole_words
+from regard.data.terms import find_terms as find_whole_words
 from regard.decode.glossary import Glossary, says
 from regard.decode.options import SearchOptions
 from regard.device import pick_device

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 Stored = Literal["fp32", "fp16", "int8"]
 
+
+class Gone(UserError):
+    """The files of a bundle that was opened are not there any more, or are another's."""
+
+
 FORMAT = 2  # the highest that is read; every earlier number stays readable
 # What is written is the lowest number whose Regards can read it: 2 for weights that are stored small, else 1.
 FORMAT_OF: dict[Stored, int] = {"fp32": 1, "fp16": 2, "int8": 2}
@@ -160,7 +165,7 @@ def _check_same(bundle: Bundle) -> None:
     manifest = bundle.folder / MANIFEST
     is_there = manifest.is_file() and bundle.weights.is_file()
     if not is_there or (bundle.manifest and sha256(manifest) != bundle.manifest):
-        raise UserError(f"{bundle.folder}: was removed or replaced after it was opened; open it again")
+        raise Gone(f"{bundle.folder}: was removed or replaced after it was opened; open it again")
 
 
 def scale_name(name: str) -> str:

@@ -12,8 +12,8 @@ import zlib
 from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
+from regard.data.terms import find_terms
 from regard.data.tokenizer import NUM_SPANS, Tokenizer
 
 _SPAN = re.compile(
@@ -92,29 +92,6 @@ def _longest(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         if all(end <= other[0] or other[1] <= begin for other in kept):
             kept.append((begin, end))
     return sorted(kept)
-
-
-def find_terms(text: str, terms: Sequence[str]) -> list[tuple[int, int]]:
-    """Where these words stand in a text, as they are written and not inside other words; the longest where they overlap."""
-    if not any(term in text for term in terms):  # a quick no for most text
-        return []
-    return [match.span() for match in _any_of(tuple(terms)).finditer(text)]
-
-
-@lru_cache(maxsize=64)
-def _any_of(terms: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(whole_word(term, re.escape(term)) for term in sorted(terms, key=len, reverse=True)))
-
-
-# A letter or digit of a script that puts spaces between words; in the others (Thai, Japanese, Chinese) a word has no visible end.
-_IN_WORD = r"[^\W\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
-
-
-def whole_word(term: str, pattern: str) -> str:
-    """The pattern of a term, for places where the term is not a part of a longer word."""
-    begin = f"(?<!{_IN_WORD})" if re.match(_IN_WORD, term[0]) else ""
-    end = f"(?!{_IN_WORD})" if re.match(_IN_WORD, term[-1]) else ""
-    return f"{begin}{pattern}{end}"
 
 
 def protect(text: str, kept: Container[str] | None = None, terms: Sequence[str] = ()) -> Protected | None:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
-from regard.data.protect import Protected, encode_pairs, find_spans, find_terms, protect, take_out
+from regard.data.protect import Protected, encode_pairs, find_spans, protect, take_out
+from regard.data.terms import find_terms
 from regard.data.tokenizer import Tokenizer
 from regard.decode.glossary import says
 from regard.decode.guard import is_foreign, runs_away
@@ -202,8 +203,11 @@ class Translator:
         places = find_terms(text, self.options.keep)
         return take_out(text, places, most=len(places)) if places else None
 
+    def choose(self, results: Sequence[Result]) -> list[Result]:
+        """The translations of each line by how much they are like all the others."""
+        return [self._chosen(result) for result in results]
+
     def _chosen(self, result: Result) -> Result:
-        """The translations of a line by how much they are like all the others."""
         assert self.utility is not None
         best = max(way.score for way in result.translations)
         # Samples come as often as they are likely; what a beam finds is likely by its score.
@@ -263,7 +267,7 @@ class Translator:
                 translations.append(Translation(one_line(joined), sum(way.score for way in chosen), words, links))
             source = [word for part in parts for word in self._spelt(part.text).words] if self.options.alignment else ()
             results.append(Result(line, tuple(translations) or (Translation("", 0.0),), tuple(source)))
-        return [self._chosen(result) for result in results] if self.options.mbr else results
+        return self.choose(results) if self.options.mbr else results
 
     def _spelt(self, text: str) -> Spelt:
         """The words of a source."""

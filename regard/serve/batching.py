@@ -152,13 +152,14 @@ class Batcher:
     def _seconds_left(self) -> int:
         return min(60, max(1, math.ceil(self._waiting / (self._speed * len(self._threads)))))
 
-    def close(self) -> None:
-        """Finish what waits, then stop."""
+    def close(self, patience: float | None = None) -> None:
+        """Finish what waits, then stop. `patience`: for how many seconds to wait for it; the threads are daemons."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+        until = None if patience is None else time.monotonic() + patience
         for thread in self._threads:
-            thread.join()
+            thread.join(None if until is None else max(0.0, until - time.monotonic()))
 
     def _drop(self, job: Job | None) -> None:
         """Forget the sentences of a job that nobody waits for any more."""

@@ -31,7 +31,7 @@ class Limits:
     places: int = 64  # requests that are worked on or wait; one more is answered with 429
     file_places: int = 4  # documents among them
     explain_places: int = 4  # explanations among them; they are worked on one by one
-    word_places: int = 32  # of each model: searches after a prefix, other words, word scores, alignments; two at a time
+    word_places: int = 32  # of each model: other words, word scores, alignments, choices of mbr; two at a time
     held_bytes: int = 134_217_728  # of all requests that are being received or worked on
     queue_tokens: int = 200_000  # of all sentences that wait for the model
     window_ms: float = 4  # under load: how long the next of those who are expected may take to come before a batch goes

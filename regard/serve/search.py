@@ -64,6 +64,11 @@ class Search:
         return len(self.prefix) + sum(map(len, self.phrases))
 
     @property
+    def widest(self) -> int:
+        """The beam that is asked for; one that is not given is at least as wide as its groups are many."""
+        return max(1, self.changes.get("beam") or self.changes.get("groups") or 1)
+
+    @property
     def ask(self) -> Ask | None:
         """What is wanted of each sentence."""
         return Ask(self.prefix, self.phrases) if self.is_of_one_sentence else None

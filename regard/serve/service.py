@@ -5,38 +5,23 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
-from regard.bundle import Bundle, find_bundle, load_bundle
 from regard.decode.alignment import Aligned
-from regard.decode.ctranslate2_engine import CTranslate2Engine
-from regard.decode.engines import make_engine
-from regard.decode.options import Hypothesis, SearchOptions, Wish
 from regard.decode.sentences import Split, split_text
-from regard.decode.text import Part, Result, Translator
-from regard.errors import UserError
 from regard.serve.alignments import Heard, align
-from regard.serve.apart import Apart
-from regard.serve.batching import Batcher, Found, Full, Observe, Ways
 from regard.serve.documents.formats import open_document
-from regard.serve.joining import Wanted, join, without_searching
 from regard.serve.languages import detect, language_name, match_code
 from regard.serve.limits import Limits
 from regard.serve.markdown import cut_markdown
 from regard.serve.markup import Page, Xml, as_text
 from regard.serve.refusal import Refused
-from regard.serve.search import PLAIN, Search, wishes_of
+from regard.serve.search import PLAIN, Search
+from regard.serve.sentences import INLINE_CHARACTERS, translate_sentences
+from regard.serve.served import Served
 
-_INLINE_CHARACTERS = (
-    500  # so little text is prepared at once; more goes to a thread, so that others are answered meanwhile
-)
-_THREADS = 2  # of a model, for what goes past the batcher
 _USUAL_BEAM = 4  # with a wider one a request may have less text
-
-
-Ids = Sequence[Sequence[int]]
 
 
 class Plan(Protocol):
@@ -103,102 +88,6 @@ class Progress:
 
 
 Told = Callable[[Progress], None]
-
-
-@dataclass(frozen=True)
-class Served:
-    """A loaded model with the threads around it."""
-
-    bundle: Bundle
-    translator: Translator
-    batcher: Batcher
-    apart: Apart  # for what goes past the batcher
-    slow: Batcher | None = (
-        None  # for what CTranslate2 leaves to torch, which is loaded then: the others do not wait for it
-    )
-    limits: Limits = field(default_factory=Limits)
-
-    @classmethod
-    def load(
-        cls,
-        bundle: Bundle,
-        limits: Limits,
-        *,
-        engine: str = "auto",
-        device: str = "auto",
-        batch: int = 0,
-        shared: bool = True,
-        observe: Callable[[str], Observe] | None = None,
-    ) -> Served:
-        made = make_engine(bundle, engine, device, batch)
-        options = SearchOptions(**dataclasses.asdict(bundle.decode))
-
-        def around(threads: int) -> Batcher:
-            return Batcher(
-                made,
-                queue_tokens=limits.queue_tokens,
-                batch_tokens=limits.batch_tokens,
-                window=limits.window_ms / 1000,
-                shared=shared,
-                observe=observe(f"{bundle.source}-{bundle.target}") if observe else None,
-                beam=options.beam,
-                threads=threads,
-            )
-
-        slow = None
-        if isinstance(made, CTranslate2Engine):
-            made.is_quiet = True
-            slow = None if made.alone else around(1)
-        translator = Translator(bundle.tokenizer, made, options, bundle.max_length)
-        apart = Apart("requests for words", _THREADS, limits.word_places)
-        return cls(bundle, translator, around(0), apart, slow, limits)
-
-    @property
-    def does_all(self) -> bool:
-        """Whether all that a client may ask for can be done."""
-        return self.translator.engine.takes_phrases or self.slow is not None
-
-    @property
-    def batchers(self) -> list[Batcher]:
-        return [self.batcher] if self.slow is None else [self.batcher, self.slow]
-
-    def translator_for(self, search: Search, alternatives: int = 0) -> Translator:
-        if search.is_plain:
-            own = self.translator
-            options = own.options.changed(None, None, alternatives + 1)
-            return Translator(own.tokenizer, own.engine, options, own.max_length)
-        return search.translator(self.translator, self.bundle, self.does_all, alternatives)
-
-    def submit(
-        self,
-        ids: Ids,
-        options: SearchOptions,
-        wishes: Sequence[Wish] = (),
-        found: Found | None = None,
-    ) -> Future[list[Ways]]:
-        """Hand sentences to the batcher whose business they are."""
-        is_slow = bool(options.beyond_beam) or any(wish.phrases for wish in wishes)
-        batcher = self.slow if self.slow is not None and is_slow else self.batcher
-        try:
-            return batcher.submit(ids, options, found, wishes)
-        except Full as full:
-            raise Refused(429, str(full), full.seconds) from None
-
-
-def find_bundles(models: Sequence[str]) -> list[Bundle]:
-    """The bundles of these names, one for each pair of languages; checked before anything slow is done."""
-    if not models:
-        raise UserError("no model is named; name bundles or run folders: regard serve -m runs/en-de -m runs/de-en")
-    found: dict[tuple[str, str], Bundle] = {}
-    for model in models:
-        bundle = load_bundle(find_bundle(model))
-        pair = bundle.source, bundle.target
-        if pair in found:
-            raise UserError(
-                f"{bundle.folder} and {found[pair].folder} both translate {' to '.join(pair)}; serve one of them"
-            )
-        found[pair] = bundle
-    return list(found.values())
 
 
 class Service:
@@ -279,7 +168,7 @@ class Service:
         ask.search.check(limits, ask.alternatives)
         if ask.search.is_of_one_sentence and (ask.is_html or ask.xml is not None):
             raise Refused(400, "prefix and phrases go with plain text only; leave them out, or send text")
-        widest = ask.search.changes.get("beam") or 1
+        widest = ask.search.widest
         if ask.characters * widest > limits.characters * _USUAL_BEAM:
             most = limits.characters * _USUAL_BEAM // widest
             raise Refused(413, f"with so wide a beam the texts may have at most {most} characters; send parts")
@@ -290,7 +179,7 @@ class Service:
         heard = Heard(told)
         if ask.alignments:
             told = heard
-        if sum(map(len, ask.texts)) <= _INLINE_CHARACTERS and ask.source is not None:
+        if sum(map(len, ask.texts)) <= INLINE_CHARACTERS and ask.source is not None:
             models, plans = self._prepare(ask)
         else:
             models, plans = await asyncio.to_thread(self._prepare, ask)
@@ -399,11 +288,9 @@ class Service:
         return await asyncio.to_thread(document.save, [texts[0] for texts in ways]), characters
 
     def close(self) -> None:
-        """Finish what waits and stop the threads."""
+        """Stop the threads."""
         for served in self.pairs.values():
-            for batcher in served.batchers:
-                batcher.close()
-            served.apart.close()
+            served.close()
 
 
 def _renumbered(told: Told | None, numbers: Sequence[int]) -> Told | None:
@@ -416,83 +303,3 @@ def _renumbered(told: Told | None, numbers: Sequence[int]) -> Told | None:
 def check_one_line(text: str) -> None:
     if len(text.splitlines()) > 1:
         raise Refused(400, "a text must be one sentence without line breaks where prefix or phrases are given")
-
-
-async def translate_sentences(
-    served: Served,
-    sentences: Sequence[str],
-    alternatives: int = 0,
-    told: Callable[[int, str], None] | None = None,
-    search: Search = PLAIN,
-) -> list[list[str]]:
-    """The translations of sentences, best first. `told` hears of each sentence as it is finished."""
-    results = await search_sentences(served, sentences, alternatives, told, search=search)
-    return [[way.text for way in result.translations] for result in results]
-
-
-async def search_sentences(
-    served: Served,
-    sentences: Sequence[str],
-    alternatives: int = 0,
-    told: Callable[[int, str], None] | None = None,
-    words: bool = False,
-    search: Search = PLAIN,
-) -> list[Result]:
-    """Sentences through the batcher. `told` hears of each as it is finished; `words`: with how sure the model is of each word."""
-
-    def prepare() -> tuple[Translator, list[list[Part]], list[list[int]], list[Wish]]:
-        translator = served.translator_for(search, alternatives)
-        cut = translator.cut(sentences)
-        ids = translator.encode([part.text for parts in cut for part in parts])
-        return translator, cut, ids, wishes_of(translator, search, cut, served.limits.sentence_terms)
-
-    is_short = search.is_plain and sum(map(len, sentences)) <= _INLINE_CHARACTERS
-    translator, cut, ids, wishes = prepare() if is_short else await asyncio.to_thread(prepare)
-    asks = [search.ask] * len(sentences) if search.ask is not None else []
-    loop = asyncio.get_running_loop()
-    owners = [number for number, parts in enumerate(cut) for _ in parts]  # the sentence of each part
-    firsts = dict(reversed([(owner, part) for part, owner in enumerate(owners)]))
-    parts_found: dict[int, list[Hypothesis]] = {}
-    late: list[int] = []  # sentences that are told of when all are joined: it takes more than a moment
-
-    def hear(part: int, ways: list[Hypothesis]) -> None:
-        parts_found[part] = ways
-        number = owners[part]
-        mine = range(firsts[number], firsts[number] + len(cut[number]))
-        if told is None or not all(one in parts_found for one in mine):
-            return
-        if translator.options.mbr:
-            late.append(number)
-            return
-        try:
-            (result,) = without_searching(translator).join(
-                [sentences[number]], [cut[number]], [parts_found[one] for one in mine], asks[number : number + 1]
-            )
-        except Wanted:
-            late.append(number)
-            return
-        told(number, result.text)
-
-    def found(part: int, ways: list[Hypothesis]) -> None:
-        loop.call_soon_threadsafe(hear, part, ways)
-
-    future = served.submit(ids, translator.options.of_engine, wishes, found if told else None)
-    hypotheses = await asyncio.wrap_future(future)
-
-    async def run(work: Callable[[], list[Result]]) -> list[Result]:
-        if words or translator.options.mbr:  # something is computed for this
-            return await served.apart.run(work)
-        return work() if is_short else await asyncio.to_thread(work)
-
-    async def search_more(ids: Ids, options: SearchOptions, wishes: Sequence[Wish]) -> list[Ways]:
-        return await asyncio.wrap_future(served.submit(ids, options, wishes))
-
-    joiner = translator
-    if words:
-        own = dataclasses.replace(translator.options, words=True)
-        joiner = Translator(translator.tokenizer, translator.engine, own, translator.max_length, translator.utility)
-    results = await join(joiner, sentences, cut, hypotheses, asks, run, search_more)
-    if told is not None:
-        for number in late:
-            told(number, results[number].text)
-    return results

@@ -5,21 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from regard.data.protect import find_terms
+from regard.data.terms import find_terms
 from regard.decode.alternatives import Alternative, find_alternatives
+from regard.decode.glossary import places_said
 from regard.decode.sentences import Split, split_text
-from regard.decode.text import Result, Translator
 from regard.decode.words import Word
-from regard.errors import UserError
-from regard.serve.refusal import Refused
-from regard.serve.search import wishes_of
-from regard.serve.service import Ask, Detected, Served, Service, check_one_line, search_sentences
-
-Found = TypeVar("Found")
+from regard.serve.refusal import refusing
+from regard.serve.sentences import search_sentences
+from regard.serve.served import Served
+from regard.serve.service import Ask, Detected, Service, check_one_line
 
 
 @dataclass(frozen=True)
@@ -62,20 +59,18 @@ async def translate_words(service: Service, ask: Ask) -> WordedText:
     service.check(ask)
     [text] = ask.texts
     served, detected, plan = await asyncio.to_thread(_prepare, service, ask, text, ask.search.is_of_one_sentence)
-    if ask.search.is_of_one_sentence:
-        results = await served.apart.run(_begin_with, served, plan.sentences, ask)
-    else:
-        results = await search_sentences(served, plan.sentences, ask.alternatives, words=True, search=ask.search)
+    results = await search_sentences(served, plan.sentences, ask.alternatives, words=True, search=ask.search)
     terms = await asyncio.to_thread(_terms, served, ask, plan.sentences) if ask.search.has_terms else {}
     sentences, position = [], 0
     for place, result in zip(plan.places, results, strict=True):
         before = "".join(plan.pieces[position:place])
         position = place + 1
-        ways: dict[str, Way] = {}  # two may have the same text
+        listed: dict[str, Way] = {}  # two may have the same text
         for way in result.translations:
-            placed = place_words(way.text, way.words, find_terms(way.text, terms.get(plan.pieces[place], ())))
-            ways.setdefault(way.text, Way(way.text, placed))
-        sentences.append(Sentence(before, plan.pieces[place], list(ways.values())))
+            held = [one for ways in terms.get(plan.pieces[place], ()) for one in places_said(way.text, ways)]
+            placed = place_words(way.text, way.words, held)
+            listed.setdefault(way.text, Way(way.text, placed))
+        sentences.append(Sentence(before, plan.pieces[place], list(listed.values())))
     return WordedText(sentences, "".join(plan.pieces[position:]), served, detected)
 
 
@@ -99,37 +94,21 @@ def _prepare(service: Service, ask: Ask, text: str, is_sentence: bool) -> tuple[
     return served, detected, split_text(text, served.bundle.source, by_sentence=not is_sentence)
 
 
-def _begin_with(served: Served, sentences: Sequence[str], ask: Ask) -> list[Result]:
-    own = served.translator_for(ask.search, ask.alternatives)
-    wishes_of(own, ask.search, own.cut(sentences), served.limits.sentence_terms)  # refuses what is too much
-    options = replace(own.options, words=True)
-    translator = Translator(own.tokenizer, own.engine, options, own.max_length, own.utility)
-    assert ask.search.ask is not None
-    return _refusing(translator.translate, sentences, None, [ask.search.ask] * len(sentences))
-
-
 def _find_others(served: Served, sentence: str, ask: Ask, count: int) -> list[Alternative]:
-    return _refusing(find_alternatives, served.translator_for(ask.search), sentence, ask.search.prefix, count)
+    translator = served.translator_for(ask.search)
+    with refusing("finding other words"):
+        return find_alternatives(translator, sentence, ask.search.prefix, count)
 
 
-def _terms(served: Served, ask: Ask, sentences: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Of each sentence what a glossary says of it, and what of it is to be kept."""
+def _terms(served: Served, ask: Ask, sentences: Sequence[str]) -> dict[str, list[tuple[str, ...]]]:
+    """Of each sentence what a glossary wants to be said, each in one of several ways, and what of it is to be kept."""
     options = served.translator_for(ask.search, ask.alternatives).options
     terms = {}
     for sentence in sentences:
         kept = find_terms(sentence, options.keep)
         wanted = options.glossary.wanted(sentence, kept) if options.glossary is not None else {}
-        said = [case for ways in wanted for way in ways for case in (way, way[:1].upper() + way[1:])]
-        terms[sentence] = (*(sentence[slice(*place)] for place in kept), *said)
+        terms[sentence] = [*wanted, *((sentence[slice(*place)],) for place in kept)]
     return terms
-
-
-def _refusing(work: Callable[..., Found], *arguments: object) -> Found:
-    """Work whose complaints are the client's business; they speak of numbers of tokens and never quote a text."""
-    try:
-        return work(*arguments)
-    except UserError as error:
-        raise Refused(400, str(error)) from None
 
 
 def place_words(text: str, words: Sequence[Word], held: Sequence[tuple[int, int]] = ()) -> list[PlacedWord]:

@@ -18,7 +18,7 @@ import torch
 
 import regard
 from regard.cli import main
-from regard.data.protect import find_terms
+from regard.data.terms import find_terms
 from regard.data.tokenizer import NUM_SPANS, Tokenizer
 from regard.decode.ctranslate2_engine import CTranslate2Engine
 from regard.decode.engines import make_engine

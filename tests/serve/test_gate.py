@@ -297,10 +297,8 @@ def test_one_text_may_come_with_a_prefix() -> None:
 
 
 def test_a_search_that_does_not_end_does_not_keep_the_server(hold: Path, pool: ThreadPoolExecutor) -> None:
-    with running("--limit", "drain_seconds=0.5", "--limit", "word_places=1", code=held_by(hold)) as server:
+    with running("--limit", "drain_seconds=0.5", code=held_by(hold)) as server:
         pool.submit(server.post, "/sentences", json={**BODY, "prefix": "c "})
         until(started(hold).exists)
-        answer = server.post("/sentences", json={**BODY, "prefix": "c "})
-        assert (answer.status_code, answer.headers["retry-after"]) == (429, "3")
         server.stop()
         assert hold.exists()

@@ -3,7 +3,10 @@ another way to the same engine; what is beyond the limits is refused by name."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,8 +16,11 @@ import deepl
 import pytest
 
 import regard
+from regard.bundle import load_bundle
 from regard.data.tokenizer import Tokenizer
+from regard.decode.ctranslate2_engine import CTranslate2Engine
 from regard.errors import UserError
+from regard.serve.apart import Apart
 from regard.serve.refusal import Refused
 from regard.serve.search import Search
 from tests.serve.server import GOLDEN, Running, held_by, running, started, until
@@ -187,6 +193,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"beam": 0}, "beam must be between 1 and 16"),
     ({"beam": 17}, "beam must be between 1 and 16"),
     ({"beam": "many"}, "beam is not as it must be: a whole number between 1 and 16"),
+    ({"beam": True}, "beam is not as it must be: a whole number"),
+    ({"alpha": False}, "alpha is not as it must be: a number"),
     ({"beam": 2, "alternatives": 2}, "beam must be more than alternatives (2)"),
     ({"alpha": -1}, "alpha must be between 0 and 5"),
     ({"alpha": "nan"}, "alpha must be between 0 and 5"),
@@ -252,8 +260,9 @@ def test_a_word_that_the_vocabulary_cannot_spell_is_refused_by_number(monkeypatc
 
 def test_a_wide_beam_gets_less_text_and_limits_can_be_changed(server: Running) -> None:
     body = {"q": "a " * 7_000, "source": "src", "target": "tgt", "beam": 16}
-    answer = server.post("/translate", json=body)
-    assert (answer.status_code, "at most 12500 characters" in answer.json()["error"]) == (413, True)
+    for wide in (body, {**body, "beam": None, "groups": 16}, {**body, "groups": 16}):
+        answer = server.post("/translate", json=wide)
+        assert (answer.status_code, "at most 12500 characters" in answer.json()["error"]) == (413, True)
     with running("--limit", "beam=2", "--limit", "terms=1", "--limit", "term_characters=3") as strict:
         for fields, message in (
             ({"beam": 3}, "beam must be between 1 and 2"),
@@ -303,6 +312,71 @@ def test_plain_requests_do_not_wait_for_torch(tmp_path: Path) -> None:
         assert "regard_places_taken 0.0" in server.get("/metrics").text
         hold.unlink()
         assert "q" in ask(server, "a b c", glossary={"b": "q"})["translatedText"]
+
+
+@pytest.mark.parametrize("search", [{"glossary": {"b": "q"}}, {"sample": True}, {"phrases": ["q"]}], ids=str)
+def test_a_model_that_is_not_there_any_more_is_said_and_not_where_it_was(
+    tmp_path: Path, search: dict[str, Any]
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(GOLDEN, folder)
+    with running(model=folder) as server:
+        shutil.rmtree(folder)
+        for path in ("/translate", "/sentences"):
+            answer = server.post(path, json={"q": "a b c", "source": "src", "target": "tgt", **search})
+            assert answer.status_code == 503, answer.text
+            assert answer.json()["error"].startswith("the model's files were removed or replaced while it was served")
+        assert ask(server, "a b c") == {"translatedText": "c b a"}
+
+
+def test_where_torch_is_not_installed_the_rest_is_served() -> None:
+    with running(code="import sys; sys.modules['torch'] = None") as server:
+        body = {"q": "a b c", "source": "src", "target": "tgt"}
+        for path in ("/translate", "/sentences"):
+            answer = server.post(path, json={**body, "sample": True})
+            assert (answer.status_code, "takes torch, which is not installed here" in answer.text) == (501, True)
+        assert ask(server, "a b c") == {"translatedText": "c b a"}
+
+
+def test_torch_is_loaded_once_however_many_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = CTranslate2Engine.from_bundle(load_bundle(GOLDEN))
+    made: list[object] = []
+
+    def from_bundle(*arguments: object) -> object:
+        made.append(object())
+        time.sleep(0.2)
+        return made[-1]
+
+    monkeypatch.setattr("regard.decode.torch_engine.TorchEngine.from_bundle", from_bundle)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(engine._instead, ["phrases"] * 4))
+    assert found == made * 4
+
+
+def test_choosing_for_nobody_ends_and_others_have_their_turn() -> None:
+    begun: list[str] = []
+
+    def work(name: str) -> str:
+        begun.append(name)
+        time.sleep(0.02)
+        return name
+
+    async def run() -> None:
+        apart = Apart("portions", 1, 2)
+        long = asyncio.create_task(apart.run_each(work, ["a"] * 500))
+        while not begun:
+            await asyncio.sleep(0.001)
+        assert await apart.run(work, "b") == "b"
+        assert len(begun) < 10
+        with pytest.raises(Refused):
+            await asyncio.gather(*(apart.run(work, "c") for _ in range(2)))
+        long.cancel()
+        await asyncio.wait([long])
+        assert await apart.run_each(work, ["d", "e"]) == ["d", "e"]
+        assert len(begun) < 20 and apart._free._value == 2
+        apart.close()
+
+    asyncio.run(run())
 
 
 def test_ctranslate2_alone_never_loads_torch() -> None:

@@ -3,6 +3,7 @@
 
 const at = (id) => document.getElementById(id);
 const SKIPPED = /^(#|\s*$)/;
+const ODD = /[\u0000-\u001f\u007f-\u009f\u2028\u2029]/; // tabs, line breaks and the like
 
 // `changed()` hears that a translation may be another now.
 export function startTerms(settings, changed) {
@@ -16,12 +17,14 @@ export function startTerms(settings, changed) {
   // --- keeping ---
 
   const name = () => `regard-terms ${JSON.stringify([pair.source, pair.target])}`;
-  const isTerm = (one) => typeof one === "string" && one.trim() === one && one !== "" && one.length <= settings.termCharacters && !/[\t\r\n]/.test(one);
+  const isTerm = (one) => typeof one === "string" && one.trim() === one && one !== "" && one.length <= settings.termCharacters && !ODD.test(one);
+  const unkept = new Map(); // by name: what the browser did not take
 
   // Whatever lies there: only what is well formed is taken.
   function load() {
     terms = { glossary: [], keep: [] };
     if (!pair) return;
+    if (unkept.has(name())) { terms = unkept.get(name()); return; }
     try {
       const stored = JSON.parse(localStorage.getItem(name())) ?? {};
       if (Array.isArray(stored.glossary)) terms.glossary = stored.glossary.filter((one) => Array.isArray(one) && one.length === 2 && one.every(isTerm)).slice(0, settings.terms);
@@ -30,9 +33,13 @@ export function startTerms(settings, changed) {
   }
 
   function save() {
+    unkept.delete(name());
     try {
       if (size()) localStorage.setItem(name(), JSON.stringify(terms)); else localStorage.removeItem(name());
-    } catch { /* storage is switched off: the terms live as long as the page */ }
+    } catch { // storage is full or switched off: the terms live as long as the page
+      unkept.set(name(), terms);
+      say("This browser does not keep the terms: they are gone with this page. Export them.");
+    }
   }
 
   const size = () => terms.glossary.length + terms.keep.length;
@@ -52,8 +59,10 @@ export function startTerms(settings, changed) {
     return size() >= settings.terms ? `There may be at most ${settings.terms} terms.` : "";
   }
 
+  const clean = (text) => text.replace(new RegExp(ODD, "g"), " ").trim(); // what was pasted may have tabs in it
+
   function addEntry() {
-    const [source, target] = [fields.source.value.trim(), fields.target.value.trim()];
+    const [source, target] = [clean(fields.source.value), clean(fields.target.value)];
     if (!source || !target) { (source ? fields.target : fields.source).focus(); return; }
     const why = refusal(source, target);
     say(why);
@@ -65,7 +74,7 @@ export function startTerms(settings, changed) {
   }
 
   function addKept() {
-    const word = fields.keep.value.trim();
+    const word = clean(fields.keep.value);
     if (!word) { fields.keep.focus(); return; }
     const why = refusal(word);
     say(why);
@@ -93,12 +102,15 @@ export function startTerms(settings, changed) {
     const count = found.glossary.length + found.keep.length;
     if (size() + count > settings.terms) { say(`There may be at most ${settings.terms} terms; the file has ${count} more.`); return; }
     terms = { glossary: [...found.glossary, ...terms.glossary], keep: [...found.keep, ...terms.keep] };
-    update();
     say(`${count} ${count === 1 ? "term" : "terms"} added.`);
+    update();
   }
 
+  // A line that begins with # is a comment, one that begins with a space before it is not.
+  const line = (sides) => `${sides[0].startsWith("#") ? " " : ""}${sides.join("\t")}`;
+
   function write() {
-    const lines = [...terms.glossary, ...terms.keep.map((word) => [word, word])].map((sides) => `${sides.join("\t")}\n`);
+    const lines = [...terms.glossary, ...terms.keep.map((word) => [word, word])].map((sides) => `${line(sides)}\n`);
     const link = element("a", { href: URL.createObjectURL(new Blob(lines, { type: "application/octet-stream" })), download: `terms.${pair.source}-${pair.target}.tsv` });
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
@@ -152,7 +164,7 @@ export function startTerms(settings, changed) {
   at("terms-import").addEventListener("click", () => at("terms-file").click());
   at("terms-file").addEventListener("change", async () => { const [file] = at("terms-file").files; at("terms-file").value = ""; if (file) await read(file); });
   at("terms-export").addEventListener("click", write);
-  addEventListener("storage", (event) => { if (pair && event.key === name()) { load(); draw(); changed(); } }); // another tab
+  addEventListener("storage", (event) => { if (pair && (event.key === name() || event.key === null)) { load(); draw(); changed(); } }); // another tab
 
   const stands = (text) => { const lower = text.toLowerCase(); return (term) => lower.includes(term.toLowerCase()); };
 
@@ -171,14 +183,14 @@ export function startTerms(settings, changed) {
     // What a request says of them: those that the text has, or all for null. Nothing where there are none.
     asked(text) {
       const isThere = text === null ? () => true : stands(text);
-      const glossary = {};
+      const glossary = Object.create(null); // a term may be called like something that every object has
       if (settings.glossary) for (const [source, target] of terms.glossary) if (isThere(source)) (glossary[source] ??= []).push(target);
       const keep = terms.keep.filter(isThere);
       return { ...(Object.keys(glossary).length ? { glossary } : {}), ...(keep.length ? { keep } : {}) };
     },
     // The same for a form.
     lines() {
-      const glossary = settings.glossary ? terms.glossary.map((sides) => sides.join("\t")).join("\n") : "";
+      const glossary = settings.glossary ? terms.glossary.map(line).join("\n") : "";
       return { ...(glossary ? { glossary } : {}), ...(terms.keep.length ? { keep: terms.keep.join("\n") } : {}) };
     },
   };

@@ -25,7 +25,7 @@ from regard.serve.web.schemas import (
 from regard.serve.web.searches import search_of
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": DeepLError} for status in (400, 403, 408, 413, 415, 422, 429, 500, 503)
+    status: {"model": DeepLError} for status in (400, 403, 408, 413, 415, 422, 429, 500, 501, 503)
 }
 router = APIRouter(prefix="/v2", tags=["DeepL"], responses=ERRORS)
 _NO_LIMIT = 1_000_000_000_000  # clients want a number

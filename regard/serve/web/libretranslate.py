@@ -28,7 +28,7 @@ from regard.serve.web.schemas import (
 from regard.serve.web.searches import search_of, terms_alone
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Error} for status in (400, 403, 404, 408, 413, 415, 422, 429, 500, 503)
+    status: {"model": Error} for status in (400, 403, 404, 408, 413, 415, 422, 429, 500, 501, 503)
 }
 router = APIRouter(tags=["LibreTranslate"], responses=ERRORS)
 

@@ -24,7 +24,8 @@ from regard.serve.files import Store
 from regard.serve.keys import Keys, load_keys
 from regard.serve.languages import detect
 from regard.serve.limits import Limits
-from regard.serve.service import Served, Service, find_bundles
+from regard.serve.served import Served, find_bundles
+from regard.serve.service import Service
 from regard.serve.watch import Watch
 from regard.serve.web.app import make_app
 from regard.serve.web.gate import Doors, Gate

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from regard.serve.search import RANGES
 
@@ -18,6 +18,16 @@ class TermFields(BaseModel):
     keep: str | list[str] | None = Field(
         None, description="a list of words that are not translated, or a text with one on each line"
     )
+
+
+def _not_a_truth(value: Any) -> Any:
+    if isinstance(value, bool):  # else true would be 1
+        raise ValueError("not a number")
+    return value
+
+
+_Whole = Annotated[int | None, BeforeValidator(_not_a_truth)]
+_Real = Annotated[float | None, BeforeValidator(_not_a_truth)]
 
 
 def _number(name: str, what: str, kind: str = "a number") -> Any:
@@ -35,28 +45,26 @@ _WHOLE = "a whole number"
 class SearchFields(TermFields):
     """What is not given is as the model has it."""
 
-    prefix: str = Field(
-        "",
+    prefix: str | None = Field(
+        None,
         description="a text that the translation begins with; the model may go on with its last word, unless a space follows it",
     )
     phrases: str | list[str] | None = Field(
         None,
         description="a list of what must appear in the translation, as whole words, or a text with one on each line",
     )
-    beam: int | None = _number("beam", "the width of the beam, or how many samples are drawn", _WHOLE)
-    alpha: float | None = _number("alpha", "the length penalty")
-    coverage: float | None = _number("coverage", "what source words that were left out cost")
-    no_repeat: int | None = _number("no_repeat", "no so many tokens in a row come twice; 0: they may", _WHOLE)
-    max_repeat: int | None = _number(
-        "max_repeat", "the same tokens follow each other at most so often; 0: ever", _WHOLE
-    )
-    groups: int | None = _number("groups", "groups of the beam that shun each other's tokens", _WHOLE)
-    diversity: float | None = _number("diversity", "how much they do")
+    beam: _Whole = _number("beam", "the width of the beam, or how many samples are drawn", _WHOLE)
+    alpha: _Real = _number("alpha", "the length penalty")
+    coverage: _Real = _number("coverage", "what source words that were left out cost")
+    no_repeat: _Whole = _number("no_repeat", "no so many tokens in a row come twice; 0: they may", _WHOLE)
+    max_repeat: _Whole = _number("max_repeat", "the same tokens follow each other at most so often; 0: ever", _WHOLE)
+    groups: _Whole = _number("groups", "groups of the beam that shun each other's tokens", _WHOLE)
+    diversity: _Real = _number("diversity", "how much they do")
     sample: bool | None = Field(None, description="true or false: whether to draw at random")
-    temperature: float | None = _number("temperature", "with sample: below 1 the likely is drawn more often")
-    top_k: int | None = _number("top_k", "with sample: draw among so many tokens; 0: among all", _WHOLE)
-    top_p: float | None = _number("top_p", "with sample: draw among the likeliest that have this probability together")
-    seed: int | None = _number("seed", "with sample: another one gives other translations", _WHOLE)
+    temperature: _Real = _number("temperature", "with sample: below 1 the likely is drawn more often")
+    top_k: _Whole = _number("top_k", "with sample: draw among so many tokens; 0: among all", _WHOLE)
+    top_p: _Real = _number("top_p", "with sample: draw among the likeliest that have this probability together")
+    seed: _Whole = _number("seed", "with sample: another one gives other translations", _WHOLE)
     mbr: Literal["bleu", "chrf"] | None = Field(
         None, description="bleu or chrf: of the whole beam, or of all samples, take what is most like all of them"
     )

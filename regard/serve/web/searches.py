@@ -11,7 +11,9 @@ _OPTIONS = (*RANGES, "sample", "mbr")
 
 def search_of(fields: SearchFields) -> Search:
     changes = {name: value for name in _OPTIONS if (value := getattr(fields, name)) is not None}
-    return Search(changes, _glossary(fields.glossary), terms_of(fields.keep), fields.prefix, terms_of(fields.phrases))
+    return Search(
+        changes, _glossary(fields.glossary), terms_of(fields.keep), fields.prefix or "", terms_of(fields.phrases)
+    )
 
 
 def terms_alone(fields: TermFields) -> Search:

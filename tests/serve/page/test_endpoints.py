@@ -18,7 +18,7 @@ from regard.explain.page import static
 from regard.serve.explainers import Explainers
 from regard.serve.limits import Limits
 from regard.serve.refusal import Refused
-from regard.serve.service import Served
+from regard.serve.served import Served
 from tests.serve.server import GOLDEN, Running
 
 FIELDS = {"q": "a b c d", "source": "src", "target": "tgt"}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from regard.decode.glossary import Glossary
 from tests.serve.page.conftest import open_page, relabelled
 from tests.serve.server import Running, running
 
@@ -242,3 +243,64 @@ def test_with_ctranslate2_alone_there_are_protected_words_and_a_line_on_glossari
         page.keyboard.press("Enter")
         type_text(page, "a Regard c")
         page.locator("#out .w.held", has_text="Regard").wait_for()
+
+
+def test_words_that_every_object_of_the_page_has_are_terms_like_others(page: Page, server: Running) -> None:
+    open_terms(page)
+    terms = {"constructor": "q", "__proto__": "k"}
+    for source, target in terms.items():
+        add(page, source, target)
+    with page.expect_request("**/sentences") as request:
+        type_text(page, "a constructor __proto__ b")
+    assert json.loads(request.value.post_data or "")["glossary"] == {one: [way] for one, way in terms.items()}
+    expect(page, translated(server, "a constructor __proto__ b", glossary=terms))
+
+
+def test_a_term_that_looks_like_a_comment_holds_in_documents_and_files(page: Page, tmp_path: Path) -> None:
+    open_terms(page)
+    add(page, "#b", "q")
+    keep(page, "#o")
+    file = {"name": "a.txt", "mimeType": "text/plain", "buffer": b"a #b c\n"}
+    page.get_by_label("a document to translate").set_input_files(files=[file])
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download").click()
+    download.value.save_as(tmp_path / "b.txt")
+    assert "q" in (tmp_path / "b.txt").read_text()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export").click()
+    download.value.save_as(tmp_path / "terms.tsv")
+    assert Glossary.read(tmp_path / "terms.tsv").terms == (("#b", ("q",)), ("#o", ("#o",)))
+    for _ in range(2):
+        page.locator("#terms .remove").first.click()
+    page.get_by_label("a file of terms to import").set_input_files(tmp_path / "terms.tsv")
+    page.locator("#terms-said", has_text="2 terms added.").wait_for()
+
+
+def test_tabs_that_were_pasted_are_spaces(page: Page) -> None:
+    open_terms(page)
+    add(page, " o\tn ", "k")
+    assert page.locator("#glossary-list li").all_inner_texts() == ["o n\n→\nk\n×"]
+
+
+def test_a_browser_that_keeps_nothing_has_terms_as_long_as_the_page(page: Page) -> None:
+    page.evaluate(
+        "() => { Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError'); }; }"
+    )
+    open_terms(page)
+    add(page, "b", "q")
+    page.locator("#terms-said", has_text="This browser does not keep the terms").wait_for()
+    page.get_by_label("translate from").select_option("tgt")
+    assert page.locator("#terms li").count() == 0
+    page.get_by_label("translate from").select_option("src")
+    assert page.locator("#terms li").count() == 1
+    page.get_by_role("button", name="remove “b”").click()
+    assert page.locator("#terms li").count() == 0
+
+
+@pytest.mark.parametrize("stored", ["{", "null", "7", '{"glossary": 7, "keep": [7, "", "a\\tb", "a\\u2028b", " a"]}'])
+def test_whatever_lies_in_the_browser_is_passed_over(page: Page, stored: str) -> None:
+    page.evaluate('(text) => localStorage.setItem(\'regard-terms ["src","tgt"]\', text)', stored)
+    page.reload()
+    type_text(page, "a b c")
+    expect(page, "c b a")
+    assert page.locator("#terms li").count() == 0
