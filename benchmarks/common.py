@@ -87,6 +87,14 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip(), flush=True)
 
 
+def print_markdown(rows: Sequence[Mapping[str, Any]]) -> None:
+    """The same as a table of Markdown."""
+    columns = list(rows[0])
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+    for row in rows:
+        print(f"| {' | '.join(_cell(row[column]) for column in columns)} |", flush=True)
+
+
 def write_json(name: str, rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], out: Path | None) -> Path:
     path = out or Path(__file__).parent / "results" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -219,7 +219,7 @@ def run(recipe: Recipe, steps: int, out: Path | None, where: str) -> None:
         stack.callback(display.close)
         tokenizer, store, valid = prepare_run(recipe, folder, display)
         prepared, ranks = Prepared(tokenizer, store, valid, []), Ranks(device=device)
-        trainer = make_trainer(recipe, prepared, folder, display, False, time.perf_counter(), ranks)
+        trainer = make_trainer(recipe, prepared, folder, display, time.perf_counter(), ranks)
         stack.callback(trainer.feed.close)
         for log in trainer.logs:
             stack.callback(log.close)

@@ -18,7 +18,7 @@ import torch
 from benchmarks.common import machine, report
 from regard.bundle import find_bundle
 from tests.browser import chromium
-from tests.serve.server import running
+from tests.serve.server import running, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -29,11 +29,13 @@ SENTENCES = [
 ]  # fmt: skip
 _WATCH = """() => {
   const out = document.getElementById("out");
+  const text = document.getElementById("source-text");
   let last = null;
   window.spans = [];
-  document.getElementById("source-text").addEventListener("input", () => { last = performance.now(); });
+  text.addEventListener("input", () => { last = performance.now(); });
   new MutationObserver(() => {
-    if (last === null || !out.querySelector(".w")) return;
+    // What was drawn while keys were still to come does not count.
+    if (last === null || text.value !== window.typed || !out.querySelector(".w")) return;
     const began = last;
     last = null;
     requestAnimationFrame(() => window.spans.push(performance.now() - began));
@@ -50,9 +52,10 @@ def measure(page: Page, sentences: list[str], times: int) -> list[float]:
         text.fill("")
         page.locator("#out:empty").wait_for(state="attached")
         text.focus()
-        page.keyboard.type(sentences[number % len(sentences)], delay=30)
-        page.locator("#out:not(.waiting) .w").first.wait_for()
-        page.wait_for_timeout(100)
+        sentence = sentences[number % len(sentences)]
+        page.evaluate("(sentence) => { window.typed = sentence; }", sentence)
+        page.keyboard.type(sentence, delay=30)
+        until(lambda number=number: page.evaluate("window.spans.length") > number)  # type: ignore[misc]
     spans: list[float] = page.evaluate("() => window.spans")
     return spans
 

@@ -1,11 +1,13 @@
 """What each option of the search costs in speed and changes in BLEU and chrF, and what a glossary does.
 
-    python -m benchmarks.search_options -m MODEL --source test.en --reference test.de
     python -m benchmarks.search_options -m MODEL --source test.en --reference test.de --terms-source dev.en --terms-reference dev.de
+    python -m benchmarks.search_options -m MODEL --source test.en --reference test.de --lines 500 --only glossary
 
-One table: a row for each option, all with the torch engine but the last. The glossary's terms are pairs of words that go together
-in the text of --terms-source and --terms-reference (Dice's coefficient), by default in the test set itself; a term is honoured
-where the source has it and the translation says it, as whole words.
+One Markdown table: a row for each option, all with the torch engine but the last; how long it takes, times the plain beam, and what
+it changes. The glossary has words of the test set with what each is mostly called in the text of --terms-source and
+--terms-reference (Dice's coefficient): what a glossary would say that was made before the test set was seen. Without that text
+they come from the test set itself, whose references then agree with them more often than a stranger's would. Terms are counted
+twice: said as whole words, and said in any way that a glossary takes for said (`regard.decode.glossary.says`).
 """
 
 from __future__ import annotations
@@ -18,18 +20,22 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import regard
-from benchmarks.common import machine, report
+from benchmarks.common import machine, print_facts, print_markdown, write_json
 from regard.data.corpus import read_lines
-from regard.decode.glossary import Glossary, words_pattern
+from regard.data.terms import find_terms as find_whole_words
+from regard.decode.glossary import Glossary, says
 from regard.decode.options import SearchOptions
 from regard.device import pick_device
 from regard.evaluate import score
 
 LEAST_LETTERS = 5  # of a glossary's words: shorter ones are mostly not terms
+COMMON = 0.01  # share of the lines that have a word: above it the word is no term, but one of those that all text has
+LEAST_DICE = 0.5  # of two words that are translations of each other
 
 
 @dataclass(frozen=True)
@@ -81,8 +87,11 @@ def words_of(line: str) -> set[str]:
     return {word for word in re.findall(r"\w+", line) if len(word) >= LEAST_LETTERS and word.isalpha()}
 
 
-def find_terms(sources: Sequence[str], references: Sequence[str], count: int) -> Glossary:
-    """The `count` pairs of words that go together best."""
+def choose_terms(
+    sources: Sequence[str], references: Sequence[str], tested: Sequence[str], count: int, least: int
+) -> Glossary:
+    """The `count` pairs of words that go together best, at least so many times, of those whose source word the test set has and
+    not all text has."""
     of_source: Counter[str] = Counter()
     of_target: Counter[str] = Counter()
     together: Counter[tuple[str, str]] = Counter()
@@ -91,10 +100,14 @@ def find_terms(sources: Sequence[str], references: Sequence[str], count: int) ->
         of_source.update(left)
         of_target.update(right)
         together.update((one, other) for one in left for other in right)
-    ranked = sorted(
-        (2 * times / (of_source[one] + of_target[other]) * math.log(1 + times), one, other)
+    known = {word.lower() for line in tested for word in words_of(line)}
+    dice = {
+        (one, other): 2 * times / (of_source[one] + of_target[other])
         for (one, other), times in together.items()
-        if times >= 2 and 2 * times / (of_source[one] + of_target[other]) >= 0.5
+        if times >= least and one in known and of_source[one] <= COMMON * len(sources)
+    }
+    ranked = sorted(
+        (value * math.log(1 + together[pair]), *pair) for pair, value in dice.items() if value >= LEAST_DICE
     )
     terms: dict[str, str] = {}
     for _, one, other in reversed(ranked):
@@ -105,17 +118,38 @@ def find_terms(sources: Sequence[str], references: Sequence[str], count: int) ->
     return Glossary.of(terms)
 
 
-def share(glossary: Glossary, sources: Sequence[str], row: Row) -> float | None:
-    """Of the terms that lines have, the percentage that translations say; for the plain beam and with a glossary."""
-    if row.name != "beam" and not row.name.startswith("glossary"):
-        return None
-    said = wanted = 0
-    for source, translation in zip(sources, row.translations, strict=True):
+def terms_said(glossary: Glossary, sources: Sequence[str], translations: Sequence[str]) -> tuple[float, float]:
+    """Of the terms that lines have, the percentages that translations say as whole words, and in any way that counts."""
+    whole = said = wanted = 0
+    for source, translation in zip(sources, translations, strict=True):
         for ways in glossary.wanted(source):
             wanted += 1
             cases = [case for way in ways for case in (way, way[:1].upper() + way[1:])]
-            said += any(words_pattern([case]).search(translation) is not None for case in cases)
-    return 100 * said / max(1, wanted)
+            whole += bool(find_whole_words(translation, cases))
+            said += says(translation, ways)
+    return 100 * whole / max(1, wanted), 100 * said / max(1, wanted)
+
+
+def table_of(rows: Sequence[Row], glossary: Glossary, sources: Sequence[str]) -> list[dict[str, Any]]:
+    """What docs/results.md shows; shares of terms for the plain beam and with a glossary."""
+    plain = rows[0]
+    table: list[dict[str, Any]] = []
+    for row in rows:
+        about_terms = row is plain or row.name.startswith("glossary")
+        whole, said = terms_said(glossary, sources, row.translations) if about_terms else (None, None)
+        table.append(
+            {
+                "option": row.name,
+                "time, times the plain beam's": row.seconds / plain.seconds,
+                "BLEU": row.bleu,
+                "change": row.bleu - plain.bleu,
+                "chrF2": row.chrf,
+                "change of chrF2": row.chrf - plain.chrf,
+                "terms as whole words, %": whole,
+                "terms said, %": said,
+            }
+        )
+    return table
 
 
 def main() -> None:
@@ -139,7 +173,7 @@ def main() -> None:
         if arguments.terms_source
         else (sources, references)
     )
-    glossary = find_terms(*terms, arguments.terms)
+    glossary = choose_terms(*terms, sources, arguments.terms, 3 if arguments.terms_source else 2)
     model = regard.load(arguments.model, device=arguments.device, engine="torch")
     compared = options_of(model.options, glossary, model.options.beam)
     if arguments.only:
@@ -152,28 +186,21 @@ def main() -> None:
         if pick_device(arguments.device).type == "cpu":
             other = regard.load(arguments.model, device="cpu", engine="ctranslate2")
             rows.append(measure("beam, ctranslate2", other, model.options, sources, references))
-    plain = rows[0]
-    table = [
-        {
-            "option": row.name,
-            "seconds": row.seconds,
-            "times": row.seconds / plain.seconds,
-            "BLEU": row.bleu,
-            "BLEU change": row.bleu - plain.bleu,
-            "chrF": row.chrf,
-            "chrF change": row.chrf - plain.chrf,
-            "terms honoured %": share(glossary, sources, row),
-        }
-        for row in rows
-    ]
-    wanted = sum(len(glossary.wanted(source)) for source in sources)
+    whole, said = terms_said(glossary, sources, references)
     facts = {
         **machine(torch.device(pick_device(arguments.device)), ("sacrebleu", "ctranslate2")),
         "lines": len(sources),
+        "seconds of the plain beam": rows[0].seconds,
         "terms": len(glossary.terms),
-        "places for terms": wanted,
+        "places for terms": sum(len(glossary.wanted(source)) for source in sources),
+        "terms that the reference has as whole words, %": whole,
+        "that it says, %": said,
     }
-    report("search_options", table, facts, arguments.out)
+    table = table_of(rows, glossary, sources)
+    print_facts(facts)
+    print()
+    print_markdown(table)
+    print(f"\nwritten to {write_json('search_options', table, facts, arguments.out)}")
 
 
 if __name__ == "__main__":

@@ -291,21 +291,30 @@ def measure_stops(model: str, work: Work, times: int) -> tuple[dict[str, Any], d
         received += seen.statuses[200]
         refused += seen.statuses[503]
     lost = answered.total() - answered[429] - answered[503] - received
-    facts = {"stops": times, "answered": answered[200], "received": received, "lost": lost, "refused with 503": refused}
+    facts = {
+        "servers stopped under load": times,
+        "answered, as their logs say": answered[200],
+        "received by clients": received,
+        "accepted and lost": lost,
+        "refused with 503": refused,
+    }
     return facts, {"no accepted request is lost when a server is stopped": lost == 0 and received > 0}
 
 
 def measure_soak(model: str, work: Work, total: int) -> tuple[dict[str, Any], dict[str, bool]]:
     requests, large = work
     port = free_port()
+    seen, marks = Seen(), []
     with server(contenders(model)[OURS](port), port) as process:
         clients(port, Load(large, 2, each=len(large)))
-        marks = []
         for _ in range(5):
-            clients(port, Load(requests, 16, each=total // 80))
+            clients(port, Load(requests, 16, each=-(-total // 80)), seen)  # at least so many in all
             marks.append(round(memory(process), 1))
-    facts = {"soak requests": total, "memory MB after each fifth": marks}
-    return facts, {"memory is flat over a long run": marks[-1] < 1.05 * marks[0]}
+    facts = {"long run": dict(seen.statuses), "memory MB after each fifth of it": marks}
+    return facts, {
+        "memory is flat over a long run": marks[-1] < 1.05 * marks[0],
+        "every request of a long run is answered": set(seen.statuses) == {200},
+    }
 
 
 def main() -> None:
@@ -342,13 +351,14 @@ def measure(arguments: argparse.Namespace, bundle: Bundle) -> None:
     facts |= {"cores": len(os.sched_getaffinity(0)), "model": arguments.model or f"copying, {arguments.preset}"}
     rows = measure_speed(model, requests, arguments.clients, arguments.seconds) if arguments.seconds else []
     holds: dict[str, bool] = {}
-    parts = [
-        (arguments.overload, measure_overload),
-        (arguments.stops, measure_stops),
-        (arguments.soak, measure_soak),
-    ]
-    for amount, part in parts:
+    parts = {
+        "overload, {:g} s": (arguments.overload, measure_overload),
+        "{} servers stopped under load": (arguments.stops, measure_stops),
+        "a long run of {} requests": (arguments.soak, measure_soak),
+    }
+    for title, (amount, part) in parts.items():
         if amount:
+            print(f"\n{title.format(amount)}", flush=True)  # each takes minutes
             found, claims = part(model, work, amount)
             print_facts(found)
             facts |= found

@@ -178,7 +178,7 @@ class Model:
     def _explainer(self) -> Explainer:
         from regard.explain.explainer import Explainer
 
-        return Explainer(self.bundle)
+        return Explainer(self.bundle, self.engine)
 
     def _translator(self, options: SearchOptions) -> Translator:
         utility = sentence_scorer(options.mbr, self.bundle.target) if options.mbr else None

@@ -10,16 +10,15 @@ Each is streamed in chunks and can be resumed to the same files; `regard.data.ch
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from regard.api import Model
 from regard.bundle import Bundle, find_bundle, load_bundle
+from regard.crew import Crew, Work, join_crew
 from regard.data.chunks import (
     Done,
     Pair,
@@ -42,9 +41,6 @@ from regard.decode.options import SearchOptions
 from regard.decode.text import Result
 from regard.errors import UserError
 from regard.files import MANIFEST, sha256
-
-if TYPE_CHECKING:
-    from regard.training.distributed import Ranks
 
 Way = Literal["distill", "back-translate"]
 Choose = Literal["best", "bleu", "chrf"]
@@ -133,20 +129,18 @@ def augment_corpus(
     """
     if way not in get_args(Way):
         raise UserError(f"way must be one of {', '.join(get_args(Way))}, but is {way!r}; noise is made by noise_corpus")
-    job = partial(_Job.checked, model, inputs, output, way, beam, alpha, nbest, choose, Filter(max_ratio, keep_all))
+    checked = partial(_Job.checked, model, inputs, output, way, beam, alpha, nbest, choose, Filter(max_ratio, keep_all))
+    with join_crew(device, engine) as crew:
 
-    def load(bundle: Bundle, device: str) -> Model:
-        return Model(bundle, device=device, batch=batch, engine=engine)
+        def load(bundle: Bundle) -> Model:
+            return Model(bundle, device=crew.device, batch=batch, engine=engine)
 
-    if os.environ.get("WORLD_SIZE", "") in ("", "1"):
-        return _augment(_open(job, resume), partial(load, device=device), None)
-    # Several processes that torchrun started; one alone goes without torch where its engine does.
-    from regard.training.distributed import join
-
-    with join(device) as ranks:
-        own = partial(load, device=str(ranks.device))
-        opened = ranks.first_does(lambda: _open(job, resume))
-        return _help(job(), own, ranks) if opened is None else _augment(opened, own, ranks)
+        opened = crew.first_does(lambda: _open(checked, resume))
+        if opened is not None:
+            return _augment(opened, load, crew)
+        job = checked()
+        crew.help(lambda: _work(load(job.bundle), job))
+        return job.result
 
 
 @dataclass(frozen=True)
@@ -191,15 +185,13 @@ def _open(checked: Callable[[], _Job], resume: bool) -> tuple[_Job, CorpusWriter
     return job, writer, count_rows(job.texts) if writer.saved is None else int(writer.saved["total"])
 
 
-def _augment(opened: tuple[_Job, CorpusWriter, int], load: Callable[[Bundle], Model], ranks: Ranks | None) -> Augmented:
+def _augment(opened: tuple[_Job, CorpusWriter, int], load: Callable[[Bundle], Model], crew: Crew) -> Augmented:
     """Make the corpus, alone or as the first of several processes, which writes."""
     job, writer, total = opened
     account = CleanAccount() if writer.saved is None else CleanAccount.from_json(writer.saved["account"])
     with writer:
         if not writer.is_complete:
-            _translate(load(job.bundle), job, total, account, writer, ranks)
-        elif ranks is not None:
-            ranks.from_first(None)
+            _translate(crew.load(lambda: load(job.bundle)), job, total, account, writer, crew)
         if not account.kept:
             writer.discard()
             raise _nothing_kept(account)
@@ -333,47 +325,33 @@ class _Maker:
         return kept
 
 
-def _translate(
-    model: Model, job: _Job, total: int, account: CleanAccount, writer: CorpusWriter, ranks: Ranks | None
-) -> None:
+def _translate(model: Model, job: _Job, total: int, account: CleanAccount, writer: CorpusWriter, crew: Crew) -> None:
     """Translate what is not yet written. Choosing and filtering a chunk goes on beside the translation of the next."""
-    maker = job.maker
+    maker, work = job.maker, _work(model, job)
 
     def translate(rows: list[Row], done: Done) -> Callable[[], list[Pair]]:
-        if ranks is not None:
-            chosen = _share_out(model, job, rows, ranks, done)
+        if crew.size > 1:
+            chosen = crew.share(rows, work, done)
             return lambda: maker.pairs(rows, chosen, account)
-        # As long as the chunks of the run that is resumed, which may have had another engine.
-        results = list(model.stream([row.text for row in rows], job.options, len(rows), done))
+        results = _results(model, job, rows, done)
         return lambda: maker.pairs(rows, maker.chosen(rows, results), account)
 
-    size = model.chunk
-    if ranks is not None:
-        size *= ranks.size
-        saved = writer.saved or {"lines": 0, "chunk": size}
-        ranks.from_first([saved["lines"], saved["chunk"]])
-    write_chunks(rows_of(job.texts), total, writer, account, translate, size, "translating")
+    write_chunks(rows_of(job.texts), total, writer, account, translate, model.chunk * crew.size, "translating")
 
 
-def _help(job: _Job, load: Callable[[Bundle], Model], ranks: Ranks) -> Augmented:
-    """What the other processes do: their share of every chunk that the first one works on."""
-    begun = ranks.from_first(None)
-    if begun is not None:
-        model, (lines, size) = load(job.bundle), begun
-        left = islice(rows_of(job.texts), lines, None)
-        while rows := list(islice(left, size)):
-            _share_out(model, job, rows, ranks, lambda _: None)
-    return job.result
+def _work(model: Model, job: _Job) -> Work:
+    """What each of several processes does with its share of a chunk: translate, and choose."""
+
+    def work(rows: list[Any], done: Done) -> list[str]:
+        own = [Row(*row) for row in rows]
+        return job.maker.chosen(own, _results(model, job, own, done))
+
+    return work
 
 
-def _share_out(model: Model, job: _Job, rows: list[Row], ranks: Ranks, done: Done) -> list[str]:
-    """Translate a chunk together; the first process gets all that was chosen, the others nothing."""
-    bounds = [len(rows) * rank // ranks.size for rank in range(ranks.size + 1)]
-    own = rows[bounds[ranks.rank] : bounds[ranks.rank + 1]]
-    results = list(model.stream([row.text for row in own], job.options, max(1, len(own)), done))
-    shares = ranks.gather_values(job.maker.chosen(own, results))
-    done(len(rows) - len(own))
-    return [text for share in shares for text in share]
+def _results(model: Model, job: _Job, rows: Sequence[Row], done: Done) -> list[Result]:
+    # As long as the chunks of the run that is resumed, which may have had another engine.
+    return list(model.stream([row.text for row in rows], job.options, len(rows), done))
 
 
 def _nothing_kept(account: CleanAccount) -> UserError:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
-from regard.files import atomic_folder, check_manifest, read_json, write_manifest
+from regard.files import MANIFEST, atomic_folder, check_manifest, read_json, sha256, write_manifest
 from regard.recipe import DecodeRecipe
 
 if TYPE_CHECKING:
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Stored = Literal["fp32", "fp16", "int8"]
+
+
+class Gone(UserError):
+    """The files of a bundle that was opened are not there any more, or are another's."""
+
 
 FORMAT = 2  # the highest that is read; every earlier number stays readable
 # What is written is the lowest number whose Regards can read it: 2 for weights that are stored small, else 1.
@@ -50,6 +55,7 @@ class Bundle:
     max_length: int  # source tokens that the model was trained on at most; longer lines are cut
     facts: dict[str, Any]  # training data, scores, versions: for the card and for `regard info`
     stored: Stored = "fp32"  # how the weights lie in their file; whoever reads them gets fp32
+    manifest: str = field(default="", compare=False, repr=False)  # its SHA-256, of a bundle that was read
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -133,6 +139,7 @@ def load_bundle(folder: Path) -> Bundle:
             max_length=settings["max_length"],
             facts=settings.get("facts", {}),
             stored=stored,
+            manifest=sha256(folder / MANIFEST),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / 'config.json'}: is not a bundle's settings ({error})") from None
@@ -142,6 +149,7 @@ def load_weights(bundle: Bundle) -> dict[str, Tensor]:
     """The weights in fp32, whatever they are stored as."""
     from safetensors.torch import load_file
 
+    _check_same(bundle)
     tensors = load_file(str(bundle.weights))
     if bundle.stored == "fp32":
         return tensors
@@ -152,6 +160,15 @@ def load_weights(bundle: Bundle) -> dict[str, Tensor]:
             raise UserError(f"{bundle.weights}: tensor {scale_name(name)} is missing")
         weights[name] = tensors.pop(name).float().div_(scale[:, None])
     return weights | {name: tensor.float() for name, tensor in tensors.items()}
+
+
+def _check_same(bundle: Bundle) -> None:
+    """Weights may be read long after the rest, by a server for instance. Those of another model that lies there by now would be
+    taken for this one's."""
+    manifest = bundle.folder / MANIFEST
+    is_there = manifest.is_file() and bundle.weights.is_file()
+    if not is_there or (bundle.manifest and sha256(manifest) != bundle.manifest):
+        raise Gone(f"{bundle.folder}: was removed or replaced after it was opened; open it again")
 
 
 def scale_name(name: str) -> str:

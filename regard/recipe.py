@@ -65,7 +65,8 @@ class TokenizerRecipe:
     vocab_size: int = 32_000  # a wish: fitted to what the corpus and byte fallback allow
     character_coverage: float = 0.9999  # of the text; rarer characters are spelled in bytes
     split_digits: bool = False
-    protect: bool = False  # addresses, placeholders and tags go through the model as one reserved piece each
+    # Addresses, placeholders and tags go through the model as one reserved piece each. Not said: no; with train.init, as there.
+    protect: bool | None = None
     extend: int = 0  # with train.init: pieces that may be added to that model's vocabulary for the new text
 
 
@@ -145,8 +146,15 @@ class Recipe:
             if isinstance(part, ModelRecipe):
                 sections["model"] = {"preset": part.preset, **part.fields}
             else:
-                sections[section.name] = {f.name: _plain(getattr(part, f.name)) for f in dataclasses.fields(part)}
+                values = {f.name: _plain(getattr(part, f.name)) for f in dataclasses.fields(part)}
+                sections[section.name] = {name: value for name, value in values.items() if value is not None}
         return sections
+
+    def protecting(self, unless_said: bool) -> Recipe:
+        """The recipe with `tokenizer.protect` in it, as it was said or else as here."""
+        if self.tokenizer.protect is not None:
+            return self
+        return dataclasses.replace(self, tokenizer=dataclasses.replace(self.tokenizer, protect=unless_said))
 
     def to_toml(self) -> str:
         return dump_toml(self.to_dict())
@@ -298,6 +306,9 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         return value
     is_union = get_origin(hint) in (Union, types.UnionType)
     accepted = get_args(hint) if is_union else (get_origin(hint) or hint,)
+    accepted = tuple(
+        kind for kind in accepted if kind is not types.NoneType
+    )  # TOML knows no such value: it is left out
     if float in accepted and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
@@ -313,17 +324,22 @@ def _check(recipe: Recipe, where: str) -> None:
     _check_train(recipe, where)
     _check_fast(recipe.train.fast, where)
     _check_init(recipe, where)
-    data, config = recipe.data, recipe.model.config(vocab_size=1000)
-    if config.positions == "learned" and data.max_length >= config.max_positions:
-        raise UserError(
-            f"{where}: data.max_length ({data.max_length}) must be below model.max_positions ({config.max_positions})"
-        )
+    check_positions(recipe, where)
+    data = recipe.data
     if isinstance(data.valid, int) and data.valid < 1:
         raise UserError(
             f"{where}: data.valid must name a corpus or say how many pairs to hold out, but is {data.valid}"
         )
     if isinstance(data.test, int) and data.test < 0:
         raise UserError(f"{where}: data.test must not be negative, but is {data.test}")
+
+
+def check_positions(recipe: Recipe, where: str) -> None:
+    longest, config = recipe.data.max_length, recipe.model.config(vocab_size=1000)
+    if config.positions == "learned" and longest >= config.max_positions:
+        raise UserError(
+            f"{where}: data.max_length ({longest}) must be below model.max_positions ({config.max_positions})"
+        )
 
 
 def _check_ranges(recipe: Recipe, where: str) -> None:
@@ -396,7 +412,8 @@ def _check_init(recipe: Recipe, where: str) -> None:
             if given:
                 raise UserError(f"{where}: {name} needs train.init, the model to start from")
         return
-    for name in ("vocab_size", "split_digits"):
+    # The coverage says which characters of the new text get pieces of their own, where there are new pieces.
+    for name in ("vocab_size", "split_digits", *([] if wish.extend else ["character_coverage"])):
         if getattr(wish, name) != getattr(defaults, name):
             raise UserError(
                 f"{where}: tokenizer.{name} must be left out with train.init, whose vocabulary is taken; "

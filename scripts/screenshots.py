@@ -39,6 +39,19 @@ def with_a_word_open(page: Page) -> None:
     page.locator("#popover li button").nth(2).wait_for()
 
 
+def with_terms(page: Page) -> None:
+    page.get_by_label("text to translate").fill("Where is Mary? Our cat likes this house.")
+    page.locator("#terms-button").click()
+    for source, target in (("train station", "Bahnhof"), ("house", "Gebäude"), ("cat", "Kater")):
+        page.get_by_label("In English").fill(source)
+        page.get_by_label("In German").fill(target)
+        page.keyboard.press("Enter")
+    page.get_by_label("Stays as it is").fill("Mary")
+    page.keyboard.press("Enter")
+    page.locator("#out:not(.waiting) .w.held").nth(2).wait_for()
+    page.evaluate("document.activeElement.blur()")
+
+
 def explained(page: Page) -> None:
     page.get_by_role("link", name="Explain").click()
     page.locator("#explained h1").wait_for(timeout=60_000)
@@ -53,6 +66,7 @@ Scheme = Literal["light", "dark"]
 SCREENS: dict[str, tuple[Callable[[Page], None], int, int, Scheme]] = {
     "translate": (with_a_word_open, 1180, 660, "light"),
     "translate-dark": (with_a_word_open, 1180, 660, "dark"),
+    "terms": (with_terms, 1180, 720, "light"),
     "explain": (explained, 1180, 1120, "light"),
     "training": (trained, 1180, 860, "light"),
 }
@@ -95,7 +109,10 @@ def main() -> None:
     )
     parser.add_argument("--run", required=True, help="a run folder")
     arguments = parser.parse_args()
-    with running("--run", arguments.run, model=find_bundle(arguments.model)) as server, chromium() as browser:
+    with (
+        running("--run", arguments.run, model=find_bundle(arguments.model)) as server,
+        chromium() as browser,
+    ):
         for name, (prepare, width, height, scheme) in SCREENS.items():
             save(take(browser, server.url, prepare, width, height, scheme), name)
         phones = [take(browser, server.url, prepare, 390, 844, "dark") for prepare in (translated, explained, trained)]

@@ -6,10 +6,12 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
+
+PATIENCE = 120_000  # milliseconds for what must come, on a machine that is slow or busy
 
 # The lowest contrast of text with what is behind it, of all elements under `root` that are seen and hold text themselves.
 _CONTRAST = """(root) => {
@@ -55,14 +57,26 @@ _UNFOCUSED = """() => { const one = document.activeElement;
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """Chromium from $REGARD_CHROMIUM or the path, else Playwright's own (`playwright install chromium`)."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=PATIENCE)
     names = ("chromium", "chromium-browser", "google-chrome")
     program = os.environ.get("REGARD_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"], timeout=PATIENCE)
         yield browser
         browser.close()
+
+
+@contextmanager
+def new_page(browser: Browser, **settings: Any) -> Iterator[Page]:
+    """A page in a context of its own, which waits as long as it may take."""
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
+    context.set_default_timeout(PATIENCE)
+    try:
+        yield context.new_page()
+    finally:
+        context.close()
 
 
 def lowest_contrast(page: Page, root: str = "main") -> tuple[float, str]:

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
 import pytest
 
 from regard.cli import main
+
+# Seconds for a process that must end or must come to a certain point, on a machine that is slow or busy.
+PATIENCE = 300.0
 
 
 def fails(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -15,3 +27,85 @@ def fails(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert captured.err.startswith("regard: ")
     assert captured.err.count("\n") == 1
     return captured.err
+
+
+def start(
+    arguments: Sequence[str], *, stdin: int | None = None, encoding: str = "utf-8", **variables: str
+) -> subprocess.Popen[str]:
+    """Python with these arguments, one thread, in a session of its own; what it says is for `finished`."""
+    root = str(Path(__file__).parents[1])
+    quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # torch warns where 127.0.0.1 has no name, as without a network
+    return subprocess.Popen(
+        [sys.executable, *arguments], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding=encoding,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root, **quiet, **variables},
+    )  # fmt: skip
+
+
+def wait_until(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
+    """Until something is so, while the process works on it."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert process.poll() is None, "it ended before its time:\n" + finished(process)
+        if time.monotonic() > end:
+            process.kill()
+            pytest.fail("it did not come so far:\n" + finished(process))
+        time.sleep(0.001)
+
+
+def finished(process: subprocess.Popen[str], text: str | None = None) -> str:
+    """What a process said until its end; `text` is on its standard input."""
+    try:
+        return process.communicate(text, timeout=PATIENCE)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+
+
+def together(processes: int, *arguments: str, text: str = "", encoding: str = "utf-8") -> tuple[list[int], list[str]]:
+    """`regard` with these arguments in several processes, as torchrun starts them but without the time that it takes itself; their
+    exit codes and what they said. `text` is on everybody's standard input."""
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(processes)}
+    words = ["-m", "regard", *arguments]
+    started = [
+        start(words, stdin=subprocess.PIPE, encoding=encoding, **shared, RANK=str(rank), LOCAL_RANK=str(rank))
+        for rank in range(processes)
+    ]
+    try:
+        said = [finished(process, text) for process in started]
+    finally:
+        for process in started:
+            process.kill()  # one that hangs must not outlive the test
+    return [process.returncode for process in started], said
+
+
+def torchrun(processes: int, *arguments: str) -> subprocess.Popen[str]:
+    """The command of the guide; the arguments begin with what each process runs, as `-m regard`."""
+    return start(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), *arguments])
+
+
+def children(parent: int) -> dict[int, int]:
+    """Processes that torchrun has started, by rank."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "environ").read_bytes().split(b"\0")
+            ranks = [int(word[5:]) for word in words if word.startswith(b"RANK=")]
+            if ranks and int((folder / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
+                found[ranks[0]] = int(folder.name)
+        except (OSError, ValueError):  # it has ended, or is somebody else's
+            continue
+    return found
+
+
+def free_port() -> int:
+    """One that stays free until it is used: not among those that the system gives to whoever asks for any."""
+    for _ in range(100):
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no port is free")

@@ -8,11 +8,9 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ from regard.data.noise import KINDS, make_kinds, noise
 from regard.errors import Interrupted, UserError
 from regard.evaluate import sentence_scorer
 from regard.files import MANIFEST, sha256
-from tests.commands import fails
+from tests.commands import fails, finished, start, together, wait_until
 from tests.tiny import LETTERS, make_bundle, reversal_pairs
 
 GOLDEN = str(Path(__file__).parent / "golden" / "bundle-1")  # src -> tgt: it reverses letters, most of the time
@@ -442,24 +440,39 @@ def test_input_that_changes_under_the_work_is_noticed(
     assert not Path("new.tsv").exists()
 
 
-def start(arguments: list[str], program: Sequence[str] = ("-m", "regard")) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *program, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
-    )
+# Programs that are `regard`, but wait for ever when they have come to a line: they cannot end before a test has stopped them.
+HELD_TRANSLATING = """
+import sys, time
+from regard.api import Model
+from regard.cli import main
+stream, left = Model.stream, int(sys.argv.pop(1))
+def wait(self, lines, *given):
+    global left
+    left -= len(lines)
+    while left < 0:
+        time.sleep(0.01)
+    return stream(self, lines, *given)
+Model.stream = wait
+sys.exit(main(sys.argv[1:]))
+"""
+HELD_NOISE = """
+import sys, time
+import regard.augment
+from regard.cli import main
+noise, most = regard.augment.noise, int(sys.argv.pop(1))
+def wait(pairs, number, *given):
+    while number > most:
+        time.sleep(0.01)
+    return noise(pairs, number, *given)
+regard.augment.noise, regard.augment._NOISE_CHUNK = wait, 64
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 def stop_when(process: subprocess.Popen[str], is_time: Callable[[], bool], how: signal.Signals) -> str:
-    deadline = time.monotonic() + 120
-    while not is_time():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline, "the moment to stop never came"
-        time.sleep(0.002)
+    wait_until(process, is_time)
     process.send_signal(how)
-    return process.communicate(timeout=60)[0]
+    return finished(process)
 
 
 @pytest.mark.slow
@@ -476,15 +489,19 @@ def test_a_run_that_is_killed_and_interrupted_ends_with_the_same_bytes() -> None
         document = json.loads(state.read_text()) if state.exists() else {}
         return int((document.get("saved") or {"lines": 0})["lines"])
 
-    said = stop_when(start([*arguments, "--resume"]), lambda: saved() >= 3 * 1024, signal.SIGKILL)
+    def begin(most: int) -> subprocess.Popen[str]:
+        """Go on, but not beyond so many lines."""
+        return start(["-c", HELD_TRANSLATING, str(most - saved()), *arguments, "--resume"])
+
+    said = stop_when(begin(5 * 1024), lambda: saved() >= 3 * 1024, signal.SIGKILL)
     assert said == ""
     first = saved()
     assert first % 1024 == 0
     assert len(partial.read_bytes().splitlines()) >= first - 10  # a few are dropped
-    said = stop_when(start([*arguments, "--resume"]), lambda: saved() >= 6 * 1024, signal.SIGINT)
+    said = stop_when(begin(8 * 1024), lambda: saved() >= 6 * 1024, signal.SIGINT)
     assert f"regard: stopped after {saved():,} of 16,000 lines" in said
     assert "Traceback" not in said
-    stop_when(start([*arguments, "--resume"]), lambda: saved() >= 9 * 1024, signal.SIGKILL)
+    stop_when(begin(12 * 1024), lambda: saved() >= 9 * 1024, signal.SIGKILL)
     assert main([*arguments, "--resume"]) == 0
     for side in ("src", "tgt"):
         assert Path(f"new.{side}.xz").read_bytes() == Path(f"whole.{side}.xz").read_bytes()
@@ -665,17 +682,14 @@ def test_noise_that_is_killed_ends_with_the_same_bytes(capfd: Capture) -> None:
     whole = json.loads(capfd.readouterr().out)
     arguments = [*noise_command("new.{en,de}.xz", "old.{en,de}"), "--resume", "--json"]
     state = Path("new.en.xz.partial.json")
-    code = (
-        "import sys, regard.augment; regard.augment._NOISE_CHUNK = 64; from regard.cli import main; main(sys.argv[1:])"
-    )
 
     def saved() -> int:
         document = json.loads(state.read_text()) if state.exists() else {}
         return int((document.get("saved") or {"lines": 0})["lines"])
 
-    stop_when(start(arguments, ["-c", code]), lambda: saved() >= 3_000, signal.SIGKILL)
+    stop_when(start(["-c", HELD_NOISE, "6000", *arguments]), lambda: saved() >= 3_000, signal.SIGKILL)
     assert 3_000 <= saved() < 9_000
-    stop_when(start(arguments, ["-c", code]), lambda: saved() >= 9_000, signal.SIGKILL)
+    stop_when(start(["-c", HELD_NOISE, "15000", *arguments]), lambda: saved() >= 9_000, signal.SIGKILL)
     assert 9_000 <= saved() < 20_000
     succeeds(*arguments)
     resumed = json.loads(capfd.readouterr().out)
@@ -727,30 +741,12 @@ def test_noise_is_made_from_python() -> None:
 # --- several processes ---
 
 
-def together(*arguments: str) -> tuple[list[int], list[str]]:
-    """The command in two processes, as torchrun starts them; their exit codes and what they said."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    shared = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "regard", *arguments],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    said = [process.communicate(timeout=200)[0] for process in started]
-    return [process.returncode for process in started], said
-
-
 @pytest.mark.slow
 def test_two_processes_make_the_corpus_of_one() -> None:
     write_sides("old", 2301)  # more than a chunk
     more = ("--engine", "torch", "--beam", "1")
     succeeds(*command("distill", "one.{src,tgt}", "old.{src,tgt}"), *more)
-    codes, said = together(*command("distill", "two.{src,tgt}", "old.{src,tgt}"), *more)
+    codes, said = together(2, *command("distill", "two.{src,tgt}", "old.{src,tgt}"), *more)
     assert codes == [0, 0], said
     assert "two.{src,tgt}: " in said[0] and said[1] == ""
     for side in ("src", "tgt"):
@@ -759,6 +755,6 @@ def test_two_processes_make_the_corpus_of_one() -> None:
 
 @pytest.mark.slow
 def test_of_two_processes_one_says_what_is_wrong() -> None:
-    codes, said = together(*command("distill", "two.{src,tgt}", "missing.{src,tgt}"))
+    codes, said = together(2, *command("distill", "two.{src,tgt}", "missing.{src,tgt}"))
     assert codes[0] == 2 and codes[1] != 0
     assert "missing.src" in said[0] and said[1] == ""

@@ -6,6 +6,7 @@ import io
 import json
 import lzma
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -295,6 +296,23 @@ def test_a_dry_run_says_what_it_chose_and_trains_nothing(
     recipe = write_recipe(tmp_path / "recipe")
     assert main(["train", str(recipe), "--dry-run"]) == 0
     assert "time" in capfd.readouterr().err
+
+
+def test_ctrl_c_ends_a_command_that_waits_for_lines(bundle: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "regard", "translate", "-m", bundle, "--device", "cpu"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    process.stdin.write("a b c\n")
+    process.stdin.flush()
+    assert process.stdout.readline().endswith("\n")  # now it waits for the next one
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=120) == 130
+    assert process.stderr.read() == "regard: interrupted\n"
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        pipe.close()
 
 
 def test_a_reader_that_leaves_is_no_error_with_a_traceback(bundle: str) -> None:

@@ -19,6 +19,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("cli",),
     ("__init__",),
     ("augment",),
+    ("crew",),
     ("api",),
     ("serve",),
     ("explain",),
@@ -31,7 +32,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("models",),
     ("nn", "data"),
     ("config", "layout", "device"),
-    ("files", "progress", "version"),
+    ("files", "progress", "processes", "version"),
     ("errors",),
 )
 LINE = {unit: number for number, units in enumerate(MAP) for unit in units}
@@ -214,6 +215,7 @@ def loaded_after(code: str, names: tuple[str, ...]) -> list[str]:
         "regard.cli",
         "regard.api",
         "regard.augment",
+        "regard.crew",
         "regard.explain.save",
         "regard.serve.web.run",
     ],

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from regard.cli import augment, average, evaluate, explain, export, import_, info, score, serve, train, translate
-from regard.cli.common import is_one_of_several, rank_prefix
 from regard.errors import RegardError, UserError
+from regard.processes import Place, first_speaks, own_place
 from regard.version import __version__
 
 # As --help lists them.
 VERBS = (train, translate, evaluate, score, explain, serve, export, import_, augment, average, info)
+SHARED_OUT = (train, translate, augment)  # what several processes of torchrun can do together
 
 
 class _Parser(argparse.ArgumentParser):
@@ -26,39 +27,46 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    place = Place()
     try:
-        arguments = make_parser().parse_args(argv)
+        place = own_place()
+        with first_speaks():
+            arguments = make_parser().parse_args(argv)
+            if place.size > 1 and arguments.run not in [verb.run for verb in SHARED_OUT]:
+                raise UserError(f"{arguments.verb} is work for one process; start it without torchrun")
         arguments.run(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()  # so that a reader who has left is noticed here
         return 0
     except RegardError as error:
         if str(error):  # else another process has said it
-            sys.stderr.write(f"regard: {rank_prefix()}{error}\n")
-        return _leave(error.exit_code)
+            sys.stderr.write(f"regard: {place.name}{error}\n")
+        return _leave(error.exit_code, place)
     except KeyboardInterrupt:
-        sys.stderr.write("regard: interrupted\n")
-        return 130
+        if place.is_first:
+            sys.stderr.write("regard: interrupted\n")
+        return _leave(130, place)
     except BrokenPipeError:
         # The reader of our output has left; nothing more can be said to it, and Python must not try at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return _leave(1, place)
     except OSError as error:
         # A full disk, a folder that may not be written: the system's own words say what.
-        sys.stderr.write(f"regard: {error.filename or ''}{': ' if error.filename else ''}{error.strerror or error}\n")
-        return _leave(1)
+        where = f"{error.filename}: " if error.filename else ""
+        sys.stderr.write(f"regard: {place.name}{where}{error.strerror or error}\n")
+        return _leave(1, place)
     except Exception:
-        if is_one_of_several():
+        if place.size > 1:
             traceback.print_exc()
-            _leave(1)
+            _leave(1, place)
         raise
 
 
-def _leave(code: int) -> int:
-    """The exit code; but one of several processes on GPUs that has failed ends here, since Python's own end would wait for the
-    others to end their connections, too."""
+def _leave(code: int, place: Place) -> int:
+    """The exit code; but one of several processes on GPUs that did not end well ends here, since Python's own end would wait for
+    the others to end their connections, too."""
     torch = sys.modules.get("torch")
-    if is_one_of_several() and torch is not None and torch.cuda.is_initialized():
+    if place.size > 1 and torch is not None and torch.cuda.is_initialized():
         sys.stderr.flush()
         os._exit(code)
     return code
@@ -71,7 +79,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog="regard VERB --help tells more of each.",
     )
     parser.add_argument("--version", action="version", version=f"regard {__version__}")
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True, parser_class=_Parser)
+    verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True, parser_class=_Parser)
     for module in VERBS:
         module.add(verbs)
     return parser

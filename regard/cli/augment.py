@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from regard.cli.common import add_model, add_search, checked_batch, print_result, rank_prefix, verb
+from regard.cli.common import add_model, add_search, checked_batch, print_result, verb
 from regard.errors import UserError
+from regard.processes import first_speaks, own_place
 
 if TYPE_CHECKING:
     from regard.augment import Augmented
@@ -102,13 +104,10 @@ _FOR_NOISE = {"--kinds": None, "--seed": None, "--source": None, "--target": Non
 
 
 def run(arguments: argparse.Namespace) -> None:
-    if arguments.way == "noise":
-        _refuse(arguments, _FOR_MODELS, "--noise needs no model")
-        made = _make_noise(arguments)
-    else:
-        _refuse(arguments, _FOR_NOISE, f"--{arguments.way} makes no noise")
-        made = _make_with_model(arguments)
-    if not rank_prefix():  # of several processes the first one speaks
+    with first_speaks():
+        make = (_make_noise if arguments.way == "noise" else _make_with_model)(arguments)
+    made = make()
+    if own_place().is_first:  # of several processes the first one speaks
         print_result(arguments, made.to_json(), made.lines())
 
 
@@ -119,11 +118,15 @@ def _refuse(arguments: argparse.Namespace, options: Mapping[str, Any], why: str)
             raise UserError(f"{why}; leave out {option}")
 
 
-def _make_noise(arguments: argparse.Namespace) -> Augmented:
+def _make_noise(arguments: argparse.Namespace) -> Callable[[], Augmented]:
+    if own_place().size > 1:
+        raise UserError("augment --noise is work for one process; start it without torchrun")
+    _refuse(arguments, _FOR_MODELS, "--noise needs no model")
     from regard.augment import noise_corpus
     from regard.data.noise import KINDS
 
-    return noise_corpus(
+    return partial(
+        noise_corpus,
         [_one_corpus("-i", names) for names in arguments.input],
         _one_corpus("-o", arguments.output),
         kinds=KINDS if arguments.kinds is None else [kind.strip() for kind in arguments.kinds.split(",")],
@@ -134,7 +137,8 @@ def _make_noise(arguments: argparse.Namespace) -> Augmented:
     )
 
 
-def _make_with_model(arguments: argparse.Namespace) -> Augmented:
+def _make_with_model(arguments: argparse.Namespace) -> Callable[[], Augmented]:
+    _refuse(arguments, _FOR_NOISE, f"--{arguments.way} makes no noise")
     from regard.bundle import find_bundle
 
     if arguments.keep_all and arguments.max_ratio is not None:
@@ -142,7 +146,8 @@ def _make_with_model(arguments: argparse.Namespace) -> Augmented:
     folder = find_bundle(arguments.model)
     from regard.augment import MAX_RATIO, augment_corpus
 
-    return augment_corpus(
+    return partial(
+        augment_corpus,
         folder,
         [_one_corpus("-i", names) for names in arguments.input],
         _one_corpus("-o", arguments.output),

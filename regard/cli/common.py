@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -111,15 +110,20 @@ def given_ask(arguments: argparse.Namespace) -> Ask | None:
     return Ask(arguments.prefix or "", tuple(arguments.phrases or ()))
 
 
-def load_model(arguments: argparse.Namespace) -> Model:
-    from regard.bundle import find_bundle
-
-    names = arguments.model if isinstance(arguments.model, list) else [arguments.model]
-    folders = [find_bundle(name) for name in names]  # before anything slow is imported: a wrong name is said at once
+def load_model(arguments: argparse.Namespace, device: str | None = None) -> Model:
+    """The model that the arguments name; on `device`, where this is one of several processes that each have their own."""
+    folders = find_models(arguments)  # before anything slow is imported: a wrong name is said at once
     batch = checked_batch(arguments)
     from regard.api import load
 
-    return load(folders, device=arguments.device, batch=batch, engine=arguments.engine)
+    return load(folders, device=device or arguments.device, batch=batch, engine=arguments.engine)
+
+
+def find_models(arguments: argparse.Namespace) -> list[Path]:
+    from regard.bundle import find_bundle
+
+    names = arguments.model if isinstance(arguments.model, list) else [arguments.model]
+    return [find_bundle(name) for name in names]
 
 
 def checked_batch(arguments: argparse.Namespace) -> int:
@@ -132,14 +136,3 @@ def checked_batch(arguments: argparse.Namespace) -> int:
 def print_result(arguments: argparse.Namespace, document: Any, lines: Sequence[str]) -> None:
     text = json.dumps(document, ensure_ascii=False, indent=2) if arguments.json else "\n".join(lines)
     sys.stdout.write(text + "\n")
-
-
-def rank_prefix() -> str:
-    """Which of several processes speaks (torchrun numbers them); the first one, or one alone, needs no name."""
-    rank = os.environ.get("RANK", "0") if is_one_of_several() else "0"
-    return "" if rank == "0" else f"rank {rank}: "
-
-
-def is_one_of_several() -> bool:
-    """Whether torchrun has started this process beside others."""
-    return os.environ.get("WORLD_SIZE", "1") not in ("", "1")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.cli.common import rank_prefix, verb
+from regard.cli.common import verb
 from regard.errors import UserError
+from regard.processes import first_speaks, own_place
 
 if TYPE_CHECKING:
     from regard.recipe import Recipe
@@ -41,13 +43,9 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    is_first = not rank_prefix()  # of several processes that torchrun started, one speaks
-    try:
+    is_first = own_place().is_first  # of several processes that torchrun started, one speaks
+    with first_speaks():
         recipe, name, lines = chosen_recipe(arguments, is_first)
-    except UserError:
-        if not is_first:
-            raise SystemExit(UserError.exit_code) from None  # the first one says it
-        raise
     if is_first:
         sys.stderr.write("".join(f"{line}\n" for line in lines))
         if arguments.dump_recipe:
@@ -56,7 +54,11 @@ def run(arguments: argparse.Namespace) -> None:
         return
     from regard.training.run import train
 
-    train(recipe, arguments.out or Path("runs") / name, resume=arguments.resume)
+    train(recipe, _out(arguments, name), resume=arguments.resume)
+
+
+def _out(arguments: argparse.Namespace, name: str) -> Path:
+    return arguments.out or Path("runs") / name
 
 
 def chosen_recipe(arguments: argparse.Namespace, is_first: bool) -> tuple[Recipe, str, list[str]]:
@@ -80,7 +82,22 @@ def chosen_recipe(arguments: argparse.Namespace, is_first: bool) -> tuple[Recipe
     if len(inputs) == 2:
         from regard.training.auto import choose_recipe
 
-        choice = choose_recipe(Path(inputs[0]), Path(inputs[1]), arguments.set)
-        name = f"{choice.recipe.data.source}-{choice.recipe.data.target}"
+        choice = choose_recipe(Path(inputs[0]), Path(inputs[1]), arguments.set, partial(_check, arguments))
+        name = _name(choice.recipe)
         return choice.recipe, name, [] if silent else choice.lines()
     raise UserError(f"train takes one recipe or two text files, but got {len(inputs)} arguments")
+
+
+def _check(arguments: argparse.Namespace, recipe: Recipe) -> None:
+    """Refuse, before two files are read, what a run of any recipe for them would be refused for."""
+    from regard.training.auto import own_process_device
+    from regard.training.check import check_machine
+    from regard.training.folder import RunFolder, check_folder
+
+    check_machine(recipe, own_process_device(recipe.train.device), own_place().size)
+    if not (arguments.resume or arguments.dry_run or arguments.dump_recipe):
+        check_folder(RunFolder(_out(arguments, _name(recipe))), recipe, resume=False)
+
+
+def _name(recipe: Recipe) -> str:
+    return f"{recipe.data.source}-{recipe.data.target}"

@@ -5,15 +5,28 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.cli.common import TOGETHER, add_all_search, add_model, given_ask, given_search, load_model, verb
-from regard.errors import UserError
+from regard.cli.common import (
+    TOGETHER,
+    add_all_search,
+    add_model,
+    checked_batch,
+    find_models,
+    given_ask,
+    given_search,
+    load_model,
+    verb,
+)
+from regard.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
     from regard.api import Model
+    from regard.crew import Crew, Done
+    from regard.decode.lines import LineFile
     from regard.decode.options import SearchOptions
     from regard.decode.text import Result
 
@@ -46,8 +59,46 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from regard.decode.lines import LineFile, read_available
+    from regard.crew import join_crew
 
+    with join_crew(arguments.device, arguments.engine) as crew:
+        opened = crew.first_does(partial(_open, arguments, crew))
+        load = partial(_load, arguments, crew.device)
+        if opened is None:
+            crew.help(lambda: partial(_work, arguments, *load()))
+            return
+        out, total = opened
+        with out:
+            model, options = crew.load(load)
+            if arguments.follow:
+                for block in _blocks(arguments, model.chunk):
+                    for line in block:
+                        _follow(model, options, line, out, arguments)
+                return
+            work = partial(_work, arguments, model, options)
+            _translate_blocks(_blocks(arguments, model.chunk * crew.size), total, out, crew, work, arguments)
+
+
+def _open(arguments: argparse.Namespace, crew: Crew) -> tuple[LineFile, int]:
+    """Where the translations go and how many lines there are, if that can be known, after a look at what can be wrong."""
+    from regard.decode.lines import LineFile
+
+    _check(arguments, crew)
+    find_models(arguments)
+    checked_batch(arguments)
+    total = len(arguments.text)
+    if arguments.input:
+        from regard.data.corpus import check_file, read_lines
+
+        check_file(arguments.input)
+        # A pipe can be read only once, so its lines are not counted first.
+        total = sum(1 for _ in read_lines(arguments.input)) if arguments.input.is_file() else 0
+    elif not arguments.text and sys.stdin is None:
+        raise UserError("there is no TEXT, no -i FILE and no standard input to translate")
+    return LineFile(arguments.output, arguments.resume, is_kept=not arguments.json), total
+
+
+def _check(arguments: argparse.Namespace, crew: Crew) -> None:
     if arguments.text and arguments.input:
         raise UserError("translate takes TEXT or -i FILE, but got both")
     if arguments.resume and not (arguments.input and arguments.output):
@@ -60,78 +111,90 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("--words and --alignment are shown in JSON; add --json")
     if arguments.follow and (arguments.json or arguments.nbest > 1 or arguments.output):
         raise UserError("--follow is for reading along on standard output; leave out --json, --nbest and -o")
-    model = load_model(arguments)
+    if arguments.follow and crew.size > 1:
+        raise UserError("--follow is work for one process; start it without torchrun")
+
+
+def _load(arguments: argparse.Namespace, device: str) -> tuple[Model, SearchOptions]:
+    model = load_model(arguments, device)
     search = given_search(arguments)
     if arguments.words or arguments.alignment:
         search |= {"words": True, "alignment": arguments.alignment}
-    options = model.search_options(arguments.beam, arguments.alpha, arguments.nbest, **search)
-    if arguments.input:
-        from regard.data.corpus import read_lines
-
-        # A pipe can be read only once, so its lines are not counted first.
-        total = sum(1 for _ in read_lines(arguments.input)) if arguments.input.is_file() else 0
-        blocks = _blocks(read_lines(arguments.input), model.chunk)
-    else:
-        total = len(arguments.text)
-        if not arguments.text and sys.stdin is None:
-            raise UserError("there is no TEXT, no -i FILE and no standard input to translate")
-        blocks = iter([arguments.text]) if arguments.text else read_available(sys.stdin.buffer, model.chunk)
-    with LineFile(arguments.output, arguments.resume) as out:
-        _translate_blocks(model, options, blocks, total, out, arguments)
+    return model, model.search_options(arguments.beam, arguments.alpha, arguments.nbest, **search)
 
 
-def _blocks(lines: Iterator[str], size: int) -> Iterator[list[str]]:
+def _blocks(arguments: argparse.Namespace, size: int) -> Iterator[list[str]]:
+    """What is to be translated, `size` lines at most at a time."""
+    from regard.data.corpus import read_lines
+    from regard.decode.lines import read_available, standard_input
+
+    if arguments.input or arguments.text:
+        return _cut(read_lines(arguments.input) if arguments.input else arguments.text, size)
+    return read_available(standard_input(), size)
+
+
+def _cut(lines: Iterable[str], size: int) -> Iterator[list[str]]:
     from itertools import islice
 
+    lines = iter(lines)
     while block := list(islice(lines, size)):
         yield block
 
 
+def _work(
+    arguments: argparse.Namespace, model: Model, options: SearchOptions, lines: list[str], done: Done
+) -> list[Any]:
+    """What is shown of each line's translations: in JSON, the n best or the best."""
+    results = model.stream(lines, options, len(lines), done, given_ask(arguments))
+    if arguments.json:
+        return [_result_json(result, options.words, options.alignment) for result in results]
+    if arguments.nbest > 1:
+        return [[f"{way.score:.4f}\t{way.text}" for way in result.translations] for result in results]
+    return [result.text for result in results]
+
+
 def _translate_blocks(
-    model: Model,
-    options: SearchOptions,
-    blocks: Iterator[list[str]],
-    total: int,
-    out: Any,
-    arguments: argparse.Namespace,
+    blocks: Iterator[list[str]], total: int, out: LineFile, crew: Crew, work: Any, arguments: argparse.Namespace
 ) -> None:
     from contextlib import nullcontext
 
     from regard.progress import progress
 
-    document: list[dict[str, Any]] = []
-    number = 0
-    skip = out.lines_done
-    bar = (
-        progress("translating", total, before=skip)
-        if total > 1 and not arguments.follow
-        else nullcontext(lambda count: None)
-    )
-    with bar as done:
-        for block in blocks:
-            skipped = min(skip, len(block))
-            skip -= skipped
-            number += skipped
-            if arguments.follow:
-                for line in block:
-                    _follow(model, options, line, out, arguments)
-                continue
-            for result in model.stream(block[skipped:], options, done=done, ask=given_ask(arguments)):
-                number += 1
-                if arguments.json:
-                    document.append(_result_json(result, options.words, options.alignment))
-                elif arguments.nbest > 1:
-                    out.write("".join(f"{number}\t{way.score:.4f}\t{way.text}\n" for way in result.translations))
-                else:
-                    out.write(result.text + "\n")
-            out.flush()
+    number, skip = 0, out.lines_done
+    bar = progress("translating", total, before=skip) if total > 1 else nullcontext(lambda count: None)
+    try:
+        with bar as done:
+            for block in blocks:
+                skipped = min(skip, len(block))
+                skip -= skipped
+                number += skipped
+                for shown in crew.share(left, work, done) if (left := block[skipped:]) else []:
+                    number += 1
+                    out.write(_text(shown, number, arguments))
+                out.flush()
+    except KeyboardInterrupt:
+        if arguments.output and not arguments.json and arguments.nbest == 1:
+            raise Interrupted(
+                f"stopped after {number:,} lines, which are saved; go on with the same command and --resume"
+            ) from None
+        raise
     if skip:
         raise UserError(
             f"--resume: {arguments.output}.partial has {skip} more lines than {arguments.input}, so it belongs to another file; "
             f"name that one, or remove {arguments.output}.partial"
         )
     if arguments.json:
-        out.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+        out.write("\n]\n" if number else "[]\n")
+
+
+def _text(shown: Any, number: int, arguments: argparse.Namespace) -> str:
+    """What is written of line `number`; the lines of JSON are those of one list."""
+    if arguments.json:
+        entry = json.dumps(shown, ensure_ascii=False, indent=2).replace("\n", "\n  ")
+        return f"{'[' if number == 1 else ','}\n  {entry}"
+    if arguments.nbest > 1:
+        return "".join(f"{number}\t{way}\n" for way in shown)
+    return f"{shown}\n"
 
 
 def _follow(model: Model, options: SearchOptions, line: str, out: Any, arguments: argparse.Namespace) -> None:

@@ -133,12 +133,16 @@ class Drawn:
     lengths: tuple[Ints, Ints]
 
 
+def check_bpe(tokenizer: Tokenizer) -> None:
+    if tokenizer.kind != "joint":
+        raise UserError("train.bpe_dropout: imported models have two vocabularies and go without it; leave it at 0")
+
+
 class BpeDropout:
     """A store whose sentences are cut anew in each update."""
 
     def __init__(self, store: Store, tokenizer: Tokenizer, probability: float, seed: int, longest: int) -> None:
-        if tokenizer.kind != "joint":
-            raise UserError("train.bpe_dropout: imported models have two vocabularies and go without it; leave it at 0")
+        check_bpe(tokenizer)
         self._seed = seed % 2**64
         self._pools = tuple(
             make_pool(side, tokenizer, probability, random.Random(f"bpe-dropout {seed} {number}"))

@@ -65,6 +65,17 @@ def check_file(path: Path) -> None:
         raise UserError(f"{path}: must be a file, but is a folder")
     if not path.exists():
         raise UserError(f"{path}: there is no such file")
+    if path.suffix == ".zst":
+        import_zstandard(path, "reading")
+
+
+def import_zstandard(path: Path, doing: str) -> Any:
+    """A package that only `.zst` files need; it is missed before the work, not in its midst."""
+    try:
+        import zstandard
+    except ImportError:
+        raise UserError(f"{path}: {doing} .zst needs one more package; run: pip install zstandard") from None
+    return zstandard
 
 
 def _open_bytes(path: Path) -> IO[bytes]:
@@ -83,10 +94,7 @@ class _ZstdReader(io.RawIOBase):
     """Zstandard frames as a stream; unlike zstandard's own reader it notices a file that ends inside a frame."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            import zstandard
-        except ImportError:
-            raise UserError(f"{path}: reading .zst needs one more package; run: pip install zstandard") from None
+        zstandard = import_zstandard(path, "reading")
         self._file = open(path, "rb")  # noqa: SIM115 - closed in close()
         self._damage: type[Exception] = zstandard.ZstdError
         self._new_frame = zstandard.ZstdDecompressor().decompressobj

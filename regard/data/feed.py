@@ -21,6 +21,16 @@ from regard.errors import UserError
 DEPTH = 32  # updates made ahead; planning the next epoch of millions of pairs takes as long as some of them
 
 
+def check_shares(accumulate: int, num_ranks: int) -> None:
+    """Refuse parts of one shape that the processes cannot share out evenly."""
+    if accumulate % num_ranks:
+        raise UserError(
+            f"train.accumulate must be a multiple of the number of processes ({num_ranks}), but is {accumulate}: on the "
+            f"fast path an update is so many batches of one shape, which the processes share out; set it to {num_ranks}, "
+            f"or train.fast to off"
+        )
+
+
 @dataclass(frozen=True)
 class PreparedUpdate:
     """The data of one update, in parts: batches, or the words of slots. Of several processes, each has a share of the parts."""
@@ -55,12 +65,8 @@ class Feed:
         With `dropout`, sentences are cut anew, into at most `max_length` tokens. `equal`: all have as many parts of every
         update, where an update has too few pairs for that, some that count for nothing.
         """
-        if slots is not None and accumulate % num_ranks:
-            raise UserError(
-                f"train.accumulate must be a multiple of the number of processes ({num_ranks}), but is {accumulate}: on the "
-                f"fast path an update is so many batches of one shape, which the processes share out; set it to {num_ranks}, "
-                f"or train.fast to off"
-            )
+        if slots is not None:
+            check_shares(accumulate, num_ranks)
         self._store, self._sampler, self._marks = store, sampler, (bos_id, eos_id)
         self._accumulate, self.slots, self._device = accumulate, slots, torch.device(device)
         # Every process has as many parts as any other, so that none waits for one that has more.

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
+from regard.data.terms import find_terms
 from regard.data.tokenizer import NUM_SPANS, Tokenizer
 
 _SPAN = re.compile(
@@ -93,32 +94,16 @@ def _longest(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return sorted(kept)
 
 
-def find_terms(text: str, terms: Sequence[str]) -> list[tuple[int, int]]:
-    """Where these words stand in a text, as they are written and not inside other words; the longest where they overlap."""
-    if not terms:
-        return []
-    ways = "|".join(whole_word(term, re.escape(term)) for term in sorted(terms, key=len, reverse=True))
-    return [match.span() for match in re.finditer(ways, text)]
-
-
-# A letter or digit of a script that puts spaces between words; in the others (Thai, Japanese, Chinese) a word has no visible end.
-_IN_WORD = r"[^\W\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
-
-
-def whole_word(term: str, pattern: str) -> str:
-    """The pattern of a term, for places where the term is not a part of a longer word."""
-    begin = f"(?<!{_IN_WORD})" if re.match(_IN_WORD, term[0]) else ""
-    end = f"(?!{_IN_WORD})" if re.match(_IN_WORD, term[-1]) else ""
-    return f"{begin}{pattern}{end}"
-
-
 def protect(text: str, kept: Container[str] | None = None, terms: Sequence[str] = ()) -> Protected | None:
     """The text with its spans taken out, or None where it has none; `kept`: only these; `terms` are spans, too."""
     return take_out(text, find_spans(text, terms), kept)
 
 
-def take_out(text: str, places: Sequence[tuple[int, int]], kept: Container[str] | None = None) -> Protected | None:
-    """The text without what stands at these places, or None where there are none; `kept`: only these."""
+def take_out(
+    text: str, places: Sequence[tuple[int, int]], kept: Container[str] | None = None, most: int = NUM_SPANS
+) -> Protected | None:
+    """The text without what stands at these places, or None where there are none; `kept`: only these. What comes after the first
+    `most` different ones stays in the text: by default as many as there are reserved pieces."""
     if kept is not None:
         places = [(begin, end) for begin, end in places if text[begin:end] in kept]
     numbers: dict[str, int] = {}
@@ -126,7 +111,7 @@ def take_out(text: str, places: Sequence[tuple[int, int]], kept: Container[str] 
     done = 0
     for begin, end in places:
         span = text[begin:end]
-        if span not in numbers and len(numbers) == NUM_SPANS:
+        if span not in numbers and len(numbers) == most:
             continue
         if done < begin:
             parts.append(text[done:begin])

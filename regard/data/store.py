@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -29,6 +28,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.data.workers import Chunk, EncodedChunk, Job, Line, WorkerPool
 from regard.errors import UserError
 from regard.files import atomic_folder
+from regard.processes import cores
 
 FORMAT_VERSION = 1
 CHUNK_PAIRS = 4096
@@ -145,7 +145,7 @@ def prepare(
     job = Job(tokenizer, clean, held_out, "<u2" if tokenizer.vocab_size <= 65535 else "<u4")
     try:
         with atomic_folder(folder) as temporary:
-            account = _write_store(temporary, corpora, job, workers or _num_cores(), progress)
+            account = _write_store(temporary, corpora, job, workers or cores(), progress)
     except OSError as error:
         raise UserError(f"{folder}: the token store cannot be written ({error.strerror or error})") from error
     return Store.open(folder), account
@@ -291,7 +291,3 @@ def _map(path: Path, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 def _damaged(path: Path) -> UserError:
     return UserError(f"{path}: is missing, cut short or damaged; delete {path.parent} and it is made anew")
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
+from regard.data.corpus import import_zstandard
 from regard.errors import UserError
 from regard.files import lock, read_json, sync, write_atomic
 
@@ -45,7 +46,7 @@ class CorpusWriter:
             if not path.parent.is_dir():
                 raise UserError(f"{path}: the folder {path.parent} does not exist")
             if path.suffix == ".zst":
-                _import_zstandard(path)
+                import_zstandard(path, "writing")
         if resume and self.state.exists():
             self._read_state()
         else:
@@ -202,14 +203,6 @@ def _zstd(file: IO[bytes]) -> Iterator[IO[bytes]]:
 
     with zstandard.ZstdCompressor(level=10).stream_writer(file, closefd=False) as packed:
         yield cast(IO[bytes], packed)
-
-
-def _import_zstandard(path: Path) -> None:
-    """It is missed before the work, not after it."""
-    try:
-        import zstandard  # noqa: F401
-    except ImportError:
-        raise UserError(f"{path}: writing .zst needs one more package; run: pip install zstandard") from None
 
 
 _COMPRESSORS = {".gz": _gzip, ".xz": _xz, ".zst": _zstd}

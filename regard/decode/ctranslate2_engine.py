@@ -19,17 +19,17 @@ the numbers, so that only near-ties can fall another way; `tests/decode/test_ctr
 from __future__ import annotations
 
 import math
-import os
 import re
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from regard.bundle import Bundle
 from regard.decode.batches import cut_batches, length_limit
@@ -38,6 +38,7 @@ from regard.decode.ctranslate2_model import Weights, positions, vocabularies
 from regard.decode.insist import insist
 from regard.decode.options import Done, Engine, Hypothesis, Matrix, Prefix, SearchOptions, Wish, forbidden_ids
 from regard.errors import UserError
+from regard.processes import own_place, own_threads
 
 OLDEST = (4, 8)  # the earliest that this was tried with
 _BATCH = 64  # sentences searched together
@@ -46,10 +47,12 @@ _ROOM = 8_192  # tokens of a batch, counted at the longest sentence's length
 # Times the beam: hypotheses that must have ended before a search may stop, for the best one and for a list of them. Of 5,700
 # sentences, half of them far from what the model knew, torch's search found a better one for 14 at 1, 2 at 1.25, none at 1.5.
 _ENDED, _ENDED_LIST = 1.5, 2.0
+_WHOLE = 16  # sentences at a time whose logits of every step are looked at
 _COMPUTE = {"fp32": "float32", "fp16": "float32", "int8": "int8"}  # no CPU computes faster in 16-bit floats
 
 Ids = Sequence[Sequence[int]]
 Found = list[tuple[tuple[int, ...], float]]  # hypotheses of one sentence with their log-probabilities
+Values = NDArray[np.float64]
 
 
 def import_ctranslate2() -> Any:
@@ -80,12 +83,6 @@ def share_cores(cores: int) -> tuple[int, int]:
     return max(1, cores // threads), threads
 
 
-def _usable_cores() -> int:
-    if (wished := os.environ.get("OMP_NUM_THREADS", "")).isdigit():
-        return max(1, int(wished))
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class CTranslate2Engine:
     """Holds a converted model."""
 
@@ -103,11 +100,14 @@ class CTranslate2Engine:
         CTranslate2 cannot do is refused by name, and not left to torch."""
         self.alone = alone
         self._said: set[str] = set()
+        self.is_quiet = False  # whether what is left to torch is left so without a word
+        self._loading = threading.Lock()
+        self._loaded: Engine | None = None  # torch's engine, once something was left to it
         self.bundle, self.batch, self.forbidden = bundle, batch or _BATCH, frozenset(forbidden)
         self._source, self._target = vocabularies(bundle.tokenizer, bundle.config.vocab_size)
         self._ids = {piece: i for i, piece in enumerate(self._target)}
         self._rows = positions(bundle)
-        self._workers, threads = share_cores(_usable_cores())
+        self._workers, threads = share_cores(own_threads())
         self.parallel = self._workers
         self.takes_phrases = False
         package = import_ctranslate2()
@@ -227,10 +227,11 @@ class CTranslate2Engine:
         """Hypotheses for sentences whose translations have a given beginning; CTranslate2's own scores do not count that."""
         owners: list[int] = []  # the sentence of each prefix that is searched after
         prefixes: list[tuple[int, ...]] = []
-        for number in numbers:
-            for prefix in self._spelt_out(ids[number], wishes[number].prefix, options.beam):
-                owners.append(number)
-                prefixes.append(prefix)
+        given = [wishes[number].prefix for number in numbers]
+        spelt_out = self._spelt_out([ids[number] for number in numbers], given, options.beam)
+        for number, spelt in zip(numbers, spelt_out, strict=True):
+            owners += [number] * len(spelt)
+            prefixes += spelt
         sources, most = [ids[number] for number in owners], [limits[number] for number in owners]
         found: dict[int, Found] = {number: [] for number in numbers}
         # What has no place left, or nothing to translate, is the prefix and no more.
@@ -250,19 +251,27 @@ class CTranslate2Engine:
         for number, some in self._scored_anew(ids, found):
             yield number, _rank(some, options)
 
-    def _spelt_out(self, src: Sequence[int], prefix: Prefix, most: int) -> list[tuple[int, ...]]:
-        """A prefix whose places leave a choice as several without one: at each such place the likeliest tokens, `most` in all."""
-        open_ones: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
-        for place in prefix:
-            if isinstance(place, int):
-                open_ones = [((*tokens, place), log_prob) for tokens, log_prob in open_ones]
-                continue
-            longer = []
-            for tokens, log_prob in open_ones:
-                values = self.next_log_probs(src, tokens)
-                longer += [((*tokens, token), log_prob + values[token]) for token in place]
-            open_ones = sorted(longer, key=lambda one: -one[1])[:most]
-        return [tokens for tokens, _ in open_ones]
+    def _spelt_out(self, srcs: Ids, prefixes: Sequence[Prefix], most: int) -> list[list[tuple[int, ...]]]:
+        """Prefixes whose places leave a choice, each as several without one: at each such place the likeliest tokens, `most` in
+        all."""
+        open_ones: list[Found] = [[((), 0.0)] for _ in srcs]
+        for length in range(max(map(len, prefixes), default=0)):
+            longer: list[Found] = [[] for _ in srcs]
+            choices: list[tuple[int, tuple[int, ...], float]] = []  # the sentence, what it begins with so far
+            for number, prefix in enumerate(prefixes):
+                place = prefix[length] if length < len(prefix) else ()
+                if isinstance(place, int):
+                    open_ones[number] = [((*tokens, place), log_prob) for tokens, log_prob in open_ones[number]]
+                elif place:
+                    choices += [(number, *one) for one in open_ones[number]]
+            after = self._after([srcs[number] for number, _, _ in choices], [tokens for _, tokens, _ in choices])
+            for (number, tokens, log_prob), values in zip(choices, after, strict=True):
+                place = prefixes[number][length]
+                assert not isinstance(place, int)
+                longer[number] += [((*tokens, token), log_prob + float(values[token])) for token in place]
+            for number in {number for number, _, _ in choices}:
+                open_ones[number] = sorted(longer[number], key=lambda one: -one[1])[:most]
+        return [[tokens for tokens, _ in some] for some in open_ones]
 
     def _has_forbidden(self, found: Found) -> bool:
         return not self.forbidden.isdisjoint(token for tokens, _ in found for token in tokens)
@@ -329,16 +338,20 @@ class CTranslate2Engine:
 
     def _torch(self, why: str) -> Engine:
         """The other engine, with a word about it, once for each reason."""
-        if why not in self._said:
+        if why not in self._said and not self.is_quiet:
             self._said.add(why)
-            sys.stderr.write(f"regard: {why}\n")
-        return self._torch_engine
+            sys.stderr.write(f"regard: {own_place().name}{why}\n")
+        return self.torch_engine
 
-    @cached_property
-    def _torch_engine(self) -> Engine:
-        from regard.decode.torch_engine import TorchEngine
+    @property
+    def torch_engine(self) -> Engine:
+        """The other engine with the same model; loaded when it is first needed."""
+        with self._loading:  # several threads may translate at a time
+            if self._loaded is None:
+                from regard.decode.torch_engine import TorchEngine
 
-        return TorchEngine.from_bundle(self.bundle, "cpu", self.batch)
+                self._loaded = TorchEngine.from_bundle(self.bundle, "cpu", self.batch)
+            return self._loaded
 
     def stream(self, src: Sequence[int], options: SearchOptions, wish: Wish | None = None) -> Iterator[tuple[int, ...]]:
         return self._instead("streaming").stream(src, options, wish)
@@ -395,21 +408,32 @@ class CTranslate2Engine:
         return results
 
     def next_log_probs(self, src: Sequence[int], prefix: Sequence[int]) -> list[float]:
-        if max(len(src), len(prefix) + 1) >= self._rows or not src:
-            return self._for_long.next_log_probs(src, prefix)
-        [result] = self._translator.translate_batch(
-            [self._source_pieces(src)],
-            [[self._target[i] for i in prefix]],
-            beam_size=1,
-            min_decoding_length=0,
-            max_decoding_length=len(prefix) + 1,
-            max_input_length=0,
-            return_logits_vocab=True,
-        )
-        logits = np.array(result.logits[0][-1], dtype=np.float64)
-        largest = logits.max()
-        log_probs: list[float] = (logits - largest - np.log(np.exp(logits - largest).sum())).tolist()
+        [values] = self._after([src], [prefix])
+        log_probs: list[float] = values.tolist()
         return log_probs
+
+    def _after(self, srcs: Ids, prefixes: Ids) -> Iterator[Values]:
+        """(vocab_size,) log-probabilities right after beginnings of translations that are all equally long."""
+        lengths = [max(len(src), len(prefix) + 1) for src, prefix in zip(srcs, prefixes, strict=True)]
+        near = {n for n, length in enumerate(lengths) if length < self._rows and srcs[n]}
+        for n in range(0, len(srcs), _WHOLE):
+            numbers = [number for number in range(n, min(n + _WHOLE, len(srcs))) if number in near]
+            found: list[Any] = self._translator.translate_batch(
+                [self._source_pieces(srcs[number]) for number in numbers],
+                [[self._target[i] for i in prefixes[number]] for number in numbers],
+                beam_size=1,
+                min_decoding_length=0,
+                max_decoding_length=len(prefixes[n]) + 1,
+                max_input_length=0,
+                return_logits_vocab=True,
+            )
+            logits = dict(zip(numbers, (result.logits[0][-1] for result in found), strict=True))
+            for number in range(n, min(n + _WHOLE, len(srcs))):
+                if number in near:
+                    values = np.array(logits[number], dtype=np.float64)
+                    yield values - values.max() - np.log(np.exp(values - values.max()).sum())
+                else:
+                    yield np.array(self._for_long.next_log_probs(srcs[number], prefixes[number]))
 
     # --- batches ---
 

@@ -6,14 +6,39 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from regard.data.corpus import read_lines
-from regard.data.protect import whole_word
+from regard.data.terms import find_terms, places_of
 from regard.errors import UserError
 
+LONG = 5  # letters of a term that is known again inside a longer word
 Place = tuple[int, int]  # of characters in a text, from the first to after the last
+
+
+def says(text: str, ways: Sequence[str]) -> bool:
+    """Whether a translation says a term in one of several ways.
+
+    >>> says("Der Vizepräsident sprach mit den Eltern.", ["Präsident"]), says("Hausen", ["Haus"]), says("Das Haus.", ["haus"])
+    (True, False, True)
+    """
+    return bool(places_said(text, ways))
+
+
+def places_said(text: str, ways: Sequence[str]) -> list[Place]:
+    """Where it says it: as whole words, of which the first may begin a sentence, or else, if it is long enough to be known again,
+    inside longer words: grammar asks for endings, and many languages join words.
+
+    >>> places_said("den Geräten", ["Geräte"])
+    [(4, 10)]
+    """
+    whole = find_terms(text, [case for way in ways for case in (way, way[:1].upper() + way[1:])])
+    if whole:
+        return whole
+    small = _without_case(text)
+    inside = (re.finditer(re.escape(_without_case(way)), small) for way in ways if len(way) >= LONG)
+    return sorted(match.span() for matches in inside for match in matches)
 
 
 @dataclass(frozen=True)
@@ -59,11 +84,11 @@ class Glossary:
         """The ways to say each term that the text has, and where it has it; what stands where something is taken does not count.
         Terms are whole words; one without capitals is found with them, too. Where two overlap the longer one counts."""
         found: dict[tuple[str, ...], list[Place]] = {}
-        for match in self._pattern.finditer(text):
-            begin, end = match.span()
+        written = {True: text, False: _without_case(text)}
+        there = [one for one in self._capitals_first if one[0] in written[one[1]]]  # a quick no for most text
+        for (begin, end), number in places_of([(term, written[has_case]) for term, has_case, _ in there]):
             if not any(begin < other[1] and other[0] < end for other in taken):
-                assert match.lastindex is not None
-                found.setdefault(self._longest_first[match.lastindex - 1][1], []).append((begin, end))
+                found.setdefault(there[number][2], []).append((begin, end))
         return found
 
     @cached_property
@@ -72,15 +97,21 @@ class Glossary:
         return " ".join(way for _, ways in self.terms for way in ways)
 
     @cached_property
-    def _longest_first(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Of those that are equally long, the ones with capitals come first: the others are found in any case."""
-        return sorted(self.terms, key=lambda term: (-len(term[0]), term[0] == term[0].lower()))
+    def _capitals_first(self) -> list[tuple[str, bool, tuple[str, ...]]]:
+        """Terms as they are looked for, whether their capitals count, and the ways to say them. Of those that are equally long the
+        ones with capitals come first: the others are found in any case."""
+        capitals = [(term, True, ways) for term, ways in self.terms if term != term.lower()]
+        return capitals + [(_without_case(term), False, ways) for term, ways in self.terms if term == term.lower()]
 
-    @cached_property
-    def _pattern(self) -> re.Pattern[str]:
-        """A group for each term."""
-        ways = (
-            f"({whole_word(term, f'(?i:{re.escape(term)})' if term == term.lower() else re.escape(term))})"
-            for term, _ in self._longest_first
-        )
-        return re.compile("|".join(ways) or "(?!)")
+
+def _without_case(text: str) -> str:
+    """As long as the text, and the same for all ways to write it with capitals."""
+    return text.lower() if text.isascii() else "".join(map(_small, text))
+
+
+@lru_cache(maxsize=4096)
+def _small(character: str) -> str:
+    """Of letters with one capital the same one, as of the three small Greek s; of a letter that would become two the first."""
+    small = character.lower()[0]
+    capital = small.upper()
+    return capital.lower() if len(capital) == 1 and len(capital.lower()) == 1 else small

@@ -27,14 +27,29 @@ def insist(
     if missed:
         if not options.sample and options.beam < LEAST_BEAM:
             options = replace(options, beam=LEAST_BEAM, groups=1)
-        again = insisting([ids[number] for number in missed], options, [wishes[number] for number in missed])
+        # What was said otherwise need not be said in these very words now; if that is lost on the way, it must.
+        lenient = [without_said(wishes[number], found[number]) for number in missed]
+        again = insisting([ids[number] for number in missed], options, lenient)
         for number, hypotheses in zip(missed, again, strict=True):
+            found[number] = hypotheses
+        lost = [number for number in missed if not all(has_phrases(way.ids, wishes[number]) for way in found[number])]
+        again = insisting([ids[number] for number in lost], options, [wishes[number] for number in lost])
+        for number, hypotheses in zip(lost, again, strict=True):
             found[number] = hypotheses
     return found
 
 
+def without_said(wish: Wish, found: Sequence[Hypothesis]) -> Wish:
+    """A wish without the phrases that all of these translations say otherwise."""
+    wanted = (
+        phrase for phrase in wish.phrases if phrase.is_said is None or not all(phrase.is_said(way.ids) for way in found)
+    )
+    return replace(wish, phrases=tuple(wanted))
+
+
 def has_phrases(ids: Sequence[int], wish: Wish) -> bool:
-    phrases = Phrases(wish.phrases)
+    """Whether a translation has all that was wished for, or says it otherwise."""
+    phrases = Phrases([phrase for phrase in wish.phrases if phrase.is_said is None or not phrase.is_said(ids)])
     state = 0
     for token in ids:
         state = phrases.after(state, token)

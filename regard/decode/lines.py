@@ -18,6 +18,15 @@ from regard.errors import UserError
 _PATIENCE = 0.05  # seconds to wait for more lines before translating those that came
 
 
+def standard_input() -> IO[bytes]:
+    """Its bytes, through a reader of our own: after Ctrl-C a thread still waits in it for a line, and Python cannot end while one
+    waits in the reader of `sys.stdin`."""
+    try:
+        return open(sys.stdin.fileno(), "rb", closefd=False)
+    except io.UnsupportedOperation:  # it has been replaced by something without a file
+        return sys.stdin.buffer
+
+
 def read_available(stream: IO[bytes], most: int) -> Iterator[list[str]]:
     """Blocks of the lines that have come so far, at most `most` at a time: a person who types gets an answer to each line, and a
     file in a pipe is read in large blocks."""
@@ -69,8 +78,9 @@ def _decode(line: bytes, number: int) -> str:
 class LineFile:
     """Where translations go: standard output, or a file that is written beside its name and takes it when it is complete."""
 
-    def __init__(self, path: Path | None, resume: bool) -> None:
-        self.path = path
+    def __init__(self, path: Path | None, resume: bool, is_kept: bool = True) -> None:
+        """`is_kept`: whether a part of it, after an error, is of use."""
+        self.path, self._is_kept = path, is_kept
         self.lines_done = 0
         self._partial = path.with_name(path.name + ".partial") if path else None
         self._file: IO[str]
@@ -83,6 +93,8 @@ class LineFile:
             raise UserError(f"{path}: the folder {path.parent} does not exist")
         if path.is_dir():
             raise UserError(f"{path}: must be a file, but is a folder")
+        if path.exists() and not path.is_file():  # the finished file would take its place
+            raise UserError(f"{path}: must be a file, but is a device or a pipe; write to it with > {path}")
         if self._partial.exists() and not resume:
             raise UserError(
                 f"{self._partial}: is left from an interrupted run; go on with --resume (plain lines only), or remove it"
@@ -113,7 +125,7 @@ class LineFile:
         self._file.close()
         if kind is None:
             os.replace(self._partial, self.path)
-        elif not self._partial.stat().st_size:
+        elif not (self._is_kept and self._partial.stat().st_size):
             self._partial.unlink()
 
 

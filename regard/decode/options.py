@@ -52,9 +52,11 @@ class SearchOptions:
         if self.mbr not in ("", "bleu", "chrf"):
             raise UserError(f"mbr must be bleu or chrf, but is {self.mbr!r}")
         if self.mbr and self.beam < 3:
-            raise UserError(f"mbr chooses among the translations of a beam of at least 3, but the beam is {self.beam}")
+            what = "at least 3 samples" if self.sample else "the translations of a beam of at least 3"
+            raise UserError(f"mbr chooses among {what}, but beam, which says how many there are, is {self.beam}")
         if not all(term.strip() for term in self.keep):
             raise UserError(f"keep must be words, none of them empty, but is {list(self.keep)!r}")
+        object.__setattr__(self, "keep", tuple(term.strip() for term in self.keep))
         if self.beam % self.groups:
             raise UserError(f"the beam must be a multiple of groups ({self.groups}), but is {self.beam}")
         if not self.temperature > 0:

@@ -244,7 +244,7 @@ def hypotheses(taken: Fetched, nbest: int) -> list[list[Hypothesis]]:
         [
             Hypothesis(tuple(ids[n, rank, :length].tolist()), log_prob, score)
             for rank, (score, log_prob, length) in enumerate(zip(*sentence, strict=True))
-            if score != -math.inf
+            if score > -math.inf  # nor not a number
         ]
         for n, sentence in enumerate(zip(scores.tolist(), log_probs.tolist(), lengths.tolist(), strict=True))
     ]

@@ -13,10 +13,13 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
-from regard.data.protect import Protected, encode_pairs, find_spans, find_terms, protect, take_out
+from regard.data.protect import Protected, encode_pairs, find_spans, protect, take_out
+from regard.data.terms import find_terms
 from regard.data.tokenizer import Tokenizer
+from regard.decode.glossary import says
 from regard.decode.guard import is_foreign, runs_away
 from regard.decode.mbr import Utility, by_expected_utility
 from regard.decode.options import Done, Engine, Hypothesis, SearchOptions, Wish
@@ -137,8 +140,7 @@ class Translator:
         texts = [part.text for parts in cut for part in parts]
         if done is not None:
             done(len(lines) - len(texts))  # so that the sum is the number of lines, also with empty and with cut ones
-        results = self.join(lines, cut, self._search(texts, self.wishes(cut, asks), done), asks)
-        return [self._chosen(result) for result in results] if self.options.mbr else results
+        return self.join(lines, cut, self._search(texts, self.wishes(cut, asks), done), asks)
 
     def _search(self, texts: Sequence[str], wishes: Sequence[Wish], done: Done | None = None) -> list[list[Hypothesis]]:
         ids, options = self.encode(texts), self.options.of_engine
@@ -167,7 +169,8 @@ class Translator:
                 cases = tuple(way[:1].upper() + way[1:] for way in ways)
                 phrase = phrase_of(self.tokenizer, ways, cases)
                 assert spelt is not None
-                phrases.append(replace(phrase, source=tokens_at(spelt, text, places)))
+                is_said = partial(self._says, ways)
+                phrases.append(replace(phrase, source=tokens_at(spelt, text, places), is_said=is_said))
         kept = self._kept(text) if self._insists_on_kept else None
         for span in kept.spans if kept is not None else ():
             places = [place for place in self._places_kept(text) if text[slice(*place)] == span]
@@ -176,6 +179,9 @@ class Translator:
                     replace(phrase_of(self.tokenizer, (span,)), source=tokens_at(self._spelt(text), text, places))
                 )
         return Wish(prefix_ids(self.tokenizer, ask.prefix, protected), tuple(phrases))
+
+    def _says(self, ways: Sequence[str], ids: Sequence[int]) -> bool:
+        return says(self.tokenizer.decode(ids), ways)
 
     @property
     def _insists_on_kept(self) -> bool:
@@ -194,10 +200,14 @@ class Translator:
         """Likewise, with what must be kept of it in any case."""
         if self.tokenizer.protects:
             return self.protected(text)
-        return take_out(text, find_terms(text, self.options.keep)) if self.options.keep else None
+        places = find_terms(text, self.options.keep)
+        return take_out(text, places, most=len(places)) if places else None
+
+    def choose(self, results: Sequence[Result]) -> list[Result]:
+        """The translations of each line by how much they are like all the others."""
+        return [self._chosen(result) for result in results]
 
     def _chosen(self, result: Result) -> Result:
-        """The translations of a line by how much they are like all the others."""
         assert self.utility is not None
         best = max(way.score for way in result.translations)
         # Samples come as often as they are likely; what a beam finds is likely by its score.
@@ -257,7 +267,7 @@ class Translator:
                 translations.append(Translation(one_line(joined), sum(way.score for way in chosen), words, links))
             source = [word for part in parts for word in self._spelt(part.text).words] if self.options.alignment else ()
             results.append(Result(line, tuple(translations) or (Translation("", 0.0),), tuple(source)))
-        return results
+        return self.choose(results) if self.options.mbr else results
 
     def _spelt(self, text: str) -> Spelt:
         """The words of a source."""

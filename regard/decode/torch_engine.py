@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import islice
 
@@ -20,7 +20,7 @@ from regard.bundle import Bundle, load_weights
 from regard.decode.batches import cut_batches, length_limit
 from regard.decode.insist import insist
 from regard.decode.options import Done, Hypothesis, Matrix, SearchOptions, Wish, forbidden_ids
-from regard.decode.search.core import Observer, Task, beam_search, search_steps
+from regard.decode.search.core import NOTHING_FOUND, Observer, Task, beam_search, search_steps
 from regard.decode.search.phrases import Phrases
 from regard.decode.search.stable import stable_prefixes
 from regard.decode.slot_engine import SlotDecoder
@@ -67,7 +67,7 @@ class TorchEngine:
         self.room = _ROOM.get(self.device.type, 8_192)
         self.bucket = _BUCKET.get(self.device.type, 64)
         self.slots: SlotDecoder | None = None
-        self._lock = threading.Lock()  # slots are for one caller at a time
+        self._lock = threading.Lock()  # see `_alone`
         if slots:
             self.slots = SlotDecoder(self.model, self.bos_id, self.eos_id, self.forbidden, self.batch)
             return
@@ -109,7 +109,7 @@ class TorchEngine:
             return insist(ids, options, wishes, plain, self._in_batches)
         wishes = wishes if any(wish != Wish() for wish in wishes) else ()
         if self.slots is not None and not wishes and not options.beyond_beam:
-            with self._lock, self._on_device():
+            with self._alone():
                 return self._translate_in_slots(self.slots, ids, options, done)
         return self._in_batches(ids, options, wishes, done)
 
@@ -129,7 +129,7 @@ class TorchEngine:
         order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
         for numbers in cut_batches(order, [len(sentence) for sentence in ids], self.batch, self.room):
             wished = [wishes[number] for number in numbers] if wishes else ()
-            with self._lock if self.slots is not None else nullcontext():  # the device is then one caller's at a time
+            with self._alone():
                 found = self.search([ids[number] for number in numbers], options, wished)
             for number, hypotheses in zip(numbers, found, strict=True):
                 results[number] = hypotheses
@@ -144,13 +144,18 @@ class TorchEngine:
         limits = self._limits(ids, options)
         for number, hypotheses in slots.translate(ids, limits, options):
             if not hypotheses:
-                raise RegardError(
-                    "the model's numbers are not finite in half precision, in which GPUs translate; use --device cpu"
-                )
+                raise RegardError(f"{NOTHING_FOUND} in half precision, in which GPUs translate; use --device cpu")
             results[number] = hypotheses
             if done is not None:
                 done(1)
         return results
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """For a caller's work on the device. With slots it is one caller's at a time: their graphs are captured and replayed on
+        memory that stays, and nothing else may be computed meanwhile. Without them, callers share nothing that changes."""
+        with self._lock if self.slots is not None else nullcontext(), self._on_device():
+            yield
 
     def _on_device(self) -> AbstractContextManager[object]:
         """Triton and events go to the current device, which is a matter of the thread."""
@@ -176,12 +181,12 @@ class TorchEngine:
         if wish is not None and wish.phrases:
             yield self.translate([src], options, None, [wish])[0][0].ids
             return
-        with self._on_device():
+        with self._alone():
             stepper, task = self._task([src], options, [wish or Wish()])
             steps = stable_prefixes(search_steps(stepper.step, stepper.select, task, self.device))
         while True:
             # The device is a matter of the thread, whose other work goes on between two steps.
-            with self._on_device():
+            with self._alone():
                 begun = next(steps, None)
             if begun is None:
                 return
@@ -222,21 +227,25 @@ class TorchEngine:
         results: list[Matrix] = [[] for _ in src]
         lengths = [max(map(len, pair)) for pair in zip(src, tgt, strict=True)]
         order = sorted((n for n in range(len(src)) if src[n]), key=lambda number: (len(tgt[number]), len(src[number])))
-        with self._on_device():
-            for numbers in cut_batches(order, lengths, self.batch, self.room):
-                longest = max(len(tgt[number]) for number in numbers)
-                sources = [src[number] for number in numbers]
-                stepper = Stepper(
-                    self.models, sources, self.eos_id, 1, longest + 1, self.bucket, self.device, watch=True
-                )
-                for place in range(longest):
-                    # What stands after the end is computed and thrown away.
-                    newest = [(self.bos_id, *tgt[n], *[self.eos_id] * longest)[place] for n in numbers]
-                    stepper.step(torch.tensor(newest, device=self.device))
-                    for number, row in zip(numbers, stepper.attention().tolist(), strict=True):
-                        if place < len(tgt[number]):
-                            results[number].append(row[: len(src[number])])
+        for numbers in cut_batches(order, lengths, self.batch, self.room):
+            with self._alone():
+                found = self._attention([src[number] for number in numbers], [tgt[number] for number in numbers])
+            for number, matrix in zip(numbers, found, strict=True):
+                results[number] = matrix
         return results
+
+    def _attention(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[Matrix]:
+        found: list[Matrix] = [[] for _ in src]
+        longest = max(map(len, tgt))
+        stepper = Stepper(self.models, src, self.eos_id, 1, longest + 1, self.bucket, self.device, watch=True)
+        for place in range(longest):
+            # What stands after the end is computed and thrown away.
+            newest = [(self.bos_id, *target, *[self.eos_id] * longest)[place] for target in tgt]
+            stepper.step(torch.tensor(newest, device=self.device))
+            for number, row in enumerate(stepper.attention().tolist()):
+                if place < len(tgt[number]):
+                    found[number].append(row[: len(src[number])])
+        return found
 
     @torch.inference_mode()
     def score(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -244,10 +253,11 @@ class TorchEngine:
         results: list[list[float]] = [[] for _ in src]
         order = sorted(range(len(src)), key=lambda number: (len(tgt[number]), len(src[number])))
         lengths = [max(map(len, pair)) for pair in zip(src, tgt, strict=True)]
-        with self._on_device():
-            for numbers in cut_batches(order, lengths, self.batch, self.room):
-                for number, values in zip(numbers, self._score(src, tgt, numbers), strict=True):
-                    results[number] = values
+        for numbers in cut_batches(order, lengths, self.batch, self.room):
+            with self._alone():
+                found = list(self._score(src, tgt, numbers))
+            for number, values in zip(numbers, found, strict=True):
+                results[number] = values
         return results
 
     def _score(
@@ -279,7 +289,7 @@ class TorchEngine:
     @torch.inference_mode()
     def next_log_probs(self, src: Sequence[int], prefix: Sequence[int]) -> list[float]:
         each = []
-        with self._on_device():
+        with self._alone():
             for model in self.models:
                 logits = model.logits(self._decode(model, [src], [prefix])[-1:])
                 each.append(torch.log_softmax(logits.float(), dim=-1)[0])

@@ -16,9 +16,10 @@ from regard.bundle import Bundle
 from regard.data.pieces import Side, is_punctuation, make_side
 from regard.data.tokenizer import Side as Language
 from regard.decode.alignment import aligning_layer
-from regard.decode.options import Matrix, Prefix, SearchOptions, Wish, forbidden_ids
+from regard.decode.ctranslate2_engine import CTranslate2Engine
+from regard.decode.options import Engine, Matrix, Prefix, SearchOptions, Wish
 from regard.decode.text import one_line
-from regard.decode.torch_engine import TorchEngine, load_model
+from regard.decode.torch_engine import TorchEngine
 from regard.decode.words import word_beginnings
 from regard.errors import UserError
 from regard.explain.beam import BeamRecorder, Node
@@ -59,12 +60,15 @@ class _Reading:
 class Explainer:
     """Explains translations of one bundle, in fp32 on a CPU."""
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: Bundle, engine: Engine | None = None) -> None:
+        """An engine that holds the bundle's weights as they are needed here lends them; else they are loaded."""
         self.bundle, self.tokenizer = bundle, bundle.tokenizer
-        model = load_model(bundle)
-        self.reader = reading_copy(model)  # one searches, the other is read and differentiated
-        ids = self.tokenizer
-        self.engine = TorchEngine(model, ids.bos_id, ids.eos_id, forbidden=forbidden_ids(ids))
+        lent = engine.torch_engine if isinstance(engine, CTranslate2Engine) else engine
+        if isinstance(lent, TorchEngine) and lent.device.type == "cpu" and lent.slots is None and len(lent.models) == 1:
+            self.engine = lent
+        else:
+            self.engine = TorchEngine.from_bundle(bundle, "cpu")
+        self.reader = reading_copy(self.engine.model)  # one searches, the other is read and differentiated
         self._lock = Lock()  # a reading hangs hooks into the model
 
     def explain(

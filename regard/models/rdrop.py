@@ -18,6 +18,8 @@ from torch import Tensor
 
 from regard.models.loss import Loss, chunk_rows
 
+HELD = 8  # tensors as large as a chunk's logits that are held at a time, in float32
+
 
 class _RDrop(torch.autograd.Function):
     @staticmethod
@@ -80,5 +82,8 @@ def rdrop_cross_entropy(
     one: Tensor, two: Tensor, weight: Tensor, labels: Tensor, smoothing: float, alpha: float
 ) -> Loss:
     """The loss of two passes over the same places, (tokens, d_model) each, under the output matrix (vocab_size, d_model)."""
-    total, nll = _RDrop.apply(one, two, weight, labels, smoothing, alpha, chunk_rows(one, weight))  # type: ignore[no-untyped-call]
+    chunk = chunk_rows(one, weight)
+    if one.device.type != "cpu":  # where a captured graph keeps that memory for good
+        chunk = max(64, chunk // HELD)
+    total, nll = _RDrop.apply(one, two, weight, labels, smoothing, alpha, chunk)  # type: ignore[no-untyped-call]
     return Loss(total, nll, labels.shape[0])

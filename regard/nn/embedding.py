@@ -33,15 +33,16 @@ class SinusoidalPositions(nn.Module):
         super().__init__()
         self.register_buffer("table", sinusoids(length, d_model), persistent=False)
 
-    def reserve(self, longest: int) -> None:
-        if longest > self.table.shape[0]:
-            self.table = sinusoids(2 * longest, self.table.shape[1]).to(
-                self.table
-            )  # in the model's device and precision
+    def reserve(self, longest: int) -> Tensor:
+        """A table that is long enough. Callers take the one that they get: another thread may put its own in the same place."""
+        table = self.table
+        if longest > table.shape[0]:
+            table = sinusoids(2 * longest, table.shape[1]).to(table)  # in the model's device and precision
+            self.table = table
+        return table
 
     def forward(self, x: Tensor, positions: Tensor, longest: int) -> Tensor:
-        self.reserve(longest)
-        return x + self.table[positions]
+        return x + self.reserve(longest)[positions]
 
 
 class LearnedPositions(nn.Module):

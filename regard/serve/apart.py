@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 from regard.serve.refusal import Refused
 
 Found = TypeVar("Found")
+Given = TypeVar("Given")
 _RETRY = 3  # seconds
-_PATIENCE = 5.0  # seconds for what is being worked on at the end
+PATIENCE = 5.0  # seconds for what is being worked on at the end
 
 
 class Apart:
@@ -33,10 +34,28 @@ class Apart:
 
     async def run(self, work: Callable[..., Found], *arguments: object) -> Found:
         """What the work gives; refused where all places are taken."""
+        self._enter()
+        return await self._begin(work, *arguments, done=self._free.release)
+
+    async def run_each(self, work: Callable[[Given], Found], portions: Sequence[Given]) -> list[Found]:
+        """Work in portions, in one place: others have their turn between two of them, and when nobody waits any more the rest is
+        never begun."""
+        self._enter()
+        try:
+            return [await self._begin(work, portion) for portion in portions]
+        finally:
+            self._free.release()
+
+    def _enter(self) -> None:
         if not self._free.acquire(blocking=False):
             raise Refused(429, f"{self.places} {self.name} are being worked on; try again in {_RETRY} s", _RETRY)
+
+    async def _begin(
+        self, work: Callable[..., Found], *arguments: object, done: Callable[[], None] | None = None
+    ) -> Found:
         future: Future[Found] = Future()
-        future.add_done_callback(lambda done: self._free.release())
+        if done is not None:
+            future.add_done_callback(lambda _: done())
         self._queue.put((future, lambda: work(*arguments)))
         return await asyncio.wrap_future(future)
 
@@ -61,4 +80,4 @@ class Apart:
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
-            thread.join(_PATIENCE)
+            thread.join(PATIENCE)

@@ -13,13 +13,14 @@ from __future__ import annotations
 import math
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from regard.decode.options import Engine, Hypothesis, SearchOptions
+from regard.decode.options import Engine, Hypothesis, SearchOptions, Wish
 from regard.errors import RegardError
 
 _TURN = 16  # sentences that one job gives before it is another's turn
@@ -44,6 +45,8 @@ class Job:
     ids: Sequence[Sequence[int]]
     options: SearchOptions
     found: Found | None
+    wishes: Sequence[Wish] = ()  # one for each sentence, or none at all
+    weight: int = 1  # what a token of it costs, in tokens of a job with the model's own beam
     future: Future[list[Ways]] = field(default_factory=Future)
     taken: int = 0  # sentences that were handed to the engine
     finished: int = 0
@@ -51,7 +54,22 @@ class Job:
 
     @property
     def waiting_tokens(self) -> int:
-        return sum(len(sentence) + 1 for sentence in self.ids[self.taken :])
+        return sum(self.tokens(number) for number in range(self.taken, len(self.ids)))
+
+    def tokens(self, number: int) -> int:
+        """What a sentence counts: itself with its end, and what its translation begins with. Each phrase that must appear counts as
+        much again: so much longer is the search, about."""
+        length = len(self.ids[number]) + 1
+        if not self.wishes:
+            return self.weight * length
+        wish = self.wishes[number]
+        written = length + len(wish.prefix) + sum(phrase.least for phrase in wish.phrases)
+        return self.weight * written * (1 + len(wish.phrases))
+
+    def is_like(self, other: Job) -> bool:
+        """Whether their sentences may share a batch. Those of which something special is wanted take longer: the others do not
+        wait for them."""
+        return self.options == other.options and bool(self.wishes) == bool(other.wishes)
 
 
 Batch = list[tuple[Job, int]]  # (job, number of its sentence)
@@ -69,10 +87,13 @@ class Batcher:
         window: float = 0.004,
         shared: bool = True,
         observe: Observe | None = None,
+        beam: int = 4,
+        threads: int = 0,
     ) -> None:
-        """`shared`: whether sentences of several jobs may share a batch; for comparisons."""
+        """`shared`: whether sentences of several jobs may share a batch; for comparisons. Tokens are counted at a `beam` of this
+        width; with a wider one they count more. `threads`: 0 are as many as the engine gains by."""
         self.engine, self.queue_tokens, self.batch_tokens = engine, queue_tokens, batch_tokens
-        self._window, self._shared, self._observe = window, shared, observe
+        self._window, self._shared, self._observe, self._beam = window, shared, observe, beam
         self._jobs: deque[Job] = deque()  # those with sentences that wait
         self._changed = threading.Condition()
         self._waiting = 0  # tokens
@@ -84,7 +105,8 @@ class Batcher:
         self._closed = False
         self._speed = 2_000.0  # tokens a second of one thread; a first guess
         self._threads = [
-            threading.Thread(target=self._work, name=f"regard-batch-{n}", daemon=True) for n in range(engine.parallel)
+            threading.Thread(target=self._work, name=f"regard-batch-{n}", daemon=True)
+            for n in range(threads or engine.parallel)
         ]
         for thread in self._threads:
             thread.start()
@@ -94,10 +116,15 @@ class Batcher:
         return self._waiting
 
     def submit(
-        self, ids: Sequence[Sequence[int]], options: SearchOptions, found: Found | None = None
+        self,
+        ids: Sequence[Sequence[int]],
+        options: SearchOptions,
+        found: Found | None = None,
+        wishes: Sequence[Wish] = (),
     ) -> Future[list[Ways]]:
         """Hand sentences in; raises Full where too much waits. Cancelling the future gives the room back."""
-        job = Job(ids, options, found, results=[[] for _ in ids])
+        weight = max(1, math.ceil(options.beam / self._beam))
+        job = Job(ids, options, found, wishes, weight, results=[[] for _ in ids])
         if not ids:
             job.future.set_result([])
             return job.future
@@ -112,7 +139,9 @@ class Batcher:
             self._came = time.monotonic()
             self._jobs.append(job)
             self._changed.notify()
-        job.future.add_done_callback(lambda _: self._drop(job))
+        # Not the job itself: it and its future would hold each other, and every request would leave work for the collector.
+        waiting = weakref.ref(job)
+        job.future.add_done_callback(lambda _: self._drop(waiting()))
         return job.future
 
     def seconds_left(self) -> int:
@@ -123,18 +152,19 @@ class Batcher:
     def _seconds_left(self) -> int:
         return min(60, max(1, math.ceil(self._waiting / (self._speed * len(self._threads)))))
 
-    def close(self) -> None:
-        """Finish what waits, then stop."""
+    def close(self, patience: float | None = None) -> None:
+        """Finish what waits, then stop. `patience`: for how many seconds to wait for it; the threads are daemons."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+        until = None if patience is None else time.monotonic() + patience
         for thread in self._threads:
-            thread.join()
+            thread.join(None if until is None else max(0.0, until - time.monotonic()))
 
-    def _drop(self, job: Job) -> None:
+    def _drop(self, job: Job | None) -> None:
         """Forget the sentences of a job that nobody waits for any more."""
         with self._changed:
-            if job in self._jobs:
+            if job is not None and job in self._jobs:
                 self._jobs.remove(job)
                 self._waiting -= job.waiting_tokens
                 job.taken = len(job.ids)
@@ -143,25 +173,26 @@ class Batcher:
 
     def _work(self) -> None:
         while batch := self._take():
-            jobs = {id(job): job for job, _ in batch}
             start = time.monotonic()
-            try:
-                self._translate(batch)
-            except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
-                self._isolate(batch, list(jobs.values()), error)
-            end = time.monotonic()
-            seconds = end - start
-            with self._changed:
-                present = self._computed + sum(job.taken == 0 for job in self._jobs)
-                self._present = max(present, (self._present + present) / 2)
-                self._busy -= 1
-                self._computed -= len(jobs)
-                tokens = sum(len(job.ids[n]) + 1 for job, n in batch)
-                self._speed += 0.2 * (tokens / max(seconds, 1e-4) - self._speed)
-                self._came = end
-                self._gather_until = end + max(self._window, seconds / 2)
-            if self._observe is not None:
-                self._observe(len(batch), len(jobs), seconds)
+            found, failed = self._translate(batch)
+            self._account(batch, time.monotonic() - start)
+            # Last: whoever has an answer may come again at once, and is not to count twice.
+            self._hand_out(found, failed)
+
+    def _account(self, batch: Batch, seconds: float) -> None:
+        jobs = len({id(job) for job, _ in batch})
+        end = time.monotonic()
+        with self._changed:
+            present = self._computed + sum(job.taken == 0 for job in self._jobs)
+            self._present = max(present, (self._present + present) / 2)
+            self._busy -= 1
+            self._computed -= jobs
+            tokens = sum(job.tokens(n) for job, n in batch)
+            self._speed += 0.2 * (tokens / max(seconds, 1e-4) - self._speed)
+            self._came = end
+            self._gather_until = end + max(self._window, seconds / 2)
+        if self._observe is not None:
+            self._observe(len(batch), jobs, seconds)
 
     def _take(self) -> Batch:
         """The next batch, as soon as there is one; empty when all is done and closed."""
@@ -186,21 +217,22 @@ class Batcher:
     @property
     def _share(self) -> int:
         """How many of the jobs that are there are due to one thread."""
-        return math.ceil(self._present / len(self._threads)) if self._shared else 1
+        # Half a job is what is left of one that was there before: whoever is alone by now is not to wait for it.
+        return math.ceil((self._present - 0.5) / len(self._threads)) if self._shared else 1
 
     def _cut(self) -> Batch:
-        """Take sentences of jobs with the same options, in turns, at most what the engine computes together."""
-        options = self._jobs[0].options
-        alike = [job for job in self._jobs if job.options == options] if self._shared else [self._jobs[0]]
+        """Take sentences of jobs that are alike, in turns, at most what the engine computes together."""
+        first = self._jobs[0]
+        alike = [job for job in self._jobs if job.is_like(first)] if self._shared else [first]
         # What waits is shared among the threads that have nothing to do, unless more is about to come.
         waiting = sum(len(job.ids) - job.taken for job in alike)
         idle = 1 if 1 < len(alike) <= self._share else len(self._threads) - self._busy
-        most = min(self.engine.batch, math.ceil(waiting / idle))
+        most = min(max(1, self.engine.batch // first.weight), math.ceil(waiting / idle))
         batch: Batch = []
         longest = 0
         for job in alike:
             for number in range(job.taken, min(len(job.ids), job.taken + (_TURN if len(alike) > 1 else most))):
-                length = len(job.ids[number]) + 1
+                length = job.tokens(number)
                 is_full = len(batch) >= most or (len(batch) + 1) * max(longest, length) > self.batch_tokens
                 if batch and is_full:
                     return self._leave(batch)
@@ -218,31 +250,35 @@ class Batcher:
                 self._jobs.append(job)
         return batch
 
-    def _translate(self, batch: Batch) -> None:
-        found = self.engine.translate([job.ids[n] for job, n in batch], batch[0][0].options)
+    def _translate(self, batch: Batch) -> tuple[list[tuple[Job, int, Ways]], list[tuple[Job, Exception]]]:
+        """What was found for each sentence, and the jobs that failed."""
+        try:
+            ids, first = [job.ids[n] for job, n in batch], batch[0][0]
+            wishes = [job.wishes[n] for job, n in batch] if first.wishes else ()
+            found = self.engine.translate(ids, first.options, None, wishes)
+            return [(job, number, ways) for (job, number), ways in zip(batch, found, strict=True)], []
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
+            jobs = list({id(job): job for job, _ in batch}.values())
+            if len(jobs) == 1:
+                return [], [(jobs[0], error)]
+        # Each job is tried by itself, so that a bad one fails alone.
+        parts = [self._translate([(owner, n) for owner, n in batch if owner is job]) for job in jobs]
+        return [one for part, _ in parts for one in part], [one for _, part in parts for one in part]
+
+    def _hand_out(self, found: list[tuple[Job, int, Ways]], failed: list[tuple[Job, Exception]]) -> None:
         finished = []
         with self._changed:
-            for (job, number), ways in zip(batch, found, strict=True):
+            for job, number, ways in found:
                 job.results[number] = ways
                 job.finished += 1
                 if job.finished == len(job.ids):
                     finished.append(job)
-        for (job, number), ways in zip(batch, found, strict=True):
+        for job, number, ways in found:
             if job.found is not None and not job.future.done():
                 job.found(number, ways)
         for job in finished:
             with suppress(InvalidStateError):  # nobody waits for it any more
                 job.future.set_result(job.results)
-
-    def _isolate(self, batch: Batch, jobs: list[Job], error: Exception) -> None:
-        """After a failure each job is tried by itself, so that a bad one fails alone."""
-        for job in jobs:
-            failed = error
-            if len(jobs) > 1:
-                try:
-                    self._translate([(owner, n) for owner, n in batch if owner is job])
-                    continue
-                except Exception as alone:  # noqa: BLE001 - as above
-                    failed = alone
+        for job, error in failed:
             with suppress(InvalidStateError):
-                job.future.set_exception(failed)
+                job.future.set_exception(error)

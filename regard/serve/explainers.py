@@ -7,11 +7,10 @@ import json
 from typing import TYPE_CHECKING
 
 from regard.decode.options import SearchOptions
-from regard.errors import UserError
 from regard.explain.page import page_data
 from regard.serve.apart import Apart
-from regard.serve.refusal import Refused
-from regard.serve.service import Served
+from regard.serve.refusal import refusing
+from regard.serve.served import Served
 
 if TYPE_CHECKING:
     from regard.explain.explainer import Explainer
@@ -29,25 +28,15 @@ class Explainers:
         return await self._apart.run(self._work, served, text, translation, prefix)
 
     def _work(self, served: Served, text: str, translation: str | None, prefix: str | None) -> bytes:
-        explainer = self._explainer(served)
         options = SearchOptions(**dataclasses.asdict(served.bundle.decode))
-        try:
-            found = explainer.explain(text, options, target=translation, prefix=prefix)
-        except UserError as error:  # what it says is about numbers of pieces and the like, never the text itself
-            raise Refused(400, str(error)) from None
+        with refusing("an explanation"):
+            found = self._explainer(served).explain(text, options, target=translation, prefix=prefix)
         return json.dumps(page_data(found), separators=(",", ":")).encode("ascii")
 
     def _explainer(self, served: Served) -> Explainer:
         pair = served.bundle.source, served.bundle.target
         if pair not in self._made:
-            try:
-                from regard.explain.explainer import Explainer
-            except ModuleNotFoundError as error:
-                if (error.name or "").startswith("regard"):
-                    raise
-                raise Refused(
-                    501,
-                    f"explanations need {error.name}, which is not installed here; install it and start the server again",
-                ) from None
+            from regard.explain.explainer import Explainer
+
             self._made[pair] = Explainer(served.bundle)
         return self._made[pair]

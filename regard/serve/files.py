@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import time
@@ -28,16 +29,17 @@ class Store:
         (self.folder / name).write_bytes(content)
         return name
 
-    def find(self, name: str) -> Path | None:
-        """The file of this name, if it is one of ours and its time is not over."""
+    def read(self, name: str) -> bytes | None:
+        """The document of this name, if it is one of ours and its time is not over."""
         if not _NAME.fullmatch(name):
             return None
-        path = self.folder / name
         try:
-            is_fresh = path.stat().st_mtime >= time.time() - _SECONDS
+            # Opened first: what is swept from then on can still be read to its end.
+            with (self.folder / name).open("rb") as file:
+                is_fresh = os.fstat(file.fileno()).st_mtime >= time.time() - _SECONDS
+                return file.read() if is_fresh else None
         except FileNotFoundError:
             return None
-        return path if is_fresh else None
 
     def _sweep(self) -> None:
         files = []

@@ -8,27 +8,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from regard.bundle import Bundle, find_bundle, load_bundle
 from regard.decode.alignment import Aligned
-from regard.decode.engines import make_engine
-from regard.decode.options import Hypothesis, SearchOptions
 from regard.decode.sentences import Split, split_text
-from regard.decode.text import Part, Result, Translator
-from regard.errors import UserError
 from regard.serve.alignments import Heard, align
-from regard.serve.apart import Apart
-from regard.serve.batching import Batcher, Full, Observe
 from regard.serve.documents.formats import open_document
 from regard.serve.languages import detect, language_name, match_code
 from regard.serve.limits import Limits
 from regard.serve.markdown import cut_markdown
 from regard.serve.markup import Page, Xml, as_text
 from regard.serve.refusal import Refused
+from regard.serve.search import PLAIN, Search
+from regard.serve.sentences import INLINE_CHARACTERS, translate_sentences
+from regard.serve.served import Served
 
-_INLINE_CHARACTERS = (
-    500  # so little text is prepared at once; more goes to a thread, so that others are answered meanwhile
-)
-_THREADS = 2  # of a model, for what goes past the batcher
+_USUAL_BEAM = 4  # with a wider one a request may have less text
 
 
 class Plan(Protocol):
@@ -56,6 +49,12 @@ class Ask:
     alignments: bool = False  # of words, for the best translation
     xml: Xml | None = None  # the texts are XML
     is_markdown: bool = False  # lines of it
+    search: Search = PLAIN
+
+    @property
+    def characters(self) -> int:
+        """What it counts, for limits and keys."""
+        return sum(map(len, self.texts)) + len(self.texts) * self.search.characters
 
 
 @dataclass(frozen=True)
@@ -89,57 +88,6 @@ class Progress:
 
 
 Told = Callable[[Progress], None]
-
-
-@dataclass(frozen=True)
-class Served:
-    """A loaded model with the threads around it."""
-
-    bundle: Bundle
-    translator: Translator
-    batcher: Batcher
-    apart: Apart  # for what goes past the batcher
-
-    @classmethod
-    def load(
-        cls,
-        bundle: Bundle,
-        limits: Limits,
-        *,
-        engine: str = "auto",
-        device: str = "auto",
-        batch: int = 0,
-        shared: bool = True,
-        observe: Callable[[str], Observe] | None = None,
-    ) -> Served:
-        made = make_engine(bundle, engine, device, batch)
-        options = SearchOptions(**dataclasses.asdict(bundle.decode))
-        batcher = Batcher(
-            made,
-            queue_tokens=limits.queue_tokens,
-            batch_tokens=limits.batch_tokens,
-            window=limits.window_ms / 1000,
-            shared=shared,
-            observe=observe(f"{bundle.source}-{bundle.target}") if observe else None,
-        )
-        translator = Translator(bundle.tokenizer, made, options, bundle.max_length)
-        return cls(bundle, translator, batcher, Apart("requests for words", _THREADS, limits.word_places))
-
-
-def find_bundles(models: Sequence[str]) -> list[Bundle]:
-    """The bundles of these names, one for each pair of languages; checked before anything slow is done."""
-    if not models:
-        raise UserError("no model is named; name bundles or run folders: regard serve -m runs/en-de -m runs/de-en")
-    found: dict[tuple[str, str], Bundle] = {}
-    for model in models:
-        bundle = load_bundle(find_bundle(model))
-        pair = bundle.source, bundle.target
-        if pair in found:
-            raise UserError(
-                f"{bundle.folder} and {found[pair].folder} both translate {' to '.join(pair)}; serve one of them"
-            )
-        found[pair] = bundle
-    return list(found.values())
 
 
 class Service:
@@ -211,12 +159,19 @@ class Service:
         limits = self.limits
         if len(ask.texts) > limits.texts:
             raise Refused(400, f"there may be at most {limits.texts} texts in a request; send the rest in another")
-        if sum(map(len, ask.texts)) > limits.characters:
+        if ask.characters > limits.characters:
             raise Refused(413, f"the texts of a request may have at most {limits.characters} characters; send parts")
         if not 0 <= ask.alternatives <= limits.alternatives:
             raise Refused(400, f"alternatives must be between 0 and {limits.alternatives}")
         if ask.alignments and ask.is_html:
             raise Refused(400, "alignments go with format text only; leave them out, or send text")
+        ask.search.check(limits, ask.alternatives)
+        if ask.search.is_of_one_sentence and (ask.is_html or ask.xml is not None):
+            raise Refused(400, "prefix and phrases go with plain text only; leave them out, or send text")
+        widest = ask.search.widest
+        if ask.characters * widest > limits.characters * _USUAL_BEAM:
+            most = limits.characters * _USUAL_BEAM // widest
+            raise Refused(413, f"with so wide a beam the texts may have at most {most} characters; send parts")
 
     async def translate(self, ask: Ask, told: Told | None = None) -> list[Answer]:
         """An answer for each text; `told` hears of sentences as they are finished."""
@@ -224,7 +179,7 @@ class Service:
         heard = Heard(told)
         if ask.alignments:
             told = heard
-        if sum(map(len, ask.texts)) <= _INLINE_CHARACTERS and ask.source is not None:
+        if sum(map(len, ask.texts)) <= INLINE_CHARACTERS and ask.source is not None:
             models, plans = self._prepare(ask)
         else:
             models, plans = await asyncio.to_thread(self._prepare, ask)
@@ -232,7 +187,7 @@ class Service:
         for served in {id(model): model for model, _ in models}.values():
             mine = [number for number, (model, _) in enumerate(models) if model is served]
             translated = await self.translate_plans(
-                served, [plans[n] for n in mine], ask.alternatives, _renumbered(told, mine)
+                served, [plans[n] for n in mine], ask.alternatives, _renumbered(told, mine), ask.search
             )
             for number, texts in zip(mine, translated, strict=True):
                 ways[number] = texts
@@ -255,7 +210,9 @@ class Service:
             models += [(self.find(ask.source, ask.target), None)] * len(ask.texts)
         plans: list[Plan] = []
         for text, (model, _) in zip(ask.texts, models, strict=True):
-            language, by_sentence = model.bundle.source, ask.by_sentence
+            language, by_sentence = model.bundle.source, ask.by_sentence and not ask.search.is_of_one_sentence
+            if ask.search.is_of_one_sentence:
+                check_one_line(text)
             joins = ask.is_html if ask.joins_lines is None else ask.joins_lines
             if ask.is_html or ask.xml is not None:
                 plans.append(Page(text, language, by_sentence=by_sentence, joins_lines=joins, xml=ask.xml))
@@ -273,6 +230,7 @@ class Service:
         plans: Sequence[Plan],
         alternatives: int = 0,
         told: Told | None = None,
+        search: Search = PLAIN,
     ) -> list[list[str]]:
         """The texts of plans in the other language, each in one or several ways that differ, best first."""
         sentences = [sentence for plan in plans for sentence in plan.sentences]
@@ -283,7 +241,7 @@ class Service:
             assert told is not None
             told(Progress(text, n, len(plans[text].sentences), translation, len(sentences)))
 
-        ways = await translate_sentences(served, sentences, alternatives, hear if told else None)
+        ways = await translate_sentences(served, sentences, alternatives, hear if told else None, search)
         texts, position = [], 0
         for plan in plans:
             mine = ways[position : position + len(plan.sentences)]
@@ -301,9 +259,11 @@ class Service:
         target: str,
         column: str | None = None,
         told: Told | None = None,
+        search: Search = PLAIN,
     ) -> tuple[bytes, int]:
         """A document in another language, and how many characters of text it has."""
         limits = self.limits
+        search.check(limits)
         async with self._parsing:  # one at a time: a parsed document takes many times the memory of its file
             document = await asyncio.to_thread(open_document, data, kind, limits.unpacked_bytes, column)
         characters = sum(map(len, document.texts))
@@ -324,14 +284,13 @@ class Service:
         models, plans = await asyncio.to_thread(self._prepare, ask)
         if not models:
             return await asyncio.to_thread(document.save, []), 0
-        ways = await self.translate_plans(models[0][0], plans, 0, told)
+        ways = await self.translate_plans(models[0][0], plans, 0, told, search)
         return await asyncio.to_thread(document.save, [texts[0] for texts in ways]), characters
 
     def close(self) -> None:
-        """Finish what waits and stop the threads."""
+        """Stop the threads."""
         for served in self.pairs.values():
-            served.batcher.close()
-            served.apart.close()
+            served.close()
 
 
 def _renumbered(told: Told | None, numbers: Sequence[int]) -> Told | None:
@@ -341,59 +300,6 @@ def _renumbered(told: Told | None, numbers: Sequence[int]) -> Told | None:
     return lambda progress: told(dataclasses.replace(progress, text=numbers[progress.text]))
 
 
-async def translate_sentences(
-    served: Served, sentences: Sequence[str], alternatives: int = 0, told: Callable[[int, str], None] | None = None
-) -> list[list[str]]:
-    """The translations of sentences, best first. `told` hears of each sentence as it is finished."""
-    results = await search_sentences(served, sentences, alternatives, told)
-    return [[way.text for way in result.translations] for result in results]
-
-
-async def search_sentences(
-    served: Served,
-    sentences: Sequence[str],
-    alternatives: int = 0,
-    told: Callable[[int, str], None] | None = None,
-    words: bool = False,
-) -> list[Result]:
-    """Sentences through the batcher. `told` hears of each as it is finished; `words`: with how sure the model is of each word."""
-    translator = served.translator
-
-    def cut_and_encode() -> tuple[list[list[Part]], list[list[int]]]:
-        cut = translator.cut(sentences)
-        return cut, translator.encode([part.text for parts in cut for part in parts])
-
-    if sum(map(len, sentences)) <= _INLINE_CHARACTERS:
-        cut, ids = cut_and_encode()
-    else:
-        cut, ids = await asyncio.to_thread(cut_and_encode)
-    loop = asyncio.get_running_loop()
-    owners = [number for number, parts in enumerate(cut) for _ in parts]  # the sentence of each part
-    firsts = dict(reversed([(owner, part) for part, owner in enumerate(owners)]))
-    parts_found: dict[int, list[Hypothesis]] = {}
-
-    def hear(part: int, ways: list[Hypothesis]) -> None:
-        parts_found[part] = ways
-        number = owners[part]
-        mine = range(firsts[number], firsts[number] + len(cut[number]))
-        if told is not None and all(one in parts_found for one in mine):
-            (result,) = translator.join([sentences[number]], [cut[number]], [parts_found[one] for one in mine])
-            told(number, result.text)
-
-    def found(part: int, ways: list[Hypothesis]) -> None:
-        loop.call_soon_threadsafe(hear, part, ways)
-
-    options = translator.options.changed(None, None, alternatives + 1)
-    if words:
-        own = dataclasses.replace(options, words=True)
-        translator = Translator(translator.tokenizer, translator.engine, own, translator.max_length)
-    try:
-        future = served.batcher.submit(ids, options, found if told else None)
-    except Full as full:
-        raise Refused(429, str(full), full.seconds) from None
-    hypotheses = await asyncio.wrap_future(future)
-    if sum(map(len, sentences)) <= _INLINE_CHARACTERS and not words:
-        return translator.join(sentences, cut, hypotheses)
-    if words:  # they are computed for this
-        return await served.apart.run(translator.join, sentences, cut, hypotheses)
-    return await asyncio.to_thread(translator.join, sentences, cut, hypotheses)
+def check_one_line(text: str) -> None:
+    if len(text.splitlines()) > 1:
+        raise Refused(400, "a text must be one sentence without line breaks where prefix or phrases are given")

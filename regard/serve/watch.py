@@ -48,7 +48,7 @@ class Watch:
             try:
                 stat = (self.run / name).stat()
                 marks.append(f"{stat.st_size:x}.{stat.st_mtime_ns:x}")
-            except FileNotFoundError:
+            except OSError:
                 marks.append("0")
         return "-".join(marks)
 
@@ -68,8 +68,13 @@ class Watch:
             recipe: Recipe | None = load_recipe(self.run / "recipe.toml")
             records = read_metrics(metrics) if metrics.exists() else []
             view |= describe(records)
-        except (UserError, AttributeError, KeyError, TypeError, ValueError) as error:
-            message = str(error) if isinstance(error, UserError) else f"{metrics.name}: a record is not as it must be"
+        except (UserError, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
+            if isinstance(error, OSError):  # it was there a moment ago
+                message = f"{metrics.name}: cannot be read ({error.strerror})"
+            else:
+                message = (
+                    str(error) if isinstance(error, UserError) else f"{metrics.name}: a record is not as it must be"
+                )
             message = message.replace(f"{self.run}{os.sep}", "")  # whoever looks need not know where it lies
             view |= describe([]) | {"problem": message}
             recipe = None
@@ -79,8 +84,15 @@ class Watch:
             "target": recipe.data.target if recipe else None,
             "done": 1.0 if is_finished else share_done(recipe, records) if recipe else None,
             "finished": is_finished,
-            "updated": metrics.stat().st_mtime if metrics.exists() else None,
+            "updated": _written(metrics),
         }
+
+
+def _written(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
 
 
 def describe(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

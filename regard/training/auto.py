@@ -17,15 +17,17 @@ import torch
 
 from regard.config import ModelConfig
 from regard.data.batch import make_batch
-from regard.data.corpus import Corpus, read_lines
+from regard.data.corpus import Corpus, check_file, read_lines
 from regard.data.language import guess_language
 from regard.data.slots import fit_slots
 from regard.device import compute_dtype, describe, pick_device
 from regard.errors import UserError
 from regard.models.transformer import Transformer
+from regard.processes import own_place
 from regard.recipe import Recipe, TrainRecipe, apply_overrides, recipe_from_dict
-from regard.training.fast import fast_path, plain_only
-from regard.training.init import check_start, start_bundle, with_shape
+from regard.training.check import check_machine, run_path
+from regard.training.distributed import own_device
+from regard.training.init import check_start, settled, start_bundle
 from regard.training.optimizer import make_optimizer, set_learning_rate
 from regard.training.prepare import find_corpora
 from regard.training.update import WARM_UPDATES, PlainUpdate, Result, SlotUpdate, UpdateOptions
@@ -92,40 +94,72 @@ class Choice:
         ]
 
 
-def choose_recipe(source: Path, target: Path, overrides: Sequence[str] = ()) -> Choice:
-    """Look at the corpus and the machine and settle everything that a recipe has to say."""
-    pairs, words = _count(Corpus(source.name, source, target))
+def choose_recipe(
+    source: Path, target: Path, overrides: Sequence[str] = (), check: Callable[[Recipe], None] = lambda recipe: None
+) -> Choice:
+    """Look at the corpus and the machine and settle everything that a recipe has to say.
+
+    Before all of the text is read, what could be chosen goes through `check`, to refuse what is wrong however much text there is.
+    """
+    for path in (source, target):
+        check_file(path)
     given: dict[str, Any] = {}
     apply_overrides(given, overrides)
     languages = _languages(source, target, given.get("data", {}))
-    device = pick_device(str(given.get("train", {}).get("device", "auto")))
+    device = own_process_device(str(given.get("train", {}).get("device", "auto")))
     tiers = CPU_TIERS if device.type == "cpu" else GPU_TIERS
-    tier = next(tier for tier in tiers if pairs <= tier.max_pairs)
     root, spec = _corpus_spec(source, target)
-    held_out = max(1, min(2_000, pairs // 50))
-    values: dict[str, Any] = {
-        "data": {
-            "source": languages[0],
-            "target": languages[1],
-            "root": root,
-            "train": spec,
-            "valid": held_out,
-            "test": held_out,
-        },
-        "tokenizer": {"vocab_size": tier.vocab_size},
-        "model": {"preset": tier.preset, **tier.model},
-        "train": {"epochs": tier.epochs, "batch_tokens": tier.batch_tokens, **tier.train},
-    }
-    if {"steps", "minutes"} & set(given.get("train", {})):
-        del values["train"]["epochs"]
-    apply_overrides(values, overrides)
-    recipe = recipe_from_dict(values, "the chosen recipe")
+
+    def chosen(tier: Tier, held_out: int) -> Recipe:
+        values: dict[str, Any] = {
+            "data": {
+                "source": languages[0],
+                "target": languages[1],
+                "root": root,
+                "train": spec,
+                "valid": held_out,
+                "test": held_out,
+            },
+            "tokenizer": {"vocab_size": tier.vocab_size},
+            "model": {"preset": tier.preset, **tier.model},
+            "train": {"epochs": tier.epochs, "batch_tokens": tier.batch_tokens, **tier.train},
+        }
+        if device.type == "cuda" and (size := own_place().size) > 1:
+            values["train"]["accumulate"] = size  # a part of every update for each process
+        if {"steps", "minutes"} & set(given.get("train", {})):
+            del values["train"]["epochs"]
+        apply_overrides(values, overrides)
+        return recipe_from_dict(values, "the chosen recipe")
+
+    _refuse_all([partial(chosen, tier, 1) for tier in tiers], check)
+    pairs, words = _count(Corpus(source.name, source, target))
+    tier = next(tier for tier in tiers if pairs <= tier.max_pairs)
+    recipe = chosen(tier, max(1, min(2_000, pairs // 50)))
     return Choice(recipe, f"{source.name} and {target.name}", pairs, words)
+
+
+def _refuse_all(choices: Sequence[Callable[[], Recipe]], check: Callable[[Recipe], None]) -> None:
+    """Refuse what every choice would be refused for; one may fit what another does not."""
+    errors = []
+    for choose in choices:
+        try:
+            check(choose())
+            return
+        except UserError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def own_process_device(name: str) -> torch.device:
+    """The device that this process would train on, alone or as one of several."""
+    place = own_place()
+    return pick_device(name) if place.size == 1 else own_device(name, place.local_rank)
 
 
 def describe_recipe(recipe: Recipe) -> list[str]:
     """What a run of this recipe would be, for `--dry-run`."""
-    recipe = with_shape(recipe)
+    recipe = settled(recipe)
+    check_machine(recipe, own_process_device(recipe.train.device), own_place().size)
     check_start(recipe)
     if recipe.train.init:
         size = start_bundle(recipe).config.vocab_size + recipe.tokenizer.extend
@@ -144,14 +178,15 @@ def describe_recipe(recipe: Recipe) -> list[str]:
 
 def _model_lines(recipe: Recipe, pairs: int, words: int) -> list[str]:
     config = recipe.model.config(recipe.tokenizer.vocab_size)
-    device = pick_device(recipe.train.device)
+    device, size = own_process_device(recipe.train.device), own_place().size
     dtype = compute_dtype(recipe.train.precision, device)
     name = "that of train.init" if recipe.train.init else recipe.model.preset
     return [
         f"vocabulary: {recipe.tokenizer.vocab_size:,} pieces, joint",
         f"model: {name}, {config.encoder_layers} + {config.decoder_layers} layers of {config.d_model}, "
         f"about {_num_parameters(config) / 1e6:.1f} million parameters",
-        f"machine: {describe(device)}, {'fp32' if dtype is None else 'bf16'}",
+        f"machine: {describe(device)}, {'fp32' if dtype is None else 'bf16'}"
+        + (f"; {size} processes, each with its own" if size > 1 else ""),
         _duration_line(recipe, config, device, dtype, int(words * PIECES_A_WORD) + pairs),
     ]
 
@@ -197,15 +232,23 @@ def _num_parameters(config: ModelConfig) -> int:
 def _duration_line(
     recipe: Recipe, config: ModelConfig, device: torch.device, dtype: torch.dtype | None, tokens: int
 ) -> str:
-    train = recipe.train
-    rate = measure_rate(config, device, dtype, train)
-    if train.minutes:
-        epochs = train.minutes * 60 * rate / tokens
-        return f"time: {train.minutes:g} minutes, about {epochs:.1f} epochs at {rate:,.0f} target tokens/s (measured)"
-    total = train.epochs * tokens if train.epochs else float(train.steps * train.batch_tokens)
-    return (
-        f"time: about {_words(total / rate)} at {rate:,.0f} target tokens/s (measured), for {total / tokens:.1f} epochs"
+    train, size = recipe.train, own_place().size
+    if train.shard and size > 1:
+        return "time: not measured, since one process alone cannot show how long a model that is split over them takes"
+    try:
+        rate = size * measure_rate(config, device, dtype, train, size)
+    except torch.OutOfMemoryError:
+        return f"time: not measured, since an update needs more memory than there is; see train.accumulate ({train.accumulate})"
+    how = (
+        "measured"
+        if size == 1
+        else f"{size} times what one process was measured at, without their exchange of gradients"
     )
+    speed = f"{rate:,.0f} target tokens/s ({how})"
+    if train.minutes:
+        return f"time: {train.minutes:g} minutes, about {train.minutes * 60 * rate / tokens:.1f} epochs at {speed}"
+    total = train.epochs * tokens if train.epochs else float(train.steps * train.batch_tokens)
+    return f"time: about {_words(total / rate)} at {speed}, for {total / tokens:.1f} epochs"
 
 
 def _words(seconds: float) -> str:
@@ -216,32 +259,39 @@ def _words(seconds: float) -> str:
 
 
 def measure_rate(
-    config: ModelConfig, device: torch.device, dtype: torch.dtype | None, train: TrainRecipe, length: int = 20
+    config: ModelConfig,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    train: TrainRecipe,
+    size: int = 1,
+    length: int = 20,
 ) -> float:
-    """Target tokens a second of a run's own updates on made-up sentences: a few to warm up, then for about two seconds."""
+    """Target tokens a second of a run's own updates on made-up sentences: a few to warm up, then for about two seconds. Of `size`
+    processes one is measured, on its share of an update and without the others."""
     model = Transformer(config).to(device).train()
     optimizer = make_optimizer(model, train)
     set_learning_rate(optimizer, 1e-4)
     options = UpdateOptions(train.label_smoothing, train.clip, dtype, train.rdrop)
     # On a CPU a small batch tells as much as a large one, sooner.
     batch_tokens = min(train.batch_tokens, 2_000) if device.type == "cpu" else train.batch_tokens
-    part_tokens = max(length, -(-batch_tokens // train.accumulate))
+    num_parts = -(-train.accumulate // size)
+    part_tokens = max(length, -(-batch_tokens // (num_parts * size)))
     pairs = part_tokens // length
     lengths = np.full(pairs, length - 1)  # and </s>
     ids = np.random.default_rng(0).integers(config.vocab_size, size=int(lengths.sum()))
     sentences = ids, lengths, ids, lengths, 0, 0
-    count = train.accumulate * pairs * length
-    path = fast_path(train.fast, device, dtype, rdrop=train.rdrop > 0, plain_only=plain_only(train))
+    count = num_parts * pairs * length
+    path = run_path(train, device, size)
     if path is not None:
         path = replace(path, compile=False)  # which is a few percent of the speed and most of the wait
     update: Callable[[], Result]
     if path is None:
-        batches = [make_batch(*sentences)] * train.accumulate
+        batches = [make_batch(*sentences)] * num_parts
         update = partial(PlainUpdate(model, optimizer, options), batches, count)
     else:
         slots = fit_slots(lengths, lengths, None, part_tokens, length)
-        words = [slots.pack(*sentences, count)] * train.accumulate
-        update = partial(SlotUpdate(model, optimizer, options, slots, train.accumulate, path), words, count)
+        words = [slots.pack(*sentences, count)] * num_parts
+        update = partial(SlotUpdate(model, optimizer, options, slots, num_parts, path), words, count)
     for _ in range(1 if path is None else WARM_UPDATES + 1):  # the first ones are slower: they compile and capture
         float(update().total)  # waits for the device
     begun, updates = time.perf_counter(), 0

@@ -67,8 +67,6 @@ def load_checkpoint(
     """Put a checkpoint's weights, optimizer and random state in place; returns its state. The number of processes may be
     another than it was: one that has no random state there goes on with the one that it has."""
     state = read_json(path / "state.json")
-    if state.get("format") != FORMAT:
-        raise UserError(f"{path}: is a checkpoint of format {state.get('format')}, and this Regard reads {FORMAT}")
     if ranks.shards:
         load_sharded(path, model, optimizer, average, ranks)
     else:

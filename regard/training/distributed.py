@@ -16,13 +16,14 @@ What depends on a clock or a signal is agreed on, once an update: processes of w
 goes on would wait for each other for ever. A process that dies breaks the connections of the others, which then end, too; what
 it has cost is what came after the last checkpoint.
 
+`regard.crew` shares out the translation of text with the same means.
+
 Messages are tensors and JSON: torch's own exchange of objects is a pickle.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ from torch import Tensor
 
 from regard.device import pick_device
 from regard.errors import RegardError, UserError
+from regard.processes import first_speaks, own_place
 
 T = TypeVar("T")
 
@@ -79,6 +81,26 @@ class Ranks:
         self.from_first(True)
         return result
 
+    def all_do(self, work: Callable[[], T]) -> T:
+        """Every process does something; if any fails, all of them end, and the first of those that failed says why."""
+        try:
+            result = work()
+        except RegardError:
+            if self._lowest(self.rank) == self.rank:
+                raise
+            raise EndedElsewhere from None
+        if self._lowest(self.size) < self.size:
+            raise EndedElsewhere
+        return result
+
+    def _lowest(self, number: int) -> int:
+        """The lowest of everybody's numbers."""
+        if self.size == 1:
+            return number
+        numbers = torch.tensor([number])
+        self._together(lambda: dist.all_reduce(numbers, dist.ReduceOp.MIN))
+        return int(numbers)
+
     def from_first(self, value: Any) -> Any:
         """What the first process says, for all; anything that JSON can hold."""
         if self.size == 1:
@@ -90,7 +112,7 @@ class Ranks:
         if text:
             content.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
         self._together(lambda: dist.broadcast(content, 0))
-        return json.loads(bytes(content.tolist()))
+        return json.loads(content.numpy().tobytes())
 
     def agree(self, said_by_first: Sequence[float], asked_by_any: bool) -> tuple[list[float], bool]:
         """Numbers as the first process has them, and whether any of them asks; one short message."""
@@ -161,18 +183,20 @@ class Ranks:
             first_line = str(error).partition("\n")[0]
             raise RegardError(
                 f"process {self.rank} of {self.size} lost the others: one of them has ended, and says why if it could; "
-                f"go on from the last checkpoint with --resume ({first_line})"
+                f"the same command with --resume goes on from what was saved ({first_line})"
             ) from error
 
 
 @contextmanager
-def join(device: str, shards: bool = False) -> Iterator[Ranks]:
-    """The processes that torchrun started, each with a device of its own; without torchrun, one process alone."""
-    rank, size = env_number("RANK", 0), env_number("WORLD_SIZE", 1)
-    if size == 1:
+def join(device: str, shards: bool = False, said_by: str = "train.device") -> Iterator[Ranks]:
+    """The processes that torchrun started, each with a device of its own; without torchrun, one process alone. `said_by` is where
+    the person says the device."""
+    place = own_place()
+    if place.size == 1:
         yield Ranks(0, 1, pick_device(device), shards)
         return
-    own = own_device(device, env_number("LOCAL_RANK", 0))
+    with first_speaks():
+        own = own_device(device, place.local_rank, said_by)
     if own.type == "cuda":
         torch.cuda.set_device(own)
     # Tensors of a GPU go through NCCL, those of the host through gloo, which is heard of at once when a process dies.
@@ -180,9 +204,9 @@ def join(device: str, shards: bool = False) -> Iterator[Ranks]:
     try:
         dist.init_process_group(backend, timeout=PATIENCE)
     except (RuntimeError, ValueError) as error:
-        raise RegardError(f"process {rank} of {size} could not reach the others: {error}") from error
+        raise RegardError(f"process {place.rank} of {place.size} could not reach the others: {error}") from error
     try:
-        yield Ranks(rank, size, own, shards)
+        yield Ranks(place.rank, place.size, own, shards)
     except BaseException:
         if own.type != "cuda":  # NCCL's end is a meeting, and one that fails alone would wait there for the others
             dist.destroy_process_group()
@@ -190,10 +214,10 @@ def join(device: str, shards: bool = False) -> Iterator[Ranks]:
     dist.destroy_process_group()
 
 
-def own_device(name: str, local_rank: int) -> torch.device:
+def own_device(name: str, local_rank: int, said_by: str = "train.device") -> torch.device:
     """Of several processes on a machine, number N gets GPU N."""
     if name not in ("auto", "cpu", "cuda"):
-        raise UserError(f"train.device must be auto, cpu or cuda with several processes, but is {name!r}")
+        raise UserError(f"{said_by} must be auto, cpu or cuda with several processes, but is {name!r}")
     device = pick_device(name)
     if device.type == "mps":
         return torch.device("cpu")
@@ -205,15 +229,6 @@ def own_device(name: str, local_rank: int) -> torch.device:
             f"process number {local_rank + 1}"
         )
     return torch.device("cuda", local_rank)
-
-
-def env_number(name: str, default: int) -> int:
-    """A number that torchrun tells its processes."""
-    text = os.environ.get(name, "")
-    try:
-        return int(text or default)
-    except ValueError:
-        raise UserError(f"the environment variable {name} must be a whole number, but is {text!r}") from None
 
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:

@@ -44,6 +44,11 @@ class RunFolder:
         return bool(list_checkpoints(self.checkpoints)) or self.model.exists()
 
     @property
+    def begun_recipe(self) -> Recipe | None:
+        """What the run is, if anything was trained here."""
+        return load_recipe(self.recipe) if self.is_begun and self.recipe.is_file() else None
+
+    @property
     def resume_command(self) -> str:
         return f"regard train {shlex.quote(str(self.recipe))} --out {shlex.quote(str(self.path))} --resume"
 
@@ -84,7 +89,9 @@ def write_recipe(folder: RunFolder, recipe: Recipe) -> None:
 
 
 def check_same_run(old: Recipe, new: Recipe, where: Path) -> None:
-    before, after = old.to_dict(), new.to_dict()
+    before, after = (
+        recipe.protecting(False).to_dict() for recipe in (old, new)
+    )  # runs of early versions do not say it
     for section, values in before.items():
         for key in sorted(values.keys() | after[section].keys()):
             if values.get(key) != after[section].get(key) and key not in _CHANGEABLE.get(section, ()):

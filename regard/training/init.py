@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from regard.bundle import Bundle, find_bundle, load_bundle, load_weights
+from regard.data.bpe_dropout import check_bpe
 from regard.data.extend import check_extensible, extend, unknown_characters
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.models.transformer import Transformer
-from regard.recipe import INIT, ModelRecipe, Recipe
+from regard.recipe import INIT, ModelRecipe, Recipe, check_positions
 
 # What may differ from the model that a run starts from; of the rest, everything is in its weights.
 _FREE = {"vocab_size", "dropout"}
@@ -28,17 +29,25 @@ def start_bundle(recipe: Recipe) -> Bundle:
         raise UserError(f"train.init: {error}") from None
 
 
-def with_shape(recipe: Recipe) -> Recipe:
-    """The recipe with the shape of the model that it starts from in the place of `model.preset = "init"`."""
-    if not recipe.train.init or recipe.model.preset != INIT:
-        return recipe
-    fields = dataclasses.asdict(start_bundle(recipe).config)
-    del fields["vocab_size"]
-    return dataclasses.replace(recipe, model=ModelRecipe("base", {**fields, **recipe.model.fields}))
+def settled(recipe: Recipe, begun: Recipe | None = None) -> Recipe:
+    """The recipe with what it leaves to the model that it starts from: the shape, where `model.preset = "init"`, and whether spans
+    are protected. A run that has begun knows both from its own recipe and needs that model no more."""
+    if not recipe.train.init:
+        return recipe.protecting(False)
+    if begun is None:
+        bundle = start_bundle(recipe)
+        shape = dataclasses.asdict(bundle.config)
+        del shape["vocab_size"]
+        own, protects = ModelRecipe("base", shape), bool(bundle.tokenizer.protects)
+    else:
+        own, protects = begun.model, bool(begun.tokenizer.protect)
+    if recipe.model.preset == INIT:
+        recipe = dataclasses.replace(recipe, model=ModelRecipe(own.preset, {**own.fields, **recipe.model.fields}))
+    return recipe.protecting(protects)
 
 
 def check_start(recipe: Recipe) -> None:
-    """Refuse by name what the model that the run starts from does not fit."""
+    """Refuse by name what the model that the run starts from does not fit, or cannot do."""
     if not recipe.train.init:
         return
     bundle = start_bundle(recipe)
@@ -51,8 +60,12 @@ def check_start(recipe: Recipe) -> None:
             )
     if recipe.train.rdrop and not recipe.model.config(1000).dropout:
         raise UserError("train.rdrop needs dropout, but the model in train.init has none; set model.dropout above 0")
-    if recipe.tokenizer.protect and not bundle.tokenizer.protects:
-        raise UserError("tokenizer.protect: the model in train.init was trained without protected spans; leave it out")
+    check_positions(recipe, "train.init")
+    if bool(recipe.tokenizer.protect) != bundle.tokenizer.protects:
+        how = "with" if bundle.tokenizer.protects else "without"
+        raise UserError(f"tokenizer.protect: the model in train.init was trained {how} protected spans; leave it out")
+    if recipe.train.bpe_dropout:
+        check_bpe(bundle.tokenizer)
     if recipe.tokenizer.extend:
         check_extensible(bundle.tokenizer)
 

@@ -41,16 +41,22 @@ class MetricsLog:
         self._file.close()
 
 
+def import_tensorboard() -> Any:
+    """What writes TensorBoard's files, from a package that is an extra of Regard."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UserError("train.tensorboard = true needs the extra: pip install 'regard[tensorboard]'") from None
+    return SummaryWriter
+
+
 class TensorBoardLog:
     """Writes the numbers and sample translations of the same records as TensorBoard events."""
 
     def __init__(self, folder: Path, resume_step: int | None = None) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise UserError("train.tensorboard = true needs the extra: pip install 'regard[tensorboard]'") from None
+        writer = import_tensorboard()
         purge_step = None if resume_step is None else resume_step + 1
-        self._writer: Any = SummaryWriter(str(folder), purge_step=purge_step)
+        self._writer: Any = writer(str(folder), purge_step=purge_step)
         self._step = resume_step or 0
 
     def write(self, record: Mapping[str, Any]) -> None:

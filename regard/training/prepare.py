@@ -42,6 +42,11 @@ def evaluation_pairs(
     data = recipe.data
     num_valid = data.valid if isinstance(data.valid, int) else 0
     num_test = data.test if isinstance(data.test, int) else 0
+    # Those that have files of their own are read first: that is quick, and a mistake in them is said at once.
+    valid = [] if num_valid else _read_pairs(str(data.valid), recipe)
+    test = [] if num_test or not data.test else _read_pairs(str(data.test), recipe)
+    if not num_valid and not valid:
+        raise UserError("data.valid: holds no pairs")
     held_out = None
     if num_valid or num_test:
         pairs = chain.from_iterable(corpus.pairs() for corpus in corpora)
@@ -53,10 +58,7 @@ def evaluation_pairs(
                 if text:
                     folder.held_out.mkdir(exist_ok=True)
                     write_atomic(folder.held_out / f"{name}.{language}", text)
-    valid = held_out.valid if held_out and num_valid else _read_pairs(str(data.valid), recipe)
-    test = held_out.test if held_out and num_test else _read_pairs(str(data.test), recipe) if data.test else []
-    if not valid:
-        raise UserError("data.valid: holds no pairs")
+        valid, test = held_out.valid if num_valid else valid, held_out.test if num_test else test
     return held_out, valid, test
 
 
@@ -82,7 +84,7 @@ def make_tokenizer(
             folder.tokenizer,
             character_coverage=wish.character_coverage,
             split_digits=wish.split_digits,
-            protects=wish.protect,
+            protects=bool(wish.protect),
             seed=recipe.train.seed,
         )
     changed = f" ({wish.vocab_size:,} were asked for)" if tokenizer.vocab_size != wish.vocab_size else ""

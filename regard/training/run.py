@@ -29,17 +29,18 @@ from regard.device import compute_dtype, describe
 from regard.errors import Interrupted, RegardError, UserError
 from regard.models.transformer import Transformer
 from regard.recipe import Recipe, TrainRecipe
+from regard.training.check import check_checkpoint, check_run, run_path
 from regard.training.checkpoint import load_checkpoint, newest_intact
 from regard.training.display import Display, make_display
 from regard.training.distributed import EndedElsewhere, Ranks, join
-from regard.training.fast import FastPath, fast_path, obstacle, plain_only
+from regard.training.fast import FastPath, obstacle
 from regard.training.finish import final_weights, report_facts, score_test_set, write_model
-from regard.training.folder import RunFolder, check_folder, claim_folder, locked, write_recipe
-from regard.training.init import check_start, start_weights, with_shape
+from regard.training.folder import RunFolder, claim_folder, locked, write_recipe
+from regard.training.init import check_start, settled, start_weights
 from regard.training.loop import Length, RunState, Trainer
 from regard.training.metrics import MetricsLog, RecordWriter, TensorBoardLog, read_metrics
 from regard.training.optimizer import make_optimizer
-from regard.training.prepare import evaluation_pairs, find_inputs, make_store, make_tokenizer
+from regard.training.prepare import evaluation_pairs, make_store, make_tokenizer
 from regard.training.recompute import recompute_layers
 from regard.training.report import write_report
 from regard.training.sharded import shard
@@ -55,6 +56,8 @@ class Prepared:
     store: Store
     valid: list[Pair] | None
     test: list[Pair]
+    newest: str | None = None  # the checkpoint to go on from
+    damaged: tuple[str, ...] = ()  # a word on each newer one that was passed over
 
 
 def train(
@@ -69,9 +72,10 @@ def train(
     with ExitStack() as stack:
         ranks = stack.enter_context(join(recipe.train.device, recipe.train.shard))
         display = display or (make_display() if ranks.is_first else Display())
-        settled = ranks.first_does(lambda: with_shape(recipe))
-        recipe = settled or with_shape(recipe)
-        prepared = ranks.first_does(lambda: prepare_run(recipe, folder, resume, display, stack))
+        given = recipe
+        in_full = ranks.first_does(lambda: settled(given, folder.begun_recipe))
+        recipe = in_full or settled(given, folder.begun_recipe)
+        prepared = ranks.first_does(lambda: prepare_run(recipe, folder, resume, display, stack, ranks))
         if ranks.from_first(prepared is None):
             display.say(f"{folder.path} is finished; its model is in {folder.model}")
             return load_bundle(folder.model)
@@ -79,7 +83,7 @@ def train(
         if ranks.shards:  # validation goes through the model that they share
             valid = [(source, target) for source, target in ranks.from_first(prepared.valid)]
             prepared = replace(prepared, valid=valid)
-        trainer = make_trainer(recipe, prepared, folder, display, resume, started, ranks)
+        trainer = make_trainer(recipe, prepared, folder, display, started, ranks)
         stack.callback(trainer.feed.close)
         for log in trainer.logs:
             stack.callback(log.close)
@@ -104,21 +108,26 @@ def train(
     return bundle
 
 
-def prepare_run(recipe: Recipe, folder: RunFolder, resume: bool, display: Display, stack: ExitStack) -> Prepared | None:
+def prepare_run(
+    recipe: Recipe, folder: RunFolder, resume: bool, display: Display, stack: ExitStack, ranks: Ranks
+) -> Prepared | None:
     """From the recipe to token ids in the run folder, which is locked from here on; None for a run that is finished."""
-    corpora = find_inputs(recipe)
-    check_folder(folder, recipe, resume)
-    if not folder.is_begun:
-        check_start(recipe)
+    corpora = check_run(recipe, folder, resume, ranks.device, ranks.size)
+    was_begun = folder.is_begun
     stack.enter_context(locked(folder))
     stack.callback(display.close)
     claim_folder(folder, recipe)
     if folder.report.is_file():
         return None
+    newest, damaged = newest_intact(folder.checkpoints) if resume else (None, [])
+    if newest is not None:
+        check_checkpoint(newest, run_path(recipe.train, ranks.device, ranks.size))
+    elif was_begun:  # every checkpoint is damaged: it begins anew
+        check_start(recipe)
     held_out, valid, test = evaluation_pairs(recipe, corpora, folder)
     tokenizer = make_tokenizer(recipe, corpora, held_out, folder, display)
     store = make_store(recipe, corpora, held_out, tokenizer, folder, display)
-    return Prepared(tokenizer, store, valid, test)
+    return Prepared(tokenizer, store, valid, test, newest.name if newest else None, tuple(damaged))
 
 
 def find_prepared(folder: RunFolder) -> Prepared:
@@ -145,7 +154,6 @@ def make_trainer(
     prepared: Prepared,
     folder: RunFolder,
     display: Display,
-    resume: bool,
     started: float,
     ranks: Ranks,
 ) -> Trainer:
@@ -154,11 +162,10 @@ def make_trainer(
     if device.type == "cuda":
         torch.cuda.set_device(device)  # where Triton launches its kernels
     autocast = compute_dtype(recipe.train.precision, device)
-    newest, damaged = (ranks.first_does(lambda: newest_intact(folder.checkpoints)) if resume else None) or (None, [])
-    step = ranks.from_first(newest and newest.name)
+    step = ranks.from_first(prepared.newest)
     model, shadow = make_model(recipe, tokenizer, ranks, is_fresh=step is None)
     optimizer = make_optimizer(model, recipe.train)
-    path = fast_path(recipe.train.fast, device, autocast, ranks.size, recipe.train.rdrop > 0, plain_only(recipe.train))
+    path = run_path(recipe.train, device, ranks.size)
     feed = make_feed(recipe, store, tokenizer, path, ranks)
     length = run_length(recipe.train, feed)
     state, notes = RunState(), []
@@ -176,7 +183,7 @@ def make_trainer(
             f"train.minutes = {recipe.train.minutes:g} was used up by preparing the data ({state.prepared:.0f} s); give it more"
         )
     logs = open_logs(recipe.train, folder, state.step if step is not None else None) if ranks.is_first else []
-    for note in [*(f"passed over: {word}" for word in damaged), *notes]:
+    for note in [*(f"passed over: {word}" for word in prepared.damaged), *notes]:
         display.say(note)
         for log in logs:
             log.write({"kind": "note", "text": note})
@@ -212,10 +219,6 @@ def make_model(recipe: Recipe, tokenizer: Tokenizer, ranks: Ranks, is_fresh: boo
         else:
             each.to(ranks.device)
     if recipe.train.recompute:
-        if ranks.device.type == "mps" and model.config.dropout:
-            raise UserError(
-                "train.recompute: torch cannot repeat dropout on mps; leave it out, or set model.dropout or train.device"
-            )
         recompute_layers(model)
     return model, shadow
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from regard.data.prefetch import Prefetcher
 
-PATIENCE = 30.0  # seconds after which a test that hangs fails
+PATIENCE = 120.0  # seconds after which a test that hangs fails
 
 
 class Source:

@@ -187,7 +187,12 @@ assert "torch" not in sys.modules
     )
     root = Path(store_module.__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, timeout=60, env={"PYTHONPATH": str(root)}, check=False
+        [sys.executable, script],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={"PYTHONPATH": str(root)},
+        check=False,
     )
     assert (done.returncode, done.stdout) == (0, "once\n36\n"), done.stderr
 

@@ -70,6 +70,13 @@ def test_an_interrupted_file_is_refused_and_then_resumed_after_its_last_whole_li
     assert path.read_text() == "one\ntwo\nthree\n"
 
 
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match=r"pipe: must be a file, but is a device or a pipe; write to it with > "):
+        LineFile(tmp_path / "pipe", resume=False)
+    assert (tmp_path / "pipe").is_fifo() and len(list(tmp_path.iterdir())) == 1
+
+
 def test_a_complete_file_is_not_resumed(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     path.write_text("done\n")

@@ -208,4 +208,5 @@ def test_ctranslate2_spells_out_a_choice_by_likelihood() -> None:
     letters = tuple(tokenizer.encode("a b c d e"))
     values = engine.next_log_probs(src, letters[:1])
     expected = sorted(letters, key=lambda token: -values[token])[:2]
-    assert engine._spelt_out(src, (letters[0], letters), 2) == [(letters[0], token) for token in expected]
+    wanted = [(letters[0], token) for token in expected]
+    assert engine._spelt_out([src], [(letters[0], letters)], 2) == [wanted]

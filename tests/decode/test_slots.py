@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 
-from regard.decode.options import Hypothesis, SearchOptions
+from regard.decode.options import Hypothesis, SearchOptions, Wish
 from regard.decode.slot_engine import SlotDecoder
 from regard.decode.torch_engine import TorchEngine
 from regard.errors import RegardError
@@ -203,3 +203,27 @@ def test_a_captured_graph_finds_what_a_cpu_finds(dtype: torch.dtype) -> None:
     found = in_slots(model.to(dtype), src, options, 8, "cuda")
     same = sum(a[0].ids == b[0].ids for a, b in zip(found, expected, strict=True))
     assert same >= (40 if dtype == torch.float32 else 34)
+
+
+def test_with_slots_whatever_computes_does_so_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server scores and aligns in other threads than it translates in."""
+    engine = TorchEngine(build(tiny_config()), BOS, EOS, forbidden=FORBIDDEN, batch=4, slots=True)
+    encode, alone = Transformer.encode, []
+
+    def watched(self, *arguments):
+        alone.append(engine._lock.locked())
+        return encode(self, *arguments)
+
+    monkeypatch.setattr(Transformer, "encode", watched)
+    src, options = [[5, 6, 7], [8, 9]], SearchOptions(beam=2, max_extra=3)
+    for work in (
+        lambda: engine.translate(src, options, wishes=[Wish((7,)), Wish()]),
+        lambda: engine.score(src, [[5, 6], [7]]),
+        lambda: engine.attention(src, [[5, 6], [7]]),
+        lambda: engine.next_log_probs(src[0], [5]),
+        lambda: list(engine.stream(src[0], options)),
+    ):
+        alone.clear()
+        work()
+        assert alone and all(alone)
+        assert not engine._lock.locked()

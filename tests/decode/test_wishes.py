@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import math
 import random
+import threading
+import time
 from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
@@ -16,19 +18,21 @@ import torch
 
 import regard
 from regard.cli import main
-from regard.data.protect import find_terms
-from regard.data.tokenizer import Tokenizer
+from regard.data.terms import find_terms
+from regard.data.tokenizer import NUM_SPANS, Tokenizer
 from regard.decode.ctranslate2_engine import CTranslate2Engine
 from regard.decode.engines import make_engine
-from regard.decode.glossary import Glossary
+from regard.decode.glossary import Glossary, says
+from regard.decode.insist import insist
 from regard.decode.mbr import by_expected_utility
-from regard.decode.options import SearchOptions, Wish
+from regard.decode.options import Hypothesis, SearchOptions, Wish
+from regard.decode.search.candidates import Candidates, in_turn
 from regard.decode.search.phrases import Phrase
 from regard.decode.search.sampling import source_of_chance
 from regard.decode.text import Translator
 from regard.decode.torch_engine import TorchEngine
 from regard.decode.words import Spelt, links_of, phrase_of
-from regard.errors import UserError
+from regard.errors import RegardError, UserError
 from regard.evaluate import sentence_scorer
 from regard.explain.explainer import read
 from regard.nn.attention import set_kernel
@@ -537,3 +541,163 @@ def test_numbers_that_are_none_are_refused() -> None:
             SearchOptions(**fields)
     with pytest.raises(UserError, match="for several call nbest"):
         model().translate("a", nbest=2)
+
+
+# --- where things went wrong once ---
+
+
+@pytest.mark.parametrize("slots", [False, True])
+@pytest.mark.parametrize("fields", [{}, {"beam": 1}, {"sample": True}])
+def test_a_model_that_computes_no_numbers_is_an_error_and_no_empty_line(slots: bool, fields: dict) -> None:
+    spoilt = build(tiny_config())
+    spoilt.get_parameter("embedding.weight").data.fill_(math.nan)
+    engine = TorchEngine(spoilt, BOS, EOS, forbidden=FORBIDDEN, slots=slots)
+    options = SearchOptions(max_extra=3, **{"beam": 2, **fields})
+    with pytest.raises(RegardError, match="no translation was found: the model's numbers are not finite"):
+        engine.translate([[5, 6], [7]], options)
+    with pytest.raises(RegardError, match="not finite"):
+        list(engine.stream([5, 6], options))
+
+
+def test_samples_are_not_called_a_beam() -> None:
+    with pytest.raises(
+        UserError, match="mbr chooses among at least 3 samples, but beam, which says how many there are, is 1"
+    ):
+        model().translate("a b", sample=True, mbr="chrf")
+
+
+def test_space_around_kept_words_means_nothing() -> None:
+    assert SearchOptions(keep=(" xyz ", "a b\t")).keep == ("xyz", "a b")
+    assert "xyz" in model("ctranslate2").translate("a xyz b", keep=[" xyz "]).split()
+
+
+def test_more_words_are_kept_than_there_are_reserved_pieces(tokenizer: Tokenizer) -> None:
+    """A model without reserved pieces has no limit to them."""
+
+    class Losing(Echo):
+        takes_phrases = False
+
+        def translate(self, ids, options, done=None, wishes=()):
+            return super().translate([tokenizer.encode("home") for _ in ids], options, done)
+
+    names = [f"N{number}" for number in range(NUM_SPANS + 5)]
+    line = "We " + " home ".join(names)
+    assert not tokenizer.protects
+    [result] = Translator(tokenizer, Losing(), SearchOptions(keep=tuple(names)), 1000).translate([line])
+    assert [word for word in result.text.split() if word in names] == names
+
+
+def test_prefixes_of_many_lines_are_spelt_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = regard.load(GOLDEN, device="cpu", engine="ctranslate2")
+    engine = found.engine
+    assert isinstance(engine, CTranslate2Engine)
+    lines = [" ".join(random.Random(n).choices("abcdefgh", k=n % 5 + 1)) for n in range(20)]
+    alone = [found.translate(line, prefix="b ") for line in lines]
+    calls = []
+
+    class Counting:
+        def __init__(self, translator) -> None:
+            self.translator = translator
+
+        def translate_batch(self, *args, **fields):
+            calls.append(len(args[0]))
+            return self.translator.translate_batch(*args, **fields)
+
+        def score_batch(self, *args, **fields):
+            return self.translator.score_batch(*args, **fields)
+
+    monkeypatch.setattr(engine, "_translator", Counting(engine._translator))
+    assert found.translate(lines, prefix="b ") == alone
+    assert calls[:2] == [16, 4] and len(calls) < 8
+
+
+def test_torch_is_loaded_once_by_threads_that_come_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine(model().bundle, "auto", "cpu")
+    assert isinstance(engine, CTranslate2Engine)
+    loaded = []
+
+    def slowly(*args: object) -> object:
+        time.sleep(0.2)
+        loaded.append(args)
+        return object()
+
+    monkeypatch.setattr(TorchEngine, "from_bundle", slowly)
+    found: list[object] = []
+    threads = [threading.Thread(target=lambda: found.append(engine.torch_engine)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(loaded) == 1 and len(set(map(id, found))) == 1
+
+
+@pytest.mark.parametrize("engine", ["torch", "auto"])
+def test_explanations_share_the_engines_weights(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = regard.load(GOLDEN, device="cpu", engine=engine)
+    torch_engine = found.engine.torch_engine if isinstance(found.engine, CTranslate2Engine) else found.engine
+    monkeypatch.setattr(TorchEngine, "from_bundle", None)  # nothing more is loaded
+    assert found.explain("a b c").translation == found.translate("a b c")
+    explainer = found._explainer
+    assert explainer.engine is torch_engine
+    first, second = (next(one.parameters()) for one in (explainer.engine.model, explainer.reader))
+    assert first is second
+
+
+def test_candidates_take_turns_as_plain_python_has_it() -> None:
+    draw = random.Random(4)
+    for _ in range(20):
+        count = draw.randrange(1, 40)
+        ranks = [[draw.choice([-math.inf, -1.0, -2.0, -draw.random()]) for _ in range(count)] for _ in range(3)]
+        missing = [[draw.randrange(4) for _ in range(count)] for _ in range(3)]
+        places = torch.arange(count).expand(3, -1)
+        found = in_turn(Candidates(torch.tensor(ranks), places, places, torch.tensor(ranks)), torch.tensor(missing))
+        for unit in range(3):
+            sorts: dict[int, list[int]] = {}
+            alive = [place for place in range(count) if ranks[unit][place] > -math.inf]
+            for place in sorted(alive, key=lambda place: -ranks[unit][place]):
+                sorts.setdefault(missing[unit][place], []).append(place)
+            turns = [some[turn] for turn in range(count) for _, some in sorted(sorts.items()) if turn < len(some)]
+            assert found.tokens[unit].tolist()[: len(alive)] == turns
+
+
+# --- terms that are said otherwise ---
+
+
+@pytest.mark.parametrize(
+    ("text", "term", "is_said"),
+    [
+        ("Er ist Vizepräsident.", "Präsident", True),
+        ("mit den Geräten", "Geräte", True),
+        ("Die US-Behörden", "Behörden", True),
+        ("Menschen", "Leute", False),
+        ("Hausen", "Haus", False),
+        ("im Haus", "haus", True),
+        ("das Geräte", "Geräten", False),
+    ],
+)
+def test_a_term_is_known_again_inside_longer_words(text: str, term: str, is_said: bool) -> None:
+    assert says(text, [term]) == is_said
+
+
+def test_what_is_said_otherwise_is_insisted_on_only_when_it_gets_lost() -> None:
+    one = Phrase(((7,),), is_said=lambda ids: 70 in ids or 7 in ids)
+    other = Phrase(((8,),), is_said=lambda ids: 8 in ids)
+    wish = Wish(phrases=(one, other))
+    asked: list[tuple[Phrase, ...]] = []
+
+    def search(answers: list[tuple[int, ...]]):
+        def translate(ids, options, wishes):
+            asked.extend(wish.phrases for wish in wishes)
+            return [[Hypothesis(answers.pop(0), 0.0, 0.0)] for _ in ids]
+
+        return translate
+
+    def run(plain: tuple[int, ...], *insisting: tuple[int, ...]) -> tuple[tuple[int, ...], list[tuple[Phrase, ...]]]:
+        asked.clear()
+        [[best]] = insist([[5]], SearchOptions(), [wish], search([plain]), search(list(insisting)))
+        return best.ids, asked[1:]
+
+    assert run((70, 8)) == ((70, 8), [])
+    assert run((70, 9), (70, 8)) == ((70, 8), [(other,)])
+    assert run((70, 9), (9, 8), (7, 8)) == ((7, 8), [(other,), (one, other)])
+    assert run((9, 9), (7, 8)) == ((7, 8), [(one, other)])

@@ -12,7 +12,7 @@ import pytest
 from regard.decode.options import SearchOptions
 from regard.explain.explainer import Explainer
 from regard.explain.explanation import EXAMPLE, Explanation, by_words
-from tests.browser import lowest_contrast, unnamed, without_focus_mark
+from tests.browser import lowest_contrast, new_page, unnamed, without_focus_mark
 from tests.explain.payloads import PAYLOADS
 
 if TYPE_CHECKING:
@@ -25,15 +25,13 @@ _POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     """A page that notes every error, every dialog and every request that leaves the machine."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    page = context.new_page()
     noted: list[str] = []
-    page.on("pageerror", lambda error: noted.append(str(error)))
-    page.on("console", lambda message: noted.append(message.text) if message.type == "error" else None)
-    page.on("request", lambda request: None if request.url.startswith("file:") else noted.append(request.url))
-    page.add_init_script("window.alert = () => { window.ran = true; };")
-    yield page
-    context.close()
+    with new_page(browser) as page:
+        page.on("pageerror", lambda error: noted.append(str(error)))
+        page.on("console", lambda message: noted.append(message.text) if message.type == "error" else None)
+        page.on("request", lambda request: None if request.url.startswith("file:") else noted.append(request.url))
+        page.add_init_script("window.alert = () => { window.ran = true; };")
+        yield page
     assert noted == []
 
 
@@ -66,12 +64,11 @@ def test_a_word_shows_its_links_with_their_weights(shown: Page, explanation: Exp
     shown.get_by_role("button", name="layer 2, head 3:").click()
     shown.locator(".attention .row").nth(1).hover()
     row = by_words(explanation.attention["encoder"][1][2], explanation.source, explanation.source)[1]
-    assert shown.locator(".links path").count() == sum(weight >= 0.02 for weight in row)
     best = max(range(len(row)), key=row.__getitem__)
     share = f"{row[best]:.0%}" if row[best] >= 0.1 else f"{row[best]:.1%}"
-    said = shown.locator(".attention .said").inner_text()
-    assert said.startswith(f"“animal” looks at {explanation.source.words[best]} {share}")
-    assert said.endswith("(head 3)")
+    said = shown.locator(".attention .said", has_text=f"“animal” looks at {explanation.source.words[best]} {share}")
+    assert said.inner_text().endswith("(head 3)")
+    assert shown.locator(".links path").count() == sum(weight >= 0.02 for weight in row)
 
 
 def test_the_keyboard_reaches_words_matrices_candidates_and_the_beam(shown: Page) -> None:
@@ -136,17 +133,16 @@ def test_a_program_around_the_page_hears_which_piece_was_chosen(shown: Page, exp
 def test_it_fits_its_window_and_can_be_read(
     browser: Browser, explanation: Explanation, tmp_path: Path, width: int, scheme: str
 ) -> None:
-    context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)  # type: ignore[arg-type, unused-ignore]
-    page = show(context.new_page(), explanation.html(), tmp_path)
-    assert page.evaluate("document.documentElement.scrollWidth") == width
-    ratio, where = lowest_contrast(page)
-    assert ratio >= 4.5, where
-    light = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(246, 246, 243)"
-    assert light == (scheme == "light")
-    assert unnamed(page) == []
-    if width > 600:
-        assert without_focus_mark(page) == []
-    context.close()
+    with new_page(browser, viewport={"width": width, "height": 844}, color_scheme=scheme) as page:
+        show(page, explanation.html(), tmp_path)
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        ratio, where = lowest_contrast(page)
+        assert ratio >= 4.5, where
+        light = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(246, 246, 243)"
+        assert light == (scheme == "light")
+        assert unnamed(page) == []
+        if width > 600:
+            assert without_focus_mark(page) == []
 
 
 @pytest.mark.slow

@@ -59,7 +59,7 @@ def test_the_kernels_pass_through_the_interpreter() -> None:
     """Runs this file once more, interpreted; at least as many tests as there are cases must have run there."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "cpu", str(Path(__file__))]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1000)
     assert done.returncode == 0, done.stdout[-4000:]
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed and int(passed[1]) >= len(CASES) * 2 + 20 and "skipped" not in done.stdout, done.stdout[-1000:]
@@ -70,7 +70,7 @@ def test_every_kernel_compiles_for_gpus() -> None:
     """Down to machine code, which needs no GPU: the interpreter takes what the compiler refuses."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", "tests.nn.compile_kernels"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1000)
     assert done.returncode == 0, done.stderr[-4000:]
     folder = Path(kernels.__file__).parent
     written = {

@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 
 ROOT = Path(__file__).parents[2]
+PATIENCE = 240  # seconds for what must come, on a machine that is slow or busy
 GOLDEN = ROOT / "tests" / "golden" / "bundle-1"  # it reverses letters: "a b c" -> "c b a"
 
 
@@ -32,7 +33,7 @@ class Running:
     reader: threading.Thread
 
     def client(self, **settings: Any) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=60, trust_env=False, **settings)
+        return httpx.Client(base_url=self.url, timeout=PATIENCE, trust_env=False, **settings)
 
     def post(self, path: str, **settings: Any) -> httpx.Response:
         with self.client() as client:
@@ -43,7 +44,7 @@ class Running:
             return client.get(path)
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
 
     def stop(self) -> list[str]:
         """Send SIGTERM; all that the server logged."""
@@ -51,7 +52,7 @@ class Running:
         return self.wait()
 
     def wait(self) -> list[str]:
-        assert self.process.wait(timeout=60) == 0
+        assert self.process.wait(timeout=PATIENCE) == 0
         self.reader.join()
         return self.lines
 
@@ -79,7 +80,7 @@ def running(*arguments: str, model: Path = GOLDEN, code: str = "") -> Iterator[R
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        url = listening.get(timeout=60)
+        url = listening.get(timeout=PATIENCE)
         assert url, "\n".join(lines)
         yield Running(process, url, int(url.rpartition(":")[2]), lines, reader)
     finally:
@@ -110,6 +111,8 @@ Engine.translate = wait
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for what must come; a test that waits in vain runs into its own time limit."""
+    """Wait for what must come."""
+    end = time.monotonic() + PATIENCE
     while not condition():
+        assert time.monotonic() < end, "it did not come"
         time.sleep(0.01)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 
-from regard.decode.options import Done, Hypothesis, SearchOptions
+from regard.decode.options import Done, Hypothesis, SearchOptions, Wish
+from regard.decode.search.phrases import Phrase
 from regard.errors import RegardError
-from regard.serve.batching import Batcher, Full
+from regard.serve.batching import Batcher, Full, Job
 
 OPTIONS = SearchOptions()
 BAD = 666
@@ -23,13 +25,19 @@ class HeldEngine:
         self.batch, self.parallel = batch, parallel
         self.calls: list[list[list[int]]] = []
         self.options: list[SearchOptions] = []
+        self.wishes: list[list[Wish]] = []
         self.started = threading.Semaphore(0)
         self.go = threading.Semaphore(0)
 
     def translate(
-        self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None = None
+        self,
+        ids: Sequence[Sequence[int]],
+        options: SearchOptions,
+        done: Done | None = None,
+        wishes: Sequence[Wish] = (),
     ) -> list[list[Hypothesis]]:
         self.calls.append([list(sentence) for sentence in ids])
+        self.wishes.append(list(wishes))
         self.options.append(options)
         self.started.release()
         assert self.go.acquire(timeout=60)
@@ -75,6 +83,33 @@ def test_a_lone_request_does_not_wait_for_the_window() -> None:
             assert ids_of(made.submit([[n]], OPTIONS)) == [(n,)]
 
 
+def test_who_is_alone_does_not_wait_for_those_who_left() -> None:
+    engine = HeldEngine()
+    with batcher(engine, window=3600) as made:
+        for n in range(3):
+            made._present = 1.5  # two were there at first, one later
+            engine.go.release()
+            assert ids_of(made.submit([[n]], OPTIONS)) == [(n,)]
+
+
+def test_a_finished_job_leaves_nothing_for_the_collector() -> None:
+    engine = HeldEngine()
+    gc.collect()
+    gc.disable()
+    try:
+        with batcher(engine) as made:
+            engine.go.release(100)
+            for n in range(3):
+                assert ids_of(made.submit([[n]], OPTIONS, lambda number, ways: None)) == [(n,)]
+            gone = made.submit([[9]], OPTIONS)
+            gone.cancel()
+        del gone
+        left = [one for one in gc.get_objects() if type(one) is Job]  # not isinstance: proxies answer for others
+    finally:
+        gc.enable()
+    assert left == []
+
+
 def test_under_load_a_thread_waits_for_its_share_of_those_who_come_again() -> None:
     engine = HeldEngine()
     with batcher(engine, window=3600) as made:
@@ -90,6 +125,19 @@ def test_under_load_a_thread_waits_for_its_share_of_those_who_come_again() -> No
         engine.go.release()
         assert [ids_of(one) for one in more] == [[(4,)], [(5,)], [(6,)]]
     assert engine.calls == [[[0]], [[1], [2], [3]], [[4], [5], [6]]]
+
+
+def test_whoever_comes_again_at_once_is_counted_once() -> None:
+    engine = HeldEngine()
+    with batcher(engine, window=3600) as made:
+        first, again = made.submit([[0]], OPTIONS), []
+        assert engine.started.acquire(timeout=60)
+        others = [made.submit([[n]], OPTIONS) for n in (1, 2)]
+        first.add_done_callback(lambda _: again.append(made.submit([[3]], OPTIONS)))
+        engine.go.release(2)
+        assert [ids_of(other) for other in others] == [[(1,)], [(2,)]]  # a fourth would be waited for in vain
+        assert ids_of(again[0]) == [(3,)]
+    assert engine.calls == [[[0]], [[1], [2], [3]]]
 
 
 def test_a_share_is_waited_for_only_as_long_as_jobs_keep_coming() -> None:
@@ -129,6 +177,43 @@ def test_requests_with_other_options_do_not_share_a_batch() -> None:
         assert [ids_of(other) for other in others] == [[(2,)], [(3,)], [(4,)]]
     assert engine.calls[1:] == [[[2], [4]], [[3]]]
     assert engine.options == [OPTIONS, OPTIONS, greedy]
+
+
+def test_wishes_stay_with_their_sentences_and_plain_ones_do_not_wait_for_them() -> None:
+    engine = HeldEngine()
+    begins, says = Wish(prefix=(7,)), Wish(phrases=(Phrase(((8, 9),)),))
+    with batcher(engine) as made:
+        made.submit([[1]], OPTIONS)
+        assert engine.started.acquire(timeout=60)
+        others = [
+            made.submit([[2]], OPTIONS),
+            made.submit([[3], [4]], OPTIONS, None, [begins, Wish()]),
+            made.submit([[5]], OPTIONS),
+            made.submit([[6]], OPTIONS, None, [says]),
+        ]
+        engine.go.release(100)
+        assert [ids_of(other) for other in others] == [[(2,)], [(3,), (4,)], [(5,)], [(6,)]]
+    assert engine.calls[1:] == [[[2], [5]], [[3], [4], [6]]]
+    assert engine.wishes[1:] == [[], [begins, Wish(), says]]
+
+
+def test_what_takes_longer_counts_more() -> None:
+    engine = HeldEngine(batch=8)
+    wide = SearchOptions(beam=16)
+    says = Wish(prefix=(1, 2), phrases=(Phrase(((8, 9),)),))
+    with batcher(engine, queue_tokens=100, batch_tokens=60, beam=4) as made:
+        made.submit([[1]], OPTIONS)
+        assert engine.started.acquire(timeout=60)
+        made.submit([[2, 2]] * 8, wide)  # 3 tokens, four times
+        assert made.waiting_tokens == 96
+        with pytest.raises(Full):
+            made.submit([[3, 3]], OPTIONS, None, [says])  # 3 tokens, and 4 that must be there, twice
+        engine.go.release(2)
+        assert engine.started.acquire(timeout=60) and engine.started.acquire(timeout=60)
+        made.submit([[3, 3]], OPTIONS, None, [says])
+        engine.go.release(100)
+    # 8 sentences of a beam of 4 are 2 of a beam of 16; then it is the other's turn.
+    assert [len(call) for call in engine.calls] == [1, 2, 2, 2, 1, 2]
 
 
 def test_a_long_job_does_not_stand_in_the_way_of_a_short_one() -> None:

@@ -333,6 +333,7 @@ def test_a_document_that_is_none_ends_in_an_error_that_says_why(server: Running)
 def test_a_document_is_found_by_id_and_key_only(server: Running) -> None:
     sent = server.post("/v2/document", files={"file": ("x.txt", b"a b")}, data={"target_lang": "tgt"}).json()
     path, key = f"/v2/document/{sent['document_id']}", {"document_key": sent["document_key"]}
+    until(lambda: server.post(path, json=key).json()["status"] != "translating")
     assert server.post(path, json=key).json()["status"] == "done"
     assert server.post(f"{path}/result", json=key).content == b"b a"
     assert server.post(f"{path}/result", data=key).content == b"b a"  # as a form, and again
@@ -399,8 +400,44 @@ def test_what_is_translated_stays_however_many_come(tmp_path: Path) -> None:
 def test_a_file_is_not_given_out_after_its_time(tmp_path: Path) -> None:
     store = Store(tmp_path)
     name = store.put(b"text", "txt")
-    found = store.find(name)
-    assert found is not None and found.read_bytes() == b"text"
+    assert store.read(name) == b"text"
     ago = time.time() - 3600
     os.utime(tmp_path / name, (ago, ago))
-    assert store.find(name) is None and store.find("0" * 32 + ".txt") is None
+    assert store.read(name) is None and store.read("0" * 32 + ".txt") is None
+
+
+def test_a_document_that_is_swept_while_it_is_asked_for_is_not_found(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    sweeps = f"""
+import pathlib, regard.serve.files as files
+read = files.Store.read
+def swept(self, name):  # removed right before it is opened, whatever was known of it until then
+    if pathlib.Path({str(gone)!r}).exists():
+        (self.folder / name).unlink()
+    return read(self, name)
+files.Store.read = swept
+"""
+    with running(code=sweeps) as server:
+        upload = {"file": ("a.txt", b"a b c")}
+        url = server.post("/translate_file", files=upload, data={"source": "src", "target": "tgt"}).json()
+        path = url["translatedFileUrl"].removeprefix(server.url)
+        assert server.get(path).content == b"c b a"
+        gone.touch()
+        answer = server.get(path)
+    assert answer.status_code == 404
+    assert answer.json() == {"error": "there is no such document, or no longer; translate it again"}
+
+
+def test_a_document_that_is_swept_while_it_is_read_comes_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    name = store.put(b"text", "txt")
+
+    def sweep(number: int) -> os.stat_result:
+        (tmp_path / name).unlink()
+        return fstat(number)
+
+    fstat = os.fstat
+    monkeypatch.setattr("regard.serve.files.os.fstat", sweep)
+    assert store.read(name) == b"text"
+    monkeypatch.undo()
+    assert store.read(name) is None

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import http.client
 import io
+import os
 import struct
-import time
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.serve.server import Running, running
+from tests.serve.server import Running, running, until
 from tests.serve.test_documents import TRAVERSAL, WORD, docx, packed
 
 FIELDS = {"source": "src", "target": "tgt"}
@@ -93,17 +93,22 @@ def memory(server: Running, name: str) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:")) / 1000
 
 
+def seconds(server: Running) -> float:
+    """That it has computed so far: what others do on this machine does not count."""
+    user, system = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_are_refused_within_two_seconds_and_300_mb(server: Running, name: str) -> None:
     content = BOMBS[name]()
     assert len(content) < 10 * MB  # else its length alone would refuse it
     idle = memory(server, "VmRSS")
     Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")  # forget the peak
-    start = time.monotonic()
+    start = seconds(server)
     status, text = send(server, "x.docx", content)
-    seconds = time.monotonic() - start
     assert status in (400, 413), text
-    assert seconds < 2
+    assert seconds(server) - start < 2
     assert memory(server, "VmHWM") - idle < 300
 
 
@@ -119,14 +124,14 @@ def status_of(server: Running, path: str) -> int:
 
 def test_thirty_names_that_lead_out_are_refused_and_write_nothing(server: Running) -> None:
     assert len(set(TRAVERSAL)) == 30
-    start = time.monotonic()
+    start = seconds(server)
     for name in TRAVERSAL:
         status, text = send(server, "x.docx", docx("", **{name: b"x"}))
         assert (status, text) == (400, '{"error":"file must not have members whose names lead out of it"}')
         status, text = send(server, f"{name}.txt", b"a b")  # the file's own name is only looked at for its ending
         assert status in (200, 400), text
         assert status_of(server, f"/download_file/{quote(name, safe='')}") == 404
-    assert time.monotonic() - start < 2 * len(TRAVERSAL)
+    assert seconds(server) - start < 2 * len(TRAVERSAL)
 
 
 def test_neither_answers_nor_logs_hold_names_or_texts_of_documents() -> None:
@@ -145,7 +150,9 @@ def test_neither_answers_nor_logs_hold_names_or_texts_of_documents() -> None:
         assert not [text for _, text in answers if "SECRET" in text]
         upload = {"file": ("SECRET.docx", b"SECRET")}
         sent = server.post("/v2/document", files=upload, data={"target_lang": "tgt"}).json()
-        told = server.post(f"/v2/document/{sent['document_id']}", json={"document_key": sent["document_key"]}).text
+        path, key = f"/v2/document/{sent['document_id']}", {"document_key": sent["document_key"]}
+        until(lambda: server.post(path, json=key).json()["status"] != "translating")
+        told = server.post(path, json=key).text
         assert "error_message" in told and "SECRET" not in told
         lines = server.stop()
     assert not [line for line in lines if "SECRET" in line]

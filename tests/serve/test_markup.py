@@ -251,8 +251,8 @@ def test_markdown_comes_out_whole(text: str, joins_lines: bool) -> None:
 
 
 def test_a_line_of_marks_does_not_take_for_ever() -> None:
-    start = time.monotonic()
+    start = time.process_time()  # of this process alone
     for mark in ("[", "*a", "**", "`", "![", "](", "<", "_a "):
         page = Page(mark * 50_000, "en", cut=cut_markdown)
         assert page.join(page.sentences) == mark * 50_000
-    assert time.monotonic() - start < 60
+    assert time.process_time() - start < 60

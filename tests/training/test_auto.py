@@ -55,6 +55,27 @@ def test_the_choice_is_said_and_has_a_time(tmp_path: Path) -> None:
     assert (choice.recipe.data.valid, choice.recipe.data.test) == (10, 10)
 
 
+def test_the_time_of_several_processes_is_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = files(tmp_path, "corpus.en", "corpus.de", 500)
+    sets = ["train.device=cpu", "train.epochs=1000"]
+    alone = choose_recipe(*paths, sets).lines()[-1]
+    shares: list[int] = []
+
+    def rate(config: Any, device: Any, dtype: Any, train: Any, size: int) -> float:
+        shares.append(size)
+        return 1000.0
+
+    monkeypatch.setattr("regard.training.auto.measure_rate", rate)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    *_, machine, together = choose_recipe(*paths, sets).lines()
+    assert shares == [4] and "; 4 processes" in machine
+    assert "4,000 target tokens/s (4 times what one process was measured at" in together
+    minutes = [int(line.split("about ")[1].split(" minutes")[0]) for line in (alone, together)]
+    assert minutes[0] >= 40 and minutes[1] == pytest.approx(minutes[0] / 4, abs=1)
+    split = choose_recipe(*paths, [*sets, "train.shard=true", "train.monitor=loss"]).lines()[-1]
+    assert split.startswith("time: not measured") and shares == [4]
+
+
 def test_a_time_budget_replaces_the_epochs(tmp_path: Path) -> None:
     choice = choose_recipe(*files(tmp_path, "corpus.en", "corpus.de"), ["train.minutes=5"])
     assert (choice.recipe.train.minutes, choice.recipe.train.epochs) == (5.0, 0.0)
@@ -85,21 +106,24 @@ def test_the_device_has_a_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("kind", "train", "to_warm_up"),
+    ("kind", "train", "to_warm_up", "processes"),
     [
-        (PlainUpdate, TrainRecipe(steps=1, batch_tokens=205), 1),
-        (SlotUpdate, TrainRecipe(steps=1, batch_tokens=205, accumulate=2, fast="slots"), WARM_UPDATES + 1),
+        (PlainUpdate, TrainRecipe(steps=1, batch_tokens=205), 1, 1),
+        (SlotUpdate, TrainRecipe(steps=1, batch_tokens=205, accumulate=2, fast="slots"), WARM_UPDATES + 1, 1),
+        # One of two processes on its share.
+        (PlainUpdate, TrainRecipe(steps=1, batch_tokens=410), 1, 2),
+        (SlotUpdate, TrainRecipe(steps=1, batch_tokens=410, accumulate=4, fast="slots"), WARM_UPDATES + 1, 2),
     ],
 )
 def test_a_rate_is_measured_on_the_updates_of_the_run(
-    kind: Any, train: TrainRecipe, to_warm_up: int, monkeypatch: pytest.MonkeyPatch
+    kind: Any, train: TrainRecipe, to_warm_up: int, processes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
     config = ModelConfig(100, d_model=16, d_ff=16, num_heads=2, encoder_layers=1, decoder_layers=1)
     call, counts = kind.__call__, []
 
     def counted(self: Any, parts: Any, count: int) -> Any:
-        assert len(parts) == train.accumulate
+        assert len(parts) == -(-train.accumulate // processes)
         counts.append(count)
         return call(self, parts, count)
 
@@ -111,6 +135,6 @@ def test_a_rate_is_measured_on_the_updates_of_the_run(
 
     monkeypatch.setattr(kind, "__call__", counted)
     monkeypatch.setattr("regard.training.auto.time", SimpleNamespace(perf_counter=now))
-    rate = measure_rate(config, torch.device("cpu"), None, train)
+    rate = measure_rate(config, torch.device("cpu"), None, train, processes)
     assert counts == [200] * (to_warm_up + 4)  # ten sentences of 20 tokens, in one part or in two
     assert rate == pytest.approx(4 * 200 / 4.0)

@@ -5,11 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -37,50 +32,21 @@ from regard.training.metrics import read_metrics
 from regard.training.recompute import recompute_layers
 from regard.training.run import train
 from tests.build import build, tiny_config
+from tests.commands import children, finished, together, torchrun, wait_until
 from tests.tiny import reversal_pairs, write_recipe
-from tests.training.test_run import assert_same_weights, weights
+from tests.training.test_run import assert_same_weights, held, weights
 
 STEPS = 24
 
 
 def command(recipe: Path, out: Path, *more: str) -> list[str]:
-    return ["-m", "regard", "train", str(recipe), "--out", str(out), *more]
-
-
-def torchrun(processes: int, *arguments: str) -> subprocess.Popen[str]:
-    """The command of the guide, in a session of its own."""
-    words = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        str(processes),
-        *arguments,
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
-    )
+    return ["train", str(recipe), "--out", str(out), *more]
 
 
 def run(processes: int, recipe: Path, out: Path, *more: str) -> str:
-    """Start the processes as torchrun does, without the time that it takes itself; what the first one said."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    shared["WORLD_SIZE"] = str(processes)
-    started = [
-        subprocess.Popen(
-            [sys.executable, *command(recipe, out, *more)],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(processes)
-    ]  # fmt: skip
-    said = [process.communicate(timeout=200)[0] for process in started]
-    assert [process.returncode for process in started] == [0] * processes, "\n".join(said)
+    """What the first of several processes said; all must end well, and the others say nothing."""
+    codes, said = together(processes, *command(recipe, out, *more))
+    assert codes == [0] * processes, "\n".join(said)
     assert said[1:] == [""] * (processes - 1)
     return said[0]
 
@@ -122,8 +88,8 @@ def one(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def two(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same of two processes; what they said is in a file."""
     out = tmp_path_factory.mktemp("two") / "run"
-    process = torchrun(2, *command(recipe, out))
-    said = process.communicate(timeout=200)[0]
+    process = torchrun(2, "-m", "regard", *command(recipe, out))
+    said = finished(process)
     assert process.returncode == 0, said
     (out.parent / "said").write_text(said)
     return out
@@ -183,10 +149,10 @@ def test_a_killed_process_ends_the_others_and_the_run_resumes_to_the_same_weight
     recipe = write_recipe(tmp_path / "recipe", steps=40, lr=3e-3, log_every=1, save_every=5, validate_every=20)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     run(2, recipe, whole)
-    process = torchrun(2, *command(recipe, killed))
+    process = torchrun(2, held(tmp_path, 12, rank=1), *command(recipe, killed))
     wait_until(process, lambda: (killed / "checkpoints" / "step-000010").is_dir())
     os.kill(last_process(process.pid), signal.SIGKILL)
-    said = process.communicate(timeout=60)[0]  # the others do not wait for one that will not come back
+    said = finished(process)  # the others do not wait for one that will not come back
     assert process.returncode != 0
     assert not (killed / "report.html").exists(), said
     assert not children(process.pid)
@@ -199,10 +165,10 @@ def test_a_killed_process_ends_the_others_and_the_run_resumes_to_the_same_weight
 def test_a_stopped_run_of_two_processes_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "recipe", steps=50_000, save_every=10_000, validate_every=50_000, log_every=1)
     metrics = tmp_path / "run" / "metrics.jsonl"
-    process = torchrun(2, *command(recipe, tmp_path / "run"))
+    process = torchrun(2, "-m", "regard", *command(recipe, tmp_path / "run"))
     wait_until(process, lambda: metrics.exists() and '"step": 3' in metrics.read_text())
     process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=100)[0]
+    said = finished(process)
     [saved] = list_checkpoints(tmp_path / "run" / "checkpoints")
     assert f"stopped at step {int(saved.name[5:])} and saved; go on with: torchrun ... -m regard train" in said
     assert not children(process.pid)
@@ -281,28 +247,6 @@ def test_layers_that_compute_twice_have_the_same_gradients() -> None:
         assert torch.equal(once, again)
 
 
-def wait_until(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 100
-    while not condition():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
-def children(parent: int) -> dict[int, int]:
-    """Processes that this one has started to train, by rank."""
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "environ").read_bytes().split(b"\0")
-            ranks = [int(word[5:]) for word in words if word.startswith(b"RANK=")]
-            if ranks and int((folder / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
-                found[ranks[0]] = int(folder.name)
-        except (OSError, ValueError):  # it has ended, or is somebody else's
-            continue
-    return found
-
-
 def last_process(parent: int) -> int:
     ranks = children(parent)
     assert sorted(ranks) == [0, 1]
@@ -311,8 +255,8 @@ def last_process(parent: int) -> int:
 
 @pytest.mark.slow
 def test_a_mistake_is_said_once_and_ends_all(recipe: Path, tmp_path: Path) -> None:
-    process = torchrun(2, *command(recipe, tmp_path / "run", "--set", "data.valid=nothing.{src,tgt}"))
-    said = process.communicate(timeout=200)[0]
+    process = torchrun(2, "-m", "regard", *command(recipe, tmp_path / "run", "--set", "data.valid=nothing.{src,tgt}"))
+    said = finished(process)
     assert process.returncode != 0
     assert said.count("nothing.src") == 1
     assert not (tmp_path / "run").exists()

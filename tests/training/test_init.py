@@ -20,7 +20,7 @@ from regard.training.display import Display
 from regard.training.init import start_weights
 from regard.training.metrics import read_metrics
 from regard.training.run import train
-from tests.tiny import make_bundle, save_model, write_pairs, write_recipe
+from tests.tiny import make_bundle, reversal_pairs, save_model, write_pairs, write_recipe
 
 
 def fine_tuning(folder: Path, **fields: object) -> Path:
@@ -109,6 +109,7 @@ def recipe_from(bundle: Bundle, folder: Path) -> Recipe:
     [
         ("train.init=nowhere", "train.init: .*nowhere: there is no such model"),
         ("tokenizer.protect=true", r"tokenizer\.protect: the model in train\.init was trained without"),
+        ("tokenizer.character_coverage=0.9", r"tokenizer\.character_coverage must be left out with train\.init"),
         ("tokenizer.vocab_size=500", r"tokenizer\.vocab_size must be left out with train\.init"),
         ("model.d_ff=128", r"model\.d_ff comes from the model in train\.init"),
         ("model.preset=tiny", r"model\.d_model is 192, but the model in train\.init has 32"),
@@ -138,6 +139,44 @@ def test_a_fine_tuned_run_is_resumed_without_the_model_that_it_started_from(old:
     out = tmp_path / "run"
     train(load_recipe(recipe), out, display=Display())
     shutil.rmtree(copy)
-    train(load_recipe(out / "recipe.toml", ["train.steps=15"]), out, resume=True, display=Display())
-    assert load_bundle(out / "model").facts["steps"] == 15
+    for steps, words in (
+        (15, out / "recipe.toml"),
+        (20, recipe),
+    ):  # its own recipe, and the one that says preset = "init"
+        train(load_recipe(words, [f"train.steps={steps}"]), out, resume=True, display=Display())
+        assert load_bundle(out / "model").facts["steps"] == steps
     assert isinstance(load_bundle(out / "model").tokenizer, Tokenizer)
+    with pytest.raises(UserError, match=r"model\.dropout is 0\.4, but the run was started with 0\.1"):
+        train(load_recipe(recipe, ["model.dropout=0.4"]), out, resume=True, display=Display())
+    with pytest.raises(UserError, match=r"train\.init is '/elsewhere', but the run was started with"):
+        train(load_recipe(recipe, ["train.init=/elsewhere"]), out, resume=True, display=Display())
+
+
+def test_a_run_without_an_intact_checkpoint_says_that_it_needs_the_model_it_started_from(
+    old: Path, tmp_path: Path
+) -> None:
+    copy, out = tmp_path / "copy", tmp_path / "run"
+    shutil.copytree(old, copy)
+    recipe = load_recipe(fine_tuning(tmp_path / "recipe", init=str(copy), steps=5, save_every=5))
+    train(recipe, out, display=Display())
+    (out / "report.html").unlink()
+    shutil.rmtree(copy)
+    for checkpoint in (out / "checkpoints").iterdir():
+        (checkpoint / "model.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match=r"train\.init: .*copy: there is no such model"):
+        train(recipe, out, resume=True, display=Display())
+
+
+def test_spans_are_protected_as_in_the_model_that_a_run_starts_from(tmp_path: Path) -> None:
+    lines = [side for pair in reversal_pairs(200, 3) for side in pair]
+    tokenizer = Tokenizer.train(lines, 420, tmp_path / "tokenizer", protects=True)
+    config = ModelConfig(tokenizer.vocab_size, 32, 64, 2, 1, 1)
+    bundle = save_model(tmp_path / "bundle", Transformer(config), tokenizer)
+    recipe = fine_tuning(tmp_path / "recipe", init=str(bundle.folder), steps=2)
+    trained = train(load_recipe(recipe), tmp_path / "run", display=Display())
+    assert trained.tokenizer.protects
+    assert load_recipe(tmp_path / "run" / "recipe.toml").tokenizer.protect is True
+    message = r"tokenizer\.protect: the model in train\.init was trained with protected spans; leave it out"
+    with pytest.raises(UserError, match=message):
+        train(load_recipe(recipe, ["tokenizer.protect=false"]), tmp_path / "other", display=Display())
+    assert "protect" not in load_recipe(recipe).to_dict()["tokenizer"]  # nothing was said of it

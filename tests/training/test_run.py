@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,26 +31,42 @@ from regard.training.folder import RunFolder, claim_folder, locked
 from regard.training.loop import Interval, Length, RunState, Trainer
 from regard.training.metrics import read_metrics
 from regard.training.run import train
+from tests.commands import finished, start, wait_until
 from tests.tiny import reversal_pairs, write_pairs, write_recipe
 
 
 def command(recipe: Path, out: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "regard", "train", str(recipe), "--out", str(out), *more]
+    return ["train", str(recipe), "--out", str(out), *more]
 
 
-def start(arguments: list[str]) -> subprocess.Popen[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+def held(folder: Path, step: int, rank: int = 0) -> str:
+    """A script that is `regard`, except that the process of this rank waits at a step for ever: so it cannot end before a test
+    has killed it."""
+    script = folder / "held.py"
+    script.write_text(
+        f"""
+import os, sys, time
+from regard.cli import main
+from regard.training.loop import Trainer
+
+update = Trainer.update
+
+def wait(self):
+    while self.state.step == {step} and os.environ.get("RANK", "0") == "{rank}":
+        time.sleep(0.01)
+    return update(self)
+
+Trainer.update = wait
+sys.exit(main(sys.argv[1:]))
+"""
+    )
+    return str(script)
 
 
 def kill_when(process: subprocess.Popen[str], condition: Callable[[], bool], number: signal.Signals) -> str:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert process.poll() is None, "the run ended before it could be killed:\n" + (process.communicate()[0] or "")
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    wait_until(process, condition)
     process.send_signal(number)
-    return process.communicate(timeout=120)[0]
+    return finished(process)
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
@@ -71,9 +87,9 @@ def test_a_run_killed_at_three_points_and_resumed_ends_with_the_same_weights(tmp
         tmp_path / "recipe", steps=150, save_every=9, validate_every=30, lr=1e-3, ema=ema, accumulate=2
     )
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert (
-        subprocess.run(command(recipe, whole), env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False).returncode == 0
-    )
+    first = start(["-m", "regard", *command(recipe, whole)])
+    said = finished(first)
+    assert first.returncode == 0, said
     checkpoints = killed / "checkpoints"
     points: list[Callable[[], bool]] = [
         lambda: (checkpoints / "step-000018").exists(),  # just after a checkpoint
@@ -85,10 +101,10 @@ def test_a_run_killed_at_three_points_and_resumed_ends_with_the_same_weights(tmp
         ),  # between
     ]
     for point in points:
-        kill_when(start(command(recipe, killed, "--resume")), point, signal.SIGKILL)
-    finished = start(command(recipe, killed, "--resume"))
-    said = finished.communicate(timeout=120)[0]
-    assert finished.returncode == 0, said
+        kill_when(start([held(tmp_path, 100), *command(recipe, killed, "--resume")]), point, signal.SIGKILL)
+    last = start(["-m", "regard", *command(recipe, killed, "--resume")])
+    said = finished(last)
+    assert last.returncode == 0, said
     assert "going on from step" in said
     assert_same_weights(whole, killed)
     losses = [
@@ -99,9 +115,9 @@ def test_a_run_killed_at_three_points_and_resumed_ends_with_the_same_weights(tmp
 
 @pytest.mark.slow
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path / "recipe", steps=5_000, save_every=1_000, validate_every=5_000)
+    recipe = write_recipe(tmp_path / "recipe", steps=50_000, save_every=50_000, validate_every=50_000)
     out = tmp_path / "run"
-    process = start(command(recipe, out))
+    process = start(["-m", "regard", *command(recipe, out)])
     said = kill_when(
         process,
         lambda: (out / "metrics.jsonl").exists() and '"step": 20' in (out / "metrics.jsonl").read_text(),
@@ -164,6 +180,19 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path: Path, capsys: py
     assert "holds a run already; go on with --resume" in capsys.readouterr().err
     assert main(["train", str(recipe), "--out", str(tmp_path / "recipe")]) == 2
     assert weights(tmp_path / "run").keys() == before.keys()
+
+
+def test_a_run_whose_recipe_does_not_say_a_newer_field_goes_on(tmp_path: Path) -> None:
+    """As versions wrote it that had no `tokenizer.protect`."""
+    recipe, out = write_recipe(tmp_path / "recipe", steps=5), tmp_path / "run"
+    train(load_recipe(recipe), out, display=Display())
+    kept = [line for line in (out / "recipe.toml").read_text().splitlines() if not line.startswith("protect")]
+    (out / "recipe.toml").write_text("\n".join(kept) + "\n")
+    assert load_recipe(out / "recipe.toml").tokenizer.protect is None
+    train(load_recipe(recipe, ["train.steps=7"]), out, resume=True, display=Display())
+    assert load_bundle(out / "model").facts["steps"] == 7
+    with pytest.raises(UserError, match=r"tokenizer\.protect is True, but the run was started with False"):
+        train(load_recipe(recipe, ["tokenizer.protect=true"]), out, resume=True, display=Display())
 
 
 def test_another_recipe_is_not_resumed_but_a_longer_one_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -374,12 +403,18 @@ def test_intervals_come_as_often_as_asked() -> None:
     assert [s for s in range(1, 101) if tenths.due(s, (s - 1) / 100, s / 100)] == list(range(10, 101, 10))
 
 
-def test_a_time_budget_ends_the_run_with_a_bundle(tmp_path: Path) -> None:
+def test_a_time_budget_ends_the_run_with_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = itertools.count()
+    clock = SimpleNamespace(perf_counter=lambda: next(looks) / 20)  # a twentieth of a second between two looks
+    for module in ("run", "loop"):
+        monkeypatch.setattr(f"regard.training.{module}.time", clock)
     recipe = write_recipe(tmp_path / "recipe", steps=0, minutes=0.2, save_every=0, validate_every=0)
     quiet(recipe, tmp_path / "run")
     facts = load_bundle(tmp_path / "run" / "model").facts
-    assert facts["steps"] >= 1
-    assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["kind"] == "valid"
+    assert facts["steps"] >= 10
+    *_, trained, last = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert (trained["kind"], last["kind"]) == ("train", "valid")
+    assert 8 < trained["elapsed"] < 12  # the rest was kept for the end
 
 
 @pytest.mark.parametrize("options", [{}, {"bpe_dropout": 0.2}, {"optimizer": "muon", "schedule": "wsd"}], ids=str)
@@ -426,7 +461,7 @@ def test_a_run_in_slots_is_not_resumed_without_them(tmp_path: Path, capsys: pyte
     (tmp_path / "run" / "report.html").unlink()  # as if it had been stopped before its end
     resumed = ["train", str(recipe), "--out", str(tmp_path / "run"), "--resume", "--set"]
     assert main([*resumed, "train.fast=off"]) == 2
-    assert "cannot go on in the same order: its slots was" in capsys.readouterr().err
+    assert "--resume: the run was begun with the fast path's batches of one shape" in capsys.readouterr().err
 
 
 def test_a_run_on_a_cpu_needs_no_triton(tmp_path: Path) -> None:

@@ -19,10 +19,13 @@ from regard.config import ModelConfig
 from regard.data.batch import Batch, make_batch
 from regard.data.slots import Slots
 from regard.errors import UserError
+from regard.models.rdrop import _chunk_loss
 from regard.models.transformer import Transformer
 from regard.nn import block
 from regard.recipe import FAST_PARTS, TrainRecipe
+from regard.training.checkpoint import _load_optimizer, _optimizer_tensors
 from regard.training.fast import KERNELS, FastPath, fast_path
+from regard.training.muon import MuonWithAdamW
 from regard.training.optimizer import make_optimizer, set_learning_rate
 from regard.training.update import WARM_UPDATES, PlainUpdate, Result, SlotUpdate, UpdateOptions
 from tests.build import build, tiny_config
@@ -155,6 +158,55 @@ def test_rdrop_draws_two_passes_together() -> None:
             )
     for is_plain in (True, False):
         assert apart[20.0, is_plain] < 0.8 * apart[0.0, is_plain], apart
+
+
+@pytest.mark.parametrize(
+    ("path", "device"),
+    [
+        (FastPath(), "cpu"),
+        pytest.param("everything", "cuda", marks=[pytest.mark.gpu, compiling]),
+    ],
+)
+def test_the_two_passes_of_rdrop_drop_other_elements(path: Any, device: str) -> None:
+    """At a learning rate of 0 on one batch: how much alpha weighs shows how far two passes are apart, in every replay anew."""
+    slots = SLOTS if device == "cpu" else GPU_SLOTS
+    [parts] = updates(1, 1, 53) if device == "cpu" else gpu_updates(1, 1)
+    _, words, count = both_kinds(parts, slots)
+    means = {}
+    for dropout in (0.0, 0.3):
+        for alpha in (1e-3, 100.0):
+            config = (tiny_config if device == "cpu" else gpu_config)(dropout=dropout)
+            (model, optimizer), _ = twins(config, device, torch.float32)
+            set_learning_rate(optimizer, 0.0)
+            made = dataclasses.replace(EVERYTHING, loss=False) if path == "everything" else path
+            autocast = torch.bfloat16 if device == "cuda" else None
+            update = SlotUpdate(model, optimizer, UpdateOptions(0.1, 1.0, autocast, alpha), slots, 1, made)
+            totals = [float(update(words, count).total) / count for _ in range(WARM_UPDATES + 8)][WARM_UPDATES:]
+            assert (update._graph is not None) == (device == "cuda")
+            assert len(set(totals)) == (8 if dropout else 1), totals
+            means[dropout, alpha] = sum(totals) / len(totals)
+    assert means[0.0, 100.0] == pytest.approx(means[0.0, 1e-3], rel=1e-3)
+    assert means[0.3, 100.0] > 1.1 * means[0.3, 1e-3]
+
+
+def test_muon_and_rdrop_never_ask_for_a_value() -> None:
+    """A captured graph has none to give: on the meta device, where nothing has a value, the same code runs through."""
+    with torch.device("meta"):
+        model = Transformer(tiny_config())
+        rate = torch.zeros(())
+        logits, labels = [torch.randn(60, 53) for _ in range(2)], torch.zeros(60, 1, dtype=torch.int64)
+    optimizer = make_optimizer(model, TrainRecipe(steps=1, optimizer="muon", weight_decay=0.1))
+    assert isinstance(optimizer, MuonWithAdamW)
+    matrices = optimizer.param_groups[0]
+    matrices["lr"] = rate
+    for parameter in matrices["params"]:
+        parameter.grad = torch.empty_like(parameter)
+    with torch.no_grad():
+        optimizer._muon_step(matrices)
+    losses, gradients = _chunk_loss(logits[0], logits[1], labels, 0.1, 5.0)
+    assert [gradient.shape for gradient in gradients] == [(60, 53)] * 2
+    with pytest.raises(RuntimeError, match="meta"):  # as asking would
+        float(losses[0])
 
 
 # --- compiled ---
@@ -391,3 +443,28 @@ def test_a_captured_update_with_muon_and_rdrop_learns_what_the_plain_one_learns(
     assert fast._graph is not None and losses[-1][0] < 0.85 * losses[0][0], losses
     for one, other in losses:
         assert other == pytest.approx(one, rel=0.03), losses
+
+
+@compiling
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["adam", "adamw", "muon"])
+def test_a_captured_run_goes_on_from_its_checkpoint(name: str) -> None:
+    """The graph is captured anew, over an optimizer whose state and learning rate were put in place from outside."""
+    options = UpdateOptions(0.1, 1.0, torch.bfloat16)
+    (model, optimizer), (other_model, other_optimizer) = twins(gpu_config(), "cuda", torch.float32, name)
+    fast = SlotUpdate(model, optimizer, options, GPU_SLOTS, 1, EVERYTHING)
+    all_updates = [both_kinds(parts, GPU_SLOTS)[1:] for parts in gpu_updates(2 * WARM_UPDATES + 8, 1)]
+    half = WARM_UPDATES + 4
+    for words, count in all_updates[:half]:
+        fast(words, count)
+    other_model.load_state_dict(model.state_dict())
+    _load_optimizer(other_optimizer, {key: tensor.cpu() for key, tensor in _optimizer_tensors(optimizer).items()})
+    other = SlotUpdate(other_model, other_optimizer, options, GPU_SLOTS, 1, EVERYTHING)
+    losses = []
+    for number, (words, count) in enumerate(all_updates[half:]):
+        for each in (optimizer, other_optimizer):
+            set_learning_rate(each, 3e-3 / (number + 1))
+        losses.append((float(fast(words, count).total) / count, float(other(words, count).total) / count))
+    assert fast._graph is not None and other._graph is not None
+    for one, two in losses:
+        assert two == pytest.approx(one, rel=0.01), losses

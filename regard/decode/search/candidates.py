@@ -96,16 +96,17 @@ def best_of_each(total: Tensor, count: int, ranked_by: Tensor) -> Candidates:
 def in_turn(candidates: Candidates, missing: Tensor) -> Candidates:
     """Candidates that miss equally much, (U, C), take turns with those that miss more or less: first the best of each sort, the one
     that misses least in front, then the second best of each, and so on."""
-    ranks = candidates.ranks
-    places = torch.arange(ranks.shape[1], device=ranks.device)
-    better = ranks[:, None, :] > ranks[:, :, None]
-    better |= (ranks[:, None, :] == ranks[:, :, None]) & (places[None, :] < places[:, None])
-    alike = missing[:, :, None] == missing[:, None, :]
-    turn = (alike & better).sum(dim=2)  # (U, C) how many of the same sort are better
-    key = turn * (missing.amax(dim=1, keepdim=True) + 1) + missing
-    return candidates.at(
-        key.masked_fill(torch.isneginf(ranks), torch.iinfo(torch.int64).max).argsort(dim=1, stable=True)
-    )
+    best_first = candidates.ranks.argsort(dim=1, descending=True, stable=True)
+    by_sort = best_first.gather(1, missing.gather(1, best_first).argsort(dim=1, stable=True))  # each sort side by side
+    sorts = missing.gather(1, by_sort)
+    places = torch.arange(sorts.shape[1], device=sorts.device).expand_as(sorts)
+    is_first = torch.ones_like(sorts, dtype=torch.bool)
+    is_first[:, 1:] = sorts[:, 1:] != sorts[:, :-1]
+    first = places.masked_fill(~is_first, 0).cummax(dim=1).values  # where the sort begins
+    turn = places - first  # (U, C) how many of the same sort are better
+    key = turn * (sorts.amax(dim=1, keepdim=True) + 1) + sorts
+    key.masked_fill_(torch.isneginf(candidates.ranks.gather(1, by_sort)), torch.iinfo(torch.int64).max)
+    return candidates.at(by_sort.gather(1, key.argsort(dim=1, stable=True)))
 
 
 def insisted(tokens: Tensor, rank: Tensor, missing: Missing, eos_id: int) -> Tensor:

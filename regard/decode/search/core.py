@@ -41,12 +41,15 @@ from regard.decode.search.candidates import (
 from regard.decode.search.coverage import coverage_penalty, start_attended
 from regard.decode.search.phrases import Phrases
 from regard.decode.search.sampling import source_of_chance
+from regard.errors import RegardError
 
 Step = Callable[[Tensor], Tensor]  # newest tokens (rows,) -> logits (rows, vocab_size)
 Select = Callable[[Tensor, list[int] | None], None]  # rows to keep, in order; sentences to keep when some are done
 Attention = Callable[[], Tensor]  # what the rows of the last step attended to, (rows, longest source or more)
 
 
+# Whatever is asked for, some translation has it: there is none only where the model computes what is not a number.
+NOTHING_FOUND = "no translation was found: the model's numbers are not finite"
 MOST = 0.5  # of the attention: a hypothesis that is alone begins a phrase where so much of it goes to what the phrase translates
 
 
@@ -302,12 +305,13 @@ def is_done(state: BeamState, options: SearchOptions) -> Tensor:
     """(U,) whether nothing alive can still enter the best `nbest` of the pool; a search of width 1 ends with the first ending."""
     width = state.tokens.shape[1]
     best = state.log_probs.amax(dim=1)
+    nothing = ~(best > -math.inf)  # not a number is nothing, either: it would never end
     if options.sample:
-        return torch.isneginf(best)
+        return nothing
     if width == 1:
-        return ~torch.isneginf(state.pool_scores[:, 0]) | torch.isneginf(best)
+        return ~torch.isneginf(state.pool_scores[:, 0]) | nothing
     bound = best / length_penalty(state.limits + 1, options.alpha)
-    return (state.pool_scores[:, min(options.nbest, width) - 1] >= bound) | torch.isneginf(best)
+    return (state.pool_scores[:, min(options.nbest, width) - 1] >= bound) | nothing
 
 
 def hypotheses_of(state: BeamState, units: Sequence[int], nbest: int) -> list[Hypothesis]:
@@ -368,7 +372,10 @@ def search_steps(
             for sentence, finished in enumerate(done):
                 if finished:
                     own = range(sentence * groups, (sentence + 1) * groups)
-                    results[state.numbers[own[0]]] = hypotheses_of(state, own, options.nbest)
+                    found_now = hypotheses_of(state, own, options.nbest)
+                    if not found_now:
+                        raise RegardError(NOTHING_FOUND)
+                    results[state.numbers[own[0]]] = found_now
             remaining = [sentence for sentence, finished in enumerate(done) if not finished]
             units = [sentence * groups + group for sentence in remaining for group in range(groups)]
             keep_units(state, units)

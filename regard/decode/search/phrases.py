@@ -6,8 +6,8 @@ How the beam is shared among hypotheses that miss more and less is in `candidate
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -23,6 +23,8 @@ class Phrase:
     ways: tuple[Tokens, ...]
     ends: frozenset[int] | None = None  # what may follow it beside the end of the translation; None: anything
     source: frozenset[int] = frozenset()  # the source tokens that it translates; empty: it may stand anywhere
+    # Whether a translation will do without any of the ways, because it says the same otherwise; None: it will not.
+    is_said: Callable[[Sequence[int]], bool] | None = field(default=None, compare=False)
 
     @property
     def least(self) -> int:

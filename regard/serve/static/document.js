@@ -3,8 +3,8 @@ import { Problem, getBlob, postForm } from "./api.js";
 
 const at = (id) => document.getElementById(id);
 
-// `pair()` says which languages are chosen now.
-export function startDocuments(settings, pair) {
+// `pair()` says which languages are chosen now, `terms()` what a form says of the reader's terms.
+export function startDocuments(settings, pair, terms) {
   const { element } = globalThis.regardExplain;
   const file = at("file"), place = at("documents");
   const endings = settings.supportedFilesFormat;
@@ -64,6 +64,7 @@ export function startDocuments(settings, pair) {
     form.set("source", source);
     form.set("target", target);
     if (column) form.set("column", column);
+    Object.entries(terms()).forEach(([name, lines]) => form.set(name, lines));
     said.textContent = "Reading…";
     let finished = 0, address = "";
     await postForm("translate_file", form, controller.signal, (name, data) => {

@@ -2,6 +2,7 @@
 import { Problem, post } from "./api.js";
 import { startDocuments } from "./document.js";
 import { changedPart } from "./splice.js";
+import { startTerms } from "./terms.js";
 import { startWords } from "./words.js";
 
 const QUICKEST = 90; // milliseconds after the last key; longer where the server is slow to answer
@@ -17,9 +18,11 @@ export function startTranslate(languages, settings, explainThis) {
   if (!languages.length) return {};
 
   const pair = startPair(languages, () => translate());
+  const terms = startTerms(settings, () => { isStale = true; translate(); });
   // sentences: [{ before, text, ways: [{ text, words }], way, prefix }]; `after` is what follows the last one
   const state = { sentences: [], after: "", active: 0, source: "", target: "" };
   let controller = null, timer = 0, taken = 0;
+  let isStale = false; // whether terms were changed since the sentences were translated
 
   // --- asking ---
 
@@ -35,20 +38,23 @@ export function startTranslate(languages, settings, explainThis) {
     controller?.abort();
     const own = controller = new AbortController();
     const asked = text.value;
+    terms.use(pair.known(state.source));
     if (!asked.trim()) { clearOut(); return; }
     if (asked.length > settings.charLimit) { tell(`This text has more than ${settings.charLimit.toLocaleString("en")} characters; send it in parts, or as a document.`); waiting(false); return; }
     waiting(true);
     const began = performance.now();
     const wanted = pair.asked();
     // In another language everything is new; so is a language that is to be detected.
-    const isSame = wanted.source === state.source && wanted.target === state.target;
+    const isSame = wanted.source === state.source && wanted.target === state.target && !isStale;
     const { first, last, part } = changedPart(isSame ? state.sentences : [], isSame ? state.after : "", asked);
     try {
-      const answer = part.trim() || !isSame ? await post("sentences", { q: part, ...wanted, alternatives: settings.alternatives }, own.signal)
+      const answer = part.trim() || !isSame ? await post("sentences", { q: part, ...wanted, ...terms.asked(part), alternatives: settings.alternatives }, own.signal)
         : { ...wanted, sentences: [], after: part };
       taken = performance.now() - began;
       put(answer, isSame ? first : 0, isSame ? last : Infinity);
+      isStale = false;
       pair.tell(answer);
+      if (terms.use(pair.known(state.source))) { translate(); return; } // a language was detected that there are terms for
       tell("");
       waiting(false);
       draw();
@@ -91,7 +97,8 @@ export function startTranslate(languages, settings, explainThis) {
     const sentence = state.sentences[number];
     waiting(true);
     try {
-      const answer = await post("sentences", { q: sentence.text, source: state.source, target: state.target, prefix, alternatives: settings.alternatives }, own.signal);
+      const asked = { q: sentence.text, source: state.source, target: state.target, prefix, ...terms.asked(sentence.text), alternatives: settings.alternatives };
+      const answer = await post("sentences", asked, own.signal);
       state.sentences[number] = { ...sentence, ways: answer.sentences[0].ways, way: 0, prefix };
       tell("");
       waiting(false);
@@ -118,7 +125,9 @@ export function startTranslate(languages, settings, explainThis) {
     at("copy").hidden = !full;
     at("explain-this").hidden = !full;
     const unsure = out.querySelectorAll(".w.unsure").length;
-    at("hint").replaceChildren(...(unsure ? [element("span", { class: "unsure" }, "dotted"), " words are unsure"] : full ? ["Choose a word to change it"] : []));
+    const marks = [...(unsure ? [[element("span", { class: "unsure" }, "dotted"), " words are unsure"]] : []),
+      ...(out.querySelector(".w.held") ? [[element("span", { class: "held" }, "underlined"), unsure ? " ones are your terms" : " words are your terms"]] : [])];
+    at("hint").replaceChildren(...(marks.length ? marks.flatMap((mark, i) => (i ? [", ", ...mark] : mark)) : full ? ["Choose a word to change it"] : []));
     drawOthers();
   }
 
@@ -180,11 +189,14 @@ export function startTranslate(languages, settings, explainThis) {
   // --- hands and keys ---
 
   const words = startWords(out, {
-    others: (number, prefix, signal) => post("alternatives", { q: state.sentences[number].text, source: state.source, target: state.target, prefix }, signal),
+    others: (number, prefix, signal) => {
+      const { text: q } = state.sentences[number], { keep } = terms.asked(q);
+      return post("alternatives", { q, source: state.source, target: state.target, prefix, ...(keep ? { keep } : {}) }, signal);
+    },
     choose: retranslate,
     activate,
   });
-  startDocuments(settings, () => pair.asked());
+  startDocuments(settings, () => pair.asked(), () => { terms.use(pair.known(state.source)); return terms.lines(); });
 
   async function copy() {
     if (!state.sentences.length) return;
@@ -216,16 +228,17 @@ export function startTranslate(languages, settings, explainThis) {
   at("swap").addEventListener("click", swap);
   at("explain-this").addEventListener("click", () => {
     const sentence = state.sentences[state.active];
-    const isOwn = sentence.way === 0 && !sentence.prefix;
+    const isOwn = sentence.way === 0 && !sentence.prefix && !Object.keys(terms.asked(sentence.text)).length;
     explainThis(sentence.text, isOwn ? "" : way(sentence).text, [state.source, state.target]);
   });
   document.addEventListener("keydown", (event) => {
     if (!event.altKey || event.ctrlKey || event.metaKey || at("view-translate").hidden) return;
-    const act = { KeyS: swap, KeyC: copy, KeyT: () => words.focus() }[event.code];
+    const act = { KeyS: swap, KeyC: copy, KeyT: () => words.focus(), KeyG: terms.toggle }[event.code];
     if (act) { event.preventDefault(); act(); }
   });
   document.addEventListener("regard-key", () => translate());
   drawCount();
+  terms.use(pair.known(""));
   if (text.value.trim()) translate(); // a browser may have kept it over a reload
   return { shown: () => { if (matchMedia("(pointer: fine)").matches) text.focus(); }, left: () => words.close() };
 }
@@ -268,6 +281,11 @@ function startPair(languages, changed) {
   to.addEventListener("change", () => { dress(); remember([from.value, to.value]); changed(); });
   return {
     asked: () => ({ source: from.value, target: to.value }),
+    // The pair with its names; null where the source is to be detected and was not yet.
+    known(detected) {
+      const source = from.value === "auto" ? detected : from.value;
+      return targets[source]?.includes(to.value) ? { source, target: to.value, sourceName: names[source], targetName: names[to.value] } : null;
+    },
     // `detected` is the language that the text was taken for, where that was to be found out
     swap(detected) {
       const source = from.value === "auto" ? detected : from.value;

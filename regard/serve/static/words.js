@@ -31,9 +31,10 @@ export function startWords(out, { others, choose, activate }) {
         before += word.before;
         const span = element("span", { class: "w", role: "button", "aria-haspopup": "dialog" }, word.text);
         const sure = word.probability;
-        if (sure !== null && sure < unsure) span.classList.add("unsure");
-        if (sure !== null) span.title = percent(sure);
-        span.setAttribute("aria-label", sure !== null && sure < unsure ? `${word.text}, unsure, ${percent(sure)}` : word.text);
+        // Of a word that had to stand there, its probability says nothing.
+        if (word.held) span.classList.add("held"); else if (sure !== null && sure < unsure) span.classList.add("unsure");
+        if (sure !== null) span.title = word.held ? "one of your terms" : percent(sure);
+        span.setAttribute("aria-label", word.held ? `${word.text}, one of your terms` : sure !== null && sure < unsure ? `${word.text}, unsure, ${percent(sure)}` : word.text);
         if (before.length < sentence.prefix.trim().length) span.classList.add("kept");
         Object.assign(span, { number, before, word });
         line.append(word.before, span);

@@ -15,6 +15,7 @@ from regard.serve.explainers import Explainers
 from regard.serve.files import Store
 from regard.serve.jobs import Jobs
 from regard.serve.keys import Keys
+from regard.serve.limits import Limits
 from regard.serve.refusal import Refused
 from regard.serve.service import Service
 from regard.serve.watch import Watch
@@ -77,7 +78,7 @@ def make_app(
     app.include_router(router)
     counters = metrics or Metrics()
     doors = Doors(service.limits)
-    batchers = [served.batcher for served in service.pairs.values()]
+    batchers = [batcher for served in service.pairs.values() for batcher in served.batchers]
     doors.seconds_left = lambda: max((batcher.seconds_left() for batcher in batchers), default=1)
     jobs, explainers = Jobs(store.folder / "documents"), Explainers(service.limits.explain_places)
     app.state.context = Context(service, keys or Keys(), counters, doors, store, jobs, explainers, watch)
@@ -85,9 +86,24 @@ def make_app(
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _failed)
+    _tell_limits(app.openapi(), service.limits)
     own = [page.STATIC + name for name in page.static_files()]
     paths = frozenset({*app.openapi()["paths"], "/", "/docs", "/openapi.json", *own})
     return Gate(app, doors, counters, paths)
+
+
+def _tell_limits(document: dict[str, Any], limits: Limits) -> None:
+    """The document says what this server allows, whatever was changed on the command line."""
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            for content in operation.get("requestBody", {}).get("content", {}).values():
+                for name in ("beam", "groups"):
+                    if name in content["schema"].get("properties", {}):
+                        field = content["schema"]["properties"][name]
+                        field["description"] = field["description"].replace(
+                            f"and {field['maximum']:g}", f"and {limits.beam}"
+                        )
+                        field["maximum"] = limits.beam
 
 
 def _refused(request: Request, error: Exception) -> Response:

@@ -62,8 +62,7 @@ async def answer(request: Request, ask: Ask, given: str | None, told: Told | Non
     """Translate for a client."""
     context = context_of(request)
     context.service.check(ask)
-    characters = sum(map(len, ask.texts))
-    admit(request, given, characters)
+    admit(request, given, ask.characters)
     answers = await context.service.translate(ask, told)
-    context.metrics.characters.inc(characters)
+    context.metrics.characters.inc(ask.characters)
     return answers

@@ -22,9 +22,10 @@ from regard.serve.web.schemas import (
     DeepLTranslations,
     DeepLUsage,
 )
+from regard.serve.web.searches import search_of
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": DeepLError} for status in (400, 403, 408, 413, 415, 422, 429, 500, 503)
+    status: {"model": DeepLError} for status in (400, 403, 408, 413, 415, 422, 429, 500, 501, 503)
 }
 router = APIRouter(prefix="/v2", tags=["DeepL"], responses=ERRORS)
 _NO_LIMIT = 1_000_000_000_000  # clients want a number
@@ -49,6 +50,7 @@ async def translate(request: Request) -> DeepLTranslations:
         by_sentence=split not in ("0", "false"),
         joins_lines=None if fields.split_sentences is None else split == "nonewlines",
         xml=xml_of(fields),
+        search=search_of(fields),
     )
     answers = await answer(request, ask, fields.auth_key)
     translations = [
@@ -62,7 +64,8 @@ def check_options(fields: DeepLRefused) -> None:
     """Refuse what no model here can do."""
     for name in DeepLRefused.model_fields:
         if name != "formality" and getattr(fields, name):
-            raise Refused(400, f"{name} is not known to this server; leave it out")
+            instead = "send the entries themselves as glossary" if name.startswith("glossary") else "leave it out"
+            raise Refused(400, f"{name} is not known to this server; {instead}")
     if fields.formality not in (None, "", "default", "prefer_more", "prefer_less"):
         raise Refused(400, "formality must be default, prefer_more or prefer_less: the models have one form only")
 

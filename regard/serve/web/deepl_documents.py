@@ -22,6 +22,7 @@ from regard.serve.web.schemas import (
     DeepLDocumentStatus,
     DeepLError,
 )
+from regard.serve.web.searches import terms_alone
 
 router = APIRouter(prefix="/v2", tags=["DeepL"], responses={**ERRORS, 404: {"model": DeepLError}})
 _PATIENCE, _LOOK = 1.0, 0.05  # seconds: clients ask only every five seconds, so an answer waits a little for the end
@@ -41,6 +42,8 @@ async def send(request: Request) -> DeepLDocument:
         raise Refused(413, f"file may have at most {limits.file_bytes} bytes; send it in parts")
     if fields.source_lang:
         context.service.find(fields.source_lang, fields.target_lang)
+    search = terms_alone(fields)
+    search.check(limits)
     admit(request, fields.auth_key, 0)
     key = find_key(request, fields.auth_key)
     handle = await asyncio.to_thread(context.jobs.begin, kind, limits.file_seconds + 10)
@@ -48,12 +51,13 @@ async def send(request: Request) -> DeepLDocument:
     async def work() -> int:
         async with asyncio.timeout(limits.file_seconds):
             content, characters = await context.service.translate_file(
-                upload.content, kind, fields.source_lang or None, fields.target_lang
+                upload.content, kind, fields.source_lang or None, fields.target_lang, search=search
             )
-        await asyncio.to_thread(context.jobs.finish, handle, content, characters)
         if key is not None:
             key.owe(characters)
         context.metrics.characters.inc(characters)
+        # Last: whoever hears that it is done may ask for the usage at once.
+        await asyncio.to_thread(context.jobs.finish, handle, content, characters)
         return characters
 
     async def run() -> None:

@@ -10,7 +10,7 @@ from regard.serve.refusal import Refused
 from regard.serve.web.context import admit, context_of
 from regard.serve.web.fields import body_of, read_fields
 from regard.serve.web.libretranslate import ERRORS
-from regard.serve.web.schemas import Error, ExplainFields
+from regard.serve.web.schemas import ExplainFields
 
 _PARTS = (
     "model", "text", "translation", "given", "source", "decoder_input", "target", "attention", "heads", "steps", "log_prob",
@@ -20,7 +20,7 @@ _EXPLAINED: dict[str, Any] = {
     "description": "what `regard explain -o data.json` writes, in fewer digits, and two sentences on how to read it",
     "content": {"application/json": {"schema": {"type": "object", "required": list(_PARTS)}}},
 }
-router = APIRouter(tags=["The page"], responses={**ERRORS, 200: _EXPLAINED, 501: {"model": Error}})
+router = APIRouter(tags=["The page"], responses={**ERRORS, 200: _EXPLAINED})
 
 
 @router.post("/explain", response_class=Response, openapi_extra=body_of(ExplainFields))

@@ -12,12 +12,14 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
 from regard.serve.refusal import Refused
+from regard.serve.web.schemas import SearchFields
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 _MOST_FIELDS = 1_000
+_MOST_PARTS, _PART_BYTES = 20, 131_072  # of a form with a file, which is not counted; a glossary may be one of them
 
 
 def body_of(*schemas: type[BaseModel]) -> dict[str, Any]:
@@ -47,7 +49,7 @@ async def read_upload(request: Request, schema: type[Schema]) -> tuple[Upload, S
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         raise Refused(415, "content-type must be multipart/form-data with a part named file")
     try:
-        async with request.form(max_files=1, max_fields=20, max_part_size=10_000) as form:
+        async with request.form(max_files=1, max_fields=_MOST_PARTS, max_part_size=_PART_BYTES) as form:
             upload = form.get("file")
             if not isinstance(upload, UploadFile):
                 raise Refused(422, "file is missing: a document to translate")
@@ -99,14 +101,16 @@ def check_fields(fields: dict[str, Any], schema: type[Schema]) -> Schema:
     try:
         return schema.model_validate(fields)
     except ValidationError as error:
-        raise Refused(422, explain(error, schema)) from None
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        name = str(first["loc"][0]) if first["loc"] else ""
+        # Clients of LibreTranslate and DeepL know 422 of their own fields; ours are refused as any other wish is.
+        status = 400 if name in SearchFields.model_fields else 422
+        raise Refused(status, explain(first["type"], name, schema)) from None
 
 
-def explain(error: ValidationError, schema: type[BaseModel]) -> str:
-    """The first thing that is wrong: the field and the rule, in the schema's words."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    name = str(first["loc"][0]) if first["loc"] else ""
+def explain(kind: str, name: str, schema: type[BaseModel]) -> str:
+    """What is wrong: the field and the rule, in the schema's words."""
     if name not in schema.model_fields:
         return "a field is not as it must be; see /docs"
     rule = schema.model_fields[name].description or "see /docs"
-    return f"{name} is missing: {rule}" if first["type"] == "missing" else f"{name} is not as it must be: {rule}"
+    return f"{name} is missing: {rule}" if kind == "missing" else f"{name} is not as it must be: {rule}"

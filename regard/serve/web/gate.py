@@ -29,7 +29,8 @@ FILES = frozenset({"/translate_file", "/v2/document"})  # documents: larger, slo
 DOWNLOADS, DOCUMENTS = "/download_file/", "/v2/document/"  # the names that follow are secrets
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _DRAIN_SECONDS = 2.0
-_FIELD_BYTES = 16_384  # of a form without its file
+_FIELD_BYTES = 262_144  # of a form without its file; a glossary may be in it
+_KEY_BYTES = 16_384  # of who asks after a document
 
 SECURITY_HEADERS: dict[str, str] = {
     "content-security-policy": "default-src 'none'; style-src 'self'; img-src 'self'; frame-ancestors 'none'; "
@@ -220,7 +221,7 @@ class Gate:
             doors.check(is_file)  # before anything is read
         most = limits.file_bytes + _FIELD_BYTES if is_file else limits.body_bytes
         if scope["path"].startswith(DOCUMENTS):
-            most = min(most, _FIELD_BYTES)  # a key or two; nothing counts who sends them
+            most = min(most, _KEY_BYTES)  # a key or two; nothing counts who sends them
         reading = _Reading(doors, most)
         try:
             body = await reading.read(scope, receive, limits.body_seconds)

@@ -25,9 +25,10 @@ from regard.serve.web.schemas import (
     TranslatedFile,
     TranslateFields,
 )
+from regard.serve.web.searches import search_of, terms_alone
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Error} for status in (400, 403, 404, 408, 413, 415, 422, 429, 500, 503)
+    status: {"model": Error} for status in (400, 403, 404, 408, 413, 415, 422, 429, 500, 501, 503)
 }
 router = APIRouter(tags=["LibreTranslate"], responses=ERRORS)
 
@@ -55,7 +56,15 @@ async def translate(request: Request) -> Response:
 def as_ask(fields: TranslateFields) -> Ask:
     source = None if fields.source.strip().lower() == "auto" else fields.source
     texts = [fields.q] if isinstance(fields.q, str) else fields.q
-    return Ask(texts, source, fields.target, fields.format == "html", fields.alternatives, alignments=fields.alignments)
+    return Ask(
+        texts,
+        source,
+        fields.target,
+        fields.format == "html",
+        fields.alternatives,
+        alignments=fields.alignments,
+        search=search_of(fields),
+    )
 
 
 def translated(fields: TranslateFields, answers: list[Answer]) -> Translated:
@@ -106,11 +115,13 @@ async def translate_file(request: Request) -> TranslatedFile | Response:
     if len(upload.content) > context.service.limits.file_bytes:
         raise Refused(413, f"file may have at most {context.service.limits.file_bytes} bytes; send it in parts")
     source = None if fields.source.strip().lower() == "auto" else fields.source
+    search = terms_alone(fields)
+    search.check(context.service.limits)
     admit(request, fields.api_key, 0)
 
     async def work(told: Told) -> dict[str, Any]:
         content, characters = await context.service.translate_file(
-            upload.content, kind, source, fields.target, fields.column or None, told
+            upload.content, kind, source, fields.target, fields.column or None, told, search
         )
         count(request, fields.api_key, characters)
         name = await asyncio.to_thread(context.store.put, content, kind)
@@ -124,12 +135,12 @@ async def translate_file(request: Request) -> TranslatedFile | Response:
 @router.get("/download_file/{name}", response_class=Response)
 async def download_file(request: Request, name: str) -> Response:
     """A document that was translated in the last minutes."""
-    path = context_of(request).store.find(name)
-    if path is None:
+    content = await asyncio.to_thread(context_of(request).store.read, name)
+    if content is None:
         raise Refused(404, "there is no such document, or no longer; translate it again")
-    headers = {"content-disposition": f'attachment; filename="translated{path.suffix}"'}
-    content = await asyncio.to_thread(path.read_bytes)
-    return Response(content, media_type=MEDIA_TYPES[path.suffix[1:]], headers=headers)
+    kind = kind_of(name)
+    headers = {"content-disposition": f'attachment; filename="translated.{kind}"'}
+    return Response(content, media_type=MEDIA_TYPES[kind], headers=headers)
 
 
 @router.get("/languages")

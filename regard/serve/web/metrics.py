@@ -55,15 +55,15 @@ class Metrics:
         batch_seconds = self.batch_seconds.labels(model)
 
         def observe(count: int, jobs: int, seconds: float) -> None:
-            sentences.inc(count)
             batch.observe(count)
             batch_seconds.inc(seconds)
+            sentences.inc(count)  # last: whoever sees its sentences counted finds their batches counted too
 
         return observe
 
     def page(self, service: Service) -> bytes:
         for (source, target), served in service.pairs.items():
-            self.waiting.labels(f"{source}-{target}").set(served.batcher.waiting_tokens)
+            self.waiting.labels(f"{source}-{target}").set(sum(batcher.waiting_tokens for batcher in served.batchers))
         return generate_latest(self._collected())
 
     def total(self, name: str) -> float:

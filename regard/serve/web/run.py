@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import os
 import signal
@@ -23,7 +24,8 @@ from regard.serve.files import Store
 from regard.serve.keys import Keys, load_keys
 from regard.serve.languages import detect
 from regard.serve.limits import Limits
-from regard.serve.service import Served, Service, find_bundles
+from regard.serve.served import Served, find_bundles
+from regard.serve.service import Service
 from regard.serve.watch import Watch
 from regard.serve.web.app import make_app
 from regard.serve.web.gate import Doors, Gate
@@ -31,6 +33,9 @@ from regard.serve.web.logs import log, set_up_logs
 from regard.serve.web.metrics import Metrics
 from regard.serve.web.protocol import make_protocol
 from regard.serve.web.workers import supervise
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
+_KEPT_BYTES = 32 << 20  # the largest block that is kept; glibc takes no more
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,7 @@ def run_worker(settings: Settings, listener: socket.socket, folder: Path) -> Non
     # What was loaded stays until the end: the collector need not look through it again and again.
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
+    keep_memory()
     threading.Thread(target=detect, args=("warm up",), daemon=True).start()  # its first use takes most of a second
     host, port = listener.getsockname()[:2]
     models = [f"{source}-{target}" for source, target in sorted(service.pairs)]
@@ -114,6 +120,19 @@ def run_worker(settings: Settings, listener: socket.socket, folder: Path) -> Non
     service.close()
     app.log_turned_away()  # what was counted since the last second
     log("stopped")
+
+
+def keep_memory() -> None:
+    """Let freed memory be used again instead of being given back and taken anew.
+
+    What a batch computes with is tens of megabytes for each thread of the engine. glibc decides by what was freed before whether it
+    keeps such memory, so that a server's memory would swing with the sizes of batches, and each swing costs time. Here the two
+    limits stand from the start where glibc moves them in the end. Whatever is larger still goes back at once. Elsewhere (musl,
+    macOS, Windows) nothing is done."""
+    mallopt = None if sys.platform == "win32" else getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, 2 * _KEPT_BYTES)
 
 
 def load_service(settings: Settings, metrics: Metrics) -> Service:

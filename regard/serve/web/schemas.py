@@ -2,12 +2,75 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
+
+from regard.serve.search import RANGES
 
 
-class TranslateFields(BaseModel):
+class TermFields(BaseModel):
+    glossary: dict[str, str | list[str]] | str | None = Field(
+        None,
+        description="an object of terms of the text and what each must be called, or a list of ways to call it; or a text with a "
+        "term, a tab and what it must be called on each line",
+    )
+    keep: str | list[str] | None = Field(
+        None, description="a list of words that are not translated, or a text with one on each line"
+    )
+
+
+def _not_a_truth(value: Any) -> Any:
+    if isinstance(value, bool):  # else true would be 1
+        raise ValueError("not a number")
+    return value
+
+
+_Whole = Annotated[int | None, BeforeValidator(_not_a_truth)]
+_Real = Annotated[float | None, BeforeValidator(_not_a_truth)]
+
+
+def _number(name: str, what: str, kind: str = "a number") -> Any:
+    least, most = RANGES[name]
+    return Field(
+        None,
+        description=f"{kind} between {least:g} and {most:.15g}: {what}",
+        json_schema_extra={"minimum": least, "maximum": most},
+    )
+
+
+_WHOLE = "a whole number"
+
+
+class SearchFields(TermFields):
+    """What is not given is as the model has it."""
+
+    prefix: str | None = Field(
+        None,
+        description="a text that the translation begins with; the model may go on with its last word, unless a space follows it",
+    )
+    phrases: str | list[str] | None = Field(
+        None,
+        description="a list of what must appear in the translation, as whole words, or a text with one on each line",
+    )
+    beam: _Whole = _number("beam", "the width of the beam, or how many samples are drawn", _WHOLE)
+    alpha: _Real = _number("alpha", "the length penalty")
+    coverage: _Real = _number("coverage", "what source words that were left out cost")
+    no_repeat: _Whole = _number("no_repeat", "no so many tokens in a row come twice; 0: they may", _WHOLE)
+    max_repeat: _Whole = _number("max_repeat", "the same tokens follow each other at most so often; 0: ever", _WHOLE)
+    groups: _Whole = _number("groups", "groups of the beam that shun each other's tokens", _WHOLE)
+    diversity: _Real = _number("diversity", "how much they do")
+    sample: bool | None = Field(None, description="true or false: whether to draw at random")
+    temperature: _Real = _number("temperature", "with sample: below 1 the likely is drawn more often")
+    top_k: _Whole = _number("top_k", "with sample: draw among so many tokens; 0: among all", _WHOLE)
+    top_p: _Real = _number("top_p", "with sample: draw among the likeliest that have this probability together")
+    seed: _Whole = _number("seed", "with sample: another one gives other translations", _WHOLE)
+    mbr: Literal["bleu", "chrf"] | None = Field(
+        None, description="bleu or chrf: of the whole beam, or of all samples, take what is most like all of them"
+    )
+
+
+class TranslateFields(SearchFields):
     q: str | list[str] = Field(description="a text, or a list of texts")
     source: str = Field("auto", description="the code of the language that the texts are in, or auto")
     target: str = Field(description="the code of the language to translate into")
@@ -42,7 +105,7 @@ class Translated(BaseModel):
     alignments: Alignment | list[Alignment] | None = None
 
 
-class FileFields(BaseModel):
+class FileFields(TermFields):
     source: str = Field("auto", description="the code of the language that the document is in, or auto")
     target: str = Field(description="the code of the language to translate into")
     column: str | None = Field(
@@ -80,8 +143,10 @@ Tags = str | list[str] | None  # as a list, or with commas between them
 class DeepLRefused(BaseModel):
     """What DeepL knows and no model here can do: it must be left out."""
 
-    glossary_id: str | None = Field(None, description="not known to this server: leave it out")
-    glossary_ids: str | list[str] | None = Field(None, description="not known to this server: leave it out")
+    glossary_id: str | None = Field(None, description="not known to this server: send the entries as glossary")
+    glossary_ids: str | list[str] | None = Field(
+        None, description="not known to this server: send the entries as glossary"
+    )
     style_id: str | None = Field(None, description="not known to this server: leave it out")
     translation_memory_id: str | None = Field(None, description="not known to this server: leave it out")
     custom_instructions: str | list[str] | None = Field(None, description="not known to this server: leave it out")
@@ -89,7 +154,7 @@ class DeepLRefused(BaseModel):
     formality: str | None = Field(None, description="default, prefer_more or prefer_less: there is one form only")
 
 
-class DeepLFields(DeepLRefused):
+class DeepLFields(SearchFields, DeepLRefused):
     text: str | list[str] = Field(description="a text, or a list of texts")
     target_lang: str = Field(description="the code of the language to translate into")
     source_lang: str | None = Field(None, description="the code of the language that the texts are in")
@@ -104,7 +169,7 @@ class DeepLFields(DeepLRefused):
     auth_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
 
 
-class DeepLDocumentFields(DeepLRefused):
+class DeepLDocumentFields(TermFields, DeepLRefused):
     target_lang: str = Field(description="the code of the language to translate into")
     source_lang: str | None = Field(None, description="the code of the language that the document is in")
     filename: str | None = Field(None, description="a text: the name of the file, where the form does not say it")
@@ -155,16 +220,12 @@ class DeepLError(BaseModel):
     message: str
 
 
-class SentencesFields(BaseModel):
-    q: str = Field(description="a text; one sentence, where prefix is given")
+class SentencesFields(SearchFields):
+    q: str = Field(description="a text; one sentence, where prefix or phrases are given")
     source: str = Field("auto", description="the code of the language that the text is in, or auto")
     target: str = Field(description="the code of the language to translate into")
     alternatives: int = Field(
         0, ge=0, description="a whole number: how many other translations of each sentence to give"
-    )
-    prefix: str = Field(
-        "",
-        description="a text that the translation begins with; the model may go on with its last word, unless a space follows it",
     )
     api_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
 
@@ -173,6 +234,7 @@ class PlacedWord(BaseModel):
     before: str = Field(description="what stands between it and the word before")
     text: str
     probability: float | None = Field(description="how likely the model found it, after all that comes before it")
+    held: bool = Field(False, description="whether it stands there by the glossary, or was to be kept")
 
 
 class Way(BaseModel):
@@ -199,6 +261,9 @@ class AlternativesFields(BaseModel):
     source: str = Field(description="the code of the language that it is in")
     target: str = Field(description="the code of the language to translate into")
     prefix: str = Field("", description="a text: the beginning of a translation, up to the place in question")
+    keep: str | list[str] | None = Field(
+        None, description="a list of words that are not translated, or a text with one on each line"
+    )
     count: int = Field(8, ge=1, le=32, description="a whole number between 1 and 32: how many words at most")
     api_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
 
@@ -235,13 +300,16 @@ class PageLanguages(BaseModel):
 
 
 class PageSettings(BaseModel):
-    """LibreTranslate's names; `alternatives`, `fileBytes` and `training` are ours."""
+    """LibreTranslate's names; `alternatives`, `fileBytes`, `glossary`, `terms`, `termCharacters` and `training` are ours."""
 
     apiKeys: bool  # noqa: N815
     keyRequired: bool  # noqa: N815
     charLimit: int  # noqa: N815
     alternatives: int
     fileBytes: int  # noqa: N815
+    glossary: bool = Field(description="whether a glossary can be heeded")
+    terms: int = Field(description="how many entries a glossary and kept words may have together")
+    termCharacters: int = Field(description="how many characters each side of an entry may have")  # noqa: N815
     filesTranslation: bool  # noqa: N815
     supportedFilesFormat: list[str]  # noqa: N815
     suggestions: bool

@@ -6,6 +6,7 @@ import dataclasses
 
 from fastapi import APIRouter, Request
 
+from regard.serve.search import Search
 from regard.serve.service import Ask
 from regard.serve.web.context import admit, context_of
 from regard.serve.web.fields import body_of, read_fields
@@ -19,7 +20,8 @@ from regard.serve.web.schemas import (
     Sentences,
     SentencesFields,
 )
-from regard.serve.words import check_words, other_words, translate_words
+from regard.serve.web.searches import search_of, terms_of
+from regard.serve.words import other_words, translate_words
 
 router = APIRouter(tags=["The page"], responses=ERRORS)
 
@@ -27,15 +29,15 @@ router = APIRouter(tags=["The page"], responses=ERRORS)
 @router.post("/sentences", openapi_extra=body_of(SentencesFields))
 async def sentences(request: Request) -> Sentences:
     """Translate a text sentence by sentence, with how sure the model is of each word. With `prefix`, one sentence whose translation
-    begins so."""
+    begins so; with `phrases`, one in whose translation they appear."""
     fields = await read_fields(request, SentencesFields)
     context = context_of(request)
     source = None if fields.source.strip().lower() == "auto" else fields.source
-    ask = Ask([fields.q], source, fields.target, alternatives=fields.alternatives)
-    check_words(context.service, ask, fields.prefix)
-    admit(request, fields.api_key, len(fields.q) + len(fields.prefix))
-    found = await translate_words(context.service, ask, fields.prefix)
-    context.metrics.characters.inc(len(fields.q) + len(fields.prefix))
+    ask = Ask([fields.q], source, fields.target, alternatives=fields.alternatives, search=search_of(fields))
+    context.service.check(ask)
+    admit(request, fields.api_key, ask.characters)
+    found = await translate_words(context.service, ask)
+    context.metrics.characters.inc(ask.characters)
     bundle, taken = found.served.bundle, found.detected
     detected = DetectedLanguage(confidence=taken.confidence, language=taken.language) if taken else None
     return Sentences(
@@ -52,8 +54,9 @@ async def alternatives(request: Request) -> OtherWords:
     """The likeliest words right after the beginning of a translation: what else could stand there."""
     fields = await read_fields(request, AlternativesFields)
     context = context_of(request)
-    ask = Ask([fields.q], fields.source, fields.target)
-    check_words(context.service, ask, fields.prefix)
-    admit(request, fields.api_key, len(fields.q) + len(fields.prefix))
-    found = await other_words(context.service, ask, fields.prefix, fields.count)
+    search = Search(keep=terms_of(fields.keep), prefix=fields.prefix)
+    ask = Ask([fields.q], fields.source, fields.target, search=search)
+    context.service.check(ask)
+    admit(request, fields.api_key, ask.characters)
+    found = await other_words(context.service, ask, fields.count)
     return OtherWords(words=[OtherWord(word=one.word, probability=min(1.0, one.probability)) for one in found])

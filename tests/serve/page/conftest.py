@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from regard.bundle import load_bundle, load_weights, save_bundle
+from tests.browser import new_page
 from tests.serve.server import GOLDEN, Running, running
 
 if TYPE_CHECKING:
@@ -81,15 +82,16 @@ def refused_page(browser: Browser, server: Running) -> Iterator[Page]:
 
 @contextmanager
 def open_page(browser: Browser, url: str, *, is_refusal_expected: bool = False, **settings: Any) -> Iterator[Page]:
-    context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
-    context.grant_permissions(["clipboard-read", "clipboard-write"], origin=url)
-    page = context.new_page()
-    noted = watch(page, url)
-    noted.is_refusal_expected = is_refusal_expected
-    try:
+    with new_page(browser, **settings) as page:
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=url)
+        noted = watch(page, url)
+        noted.is_refusal_expected = is_refusal_expected
         page.goto(url)
-        page.locator(".tabs [aria-current]").wait_for()  # its scripts have run
+        wait_for_scripts(page)
         yield page
-    finally:
-        context.close()
     assert noted == []
+
+
+def wait_for_scripts(page: Page) -> None:
+    """Until the page is ready to be used: its scripts have run, and know the server's languages."""
+    page.locator(".tabs [aria-current]").wait_for()

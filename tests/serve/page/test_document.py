@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.serve.page.conftest import open_page
-from tests.serve.server import Running, running
+from tests.serve.server import Running, running, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -38,19 +38,23 @@ def fetched(page: Page, tmp_path: Path) -> tuple[str, str]:
     return download.value.suggested_filename, (tmp_path / "fetched").read_bytes().decode()
 
 
-SLOWLY = """
-import time
-from regard.serve.batching import Batcher
-quickly = Batcher._translate
-def slowly(self, batch):
-    time.sleep(0.1)  # so that a browser has time to show what is finished
-    quickly(self, batch)
-Batcher._translate = slowly
+def in_steps(folder: Path) -> str:
+    """Code that makes the engine wait before its second batch until there is a file named 1, and before its third for 2."""
+    return f"""
+import itertools, pathlib, time
+from regard.decode.ctranslate2_engine import CTranslate2Engine as Engine
+translate, batches = Engine.translate, itertools.count()
+def wait(self, *arguments):
+    number = next(batches)
+    while number in (1, 2) and not (pathlib.Path({str(folder)!r}) / str(number)).exists():
+        time.sleep(0.01)
+    return translate(self, *arguments)
+Engine.translate = wait
 """
 
 
 def test_a_document_is_translated_with_progress_and_fetched(browser: Browser, tmp_path: Path) -> None:
-    with running(code=SLOWLY) as server, open_page(browser, server.url) as page:
+    with running("--batch", "32", code=in_steps(tmp_path)) as server, open_page(browser, server.url) as page:
         page.evaluate("""() => { window.seen = [];
               new MutationObserver(() => { const bar = document.querySelector(".document progress");
                 if (bar?.hasAttribute("value")) window.seen.push(bar.value); })
@@ -58,13 +62,16 @@ def test_a_document_is_translated_with_progress_and_fetched(browser: Browser, tm
         with page.expect_file_chooser() as chooser:
             page.get_by_role("button", name="Document…").click()
         chooser.value.set_files(files=[{"name": "letter.txt", "mimeType": "text/plain", "buffer": LINES.encode()}])
+        for number in (1, 2):  # the browser has time to show what is finished
+            until(lambda number=number: page.evaluate("new Set(window.seen).size") >= number)  # type: ignore[misc]
+            (tmp_path / str(number)).touch()
         page.get_by_text("Translated, 400 sentences.").wait_for()
         assert fetched(page, tmp_path) == ("letter.tgt.txt", "c b a\nn o p\n" * 200)
         shares = page.evaluate("window.seen")
         assert shares == sorted(shares) and shares[-1] <= 1
         assert len(set(shares)) > 2  # there was something to see
         page.get_by_role("button", name="remove letter.txt").click()
-        assert page.locator(".document").count() == 0
+        page.locator(".document").wait_for(state="detached")
 
 
 def test_a_document_that_is_dropped_is_taken(chosen: Page, tmp_path: Path) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import math
+import shutil
 import threading
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import regard
+from regard.bundle import load_bundle
 from regard.explain.page import static
 from regard.serve.explainers import Explainers
+from regard.serve.limits import Limits
 from regard.serve.refusal import Refused
+from regard.serve.served import Served
 from tests.serve.server import GOLDEN, Running
 
 FIELDS = {"q": "a b c d", "source": "src", "target": "tgt"}
@@ -71,7 +76,12 @@ def test_other_words_are_the_likeliest_at_their_place(server: Running) -> None:
 @pytest.mark.parametrize(
     ("path", "fields", "status", "message"),
     [
-        ("/sentences", {"q": "a\nb", "prefix": "b"}, 400, "q must be one sentence without line breaks"),
+        (
+            "/sentences",
+            {"q": "a\nb", "prefix": "b"},
+            400,
+            "a text must be one sentence without line breaks",
+        ),
         ("/sentences", {"alternatives": 9}, 400, "alternatives must be between 0 and 4"),
         ("/sentences", {"q": "a" * 50_001}, 413, "at most 50000 characters"),
         ("/sentences", {"prefix": "a" * 50_001}, 413, "at most 50000 characters"),
@@ -166,3 +176,21 @@ def test_explanations_wait_in_a_short_row_and_one_nobody_waits_for_is_never_begu
         assert begun == ["a", "d", "e", "g"]
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_model_that_is_not_there_any_more_is_not_explained(tmp_path: Path, replaced: bool) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(GOLDEN, folder)
+    served = Served.load(load_bundle(folder), Limits(), engine="ctranslate2")
+    try:
+        shutil.rmtree(folder)
+        if replaced:
+            shutil.copytree(GOLDEN.parent / "bundle-2", folder)  # another model of the same languages
+        with pytest.raises(Refused, match="removed or replaced while it was served") as refused:
+            asyncio.run(Explainers(1).explain(served, "a b", None, None))
+        assert refused.value.status == 503
+        assert str(tmp_path) not in str(refused.value)
+    finally:
+        served.batcher.close()
+        served.apart.close()

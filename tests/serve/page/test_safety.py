@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.browser import new_page
 from tests.explain.payloads import PAYLOADS
 from tests.serve.page.conftest import open_page, relabelled
 from tests.serve.server import Running, running
@@ -31,6 +32,12 @@ def check(page: Page, scripts: int) -> None:
     assert page.evaluate("() => window.ran") is None
     assert page.evaluate(_STRANGE) == []
     assert page.evaluate(_SCRIPTS) == scripts
+
+
+def write(page: Page, text: str) -> None:
+    """A text that is sent at once, without the pause in which more keys may come."""
+    page.get_by_label("text to translate").fill(text)
+    page.keyboard.press("Control+Enter")
 
 
 def saying(answer: Any, status: int = 200) -> Callable[[Route], None]:
@@ -57,22 +64,22 @@ def test_no_payload_runs_as_text(browser: Browser, server: Running, bypass_csp: 
             answer["detectedLanguage"] = {"confidence": 9.0, "language": payload}
             page.route("**/sentences", saying(answer))
             page.route("**/alternatives", saying({"words": [{"word": payload, "probability": 0.5}]}))
-            page.get_by_label("text to translate").fill(payload)
+            write(page, payload)
             page.locator("#out .w").first.wait_for()
             page.locator("#out .w").first.dispatch_event("click")
             page.locator("#popover li button").wait_for()
             check(page, scripts)
             page.unroute_all()
             page.route("**/sentences", saying({"error": payload}, 400))
-            page.get_by_label("text to translate").fill(f"{payload} ")
+            write(page, f"{payload} ")
             page.locator("#problem:not([hidden])").wait_for()
             check(page, scripts)
             page.unroute_all()
-            page.get_by_label("text to translate").fill(payload)  # and what the model itself makes of it
+            write(page, payload)  # and what the model itself makes of it
             page.locator("#problem[hidden]").wait_for(state="attached")
             page.locator("#out:not(.waiting)").wait_for()
             check(page, scripts)
-            page.get_by_label("text to translate").fill("")
+            write(page, "")
             page.locator("#out:empty").wait_for(state="attached")
 
 
@@ -110,6 +117,49 @@ def test_no_payload_runs_as_a_files_name(browser: Browser, server: Running, bypa
 
 
 @pytest.mark.parametrize("bypass_csp", POLICIES)
+def test_no_payload_runs_as_a_term(browser: Browser, bypass_csp: bool) -> None:
+    """Written by hand, lying in the browser's storage, and read from a file."""
+    with (
+        running("--limit", "term_characters=1000", "--limit", "sentence_terms=200") as server,
+        open_page(browser, server.url, bypass_csp=bypass_csp, is_refusal_expected=True) as page,
+    ):
+        scripts = page.evaluate(_SCRIPTS)
+        page.locator("#terms-button").click()
+        shown = 0
+        for payload in PAYLOADS:
+            page.get_by_label("In src").fill(payload)
+            page.get_by_label("In tgt").fill(payload)
+            page.get_by_role("button", name="Add").first.click()
+            page.get_by_label("Stays as it is").fill(payload)
+            page.get_by_role("button", name="Add").last.click()
+            page.get_by_label("text to translate").fill(payload)  # it is sent with the text, and comes back in it
+            page.locator("#out:not(.waiting)").wait_for()
+            check(page, scripts)
+            shown = max(shown, page.locator("#terms li").count())
+            for remove in page.locator("#terms .remove").all()[::-1]:
+                remove.click()
+        assert shown == 2
+        kept = [one.strip() for one in PAYLOADS if one.strip() and not set("\t\r\n\v\f") & set(one.strip())]
+        stored = {"glossary": [[one, one] for one in kept], "keep": [*kept, {"no": "word"}, 7, None]}
+        page.evaluate(
+            """(stored) => localStorage.setItem('regard-terms ["src","tgt"]', JSON.stringify(stored))""", stored
+        )
+        page.reload()
+        page.locator("#terms-button").click()
+        page.locator("#keep-list li").nth(len(kept) - 1).wait_for()
+        assert page.locator("#keep-list li > span").all_text_contents() == kept
+        check(page, scripts)
+        page.evaluate("() => localStorage.clear()")
+        page.reload()
+        page.locator("#terms-button").click()
+        lines = "".join(f"{one}\tx {one}\n" for one in kept if not one.startswith("#")).encode()
+        file = {"name": "<img src=x onerror=alert(1)>.tsv", "mimeType": "text/plain", "buffer": lines}
+        page.get_by_label("a file of terms to import").set_input_files(files=[file])
+        page.locator("#glossary-list li").nth(len(lines.splitlines()) - 1).wait_for()
+        check(page, scripts)
+
+
+@pytest.mark.parametrize("bypass_csp", POLICIES)
 def test_no_payload_runs_as_a_models_name(browser: Browser, server: Running, bypass_csp: bool) -> None:
     """All at once, as the languages that a server has; then one real model with such a name."""
     languages = [{"code": one, "name": one, "targets": [PAYLOADS[0], one]} for one in PAYLOADS]
@@ -123,6 +173,7 @@ def test_no_payload_runs_as_a_models_name(browser: Browser, server: Running, byp
             check(page, scripts)
         page.route("**/explain", saying({"error": PAYLOADS[0]}, 400))
         page.get_by_role("link", name="Explain").click()
+        page.locator("#ask-said.problem").wait_for()
         assert page.get_by_label("Model").locator("option").count() == 100
         check(page, scripts)
 
@@ -173,20 +224,20 @@ def test_what_is_let_in_would_be_noticed(browser: Browser, server: Running) -> N
 
 
 def test_the_policy_itself_stops_markup_and_script(browser: Browser, server: Running) -> None:
-    context = browser.new_context()
-    page = context.new_page()
-    page.add_init_script("window.alert = () => { window.ran = true; };")
-    page.goto(server.url)
-    page.get_by_label("text to translate").wait_for()
-    blocked = page.evaluate(
-        """() => { try { document.body.innerHTML = "<b>x</b>"; return false; } catch { return true; } }"""
-    )
-    assert blocked
-    page.evaluate("""() => {
-      const link = document.createElement("a");
-      link.href = "javascript:alert(1)";
-      document.body.append(link);
-      link.click();
-    }""")
-    assert page.evaluate("() => window.ran") is None
-    context.close()
+    with new_page(browser) as page:
+        page.add_init_script("window.alert = () => { window.ran = true; };")
+        page.goto(server.url)
+        page.get_by_label("text to translate").wait_for()
+        blocked = page.evaluate(
+            """() => { try { document.body.innerHTML = "<b>x</b>"; return false; } catch { return true; } }"""
+        )
+        assert blocked
+        directive = page.evaluate("""() => new Promise((resolve) => {
+          addEventListener("securitypolicyviolation", (event) => resolve(event.effectiveDirective));
+          const link = document.createElement("a");
+          link.href = "javascript:alert(1)";
+          document.body.append(link);
+          link.click();
+        })""")
+        assert directive.startswith(("script-src", "require-trusted-types-for"))
+        assert page.evaluate("() => window.ran") is None

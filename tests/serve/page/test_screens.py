@@ -51,6 +51,20 @@ def word(page: Page) -> None:
     page.locator("#popover li button").nth(3).wait_for()
 
 
+def terms(page: Page) -> None:
+    translate(page)
+    page.locator("#terms-button").click()
+    for source, target in (("b", "q"), ("o n", "a long translation of this"), ("x" * 60, "y" * 60)):
+        page.get_by_label("In src").fill(source)
+        page.get_by_label("In tgt").fill(target)
+        page.keyboard.press("Enter")
+    for one in ("d", "Regard", "z" * 60):
+        page.get_by_label("Stays as it is").fill(one)
+        page.keyboard.press("Enter")
+    page.locator("#out .w.held").nth(2).wait_for()
+    page.locator("#out:not(.waiting)").wait_for()
+
+
 def document(page: Page) -> None:
     for name in ("letter.txt", "table.csv", "picture.png"):
         page.get_by_label("a document to translate").set_input_files(
@@ -73,7 +87,7 @@ def empty(page: Page) -> None:
     page.get_by_label("text to translate").focus()
 
 
-SCREENS = {one.__name__: one for one in (empty, translate, word, document, explain, training)}
+SCREENS = {one.__name__: one for one in (empty, translate, word, terms, document, explain, training)}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -96,7 +110,7 @@ def test_a_screen_fits_and_can_be_read(
         assert small == []  # WCAG 2.5.8: targets of at least 24 pixels
 
 
-@pytest.mark.parametrize("screen", ["translate", "word", "explain", "training"])
+@pytest.mark.parametrize("screen", ["translate", "word", "terms", "explain", "training"])
 def test_the_tab_key_always_shows_where_it_is(browser: Browser, everything: Running, screen: str) -> None:
     with open_page(browser, everything.url) as page:
         SCREENS[screen](page)

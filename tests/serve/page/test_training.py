@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 from regard.errors import UserError
 from regard.serve.watch import Watch
 from regard.serve.web.schemas import TrainingView
+from regard.training.metrics import read_metrics
 from tests.serve.page.conftest import open_page
 from tests.serve.server import ROOT, Running, running
 from tests.tiny import write_recipe
@@ -97,6 +99,23 @@ def test_a_damaged_file_is_said_and_not_a_failure(run: Path, line: str) -> None:
     (run / "metrics.jsonl").write_text(f"{line}\n", encoding="utf-8")
     _, view = watch.view()
     assert "metrics.jsonl" in view["problem"] and str(run) not in view["problem"]
+
+
+def test_a_run_that_vanishes_is_said_and_not_a_failure(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch(run)
+    before = watch.view()[0]
+
+    def vanish(path: Path) -> list[dict[str, object]]:
+        shutil.rmtree(run)
+        return read_metrics(path)
+
+    (run / "metrics.jsonl").write_text("", encoding="utf-8")  # so that it is read again
+    monkeypatch.setattr("regard.serve.watch.read_metrics", vanish)
+    version, view = watch.view()
+    assert view["problem"] == "metrics.jsonl: cannot be read (No such file or directory)"
+    assert view["updated"] is None and version != before
+    _, view = watch.view()
+    assert view["problem"] == "recipe.toml: there is no such recipe file"
 
 
 def test_what_is_no_run_folder_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import random
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,8 @@ import pytest
 
 from regard.decode.sentences import Split, split_text
 from regard.serve.keys import add_key
-from tests.serve.page.conftest import open_page
-from tests.serve.server import Running, running
+from tests.serve.page.conftest import open_page, wait_for_scripts
+from tests.serve.server import Running, running, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Request, Route
@@ -68,9 +69,14 @@ def test_sentences_and_the_space_between_them_stay(page: Page) -> None:
 
 
 def test_only_the_last_of_quick_changes_is_answered(page: Page) -> None:
-    """Keys in quick succession make one request; one that is under way is given up when the text changes."""
+    """Keys in quick succession make one request; one that is under way is given up when the text changes. By the page's clock,
+    which the test moves, there are always 20 ms between two keys."""
     from playwright.sync_api import Error
 
+    page.clock.install(time=0)
+    page.reload()
+    wait_for_scripts(page)
+    page.clock.pause_at(3_600_000)
     asked: list[str] = []
     held: list[Route] = []
 
@@ -81,14 +87,21 @@ def test_only_the_last_of_quick_changes_is_answered(page: Page) -> None:
         else:
             route.continue_()
 
+    def type_keys(text: str) -> None:
+        for key in text:
+            page.keyboard.type(key)
+            page.clock.run_for(20)
+
     page.route("**/sentences", hold)
     choose(page, "src", "tgt")
     page.get_by_label("text to translate").click()
     with page.expect_request("**/sentences"):
-        page.keyboard.type("p o n", delay=2)
+        type_keys("p o n")
+        page.clock.run_for(100)
     with page.expect_event("requestfailed") as gone:
-        page.keyboard.type(" m")
+        type_keys(" m")
     assert text_of(gone.value) == "p o n"
+    page.clock.run_for(100)
     expect(page, "m n o p")
     assert asked == ["p o n", "p o n m"]
     with suppress(Error):  # it is gone already
@@ -135,7 +148,7 @@ def test_what_was_chosen_stays_while_the_text_goes_on(page: Page) -> None:
     page.keyboard.type(" m\nd e f")
     expect(page, f"{other}\nm n o p\nf e d")
     page.keyboard.press("Control+Home")
-    page.keyboard.type("d ")
+    page.keyboard.insert_text("d ")  # at once: "da b c" on the way would be a text of its own
     expect(page, "c b a d\nm n o p\nf e d")
     assert asked[0] == "a b c\np o n"
     assert "a b c" not in "".join(asked[1:-1]) and asked[-1] == "d a b c"  # only what was changed is asked for
@@ -212,6 +225,7 @@ def test_another_word_is_chosen_and_the_rest_follows_it(typed: Page, server: Run
 
 def test_a_word_of_ones_own_is_written(typed: Page) -> None:
     typed.locator("#out .w").first.click()
+    typed.locator("#popover li button").first.wait_for()  # it takes the focus when it comes
     typed.get_by_label("write another word for d").fill("p")
     typed.keyboard.press("Enter")
     typed.locator("#out .w.kept", has_text="p").wait_for()
@@ -256,6 +270,7 @@ def test_languages_are_detected_chosen_and_swapped(page: Page) -> None:
     assert page.get_by_label("text to translate").input_value() == "c b a"
     expect(page, "a b c")
     page.reload()
+    wait_for_scripts(page)
     assert page.get_by_label("translate from").input_value() == "tgt"  # remembered
 
 
@@ -267,9 +282,18 @@ def test_a_detected_language_is_named(page: Page) -> None:
     assert page.get_by_role("button", name="swap the languages").is_disabled()  # German into English is not served
 
 
+@contextmanager
+def says_copied(page: Page) -> Iterator[None]:
+    """What happens in the block makes the button say so, if only for a moment."""
+    page.evaluate("""() => { const button = document.getElementById("copy"); window.said = [];
+      new MutationObserver(() => window.said.push(button.textContent)).observe(button, { childList: true }); }""")
+    yield
+    until(lambda: "Copied" in page.evaluate("window.said"))
+
+
 def test_the_translation_is_copied(typed: Page) -> None:
-    typed.get_by_role("button", name="Copy").click()
-    typed.get_by_role("button", name="Copied").wait_for()
+    with says_copied(typed):
+        typed.get_by_role("button", name="Copy").click()
     assert typed.evaluate("navigator.clipboard.readText()") == "d c b a"
 
 
@@ -297,8 +321,8 @@ def test_everything_works_by_keyboard(page: Page) -> None:
     assert page.locator("#out .w").all_inner_texts()[:2] == ["d", word]
     page.keyboard.press("Alt+s")
     assert page.get_by_label("translate from").input_value() == "tgt"
-    page.keyboard.press("Alt+c")
-    page.get_by_role("button", name="Copied").wait_for()
+    with says_copied(page):
+        page.keyboard.press("Alt+c")
 
 
 def test_arrow_keys_reach_the_lines_above_and_below(page: Page) -> None:

@@ -1,0 +1,175 @@
+"""What a client wants of the search beside the model's own options: checked against the limits, then made into a translator.
+Messages name fields and numbers, never words: a glossary is somebody's text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from regard.bundle import Bundle
+from regard.decode.glossary import Glossary
+from regard.decode.options import SearchOptions, Wish
+from regard.decode.text import Ask, Part, Translator
+from regard.decode.words import phrase_of
+from regard.errors import UserError
+from regard.evaluate import sentence_scorer
+from regard.serve.limits import Limits
+from regard.serve.refusal import Refused
+
+# What may be asked for with a number, and from where to where; the widest beam is a limit of its own.
+RANGES: dict[str, tuple[float, float]] = {
+    "beam": (1, Limits().beam),
+    "alpha": (0, 5),
+    "coverage": (0, 5),
+    "no_repeat": (0, 100),
+    "max_repeat": (0, 100),
+    "groups": (1, Limits().beam),
+    "diversity": (0, 10),
+    "temperature": (0.01, 10),
+    "top_k": (0, 100_000),
+    "top_p": (0.001, 1),
+    "seed": (0, 2**32 - 1),
+}
+_CHARACTERS = 16  # of a token; words that are one token are seldom longer
+_REMEDY = "leave it out, or start the server without --engine ctranslate2"
+
+
+@dataclass(frozen=True)
+class Search:
+    """All of it may be left out."""
+
+    changes: Mapping[str, Any] = field(default_factory=dict)  # fields of SearchOptions by name
+    glossary: tuple[tuple[str, str], ...] = ()  # a term of the source, and what it must be called
+    keep: tuple[str, ...] = ()  # what is not translated
+    prefix: str = ""  # what the translation of a sentence begins with
+    phrases: tuple[str, ...] = ()  # what must appear in it
+
+    @property
+    def is_plain(self) -> bool:
+        return not (self.changes or self.has_terms or self.is_of_one_sentence)
+
+    @property
+    def has_terms(self) -> bool:
+        return bool(self.glossary or self.keep)
+
+    @property
+    def is_of_one_sentence(self) -> bool:
+        """Whether something is wanted that would mean nothing to a text of several sentences."""
+        return bool(self.prefix or self.phrases)
+
+    @property
+    def characters(self) -> int:
+        """Those that are computed with for every text, whatever stands in it."""
+        return len(self.prefix) + sum(map(len, self.phrases))
+
+    @property
+    def widest(self) -> int:
+        """The beam that is asked for; one that is not given is at least as wide as its groups are many."""
+        return max(1, self.changes.get("beam") or self.changes.get("groups") or 1)
+
+    @property
+    def ask(self) -> Ask | None:
+        """What is wanted of each sentence."""
+        return Ask(self.prefix, self.phrases) if self.is_of_one_sentence else None
+
+    # --- what may be asked for ---
+
+    def check(self, limits: Limits, alternatives: int = 0) -> None:
+        """Refuse what is beyond the limits."""
+        for name, (least, most) in RANGES.items():
+            highest = limits.beam if name in ("beam", "groups") else most
+            value = self.changes.get(name)
+            if value is not None and not least <= value <= highest:  # what is not a number is not, either
+                raise Refused(400, f"{name} must be between {least:g} and {highest:g}")
+        beam = self.changes.get("beam")
+        if beam is not None and beam <= alternatives:
+            raise Refused(400, f"beam must be more than alternatives ({alternatives}); use a wider beam")
+        if len(self.glossary) + len(self.keep) > limits.terms:
+            raise Refused(400, f"glossary and keep may have at most {limits.terms} entries together; send fewer")
+        if len(self.phrases) > limits.sentence_terms:
+            raise Refused(400, f"phrases may be at most {limits.sentence_terms}; send fewer")
+        for number, pair in enumerate(self.glossary, 1):
+            for term in pair:
+                _check_term(term, f"glossary, entry {number}", limits)
+        for name in ("keep", "phrases"):
+            for number, term in enumerate(getattr(self, name), 1):
+                _check_term(term, f"{name}, entry {number}", limits)
+
+    # --- who does it ---
+
+    def translator(self, own: Translator, bundle: Bundle, does_all: bool, alternatives: int = 0) -> Translator:
+        """A model's translator with these options instead of its own; `does_all`: whether its engine can do whatever is asked for.
+        Takes a while where there are many terms."""
+        options = self._options(own.options, alternatives)
+        if not does_all:
+            asked = ["glossary"] * bool(self.glossary) + ["phrases"] * bool(self.phrases) + options.beyond_beam
+            if asked:
+                raise Refused(400, f"{' and '.join(asked)}: this server's engine, CTranslate2, cannot do it; {_REMEDY}")
+        for number, pair in enumerate(self.glossary, 1):
+            _check_spelling(own, pair[1], f"glossary, entry {number}")
+        for number, phrase in enumerate(self.phrases, 1):
+            _check_spelling(own, phrase, f"phrases, entry {number}")
+        check_prefix(own, self.prefix)
+        utility = sentence_scorer(options.mbr, bundle.target) if options.mbr else None
+        return Translator(own.tokenizer, own.engine, options, own.max_length, utility)
+
+    def _options(self, own: SearchOptions, alternatives: int) -> SearchOptions:
+        try:
+            options = own.changed(nbest=alternatives + 1, **self.changes)
+        except UserError as error:  # it speaks of numbers
+            raise Refused(400, str(error)) from None
+        terms: dict[str, list[str]] = {}
+        for term, way in self.glossary:
+            terms.setdefault(term.strip(), []).append(way)
+        glossary = Glossary.of(terms) if terms else options.glossary
+        return replace(options, glossary=glossary, keep=(*options.keep, *(term.strip() for term in self.keep)))
+
+
+PLAIN = Search()
+
+
+def wishes_of(translator: Translator, search: Search, cut: Sequence[Sequence[Part]], most: int) -> list[Wish]:
+    """What an engine is to heed of each part of sentences; `most` things may have to appear in one."""
+    if search.is_of_one_sentence and any(len(parts) > 1 for parts in cut):
+        length = translator.max_length
+        raise Refused(
+            400, f"with prefix or phrases a text must be one sentence of at most {length} tokens; send a part of it"
+        )
+    asks = [search.ask] * len(cut) if search.ask is not None else []
+    wishes = translator.wishes(cut, asks)
+    for wish in wishes:
+        if len(wish.phrases) > most:
+            raise Refused(
+                400, f"a sentence has more than {most} terms of glossary, keep and phrases; send fewer of them"
+            )
+        tokens = len(wish.prefix) + sum(phrase.least for phrase in wish.phrases)
+        if tokens > translator.max_length:
+            raise Refused(
+                400, f"what a sentence must hold may have at most {translator.max_length} tokens; give less of it"
+            )
+    return wishes
+
+
+def check_prefix(translator: Translator, prefix: str) -> None:
+    """A prefix is computed with at once, whatever its length: it may be as long as a sentence."""
+    most = translator.max_length
+    # The first question spares the tokenizer what is far too long.
+    if len(prefix) > _CHARACTERS * most or len(translator.tokenizer.encode(prefix.strip(), "target")) > most:
+        raise Refused(400, f"prefix may have at most {most} tokens; give a shorter beginning")
+
+
+def _check_term(term: str, place: str, limits: Limits) -> None:
+    if not term.strip() or len(term.strip().splitlines()) > 1:
+        raise Refused(400, f"{place} must be words on one line, but is empty or has line breaks")
+    if len(term) > limits.term_characters:
+        raise Refused(400, f"{place} may have at most {limits.term_characters} characters; give a shorter one")
+
+
+def _check_spelling(translator: Translator, text: str, place: str) -> None:
+    try:
+        phrase_of(translator.tokenizer, (text.strip(),), (text.strip()[:1].upper() + text.strip()[1:],))
+    except UserError:  # what it says quotes the text
+        raise Refused(
+            400, f"{place} cannot be made to appear: the model's vocabulary lacks a character of it; leave it out"
+        ) from None
