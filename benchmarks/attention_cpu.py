@@ -30,7 +30,8 @@ def main() -> None:
             q, k, v = (torch.randn(layout.num_tokens, 4, 64, dtype=dtype, requires_grad=True) for _ in range(3))
 
             def run(kernel: Kernel, *tensors: torch.Tensor, layout: SequenceLayout = layout) -> None:
-                attention(*tensors, layout, layout, False, kernel).float().sum().backward()
+                q, k, v = tensors
+                attention(q, k, v, layout, layout, False, kernel).float().sum().backward()
 
             # The others are for GPUs, or for shapes that never change.
             kernels = [name for name in get_args(Kernel) if name not in ("auto", "varlen", "dense", "triton")]

@@ -124,8 +124,10 @@ def slot_words(batches: Sequence[Batch], vocab_size: int) -> tuple[Slots, list[T
     for group in groups:
         # Each sentence without its last token, in whose place `pack` puts the end.
         sides = [[pair[side][:-1] for pair in group] for side in (0, 1)]
-        gathered = [part for side in sides for part in (np.concatenate(side), np.array([len(ids) for ids in side]))]
-        words.append(slots.pack(*gathered, BOS, EOS, sum(len(tgt) for _, tgt in group)))
+        src_ids, tgt_ids = (np.concatenate(side) for side in sides)
+        src_lengths, tgt_lengths = (np.array([len(ids) for ids in side]) for side in sides)
+        count = sum(len(tgt) for _, tgt in group)
+        words.append(slots.pack(src_ids, src_lengths, tgt_ids, tgt_lengths, BOS, EOS, count))
     return slots, words
 
 
@@ -205,7 +207,7 @@ def marian_model(config: ModelConfig) -> Any:
     from transformers import MarianConfig, MarianMTModel
 
     return MarianMTModel(
-        MarianConfig(
+        MarianConfig(  # type: ignore[call-arg]  # it takes what every configuration takes
             vocab_size=config.vocab_size,
             decoder_vocab_size=config.vocab_size,
             d_model=config.d_model,

@@ -15,6 +15,8 @@ from regard.errors import UserError
 
 FIRST_SPEAKS = 5.0  # seconds in which the first process says what all have found; torchrun ends the others then
 
+have_met = False  # whether this process has found those that it works with
+
 
 @dataclass(frozen=True)
 class Place:

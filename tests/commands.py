@@ -62,11 +62,13 @@ def finished(process: subprocess.Popen[str], text: str | None = None) -> str:
         raise
 
 
-def together(processes: int, *arguments: str, text: str = "", encoding: str = "utf-8") -> tuple[list[int], list[str]]:
+def together(
+    processes: int, *arguments: str, text: str = "", encoding: str = "utf-8", run: Sequence[str] = ("-m", "regard")
+) -> tuple[list[int], list[str]]:
     """`regard` with these arguments in several processes, as torchrun starts them but without the time that it takes itself; their
     exit codes and what they said. `text` is on everybody's standard input."""
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(processes)}
-    words = ["-m", "regard", *arguments]
+    words = [*run, *arguments]
     started = [
         start(words, stdin=subprocess.PIPE, encoding=encoding, **shared, RANK=str(rank), LOCAL_RANK=str(rank))
         for rank in range(processes)

@@ -126,6 +126,29 @@ def test_what_killed_and_stopped_processes_have_written_is_gone_on_with(
     assert out.read_bytes() == expected and not partial.exists()
 
 
+WATCHED = """
+import atexit, sys
+from regard.cli import main
+atexit.register(print, "cleared away")
+code = main(sys.argv[1:])
+print("Python goes on to its own end")
+sys.exit(code)
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_have_met_clear_away_and_end_before_python_does(tmp_path: Path) -> None:
+    """Threads of torch's exchange may still be there, and one that meets the end of Python aborts the process."""
+    write_lines(tmp_path / "in", 20)
+    words = [*ON_CPU, "-i", str(tmp_path / "in"), "-o", str(tmp_path / "out")]
+    codes, said = together(2, *words, run=("-c", WATCHED))
+    assert codes == [0, 0], said
+    assert [each.splitlines()[-1] for each in said] == ["cleared away"] * 2, said
+    codes, said = together(2, *words, "--phrase", "", run=("-c", WATCHED))
+    assert codes[0] == 2 and codes[1] > 0, said
+    assert all("cleared away" in each and "its own end" not in each for each in said), said
+
+
 @pytest.mark.slow
 def test_a_mistake_is_said_once(tmp_path: Path) -> None:
     """Before the work, while a model is loaded, and in the middle of the work; nobody is left waiting."""

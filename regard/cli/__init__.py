@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
+from regard import processes
 from regard.cli import augment, average, evaluate, explain, export, import_, info, score, serve, train, translate
 from regard.errors import RegardError, UserError
 from regard.processes import Place, first_speaks, own_place
@@ -37,39 +40,42 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.run(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()  # so that a reader who has left is noticed here
-        return 0
+        return _leave(0)
     except RegardError as error:
         if str(error):  # else another process has said it
             sys.stderr.write(f"regard: {place.name}{error}\n")
-        return _leave(error.exit_code, place)
+        return _leave(error.exit_code)
     except KeyboardInterrupt:
         if place.is_first:
             sys.stderr.write("regard: interrupted\n")
-        return _leave(130, place)
+        return _leave(130)
     except BrokenPipeError:
         # The reader of our output has left; nothing more can be said to it, and Python must not try at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _leave(1, place)
+        return _leave(1)
     except OSError as error:
         # A full disk, a folder that may not be written: the system's own words say what.
         where = f"{error.filename}: " if error.filename else ""
         sys.stderr.write(f"regard: {place.name}{where}{error.strerror or error}\n")
-        return _leave(1, place)
+        return _leave(1)
     except Exception:
-        if place.size > 1:
+        if processes.have_met:
             traceback.print_exc()
-            _leave(1, place)
+            _leave(1)
         raise
 
 
-def _leave(code: int, place: Place) -> int:
-    """The exit code; but one of several processes on GPUs that did not end well ends here, since Python's own end would wait for
-    the others to end their connections, too."""
-    torch = sys.modules.get("torch")
-    if place.size > 1 and torch is not None and torch.cuda.is_initialized():
+def _leave(code: int) -> int:
+    """The exit code; but one of several processes that have met ends here. What torch has for their exchange may live on in its own
+    caches: threads that abort where they meet the end of Python, or GPUs' connections whose end waits for the others."""
+    if not processes.have_met:
+        return code
+    if code == 0 or not sys.modules["torch"].cuda.is_initialized():
+        atexit._run_exitfuncs()
+    with suppress(OSError):  # who reads it has left
+        sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)
-    return code
+    os._exit(code)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -29,12 +29,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from importlib import import_module
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from regard import processes
 from regard.device import pick_device
 from regard.errors import RegardError, UserError
 from regard.processes import first_speaks, own_place
@@ -201,10 +203,13 @@ def join(device: str, shards: bool = False, said_by: str = "train.device") -> It
         torch.cuda.set_device(own)
     # Tensors of a GPU go through NCCL, those of the host through gloo, which is heard of at once when a process dies.
     backend = "cpu:gloo,cuda:nccl" if own.type == "cuda" else "gloo"
+    # The functions of this module would keep the group if it were imported later, and its threads would live on with it.
+    import_module("torch.distributed.nn")
     try:
         dist.init_process_group(backend, timeout=PATIENCE)
     except (RuntimeError, ValueError) as error:
         raise RegardError(f"process {place.rank} of {place.size} could not reach the others: {error}") from error
+    processes.have_met = True
     try:
         yield Ranks(place.rank, place.size, own, shards)
     except BaseException:
