@@ -17,6 +17,21 @@ LONG = 5  # letters of a term that is known again inside a longer word
 Place = tuple[int, int]  # of characters in a text, from the first to after the last
 
 
+def with_capital(text: str) -> str:
+    """As at the beginning of a sentence."""
+    return text[:1].upper() + text[1:]
+
+
+def read_entry(line: str) -> tuple[str, str] | None:
+    """A source term, a tab and a target term; None for a line that is empty or begins with #. Anything else is a ValueError."""
+    if not line.strip() or line.startswith("#"):
+        return None
+    source, target = (field.strip() for field in line.split("\t"))
+    if not source or not target:
+        raise ValueError("a term is empty")
+    return source, target
+
+
 def says(text: str, ways: Sequence[str]) -> bool:
     """Whether a translation says a term in one of several ways.
 
@@ -33,7 +48,7 @@ def places_said(text: str, ways: Sequence[str]) -> list[Place]:
     >>> places_said("den Geräten", ["Geräte"])
     [(4, 10)]
     """
-    whole = find_terms(text, [case for way in ways for case in (way, way[:1].upper() + way[1:])])
+    whole = find_terms(text, [case for way in ways for case in (way, with_capital(way))])
     if whole:
         return whole
     small = _without_case(text)
@@ -66,14 +81,14 @@ class Glossary:
         Empty lines and lines that begin with # are skipped."""
         terms: dict[str, list[str]] = {}
         for number, line in enumerate(read_lines(path), 1):
-            if not line.strip() or line.startswith("#"):
-                continue
-            fields = [field.strip() for field in line.split("\t")]
-            if len(fields) != 2 or not all(fields):
+            try:
+                entry = read_entry(line)
+            except ValueError:
                 raise UserError(
                     f"{path}, line {number}: must be a source term, a tab and a target term, but is {line!r}"
-                )
-            terms.setdefault(fields[0], []).append(fields[1])
+                ) from None
+            if entry is not None:
+                terms.setdefault(entry[0], []).append(entry[1])
         if not terms:
             raise UserError(
                 f"{path}: must hold at least one term, but is empty; a line is a source term, a tab and a target term"

@@ -19,7 +19,7 @@ from itertools import islice
 from regard.data.protect import Protected, encode_pairs, find_spans, protect, take_out
 from regard.data.terms import find_terms
 from regard.data.tokenizer import Tokenizer
-from regard.decode.glossary import says
+from regard.decode.glossary import says, with_capital
 from regard.decode.guard import is_foreign, runs_away
 from regard.decode.mbr import Utility, by_expected_utility
 from regard.decode.options import Done, Engine, Hypothesis, SearchOptions, Wish
@@ -166,7 +166,7 @@ class Translator:
             spelt = self._spelt(text) if wanted else None
             for ways, places in wanted.items():
                 # A sentence may begin with it.
-                cases = tuple(way[:1].upper() + way[1:] for way in ways)
+                cases = tuple(map(with_capital, ways))
                 phrase = phrase_of(self.tokenizer, ways, cases)
                 assert spelt is not None
                 is_said = partial(self._says, ways)

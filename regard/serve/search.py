@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from regard.bundle import Bundle
-from regard.decode.glossary import Glossary
+from regard.decode.glossary import Glossary, with_capital
 from regard.decode.options import SearchOptions, Wish
 from regard.decode.text import Ask, Part, Translator
 from regard.decode.words import phrase_of
@@ -123,7 +123,7 @@ class Search:
         for term, way in self.glossary:
             terms.setdefault(term.strip(), []).append(way)
         glossary = Glossary.of(terms) if terms else options.glossary
-        return replace(options, glossary=glossary, keep=(*options.keep, *(term.strip() for term in self.keep)))
+        return replace(options, glossary=glossary, keep=(*options.keep, *self.keep))
 
 
 PLAIN = Search()
@@ -168,7 +168,7 @@ def _check_term(term: str, place: str, limits: Limits) -> None:
 
 def _check_spelling(translator: Translator, text: str, place: str) -> None:
     try:
-        phrase_of(translator.tokenizer, (text.strip(),), (text.strip()[:1].upper() + text.strip()[1:],))
+        phrase_of(translator.tokenizer, (text.strip(),), (with_capital(text.strip()),))
     except UserError:  # what it says quotes the text
         raise Refused(
             400, f"{place} cannot be made to appear: the model's vocabulary lacks a character of it; leave it out"

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from regard.decode.options import Hypothesis, Wish
-from regard.decode.text import Part, Result, Translator
+from regard.decode.text import Ask, Part, Result, Translator
 from regard.serve.joining import Wanted, join, without_searching
 from regard.serve.search import PLAIN, Search, wishes_of
 from regard.serve.served import Served
@@ -48,36 +48,9 @@ async def search_sentences(
     is_short = search.is_plain and sum(map(len, sentences)) <= INLINE_CHARACTERS
     translator, cut, ids, wishes = prepare() if is_short else await asyncio.to_thread(prepare)
     asks = [search.ask] * len(sentences) if search.ask is not None else []
-    loop = asyncio.get_running_loop()
-    owners = [number for number, parts in enumerate(cut) for _ in parts]  # the sentence of each part
-    firsts = dict(reversed([(owner, part) for part, owner in enumerate(owners)]))
-    left = [len(parts) for parts in cut]  # parts of each sentence that are not found yet
-    parts_found: dict[int, list[Hypothesis]] = {}
-    late: list[int] = []  # sentences that are told of when all are joined: it takes more than a moment
-
-    def hear(part: int, ways: list[Hypothesis]) -> None:
-        parts_found[part] = ways
-        number = owners[part]
-        left[number] -= 1
-        if told is None or left[number]:
-            return
-        mine = range(firsts[number], firsts[number] + len(cut[number]))
-        if translator.options.mbr:
-            late.append(number)
-            return
-        try:
-            (result,) = without_searching(translator).join(
-                [sentences[number]], [cut[number]], [parts_found[one] for one in mine], asks[number : number + 1]
-            )
-        except Wanted:
-            late.append(number)
-            return
-        told(number, result.text)
-
-    def found(part: int, ways: list[Hypothesis]) -> None:
-        loop.call_soon_threadsafe(hear, part, ways)
-
-    hypotheses = await served.search(ids, translator.options.of_engine, wishes, found if told else None)
+    telling = _Telling(translator, sentences, cut, asks, told) if told is not None else None
+    found = telling.hear_from_a_thread() if telling is not None else None
+    hypotheses = await served.search(ids, translator.options.of_engine, wishes, found)
 
     async def run(work: Callable[[], list[Result]]) -> list[Result]:
         if words:  # something is computed for this
@@ -91,7 +64,60 @@ async def search_sentences(
     if translator.options.mbr:
         portions = [results[first : first + _PORTION] for first in range(0, len(results), _PORTION)]
         results = [one for portion in await served.apart.run_each(translator.choose, portions) for one in portion]
-    if told is not None:
-        for number in late:
-            told(number, results[number].text)
+    if telling is not None:
+        telling.rest(results)
     return results
+
+
+class _Telling:
+    """Tells of each sentence as soon as all its parts are found, but of those whose joining takes more than a moment when all are
+    joined."""
+
+    def __init__(
+        self,
+        translator: Translator,
+        sentences: Sequence[str],
+        cut: Sequence[Sequence[Part]],
+        asks: Sequence[Ask],
+        told: Callable[[int, str], None],
+    ) -> None:
+        self._translator, self._sentences, self._cut, self._asks, self._told = translator, sentences, cut, asks, told
+        self._owners = [number for number, parts in enumerate(cut) for _ in parts]  # the sentence of each part
+        self._firsts = dict(reversed([(owner, part) for part, owner in enumerate(self._owners)]))
+        self._left = [len(parts) for parts in cut]  # parts of each sentence that are not found yet
+        self._found: dict[int, list[Hypothesis]] = {}
+        self._late: list[int] = []
+
+    def hear_from_a_thread(self) -> Callable[[int, list[Hypothesis]], None]:
+        loop = asyncio.get_running_loop()
+
+        def found(part: int, ways: list[Hypothesis]) -> None:
+            loop.call_soon_threadsafe(self._hear, part, ways)
+
+        return found
+
+    def _hear(self, part: int, ways: list[Hypothesis]) -> None:
+        self._found[part] = ways
+        number = self._owners[part]
+        self._left[number] -= 1
+        if self._left[number]:
+            return
+        if self._translator.options.mbr:
+            self._late.append(number)
+            return
+        mine = range(self._firsts[number], self._firsts[number] + len(self._cut[number]))
+        try:
+            (result,) = without_searching(self._translator).join(
+                [self._sentences[number]],
+                [self._cut[number]],
+                [self._found[one] for one in mine],
+                self._asks[number : number + 1],
+            )
+        except Wanted:
+            self._late.append(number)
+            return
+        self._told(number, result.text)
+
+    def rest(self, results: Sequence[Result]) -> None:
+        for number in self._late:
+            self._told(number, results[number].text)

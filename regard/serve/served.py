@@ -30,9 +30,7 @@ class Served:
     translator: Translator
     batcher: Batcher
     apart: Apart  # for what goes past the batcher
-    slow: Batcher | None = (
-        None  # for what CTranslate2 leaves to torch, which is loaded then: the others do not wait for it
-    )
+    slow: Batcher | None = None  # for what CTranslate2 leaves to torch, so that the others do not wait for it
     limits: Limits = field(default_factory=Limits)
 
     @classmethod

@@ -56,7 +56,8 @@ def check_checkpoint(checkpoint: Path, path: FastPath | None) -> None:
     state = read_json(checkpoint / "state.json")
     if state.get("format") != FORMAT:
         raise UserError(
-            f"{checkpoint}: is a checkpoint of format {state.get('format')}, and this Regard reads {FORMAT}"
+            f"{checkpoint}: is a checkpoint of format {state.get('format')}, and this Regard reads {FORMAT}; "
+            "go on with the version that began the run, or start a new one"
         )
     had_slots, has_slots = "slots" in state["sampler"]["fingerprint"], path is not None
     if had_slots != has_slots:

@@ -18,7 +18,7 @@ from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.recipe import load_recipe
 from regard.training.auto import choose_recipe
-from regard.training.check import check_machine
+from regard.training.check import check_checkpoint, check_machine
 from regard.training.display import Display
 from regard.training.folder import RunFolder
 from regard.training.run import train
@@ -176,3 +176,11 @@ def test_several_gpus_get_a_part_of_every_update_each(tmp_path: Path, monkeypatc
     monkeypatch.setattr("regard.training.auto.own_device", lambda *_: torch.device("cuda"))
     assert choose_recipe(*files).recipe.train.accumulate == 4
     assert choose_recipe(*files, ["train.accumulate=8"]).recipe.train.accumulate == 8
+
+
+def test_a_checkpoint_of_another_format_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text('{"format": 99}', encoding="utf-8")
+    with pytest.raises(
+        UserError, match=r"checkpoint of format 99, and this Regard reads \d+; go on with the version that"
+    ):
+        check_checkpoint(tmp_path, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from regard.decode.glossary import read_entry
 from regard.serve.refusal import Refused
 from regard.serve.search import RANGES, Search
 from regard.serve.web.schemas import SearchFields, TermFields
@@ -40,13 +41,13 @@ def _glossary(given: dict[str, str | list[str]] | str | None) -> tuple[tuple[str
 
 
 def _entries(text: str) -> list[tuple[str, str]]:
-    """As a file of a glossary is read; empty lines and lines that begin with # are skipped."""
+    """As a file of a glossary is read."""
     entries = []
     for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        fields = [field.strip() for field in line.split("\t")]
-        if len(fields) != 2 or not all(fields):
-            raise Refused(400, f"glossary, line {number} must be a term, a tab and what it must be called")
-        entries.append((fields[0], fields[1]))
+        try:
+            entry = read_entry(line)
+        except ValueError:
+            raise Refused(400, f"glossary, line {number} must be a term, a tab and what it must be called") from None
+        if entry is not None:
+            entries.append(entry)
     return entries

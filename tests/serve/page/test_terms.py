@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from regard.decode.glossary import Glossary
-from tests.serve.page.conftest import open_page, relabelled
+from tests.serve.page.conftest import open_page
 from tests.serve.server import Running, running
 
 if TYPE_CHECKING:
@@ -18,15 +18,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 PAIR = {"source": "src", "target": "tgt"}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """src-tgt, tgt-src and en-de, with torch for the glossaries."""
-    folder = tmp_path_factory.mktemp("models")
-    models = [relabelled(folder / "back", "tgt", "src"), relabelled(folder / "en-de", "en", "de")]
-    with running(*(part for model in models for part in ("-m", str(model)))) as one:
-        yield one
 
 
 @pytest.fixture
@@ -53,6 +44,16 @@ def type_text(page: Page, text: str) -> None:
 
 def expect(page: Page, text: str) -> None:
     page.wait_for_function("(text) => document.getElementById('out').textContent === text", arg=text)
+
+
+def document(page: Page, text: bytes, folder: Path) -> str:
+    """A document's translation, as the page gives it."""
+    file = {"name": "a.txt", "mimeType": "text/plain", "buffer": text}
+    page.get_by_label("a document to translate").set_input_files(files=[file])
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download").click()
+    download.value.save_as(folder / "b.txt")
+    return (folder / "b.txt").read_text(encoding="utf-8")
 
 
 def translated(server: Running, text: str, **fields: Any) -> str:
@@ -144,14 +145,10 @@ def test_documents_heed_the_terms(page: Page, server: Running, tmp_path: Path) -
     open_terms(page)
     add(page, "b", "q")
     keep(page, "o")
-    file = {"name": "a.txt", "mimeType": "text/plain", "buffer": b"a b c\np o n\n"}
-    page.get_by_label("a document to translate").set_input_files(files=[file])
-    with page.expect_download() as download:
-        page.get_by_role("link", name="Download").click()
-    download.value.save_as(tmp_path / "b.txt")
+    found = document(page, b"a b c\np o n\n", tmp_path)
     terms: dict[str, Any] = {"glossary": {"b": "q"}, "keep": ["o"]}
     expected = "".join(f"{translated(server, line, **terms)}\n" for line in ("a b c", "p o n"))
-    assert (tmp_path / "b.txt").read_text() == expected
+    assert found == expected
     assert "q" in expected and expected != "c b a\nn o p\n"
 
 
@@ -260,12 +257,8 @@ def test_a_term_that_looks_like_a_comment_holds_in_documents_and_files(page: Pag
     open_terms(page)
     add(page, "#b", "q")
     keep(page, "#o")
-    file = {"name": "a.txt", "mimeType": "text/plain", "buffer": b"a #b c\n"}
-    page.get_by_label("a document to translate").set_input_files(files=[file])
-    with page.expect_download() as download:
-        page.get_by_role("link", name="Download").click()
-    download.value.save_as(tmp_path / "b.txt")
-    assert "q" in (tmp_path / "b.txt").read_text()
+    found = document(page, b"a #b c\n", tmp_path)
+    assert "q" in found
     with page.expect_download() as download:
         page.get_by_role("button", name="Export").click()
     download.value.save_as(tmp_path / "terms.tsv")
