@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 QUIET_SECONDS = 10.0  # without a terminal: silence before the first line and between two
+ENOUGH_UNITS, ENOUGH_SHARE = (
+    10,
+    0.1,
+)  # of the work, whichever is less: before that, its speed says nothing about the rest
 
 
 @contextmanager
@@ -67,6 +71,22 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
+def _rate(speed: float, unit: str) -> list[str]:
+    """For example 1,234 lines/s or 2.5 lines/s; nothing where that would be none at all."""
+    if speed < 0.05:
+        return []
+    return [f"{speed:,.0f} {unit}/s" if speed >= 9.95 else f"{speed:.1f} {unit}/s"]
+
+
+def _left(speed: float, count: float, total: float | None, before: int) -> list[str]:
+    """For example 3:21 left; nothing before the speed can be judged, and none where nothing is left."""
+    if total is None or speed <= 0 or count >= total:
+        return []
+    if count - before < min(ENOUGH_UNITS, ENOUGH_SHARE * (total - before)):
+        return []
+    return [f"{clock((total - count) / speed)} left"]
+
+
 @contextmanager
 def _bar(description: str, total: int | None, unit: str, before: int) -> Iterator[Callable[[int], None]]:
     from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
@@ -77,11 +97,9 @@ def _bar(description: str, total: int | None, unit: str, before: int) -> Iterato
 
         def render(self, task: Task) -> Text:
             count = f"{int(task.completed):,}" + (f" / {int(task.total):,}" if task.total is not None else "")
-            parts = [f"{count} {unit}"]
-            if console.width >= 70 and task.speed:
-                parts.append(f"{task.speed:,.0f} {unit}/s" if task.speed >= 10 else f"{task.speed:.1f} {unit}/s")
-            if task.time_remaining is not None and not task.finished:
-                parts.append(f"{clock(task.time_remaining)} left")
+            speed = task.speed or 0.0
+            rate = _rate(speed, unit) if console.width >= 70 else []
+            parts = [f"{count} {unit}", *rate, *_left(speed, task.completed, task.total, before)]
             return Text(" · ".join(parts), style="dim", no_wrap=True, overflow="ellipsis")
 
     console = stderr_console()
@@ -98,12 +116,12 @@ def _plain_lines(description: str, total: int | None, unit: str, before: int) ->
     start = time.monotonic()
     count, due, spoken = before, start + QUIET_SECONDS, False
 
-    def line(seconds: float) -> str:
-        rate = (count - before) / max(seconds, 1e-9)
+    def line(seconds: float, end: str = "") -> str:
+        speed = (count - before) / max(seconds, 1e-9)
         of_total = f" of {total:,}" if total is not None else ""
         share = f" ({count / total:.0%})" if total else ""
-        left = f", {clock((total - count) / rate)} left" if total and rate and count < total else ""
-        return f"{description}: {count:,}{of_total} {unit}{share}, {rate:,.0f} {unit}/s{left}"
+        rest = [end] if end else _left(speed, count, total, before)
+        return ", ".join([f"{description}: {count:,}{of_total} {unit}{share}", *_rate(speed, unit), *rest])
 
     def advance(units: int) -> None:
         nonlocal count, due, spoken
@@ -116,4 +134,4 @@ def _plain_lines(description: str, total: int | None, unit: str, before: int) ->
     yield advance
     if spoken:
         seconds = time.monotonic() - start
-        print(f"{line(seconds)}, done in {clock(seconds)}", file=sys.stderr, flush=True)
+        print(line(seconds, f"done in {clock(seconds)}"), file=sys.stderr, flush=True)

@@ -36,7 +36,7 @@ from regard.decode.batches import cut_batches, length_limit
 from regard.decode.ctranslate2_cache import converted
 from regard.decode.ctranslate2_model import Weights, positions, vocabularies
 from regard.decode.insist import insist
-from regard.decode.options import Done, Engine, Hypothesis, Matrix, Prefix, SearchOptions, Wish, forbidden_ids
+from regard.decode.options import Engine, Finished, Hypothesis, Matrix, Prefix, SearchOptions, Wish, forbidden_ids
 from regard.errors import UserError
 from regard.processes import own_place, own_threads
 
@@ -133,26 +133,26 @@ class CTranslate2Engine:
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
-        done: Done | None = None,
+        finished: Finished | None = None,
         wishes: Sequence[Wish] = (),
     ) -> list[list[Hypothesis]]:
         insists = any(wish.phrases for wish in wishes)
         if options.beyond_beam or (insists and self.alone):
             beyond = " and ".join([*options.beyond_beam, *(["phrases"] if insists else [])])
-            return self._instead(beyond).translate(ids, options, done, wishes)
+            return self._instead(beyond).translate(ids, options, finished, wishes)
         if insists:
 
             def plain(some: Ids, how: SearchOptions, wished: Sequence[Wish]) -> list[list[Hypothesis]]:
-                return self.translate(some, how, done, wished)
+                return self.translate(some, how, finished, wished)
 
             def insisting(some: Ids, how: SearchOptions, wished: Sequence[Wish]) -> list[list[Hypothesis]]:
                 return self._instead("phrases").translate(some, how, None, wished)
 
             return insist(ids, options, wishes, plain, insisting)
-        return self._translate(ids, options, done, wishes or [Wish()] * len(ids))
+        return self._translate(ids, options, finished, wishes or [Wish()] * len(ids))
 
     def _translate(
-        self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None, wishes: Sequence[Wish]
+        self, ids: Sequence[Sequence[int]], options: SearchOptions, finished: Finished | None, wishes: Sequence[Wish]
     ) -> list[list[Hypothesis]]:
         """What is too long goes to torch, what has a given beginning is searched after it, and the rest from the start."""
         results: list[list[Hypothesis]] = [[] for _ in ids]
@@ -163,8 +163,8 @@ class CTranslate2Engine:
 
         def finish(number: int, hypotheses: list[Hypothesis]) -> None:
             results[number] = hypotheses
-            if done is not None:
-                done(1)
+            if finished is not None:
+                finished([number])
 
         far = [n for n, sentence in enumerate(ids) if sentence and max(len(sentence), limits[n]) >= self._rows]
         if far:

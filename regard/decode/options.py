@@ -132,7 +132,8 @@ class Hypothesis:
 
 
 Matrix = list[list[float]]  # (queries, keys)
-Done = Callable[[int], None]  # told how many more sentences are finished
+Done = Callable[[int], None]  # told how many more lines are finished
+Finished = Callable[[Sequence[int]], None]  # told which sentences are finished, each of them once
 
 
 class Engine(Protocol):
@@ -146,7 +147,7 @@ class Engine(Protocol):
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
-        done: Done | None = None,
+        finished: Finished | None = None,
         wishes: Sequence[Wish] = (),  # one for each sentence, or none at all
     ) -> list[list[Hypothesis]]: ...
 

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
 from itertools import islice
 
@@ -22,7 +23,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.decode.glossary import says, with_capital
 from regard.decode.guard import is_foreign, runs_away
 from regard.decode.mbr import Utility, by_expected_utility
-from regard.decode.options import Done, Engine, Hypothesis, SearchOptions, Wish
+from regard.decode.options import Done, Engine, Finished, Hypothesis, SearchOptions, Wish
 from regard.decode.words import Link, Spelt, Word, links_of, phrase_of, prefix_ids, spell, tokens_at, words_of
 from regard.errors import UserError
 
@@ -118,6 +119,24 @@ def _cut_once(line: str, spans: Sequence[tuple[int, int]]) -> tuple[str, str, st
     return line[:half], "", line[half:]
 
 
+def count_lines(cut: Sequence[Sequence[Part]], done: Done) -> Finished:
+    """Tells `done` of lines, from what an engine tells of their parts; of empty lines at once. The parts of a line may be finished
+    far from each other, so each counts as its share of the line: a file of long lines shows how far it is before the first is
+    whole."""
+    shares = [Fraction(1, len(parts)) for parts in cut for _ in parts]  # exact: in the end every line is counted
+    count, told = Fraction(sum(not parts for parts in cut)), 0
+
+    def finished(numbers: Sequence[int]) -> None:
+        nonlocal count, told
+        count += sum(shares[number] for number in numbers)
+        if (more := int(count) - told) > 0:
+            told += more
+            done(more)
+
+    finished([])
+    return finished
+
+
 class Translator:
     """Translates lines of text with an engine."""
 
@@ -134,19 +153,20 @@ class Translator:
         self.utility = utility
 
     def translate(self, lines: Sequence[str], done: Done | None = None, asks: Sequence[Ask] = ()) -> list[Result]:
-        """A result for every line, in order; `done` hears of lines as they are finished, in whatever order that is. `asks` are one
-        for each line, or none."""
+        """A result for every line, in order; `done` hears of lines as they are finished, in whatever order that is, as
+        `count_lines` counts them. `asks` are one for each line, or none."""
         cut = self.cut(lines)
         texts = [part.text for parts in cut for part in parts]
-        if done is not None:
-            done(len(lines) - len(texts))  # so that the sum is the number of lines, also with empty and with cut ones
-        return self.join(lines, cut, self._search(texts, self.wishes(cut, asks), done), asks)
+        finished = None if done is None else count_lines(cut, done)
+        return self.join(lines, cut, self._search(texts, self.wishes(cut, asks), finished), asks)
 
-    def _search(self, texts: Sequence[str], wishes: Sequence[Wish], done: Done | None = None) -> list[list[Hypothesis]]:
+    def _search(
+        self, texts: Sequence[str], wishes: Sequence[Wish], finished: Finished | None = None
+    ) -> list[list[Hypothesis]]:
         ids, options = self.encode(texts), self.options.of_engine
-        return (
-            self.engine.translate(ids, options, done, wishes) if wishes else self.engine.translate(ids, options, done)
-        )
+        if wishes:
+            return self.engine.translate(ids, options, finished, wishes)
+        return self.engine.translate(ids, options, finished)
 
     def wishes(self, cut: Sequence[Sequence[Part]], asks: Sequence[Ask] = ()) -> list[Wish]:
         """What an engine is to heed of each part, from what was asked of the lines; none where there is nothing. A prefix, and what

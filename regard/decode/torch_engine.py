@@ -19,7 +19,7 @@ from torch import Tensor
 from regard.bundle import Bundle, load_weights
 from regard.decode.batches import cut_batches, length_limit
 from regard.decode.insist import insist
-from regard.decode.options import Done, Hypothesis, Matrix, SearchOptions, Wish, forbidden_ids
+from regard.decode.options import Finished, Hypothesis, Matrix, SearchOptions, Wish, forbidden_ids
 from regard.decode.search.core import NOTHING_FOUND, Observer, Task, beam_search, search_steps
 from regard.decode.search.phrases import Phrases
 from regard.decode.search.stable import stable_prefixes
@@ -101,29 +101,29 @@ class TorchEngine:
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
-        done: Done | None = None,
+        finished: Finished | None = None,
         wishes: Sequence[Wish] = (),
     ) -> list[list[Hypothesis]]:
         if any(wish.phrases for wish in wishes):
-            plain = partial(self._plain, done)
+            plain = partial(self._plain, finished)
             return insist(ids, options, wishes, plain, self._in_batches)
         wishes = wishes if any(wish != Wish() for wish in wishes) else ()
         if self.slots is not None and not wishes and not options.beyond_beam:
             with self._alone():
-                return self._translate_in_slots(self.slots, ids, options, done)
-        return self._in_batches(ids, options, wishes, done)
+                return self._translate_in_slots(self.slots, ids, options, finished)
+        return self._in_batches(ids, options, wishes, finished)
 
     def _plain(
-        self, done: Done | None, ids: Sequence[Sequence[int]], options: SearchOptions, wishes: Sequence[Wish]
+        self, finished: Finished | None, ids: Sequence[Sequence[int]], options: SearchOptions, wishes: Sequence[Wish]
     ) -> list[list[Hypothesis]]:
-        return self.translate(ids, options, done, wishes)
+        return self.translate(ids, options, finished, wishes)
 
     def _in_batches(
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
         wishes: Sequence[Wish] = (),
-        done: Done | None = None,
+        finished: Finished | None = None,
     ) -> list[list[Hypothesis]]:
         results: list[list[Hypothesis]] = [[] for _ in ids]
         order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
@@ -133,12 +133,12 @@ class TorchEngine:
                 found = self.search([ids[number] for number in numbers], options, wished)
             for number, hypotheses in zip(numbers, found, strict=True):
                 results[number] = hypotheses
-            if done is not None:
-                done(len(numbers))
+            if finished is not None:
+                finished(numbers)
         return results
 
     def _translate_in_slots(
-        self, slots: SlotDecoder, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None
+        self, slots: SlotDecoder, ids: Sequence[Sequence[int]], options: SearchOptions, finished: Finished | None
     ) -> list[list[Hypothesis]]:
         results: list[list[Hypothesis]] = [[] for _ in ids]
         limits = self._limits(ids, options)
@@ -146,8 +146,8 @@ class TorchEngine:
             if not hypotheses:
                 raise RegardError(f"{NOTHING_FOUND} in half precision, in which GPUs translate; use --device cpu")
             results[number] = hypotheses
-            if done is not None:
-                done(1)
+            if finished is not None:
+                finished([number])
         return results
 
     @contextmanager

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeVar
 
-from regard.decode.options import Done, Engine, Hypothesis, Matrix, SearchOptions, Wish
+from regard.decode.options import Engine, Finished, Hypothesis, Matrix, SearchOptions, Wish
 from regard.decode.text import Ask, Part, Result, Translator
 
 Known = TypeVar("Known")
@@ -41,7 +41,7 @@ class KnownEngine:
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
-        done: Done | None = None,
+        finished: Finished | None = None,
         wishes: Sequence[Wish] = (),
     ) -> list[list[Hypothesis]]:
         if self._searched == len(self.found):

@@ -11,7 +11,7 @@ import pytest
 from regard.api import Model
 from regard.bundle import load_bundle
 from regard.data.tokenizer import Tokenizer
-from regard.decode.options import Done, Hypothesis, SearchOptions
+from regard.decode.options import Finished, Hypothesis, SearchOptions
 from regard.decode.text import Translator
 from regard.recipe import DecodeRecipe
 from tests.awkward import awkward_lines, faults, most_repeats
@@ -39,7 +39,7 @@ class Scrambler:
         self.draw = random.Random(1)
 
     def translate(
-        self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None = None
+        self, ids: Sequence[Sequence[int]], options: SearchOptions, finished: Finished | None = None
     ) -> list[list[Hypothesis]]:
         return [[Hypothesis(tuple(self.scrambled(list(sentence))), -1.0, -1.0)] for sentence in ids]
 

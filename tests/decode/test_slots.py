@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from regard.decode.options import Hypothesis, SearchOptions, Wish
+from regard.decode.search.phrases import Phrase
 from regard.decode.slot_engine import SlotDecoder
 from regard.decode.torch_engine import TorchEngine
 from regard.errors import RegardError
@@ -203,6 +204,19 @@ def test_a_captured_graph_finds_what_a_cpu_finds(dtype: torch.dtype) -> None:
     found = in_slots(model.to(dtype), src, options, 8, "cuda")
     same = sum(a[0].ids == b[0].ids for a, b in zip(found, expected, strict=True))
     assert same >= (40 if dtype == torch.float32 else 34)
+
+
+@pytest.mark.parametrize("slots", [False, True])
+@pytest.mark.parametrize(
+    "wish", [Wish(), Wish((7,)), Wish(phrases=(Phrase(((9, 10),)),))], ids=["plain", "prefix", "phrase"]
+)
+def test_progress_is_told_of_every_sentence_once(slots: bool, wish: Wish) -> None:
+    engine = TorchEngine(build(tiny_config()), BOS, EOS, forbidden=FORBIDDEN, batch=3, slots=slots)
+    draw = random.Random(3)
+    src = [[draw.randrange(4, 53) for _ in range(draw.randrange(0, 9))] for _ in range(11)]
+    told: list[int] = []
+    engine.translate(src, SearchOptions(beam=2, max_extra=3), told.extend, [wish] * len(src))
+    assert sorted(told) == list(range(len(src)))
 
 
 def test_with_slots_whatever_computes_does_so_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data.tokenizer import Tokenizer
-from regard.decode.options import Done, Hypothesis, SearchOptions
-from regard.decode.text import Translator, cut_line, one_line
+from regard.decode.options import Finished, Hypothesis, SearchOptions
+from regard.decode.text import Part, Translator, count_lines, cut_line, one_line
 
 
 class Echo:
@@ -20,11 +20,12 @@ class Echo:
         self.asked: list[list[int]] = []
 
     def translate(
-        self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None = None
+        self, ids: Sequence[Sequence[int]], options: SearchOptions, finished: Finished | None = None
     ) -> list[list[Hypothesis]]:
         self.asked += [list(sentence) for sentence in ids]
-        if done is not None:
-            done(len(ids))
+        if finished is not None:
+            for number in sorted(range(len(ids)), key=lambda number: len(ids[number])):
+                finished([number])
         return [[Hypothesis(tuple(sentence), -1.0, -1.0)] for sentence in ids]
 
     def score(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -86,11 +87,44 @@ def test_empty_lines_stay_empty_and_never_reach_the_engine(tokenizer: Tokenizer)
     assert len(engine.asked) == 1
 
 
-def test_progress_adds_up_to_the_number_of_lines(tokenizer: Tokenizer) -> None:
+def test_progress_only_rises_and_ends_at_the_number_of_lines(tokenizer: Tokenizer) -> None:
+    long = "The house is small, but the garden is large. We went home; it was late."
     counted: list[int] = []
-    one, _ = translator(tokenizer)
-    one.translate(["", "The house is small, but the garden is large.", "home"], counted.append)
-    assert sum(counted) == 3
+    one, engine = translator(tokenizer)
+    one.translate(["", long, "home", long, " "], counted.append)
+    assert len(engine.asked) > 6  # more than there are lines
+    assert all(count > 0 for count in counted) and sum(counted) == 5
+    assert counted[0] == 2  # empty lines need not be waited for
+
+
+@given(st.data(), st.lists(st.integers(0, 7), max_size=12))
+def test_parts_that_are_finished_in_any_order_count_as_shares_of_their_lines(
+    data: st.DataObject, sizes: list[int]
+) -> None:
+    told: list[int] = []
+    finished = count_lines([[Part("text", "")] * size for size in sizes], told.append)
+    line_of = [line for line, size in enumerate(sizes) for _ in range(size)]
+    left = list(sizes)  # parts of each line
+    order = data.draw(st.permutations(range(len(line_of))))
+    while True:
+        begun = [1 - parts / size for parts, size in zip(left, sizes, strict=True) if 0 < parts < size]
+        assert left.count(0) <= sum(told) <= left.count(0) + sum(begun) + 1e-9
+        assert all(count > 0 for count in told)
+        if not order:
+            break
+        size = data.draw(st.integers(1, len(order)))
+        batch, order = order[:size], order[size:]
+        finished(batch)
+        for number in batch:
+            left[line_of[number]] -= 1
+    assert sum(told) == len(sizes)
+
+
+def test_a_file_of_long_lines_shows_how_far_it_is_before_a_line_is_whole() -> None:
+    told: list[int] = []
+    finished = count_lines([[Part("text", "")] * 4] * 10, told.append)
+    finished([0, 4, 8, 12, 16, 20, 24, 28])  # the first quarter of eight lines
+    assert sum(told) == 2
 
 
 def test_a_stream_holds_no_more_than_a_chunk(tokenizer: Tokenizer) -> None:
@@ -124,9 +158,9 @@ class Forgetful(Echo):
         self.spans = set(tokenizer.span_ids)
 
     def translate(
-        self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None = None
+        self, ids: Sequence[Sequence[int]], options: SearchOptions, finished: Finished | None = None
     ) -> list[list[Hypothesis]]:
-        found = super().translate(ids, options, done)
+        found = super().translate(ids, options, finished)
         return [[Hypothesis(tuple(i for i in way[0].ids if i not in self.spans), -1.0, -1.0)] for way in found]
 
 
@@ -185,10 +219,10 @@ class Runaway(Echo):
         self.garden, self.words = set(tokenizer.encode("garden")), words
 
     def translate(
-        self, ids: Sequence[Sequence[int]], options: SearchOptions, done: Done | None = None
+        self, ids: Sequence[Sequence[int]], options: SearchOptions, finished: Finished | None = None
     ) -> list[list[Hypothesis]]:
         results = []
-        for (way,) in super().translate(ids, options, done):
+        for (way,) in super().translate(ids, options, finished):
             ways = [way]
             if self.garden & set(way.ids):
                 ways = [Hypothesis((*way.ids, *way.ids[-1:] * self.words), -1.0, -1.0)]

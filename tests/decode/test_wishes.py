@@ -327,9 +327,9 @@ def test_a_model_without_reserved_pieces_is_shown_kept_words_and_must_say_them(t
 
         takes_phrases = False
 
-        def translate(self, ids, options, done=None, wishes=()):
+        def translate(self, ids, options, finished=None, wishes=()):
             texts = [tokenizer.decode(sentence).replace("garden", "park") for sentence in ids]
-            return super().translate([tokenizer.encode(text) for text in texts], options, done)
+            return super().translate([tokenizer.encode(text) for text in texts], options, finished)
 
     engine = Changing()
     lines = ["We went home, the garden is small", "The house is late", "garden"]
@@ -577,8 +577,8 @@ def test_more_words_are_kept_than_there_are_reserved_pieces(tokenizer: Tokenizer
     class Losing(Echo):
         takes_phrases = False
 
-        def translate(self, ids, options, done=None, wishes=()):
-            return super().translate([tokenizer.encode("home") for _ in ids], options, done)
+        def translate(self, ids, options, finished=None, wishes=()):
+            return super().translate([tokenizer.encode("home") for _ in ids], options, finished)
 
     names = [f"N{number}" for number in range(NUM_SPANS + 5)]
     line = "We " + " home ".join(names)

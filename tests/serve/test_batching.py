@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from regard.decode.options import Done, Hypothesis, SearchOptions, Wish
+from regard.decode.options import Finished, Hypothesis, SearchOptions, Wish
 from regard.decode.search.phrases import Phrase
 from regard.errors import RegardError
 from regard.serve.batching import Batcher, Full, Job
@@ -33,7 +33,7 @@ class HeldEngine:
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
-        done: Done | None = None,
+        finished: Finished | None = None,
         wishes: Sequence[Wish] = (),
     ) -> list[list[Hypothesis]]:
         self.calls.append([list(sentence) for sentence in ids])
