@@ -33,14 +33,14 @@ browser: setup # Chromium for the tests of pages, where there is none
 	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
 		$(BIN)/playwright install chromium
 
-demo: setup ## train a small English-German model, about ten minutes on a laptop, and translate with it
+demo: setup ## translate with the built-in model and score it
 	@BIN=$(BIN) scripts/demo.sh
 
-serve: setup ## serve a model on http://127.0.0.1:8000 (MODEL=runs/demo)
-	$(BIN)/regard serve -m $(or $(MODEL),runs/demo)
+serve: setup ## serve the built-in model, or another, on http://127.0.0.1:8000 (MODEL=runs/mine)
+	$(BIN)/regard serve $(if $(MODEL),-m $(MODEL))
 
-screenshots: setup browser ## pictures of the page for the README (MODEL=runs/tatoeba RUN=runs/multi30k-cpu)
-	$(BIN)/python -m scripts.screenshots -m $(or $(MODEL),runs/tatoeba) --run $(or $(RUN),runs/multi30k-cpu)
+screenshots: setup browser ## pictures of the page for the README (MODEL=en-de RUN=runs/multi30k-cpu)
+	$(BIN)/python -m scripts.screenshots -m $(or $(MODEL),en-de) --run $(or $(RUN),runs/multi30k-cpu)
 
 test: lint types browser ## lint, types, tests and doctests
 	$(BIN)/pytest --doctest-modules regard tests

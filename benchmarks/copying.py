@@ -19,17 +19,14 @@ from torch import Tensor
 from benchmarks.lengths import Batch, corpus, sentences
 from regard.bundle import Bundle, load_bundle, save_bundle
 from regard.config import ModelConfig
-from regard.data.corpus import read_lines
 from regard.data.tokenizer import Tokenizer
 from regard.layout import SequenceLayout
-from regard.models.presets import PRESETS
 from regard.models.transformer import Transformer
 from regard.nn.attention import CrossAttention
 from regard.nn.block import DecoderLayer
 from regard.recipe import DecodeRecipe
 
 TOKENIZER = Path(__file__).parents[1] / "tests" / "golden" / "bundle-1" / "tokenizer"  # any: a bundle has one
-TRAINING_TEXT = Path(__file__).parents[1] / "data" / "tatoeba" / "train.en.xz"
 FIRST_WORD = 325  # no control symbol, no byte
 
 EMBEDDING = 2.0  # the norm of a word's embedding; the larger, the more alike is the scale of all places after a norm
@@ -100,12 +97,9 @@ def temperature(model: Transformer, bos_id: int, eos_id: int) -> float:
     return high
 
 
-def copying_bundle(
-    config: ModelConfig, folder: Path, tokenizer: Tokenizer | None = None, languages: tuple[str, str] = ("copy", "copy")
-) -> Bundle:
-    """The same as a bundle. Without a tokenizer of its own it has any, because a bundle has one: that knows few of the model's
-    words."""
-    tokenizer = tokenizer or Tokenizer.load(TOKENIZER)
+def copying_bundle(config: ModelConfig, folder: Path) -> Bundle:
+    """The same as a bundle. Its tokenizer, which a bundle has to have, knows few of the model's words."""
+    tokenizer = Tokenizer.load(TOKENIZER)
     model = copying_model(config, tokenizer.bos_id, tokenizer.eos_id)
     save_bundle(
         folder,
@@ -113,21 +107,13 @@ def copying_bundle(
         config,
         tokenizer,
         "",
-        source=languages[0],
-        target=languages[1],
+        source="copy",
+        target="copy",
         decode=DecodeRecipe(),
         max_length=256,
         facts={},
     )
     return load_bundle(folder)
-
-
-def text_bundle(preset: str, folder: Path) -> Bundle:
-    """A model that copies English text, with a tokenizer learnt from the sentences that come with Regard."""
-    lines = [line for line in read_lines(TRAINING_TEXT) if line.strip()]
-    tokenizer = Tokenizer.train(lines, 8_000, folder.with_name("tokenizer"))
-    config = ModelConfig(tokenizer.vocab_size, **PRESETS[preset])
-    return copying_bundle(config, folder, tokenizer, ("en", "copy"))
 
 
 def word_ids(number: int, vocab_size: int, seed: int = 1) -> list[list[int]]:

@@ -1,8 +1,7 @@
 """`regard serve` under load: requests a second and latency, with and without shared batches, beside CTranslate2 behind a plain
 FastAPI handler; then ten times too many requests, servers that are stopped under load, and a long run.
 
-    python -m benchmarks.serve_load                                  a small model made by hand that copies (copying.py)
-    python -m benchmarks.serve_load -m MODEL [--seconds 10] [--overload 60] [--stops 20] [--soak 20000]
+    python -m benchmarks.serve_load [-m MODEL] [--seconds 10] [--overload 60] [--stops 20] [--soak 20000]
 
 Each client sends one sentence, waits for the answer and sends the next. Clients run on the same machine, in a process of their own.
 All servers run at the same time and are asked in turns, so that a slow moment of the machine hits all of them. The plain handler
@@ -30,16 +29,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import TemporaryFile
 from typing import IO, Any, NamedTuple
 
 import torch
 
 from benchmarks.common import machine, print_facts, print_table, write_json
-from benchmarks.copying import text_bundle
-from regard.bundle import Bundle, find_bundle, load_bundle
+from regard.bundle import DEFAULT, Bundle, find_bundle, load_bundle
 from regard.data.corpus import read_lines
-from regard.models.presets import PRESETS
 from regard.serve.limits import Limits
 
 SOURCE = Path(__file__).parents[1] / "data" / "tatoeba" / "test.en.xz"
@@ -319,8 +316,7 @@ def measure_soak(model: str, work: Work, total: int) -> tuple[dict[str, Any], di
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-m", "--model", help="a bundle or run folder (default: a model made by hand that copies)")
-    parser.add_argument("--preset", default="small", choices=PRESETS, help="shape of the copying model")
+    parser.add_argument("-m", "--model", help="a bundle, run folder or built-in model (default: en-de)")
     parser.add_argument("--source", type=Path, default=SOURCE, help="sentences, one a line (default: some of Tatoeba)")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--seconds", type=float, default=10, help="for each number of clients; 0: leave it out")
@@ -329,12 +325,7 @@ def main() -> None:
     parser.add_argument("--soak", type=int, default=20_000, metavar="N", help="N requests in a row, memory watched")
     parser.add_argument("--out", type=Path, help="where the JSON goes")
     arguments = parser.parse_args()
-    with TemporaryDirectory() as folder:
-        if arguments.model is None:
-            bundle = text_bundle(arguments.preset, Path(folder) / "model")
-        else:
-            bundle = load_bundle(find_bundle(arguments.model))
-        measure(arguments, bundle)
+    measure(arguments, load_bundle(find_bundle(arguments.model)))
 
 
 def measure(arguments: argparse.Namespace, bundle: Bundle) -> None:
@@ -348,7 +339,7 @@ def measure(arguments: argparse.Namespace, bundle: Bundle) -> None:
     work = Work(requests, [_request(some, bundle.source, bundle.target) for some in many])
     model = str(bundle.folder)
     facts: dict[str, Any] = machine(torch.device("cpu"), ["ctranslate2", "fastapi", "uvicorn"])
-    facts |= {"cores": len(os.sched_getaffinity(0)), "model": arguments.model or f"copying, {arguments.preset}"}
+    facts |= {"cores": len(os.sched_getaffinity(0)), "model": arguments.model or DEFAULT}
     rows = measure_speed(model, requests, arguments.clients, arguments.seconds) if arguments.seconds else []
     holds: dict[str, bool] = {}
     parts = {

@@ -222,10 +222,14 @@ def _asks(
 
 
 def load(
-    model: str | Path | Sequence[str | Path], *, device: str = "auto", batch: int = 0, engine: str = "auto"
+    model: str | Path | Sequence[str | Path] | None = None,
+    *,
+    device: str = "auto",
+    batch: int = 0,
+    engine: str = "auto",
 ) -> Model:
-    """Load a bundle or the model of a run folder. `engine` is auto, torch or ctranslate2: see `regard.decode.engines`. Several
-    models of one vocabulary translate together: the probability of a token is the mean of theirs."""
-    names = [model] if isinstance(model, (str, Path)) else list(model)
+    """Load a bundle, the model of a run folder or a built-in one (the default). `engine` is auto, torch or ctranslate2: see
+    `regard.decode.engines`. Several models of one vocabulary translate together: a token's probability is the mean of theirs."""
+    names = [model] if model is None or isinstance(model, (str, Path)) else list(model)
     first, *others = [load_bundle(find_bundle(name)) for name in names]
     return Model(first, device=device, batch=batch, engine=engine, others=others)

@@ -40,6 +40,7 @@ FORMAT_OF: dict[Stored, int] = {"fp32": 1, "fp16": 2, "int8": 2}
 WEIGHTS = "model.safetensors"
 BUILTIN = Path(__file__).parent / "builtin"  # bundles that come with Regard, each named by its languages
 DEFAULT = "en-de"
+_MANY = 4  # corpora that fit one row of the card
 _LATER_SWITCHES = ("output_bias",)  # an older Regard refuses those that it does not know, so off is not written
 
 
@@ -261,6 +262,8 @@ def make_card(bundle: Bundle) -> str:
     for label, key in rows.items():
         if key in facts:
             value = facts[key]
+            if isinstance(value, list) and len(value) > _MANY:
+                value = len(value)  # and a list of them below
             shown = f"{value:,}" if isinstance(value, int) else ", ".join(value) if isinstance(value, list) else value
             lines.append(f"| {label} | {shown} |")
     for number, metric in enumerate(facts.get("test", {}).get("metrics", {}).values()):
@@ -269,8 +272,8 @@ def make_card(bundle: Bundle) -> str:
         lines += ["", "On its test set:", ""] if number == 0 else []
         lines.append(f"- {metric['name']} {metric['score']:.2f}{interval}, `{metric['signature']}`")
     lines += _scores_lines(facts.get("scores", {}))
-    for heading in ("sources", "limits"):
-        if heading in facts:
+    for heading in ("sources", "limits", "corpora"):
+        if heading in facts and (heading != "corpora" or len(facts[heading]) > _MANY):
             lines += ["", f"## {heading.capitalize()}", "", *(f"- {line}" for line in facts[heading])]
     lines += [
         "",

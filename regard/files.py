@@ -53,7 +53,10 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
+        rights = temporary.stat().st_mode
         for file in sorted(temporary.rglob("*")):
+            if file.is_file():
+                file.chmod(rights & 0o666)  # safetensors writes files that only their owner may read
             sync(file)
         sync(temporary)
         if path.exists():

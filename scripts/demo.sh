@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Translates with the built-in models and scores one of them; trains nothing. `make demo` calls this.
+# Translates with the built-in model and scores it; trains nothing. `make demo` calls this.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,12 +21,6 @@ Mr President, I would like to thank the Commission for its report.
 Click "Save" to keep your changes in %s.
 Write to info@example.org, or see https://example.org/help!'
 
-echo "German to English:"
-show de-en 'Guten Morgen!
-Ich hätte gern eine Tasse Kaffee.
-Wenn es morgen regnet, bleiben wir zu Hause.
-Die Datei konnte nicht geöffnet werden.'
-
 echo "The first 500 sentences of Tatoeba's test set, which was not trained on:"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -36,7 +30,7 @@ for language in en de; do xz -dc "data/tatoeba/test.$language.xz" | head -n 500 
 echo
 echo "What next:"
 printf '  %-52s %s\n' \
-    "$regard translate 'Your own sentence.'" "from standard input or a file, too; -m de-en for the other way" \
+    "$regard translate 'Your own sentence.'" "from standard input or a file, too" \
     "$regard serve" "the page and the API, on http://127.0.0.1:8000" \
     "$regard explain -o page.html 'It was too tired.'" "what the model looks at" \
     "$regard train your.en your.de" "a model of your own text"

@@ -286,7 +286,9 @@ def test_one_of_the_ways_must_be_named(capfd: Capture) -> None:
     assert "--distill --back-translate --noise is required" in fails(capfd, "augment", "-m", "x", "-i", "x", "-o", "y")
     both = ["--distill", "--back-translate", "-m", "x", "-i", "x", "-o", "y"]
     assert "not allowed with" in fails(capfd, "augment", *both)
-    assert "no model is named" in fails(capfd, "augment", "--distill", "-i", "x", "-o", "y")
+    assert "nowhere: there is no such model" in fails(
+        capfd, "augment", "--distill", "-m", "nowhere", "-i", "x", "-o", "y"
+    )
     with pytest.raises(UserError, match="way must be one of distill, back-translate, but is 'forward'"):
         augment_corpus(GOLDEN, "x", "y.tsv", way="forward")
 

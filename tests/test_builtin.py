@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import islice
 from pathlib import Path
 
@@ -9,15 +10,17 @@ import pytest
 
 import regard
 from regard.bundle import BUILTIN, builtin_names, load_bundle
+from regard.cli import main
 from regard.data.corpus import read_lines
 from regard.evaluate import score
 from tests.awkward import awkward_lines, faults
+from tests.serve.server import running
 
 TATOEBA = Path(__file__).parents[1] / "data" / "tatoeba"
-NAMES = ["en-de", "de-en"]
+NAMES = ["en-de"]
 
 
-def test_both_directions_are_there() -> None:
+def test_they_are_there() -> None:
     assert builtin_names() == NAMES
 
 
@@ -47,14 +50,40 @@ def test_it_is_as_good_as_its_card_says(name: str) -> None:
     ("name", "text", "words"),
     [
         ("en-de", "The weather is nice today.", {"Wetter", "heute"}),
-        ("de-en", "Wo ist der nächste Bahnhof?", {"Where", "station"}),
+        ("en-de", "Where is the nearest train station?", {"Wo", "Bahnhof"}),
         ("en-de", "Thank you very much, Mr President!", {"Dank", "Präsident"}),
-        ("de-en", "Die Datei konnte nicht geöffnet werden.", {"file", "not"}),
+        ("en-de", "The file could not be opened.", {"Datei", "nicht"}),
     ],
 )
 def test_it_translates(name: str, text: str, words: set[str]) -> None:
     translation = regard.load(name, device="cpu").translate(text)
     assert isinstance(translation, str) and all(word in translation for word in words), translation
+
+
+def test_the_commands_take_the_default_where_no_model_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def said(*arguments: str) -> str:
+        assert main(arguments) == 0
+        return capfd.readouterr().out
+
+    assert "Wetter" in said("translate", "The weather is nice today.")
+    assert "# en → de" in said("info")
+    (tmp_path / "test.en").write_text("The weather is nice today.\n", encoding="utf-8")
+    (tmp_path / "test.de").write_text("Das Wetter ist heute schön.\n", encoding="utf-8")
+    files = ["--source", str(tmp_path / "test.en"), "--reference", str(tmp_path / "test.de")]
+    assert "chrF2" in said("evaluate", *files)
+    assert "written" in said("export", "--to", "ctranslate2", "-o", str(tmp_path / "exported"))
+    assert (tmp_path / "exported" / "model.bin").is_file()
+    assert json.loads(said("explain", "Good morning!", "--json"))["translation"]
+    assert regard.load(device="cpu").translate("Good morning!") == "Guten Morgen!"
+
+
+def test_it_is_served_where_no_model_is_named() -> None:
+    with running(model=None) as server:
+        assert {language["code"] for language in server.get("/languages").json()} == {"en", "de"}
+        answer = server.post("/translate", json={"q": "Good morning!", "source": "en", "target": "de"})
+        assert answer.json()["translatedText"] == "Guten Morgen!"
 
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])

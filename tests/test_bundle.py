@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from regard.bundle import FORMAT, add_facts, builtin_names, find_bundle, load_bundle, make_card
 from regard.decode.torch_engine import load_model
 from regard.errors import UserError
-from regard.files import write_manifest
+from regard.files import atomic_folder, write_manifest
 from tests.tiny import make_bundle
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -119,6 +120,27 @@ def test_facts_are_added_to_a_bundle(tmp_path: Path) -> None:
     card = (folder / "card.md").read_text(encoding="utf-8")
     assert "| news | 3,003 | 22.46 ± 0.61 |" in card and "- BLEU: `nrefs:1|case:mixed`" in card
     assert "## Sources\n\n- a\n- b\n\n## Limits\n\n- c\n" in card
+
+
+def test_many_corpora_have_a_list_of_their_own_in_the_card(tmp_path: Path) -> None:
+    folder = tmp_path / "bundle"
+    shutil.copytree(GOLDEN / "bundle-1", folder)
+    bundle = add_facts(folder, {"corpora": list("abcd")})
+    assert "| training corpora | a, b, c, d |" in make_card(bundle) and "## Corpora" not in make_card(bundle)
+    bundle = add_facts(folder, {"corpora": list("abcde")})
+    assert "| training corpora | 5 |" in make_card(bundle)
+    assert "## Corpora\n\n- a\n- b\n- c\n- d\n- e\n" in make_card(bundle)
+
+
+def test_others_may_read_a_bundle_as_far_as_the_umask_allows(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        folder = tmp_path / "bundle"
+        with atomic_folder(folder) as temporary:
+            (temporary / "model.safetensors").touch(mode=0o600)
+    finally:
+        os.umask(before)
+    assert (folder / "model.safetensors").stat().st_mode & 0o777 == 0o640
 
 
 @pytest.mark.parametrize("engine", ["auto", "torch"])

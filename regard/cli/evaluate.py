@@ -43,6 +43,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    from regard.bundle import DEFAULT
     from regard.data.corpus import read_lines
     from regard.evaluate import compare, score
 
@@ -72,7 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
             )
         model = load_model(arguments)
         language = language or model.bundle.target
-        hypotheses, name = _translate_all(model, sources, arguments), " + ".join(arguments.model)
+        hypotheses, name = _translate_all(model, sources, arguments), " + ".join(arguments.model or [DEFAULT])
     if arguments.against:
         other = list(read_lines(arguments.against))
         names = (name, str(arguments.against), str(arguments.reference))

@@ -91,7 +91,7 @@ def test_mistakes_get_one_line_and_exit_code_2(
 
 
 def test_a_missing_model_and_an_empty_text_are_named(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "a b", "--json"]) == 2
-    assert "no model is named" in capsys.readouterr().err
+    assert main(["explain", "a b", "-m", "nowhere", "--json"]) == 2
+    assert "nowhere: there is no such model" in capsys.readouterr().err
     assert main(["explain", "  ", "-m", str(bundle.folder), "--json"]) == 2
     assert "no text to explain" in capsys.readouterr().err

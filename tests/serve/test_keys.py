@@ -148,7 +148,6 @@ def test_a_server_with_keys_serves_those_who_have_one(tmp_path: Path, capfd: pyt
         (["--limit", "texts=0"], "limit texts must be more than 0, but is 0"),
         (["--limit", "window_ms=-1"], "limit window_ms must not be negative"),
         (["--new-key", "alice"], "--new-key needs --keys FILE"),
-        ([], "no model is named"),
         (["-m", "nowhere"], "nowhere: there is no such model"),
         (["-m", "tests/golden/bundle-1", "--port", "70000"], "--port must be between 0 and 65535, but is 70000"),
         (["-m", "tests/golden/bundle-1", "--host", "192.0.2.1"], "cannot listen on 192.0.2.1 port 8000"),
