@@ -7,8 +7,9 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -53,10 +54,10 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
-        rights = temporary.stat().st_mode
+        rights = temporary.stat().st_mode & 0o666
         for file in sorted(temporary.rglob("*")):
             if file.is_file():
-                file.chmod(rights & 0o666)  # safetensors writes files that only their owner may read
+                _give_rights(file, rights)  # safetensors writes files that only their owner may read
             sync(file)
         sync(temporary)
         if path.exists():
@@ -69,6 +70,14 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _give_rights(file: Path, rights: int) -> None:
+    """Rights that a file lacks, where the file system knows any."""
+    there = stat.S_IMODE(file.stat().st_mode)
+    if there | rights != there:
+        with suppress(OSError):
+            file.chmod(there | rights)
 
 
 def lock(file: IO[Any]) -> bool:
