@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 QUIET_SECONDS = 10.0  # without a terminal: silence before the first line and between two
-ENOUGH_UNITS, ENOUGH_SHARE = (
-    10,
-    0.1,
-)  # of the work, whichever is less: before that, its speed says nothing about the rest
+# Of the work, whichever is less: before that, its speed says nothing about the rest.
+ENOUGH_UNITS = 10
+ENOUGH_SHARE = 0.1
 
 
 @contextmanager
