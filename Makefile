@@ -39,8 +39,8 @@ demo: setup ## translate with the built-in model and score it
 serve: setup ## serve the built-in model, or another, on http://127.0.0.1:8000 (MODEL=runs/mine)
 	$(BIN)/regard serve $(if $(MODEL),-m $(MODEL))
 
-screenshots: setup browser ## pictures of the page for the README (MODEL=en-de RUN=runs/multi30k-cpu)
-	$(BIN)/python -m scripts.screenshots -m $(or $(MODEL),en-de) --run $(or $(RUN),runs/multi30k-cpu)
+screenshots: setup browser ## pictures of the page for the README (MODEL=runs/mine RUN=runs/multi30k-cpu)
+	$(BIN)/python -m scripts.screenshots $(if $(MODEL),-m $(MODEL)) --run $(or $(RUN),runs/multi30k-cpu)
 
 test: lint types browser ## lint, types, tests and doctests
 	$(BIN)/pytest --doctest-modules regard tests

@@ -1,6 +1,6 @@
-"""Pictures of the page of `regard serve` for the README, from a model and a run of yours, into docs/.
+"""Pictures of the page of `regard serve` for the README, from a model and a run, into docs/.
 
-    python -m scripts.screenshots -m runs/tatoeba --run runs/tatoeba
+    python -m scripts.screenshots --run runs/tatoeba
 
 It starts a server, opens the page in Chromium and takes docs/page-*.png, reduced to 256 colours each.
 """
@@ -104,9 +104,7 @@ def beside_each_other(pictures: Sequence[Image.Image]) -> Image.Image:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "-m", "--model", required=True, help="a bundle or a run folder; English to German for these texts"
-    )
+    parser.add_argument("-m", "--model", help="English to German, for these texts (default: the built-in one)")
     parser.add_argument("--run", required=True, help="a run folder")
     arguments = parser.parse_args()
     with (
