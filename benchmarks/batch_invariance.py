@@ -78,7 +78,7 @@ def compare(model: Model, engine: str, lines: Sequence[str], arguments: argparse
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-m", "--model", required=True, help="a bundle or run folder")
+    parser.add_argument("-m", "--model", required=True, help="a bundle, run folder or built-in model")
     parser.add_argument("--source", type=Path, default=SOURCE, help=f"the text (default: {SOURCE.name})")
     parser.add_argument("--lines", type=int, default=1_000, help="the first so many lines that are not empty")
     parser.add_argument("--engine", default="torch", help="one or several with commas (default: torch)")

@@ -306,7 +306,9 @@ def numbers(text: str) -> list[int]:
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line, with defaults that suit the device."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-m", "--model", help="a bundle or run folder (default: a model made by hand that copies)")
+    parser.add_argument(
+        "-m", "--model", help="a bundle, run folder or built-in model (default: one made by hand that copies)"
+    )
     parser.add_argument("--source", type=Path, default=SOURCE, help="with -m: the text to translate")
     parser.add_argument("--preset", default="base", choices=PRESETS, help="shape of the copying model")
     parser.add_argument("--vocab", type=int, default=37_000, help="vocabulary of the copying model")

@@ -1,7 +1,7 @@
 """What each option of the search costs in speed and changes in BLEU and chrF, and what a glossary does.
 
-    python -m benchmarks.search_options -m MODEL --source test.en --reference test.de --terms-source dev.en --terms-reference dev.de
-    python -m benchmarks.search_options -m MODEL --source test.en --reference test.de --lines 500 --only glossary
+    python -m benchmarks.search_options --source test.en --reference test.de --terms-source dev.en --terms-reference dev.de
+    python -m benchmarks.search_options --source test.en --reference test.de --lines 500 --only glossary
 
 One Markdown table: a row for each option, all with the torch engine but the last; how long it takes, times the plain beam, and what
 it changes. The glossary has words of the test set with what each is mostly called in the text of --terms-source and
@@ -26,6 +26,7 @@ import torch
 
 import regard
 from benchmarks.common import machine, print_facts, print_markdown, write_json
+from regard.builtin import DEFAULT
 from regard.data.corpus import read_lines
 from regard.data.terms import find_terms as find_whole_words
 from regard.decode.glossary import Glossary, says
@@ -189,6 +190,7 @@ def main() -> None:
     whole, said = terms_said(glossary, sources, references)
     facts = {
         **machine(torch.device(pick_device(arguments.device)), ("sacrebleu", "ctranslate2")),
+        "model": arguments.model or DEFAULT,
         "lines": len(sources),
         "seconds of the plain beam": rows[0].seconds,
         "terms": len(glossary.terms),

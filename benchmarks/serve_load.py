@@ -35,7 +35,8 @@ from typing import IO, Any, NamedTuple
 import torch
 
 from benchmarks.common import machine, print_facts, print_table, write_json
-from regard.bundle import DEFAULT, Bundle, find_bundle, load_bundle
+from regard.builtin import DEFAULT
+from regard.bundle import Bundle, find_bundle, load_bundle
 from regard.data.corpus import read_lines
 from regard.serve.limits import Limits
 

@@ -32,6 +32,7 @@ from typing import IO, Any
 
 from benchmarks.common import machine, print_facts, print_table, write_json
 from regard.api import Model, load
+from regard.bundle import find_bundle
 from regard.data.corpus import read_lines
 from regard.device import pick_device
 
@@ -243,7 +244,8 @@ def run(arguments: argparse.Namespace, folder: Path) -> int:
     partial = output.with_name(output.name + ".partial")
     with source.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{line}\n" for line in make_lines(arguments.lines, texts, arguments.seed))
-    command = [sys.executable, "-m", "regard", "translate", "-m", str(arguments.model.resolve()), "-i", str(source)]
+    bundle = find_bundle(arguments.model).resolve()
+    command = [sys.executable, "-m", "regard", "translate", "-m", str(bundle), "-i", str(source)]
     command += ["-o", str(output), "--device", arguments.device]
     command += ["--engine", arguments.engine] if arguments.engine else []
     command += ["--beam", str(arguments.beam)] if arguments.beam else []
@@ -333,7 +335,9 @@ def finish(
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-m", "--model", type=Path, default=MODEL, help=f"a bundle or run folder (default: {MODEL})")
+    parser.add_argument(
+        "-m", "--model", type=Path, default=MODEL, help=f"a bundle, run folder or built-in model (default: {MODEL})"
+    )
     parser.add_argument("--source", type=Path, help="draw lines from this text instead of letters")
     parser.add_argument("--lines", type=int, default=1_000_000)
     parser.add_argument("--kill-at", type=float, default=0.5, help="share of the lines after which it is killed")

@@ -1,5 +1,6 @@
 """Regard: the Transformer of "Attention Is All You Need" as a tool for translation.
 
+    regard.load().translate("Good morning!")  # with the built-in model
     regard.load("runs/en-de").translate(["Good morning!"])
     regard.train(regard.load_recipe("recipe.toml"), "runs/mine")
     regard.Transformer(regard.ModelConfig(vocab_size=37_000))  # a plain nn.Module

@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from regard.builtin import DEFAULT, builtin_models
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
@@ -38,8 +39,6 @@ FORMAT = 2  # the highest that is read; every earlier number stays readable
 # What is written is the lowest number whose Regards can read it: 2 for weights that are stored small, else 1.
 FORMAT_OF: dict[Stored, int] = {"fp32": 1, "fp16": 2, "int8": 2}
 WEIGHTS = "model.safetensors"
-BUILTIN = Path(__file__).parent / "builtin"  # bundles that come with Regard, each named by its languages
-DEFAULT = "en-de"
 _MANY = 4  # corpora that fit one row of the card
 _LATER_SWITCHES = ("output_bias",)  # an older Regard refuses those that it does not know, so off is not written
 
@@ -177,15 +176,17 @@ def scale_name(name: str) -> str:
     return f"{name}_scale"
 
 
-def builtin_names() -> list[str]:
-    """Of the models that come with Regard, the default first."""
-    names = [folder.name for folder in BUILTIN.glob("*") if (folder / "config.json").is_file()]
-    return sorted(names, key=lambda name: (name != DEFAULT, name))
-
-
 def find_bundle(model: str | Path | None) -> Path:
     """The bundle folder that `-m` means: a bundle itself, the model of a run folder, or one that comes with Regard."""
-    folder = BUILTIN / DEFAULT if model is None else Path(model)
+    models = builtin_models()
+    if model is None:
+        if DEFAULT not in models:
+            raise UserError(
+                "no model is named, and none came with this Regard; name a bundle or a run folder, or train one: "
+                "regard train corpus.en corpus.de"
+            )
+        return models[DEFAULT]
+    folder = Path(model)
     if (folder / "config.json").is_file():
         return folder
     if (folder / "model" / "config.json").is_file():
@@ -195,17 +196,11 @@ def find_bundle(model: str | Path | None) -> Path:
             f"{folder}: the run is not finished and has no model yet; go on with `regard train ... --out {folder} --resume`, "
             f"or make one of what there is: regard average {folder} -o MODEL"
         )
-    if model is None:
-        raise UserError(
-            "no model is named, and none came with this Regard; name a bundle or a run folder, or train one: "
-            "regard train corpus.en corpus.de"
-        )
-    names = builtin_names()
     if not folder.exists():
-        if str(model) in names:
-            return BUILTIN / str(model)
-        known = f", or one of the built-in {', '.join(names)}" if names else ""
-        raise UserError(f"{folder}: there is no such model; -m takes a bundle or a run folder{known}")
+        if str(model) in models:
+            return models[str(model)]
+        known = f", or a built-in model ({', '.join(models)})" if models else ""
+        raise UserError(f"{folder}: there is no such model; name a bundle or a run folder{known}")
     raise UserError(f"{folder}: is neither a bundle (config.json is missing) nor a run folder")
 
 
@@ -214,19 +209,19 @@ def add_facts(folder: Path, facts: Mapping[str, Any]) -> Bundle:
     bundle = load_bundle(folder)
     settings = read_json(folder / "config.json")
     settings["facts"] = {**bundle.facts, **facts}
-    bundle = dataclasses.replace(bundle, facts=settings["facts"])
     with atomic_folder(folder) as temporary:
         shutil.copytree(folder, temporary, dirs_exist_ok=True)
         text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
         (temporary / "config.json").write_text(text, encoding="utf-8")
-        (temporary / "card.md").write_text(make_card(bundle), encoding="utf-8")
+        card = make_card(dataclasses.replace(bundle, facts=settings["facts"]))
+        (temporary / "card.md").write_text(card, encoding="utf-8")
         write_manifest(temporary, format=FORMAT_OF[bundle.stored])
-    return bundle
+    return load_bundle(folder)
 
 
 _STORED_AS = {
-    "fp16": "16-bit floats, vectors as 32-bit floats; computed in fp32",
-    "int8": "8-bit integers with a scale for each row of a matrix, vectors as 32-bit floats; computed in fp32",
+    "fp16": "16-bit floats, vectors as 32-bit floats",
+    "int8": "8-bit integers with a scale for each row of a matrix, vectors as 32-bit floats",
 }
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from regard.builtin import builtin_models
 from regard.config import ModelConfig
 from regard.errors import UserError
 from regard.models.presets import PRESETS
@@ -103,7 +104,8 @@ class TrainRecipe:
     label_smoothing: float = 0.1
     rdrop: float = 0.0  # alpha of R-Drop, which draws two passes with other dropout together; 5 is usual, 0: off
     bpe_dropout: float = 0.0  # probability that a merge is left out when a word of the training text is cut
-    init: str = ""  # a bundle or a run folder, whose weights and vocabulary the run starts from; relative to the recipe's folder
+    # Whose weights and vocabulary the run starts from: a bundle or run folder, relative to the recipe's folder, or a built-in one.
+    init: str = ""
     precision: Precision = "auto"
     fast: str = "auto"  # the fast path on GPUs: auto, off, or some of FAST_PARTS joined by commas
     device: str = "auto"
@@ -190,7 +192,9 @@ def _resolve_paths(values: dict[str, Any], start: Path) -> None:
     if isinstance(data, dict) and isinstance(data.setdefault("root", "."), str):
         data["root"] = str((start / data["root"]).resolve())
     if isinstance(train, dict) and isinstance(init := train.get("init"), str) and init:
-        train["init"] = str((start / init).resolve())
+        path = start / init
+        known = {} if path.exists() else builtin_models()  # a folder of that name, where one is, is what was meant
+        train["init"] = str(known.get(init) or path.resolve())
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
 import regard
-from regard.bundle import BUILTIN, builtin_names, load_bundle
+from regard.api import Model
+from regard.builtin import BUILTIN, builtin_models
+from regard.bundle import load_bundle
 from regard.cli import main
 from regard.data.corpus import read_lines
 from regard.evaluate import score
+from scripts.builtin_card import sources_of
 from tests.awkward import awkward_lines, faults
 from tests.serve.server import running
 
@@ -20,8 +24,13 @@ TATOEBA = Path(__file__).parents[1] / "data" / "tatoeba"
 NAMES = ["en-de"]
 
 
+@cache
+def loaded(name: str, engine: str = "auto") -> Model:
+    return regard.load(name, device="cpu", engine=engine)
+
+
 def test_they_are_there() -> None:
-    assert builtin_names() == NAMES
+    assert list(builtin_models()) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -37,13 +46,13 @@ def test_it_is_small_and_says_where_it_comes_from(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_as_good_as_its_card_says(name: str) -> None:
-    """On a part of its test set, so within what chance does to a part."""
+    """On every sixth line of its test set, so within what chance does to a part; int8 on CPUs without VNNI changes little."""
     source, target = name.split("-")
-    lines, references = (list(islice(read_lines(TATOEBA / f"test.{code}.xz"), 400)) for code in (source, target))
-    translations = regard.load(name, device="cpu").translate(lines)
+    lines, references = (list(islice(read_lines(TATOEBA / f"test.{code}.xz"), 0, None, 6)) for code in (source, target))
+    translations = loaded(name).translate(lines)
     assert isinstance(translations, list)
     found = score(translations, references, target_language=target, bootstrap=0).to_json()["metrics"]["chrf"]["score"]
-    assert abs(found - load_bundle(BUILTIN / name).facts["scores"]["tatoeba-test"]["metrics"]["chrf"]["score"]) < 3.5
+    assert abs(found - load_bundle(BUILTIN / name).facts["scores"]["tatoeba-test"]["metrics"]["chrf"]["score"]) < 2.5
 
 
 @pytest.mark.parametrize(
@@ -56,7 +65,7 @@ def test_it_is_as_good_as_its_card_says(name: str) -> None:
     ],
 )
 def test_it_translates(name: str, text: str, words: set[str]) -> None:
-    translation = regard.load(name, device="cpu").translate(text)
+    translation = loaded(name).translate(text)
     assert isinstance(translation, str) and all(word in translation for word in words), translation
 
 
@@ -73,10 +82,20 @@ def test_the_commands_take_the_default_where_no_model_is_named(
     (tmp_path / "test.de").write_text("Das Wetter ist heute schön.\n", encoding="utf-8")
     files = ["--source", str(tmp_path / "test.en"), "--reference", str(tmp_path / "test.de")]
     assert "chrF2" in said("evaluate", *files)
+    assert -20 < float(said("score", "--source", files[1], "--target", files[3])) < 0
+    said("augment", "--distill", "-i", str(tmp_path / "test.en"), "-o", str(tmp_path / "made.{en,de}"))
+    assert "Wetter" in (tmp_path / "made.de").read_text(encoding="utf-8")
     assert "written" in said("export", "--to", "ctranslate2", "-o", str(tmp_path / "exported"))
     assert (tmp_path / "exported" / "model.bin").is_file()
     assert json.loads(said("explain", "Good morning!", "--json"))["translation"]
     assert regard.load(device="cpu").translate("Good morning!") == "Guten Morgen!"
+
+
+@pytest.mark.parametrize("verb", ["translate", "evaluate", "score", "explain", "augment", "export", "info"])
+def test_the_help_says_which_one_that_is(verb: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main([verb, "--help"])
+    assert "built-in model (default: en-de)" in " ".join(capfd.readouterr().out.split())
 
 
 def test_it_is_served_where_no_model_is_named() -> None:
@@ -90,6 +109,13 @@ def test_it_is_served_where_no_model_is_named() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_awkward_lines_come_out_sane(name: str, engine: str) -> None:
     lines = awkward_lines()
-    translated = regard.load(name, device="cpu", engine=engine).translate(lines)
+    translated = loaded(name, engine).translate(lines)
     wrong = {line: (text, found) for line, text in zip(lines, translated, strict=True) if (found := faults(line, text))}
     assert not wrong
+
+
+def test_a_card_names_the_sources_of_what_the_model_was_trained_on() -> None:
+    bundle = load_bundle(BUILTIN / "en-de")
+    assert sources_of(bundle.facts["corpora"]) == bundle.facts["sources"]
+    some = sources_of(["distilled/tatoeba-train.{en,de}", "noised/chat-2020.{en,de}", "chat/2020.{en,de}.xz"])
+    assert [source.partition(" ")[0] for source in some] == ["Tatoeba", "chat:", "their"]

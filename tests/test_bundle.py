@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from regard.bundle import FORMAT, add_facts, builtin_names, find_bundle, load_bundle, make_card
+from regard.builtin import builtin_models
+from regard.bundle import FORMAT, add_facts, find_bundle, load_bundle, load_weights, make_card
 from regard.decode.torch_engine import load_model
 from regard.errors import UserError
 from regard.files import atomic_folder, write_manifest
@@ -87,17 +88,17 @@ def test_what_is_no_model_is_said_to_be_none(tmp_path: Path) -> None:
 
 
 def test_built_in_models_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.bundle.BUILTIN", tmp_path / "builtin")
+    monkeypatch.setattr("regard.builtin.BUILTIN", tmp_path / "builtin")
     with pytest.raises(UserError, match=r"none came with this Regard; .* regard train"):
         find_bundle(None)
-    with pytest.raises(UserError, match=r"no such model; -m takes a bundle or a run folder$"):
+    with pytest.raises(UserError, match=r"no such model; name a bundle or a run folder$"):
         find_bundle("de-en")
     for name in ("de-en", "en-de"):
         shutil.copytree(GOLDEN / "bundle-1", tmp_path / "builtin" / name)
-    assert builtin_names() == ["en-de", "de-en"]
+    assert list(builtin_models()) == ["en-de", "de-en"]
     assert find_bundle(None) == tmp_path / "builtin" / "en-de"
     assert find_bundle("de-en") == tmp_path / "builtin" / "de-en"
-    with pytest.raises(UserError, match=r"en-fr: there is no such model; .* or one of the built-in en-de, de-en"):
+    with pytest.raises(UserError, match=r"en-fr: there is no such model; .*, or a built-in model \(en-de, de-en\)$"):
         find_bundle("en-fr")
     # A folder of that name, where one is, is what was meant.
     monkeypatch.chdir(tmp_path)
@@ -110,11 +111,12 @@ def test_facts_are_added_to_a_bundle(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "bundle-1", folder)
     before = load_bundle(folder)
     metric = {"name": "BLEU", "score": 22.456, "confidence": 0.61, "signature": "nrefs:1|case:mixed"}
-    add_facts(
+    added = add_facts(
         folder,
         {"scores": {"news": {"sentences": 3003, "metrics": {"bleu": metric}}}, "sources": ["a", "b"], "limits": ["c"]},
     )
     after = load_bundle(folder)
+    assert added == after and load_weights(added).keys() == load_weights(after).keys()
     assert after.facts["sources"] == ["a", "b"] and after.facts["steps"] == before.facts["steps"]
     assert after.config == before.config and after.decode == before.decode
     card = (folder / "card.md").read_text(encoding="utf-8")
@@ -141,6 +143,18 @@ def test_others_may_read_a_bundle_as_far_as_the_umask_allows(tmp_path: Path) -> 
     finally:
         os.umask(before)
     assert (folder / "model.safetensors").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_file_system_without_rights_holds_a_bundle_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, mode: int) -> None:
+        raise PermissionError(1, "Operation not permitted", str(path))
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    with atomic_folder(tmp_path / "bundle") as temporary:
+        (temporary / "model.safetensors").touch(mode=0o600)
+    assert (tmp_path / "bundle" / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize("engine", ["auto", "torch"])

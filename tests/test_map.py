@@ -32,7 +32,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("models",),
     ("nn", "data"),
     ("config", "layout", "device"),
-    ("files", "progress", "processes", "version"),
+    ("files", "progress", "processes", "builtin", "version"),
     ("errors",),
 )
 LINE = {unit: number for number, units in enumerate(MAP) for unit in units}

@@ -86,3 +86,7 @@ def test_installed_wheel_translates(installed: Installed) -> None:
     golden = ROOT / "tests" / "golden" / "bundle-1"
     said = installed.python("-m", "regard", "translate", "-m", str(golden), "--device", "cpu", "a b c", "", "p o n m")
     assert said.splitlines() == ["c b a", "", "m n o p"]
+
+
+def test_installed_wheel_brings_its_model(installed: Installed) -> None:
+    assert "Wetter" in installed.python("-m", "regard", "translate", "--device", "cpu", "The weather is nice today.")

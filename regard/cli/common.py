@@ -9,13 +9,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from regard.builtin import DEFAULT
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.api import Model
     from regard.decode.text import Ask
 
-MODEL = "a bundle, a run folder or a built-in model"  # what may be named
+_NAMED = "a bundle, a run folder or a built-in model"
+MODEL = f"{_NAMED} (default: {DEFAULT})"
+TOGETHER = f"{MODEL}; several of one vocabulary translate together"
+ALL = f"{_NAMED}; may come several times (default: all built-in ones)"
 
 
 def verb(verbs: Any, name: str, run: Any, help: str, description: str = "") -> argparse.ArgumentParser:
@@ -24,20 +28,11 @@ def verb(verbs: Any, name: str, run: Any, help: str, description: str = "") -> a
     return parser
 
 
-TOGETHER = "a bundle or a run folder; several of one vocabulary translate together"
-
-
-def add_model(parser: argparse.ArgumentParser, *, several: bool | str = False) -> None:
-    """`several` may say what several models are for."""
-    if several:
-        own = (
-            several
-            if isinstance(several, str)
-            else "a bundle, a run folder or a built-in model; may come several times"
-        )
-        parser.add_argument("-m", "--model", action="append", metavar="MODEL", help=own)
-    else:
-        parser.add_argument("-m", "--model", metavar="MODEL", help="a bundle, a run folder or a built-in model")
+def add_model(parser: argparse.ArgumentParser, *, several: str = "") -> None:
+    """`several` is the help where several models may be named, and says what for."""
+    parser.add_argument(
+        "-m", "--model", action="append" if several else "store", metavar="MODEL", help=several or MODEL
+    )
     parser.add_argument(
         "--engine",
         default="auto",

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from regard.builtin import DEFAULT
 from regard.cli.common import (
     TOGETHER,
     add_all_search,
@@ -43,7 +44,6 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from regard.bundle import DEFAULT
     from regard.data.corpus import read_lines
     from regard.evaluate import compare, score
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from regard.cli.common import add_model, checked_batch, verb
+from regard.cli.common import ALL, add_model, checked_batch, verb
 from regard.errors import UserError
 
 
@@ -20,7 +20,7 @@ def add(verbs: Any) -> None:
         "Serve one or several models over HTTP: a page to translate, explain and watch training on, and the APIs of "
         "LibreTranslate and DeepL; /docs on the server tells more.",
     )
-    add_model(parser, several=True)
+    add_model(parser, several=ALL)
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine only)"
     )
@@ -45,7 +45,8 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from regard.bundle import builtin_names, find_bundle
+    from regard.builtin import builtin_models
+    from regard.bundle import find_bundle
     from regard.serve.keys import add_key
     from regard.serve.limits import Limits
     from regard.serve.watch import Watch
@@ -56,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
         sys.stdout.write(add_key(arguments.keys, arguments.new_key) + "\n")
         return
     limits = Limits().changed(arguments.limit)
-    named = arguments.model or builtin_names() or [None]
+    named = arguments.model or list(builtin_models()) or [None]
     if arguments.watched is not None:
         Watch(arguments.watched)  # a wrong name is said at once
         if arguments.model is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.bundle import Bundle, load_bundle, load_weights
+from regard.bundle import Bundle, find_bundle, load_bundle, load_weights
 from regard.config import ModelConfig
 from regard.data.extend import extend
 from regard.data.tokenizer import Tokenizer
@@ -17,7 +17,7 @@ from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.recipe import Recipe, load_recipe
 from regard.training.display import Display
-from regard.training.init import start_weights
+from regard.training.init import settled, start_bundle, start_weights
 from regard.training.metrics import read_metrics
 from regard.training.run import train
 from tests.tiny import make_bundle, reversal_pairs, save_model, write_pairs, write_recipe
@@ -130,6 +130,24 @@ def test_the_path_is_meant_from_where_it_was_written(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     assert load_recipe(recipe).train.init == str(tmp_path / "old")
     assert load_recipe(recipe, ["train.init=here"]).train.init == str(tmp_path / "here")
+
+
+def test_a_run_may_start_from_a_built_in_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe = fine_tuning(tmp_path / "recipe", init="en-de")
+    (tmp_path / "en-de").mkdir()  # not where the recipe lies
+    bundle = start_bundle(load_recipe(recipe))
+    assert bundle.folder == find_bundle(None)
+    assert settled(load_recipe(recipe)).model.config(bundle.config.vocab_size) == bundle.config
+    model = Transformer(bundle.config)
+    start_weights(load_recipe(recipe), model, bundle.tokenizer)  # they are stored in int8
+    assert torch.equal(model.state_dict()["embedding.weight"], load_weights(bundle)["embedding.weight"])
+    assert load_recipe(recipe, ["train.init=en-de"]).train.init == str(tmp_path / "en-de")
+    # A path is never taken for a name, and a folder of that name, where one is, is what was meant.
+    with pytest.raises(UserError, match=r"train\.init: .*runs/en-de: there is no such model"):
+        start_bundle(load_recipe(recipe, ["train.init=runs/en-de"]))
+    (tmp_path / "recipe" / "en-de").mkdir()
+    assert load_recipe(recipe).train.init == str(tmp_path / "recipe" / "en-de")
 
 
 def test_a_fine_tuned_run_is_resumed_without_the_model_that_it_started_from(old: Path, tmp_path: Path) -> None:
