@@ -21,11 +21,8 @@ Mr President, I would like to thank the Commission for its report.
 Click "Save" to keep your changes in %s.
 Write to info@example.org, or see https://example.org/help!'
 
-echo "The first 500 sentences of Tatoeba's test set, which was not trained on:"
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-for language in en de; do xz -dc "data/tatoeba/test.$language.xz" | head -n 500 >"$folder/test.$language" || true; done
-"$regard" evaluate --source "$folder/test.en" --reference "$folder/test.de"
+echo "Its scores on Tatoeba's test set, which was not trained on:"
+"$regard" evaluate --source data/tatoeba/test.en.xz --reference data/tatoeba/test.de.xz
 
 echo
 echo "What next:"
