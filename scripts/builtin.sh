@@ -3,11 +3,10 @@
 #   scripts/builtin.sh en de DATA OUT
 # DATA holds the text (docs/builtin-model.md). Run it again after an interruption: it goes on where it was.
 # TEACHER and STUDENT may hold more arguments for the two trainings, such as "--set train.minutes=60"; JOBS says how many
-# corpora the teacher translates at once,
-# REGARD and PYTHON how the two are called.
+# corpora the teacher translates at once, REGARD and PYTHON how the two are called.
 set -euo pipefail
 if [ $# -ne 4 ]; then
-    sed -n '2,8s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,7s/^# \{0,1\}//p' "$0" >&2
     exit 2
 fi
 source=$1 target=$2 data=$(cd "$3" && pwd) out=$4
