@@ -139,6 +139,7 @@ def test_all_else_is_carried_over(bundle: Bundle, tmp_path: Path, weights: str) 
     card = (small.folder / "card.md").read_text(encoding="utf-8")
     expected = {"fp32": "", "fp16": "| stored as | 16-bit floats", "int8": "| stored as | 8-bit integers with a scale"}
     assert expected[weights] in card and ("stored as" in card) == (weights != "fp32")
+    assert "computed" not in card  # that is the engine's business
 
 
 def test_it_translates_as_the_original_does_on_the_golden_model(tmp_path: Path) -> None:
