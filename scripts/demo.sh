@@ -29,7 +29,7 @@ for language in en de; do xz -dc "data/tatoeba/test.$language.xz" | head -n 500 
 
 echo
 echo "What next:"
-printf '  %-52s %s\n' \
+printf '  %-58s %s\n' \
     "$regard translate 'Your own sentence.'" "from standard input or a file, too" \
     "$regard serve" "the page and the API, on http://127.0.0.1:8000" \
     "$regard explain -o page.html 'It was too tired.'" "what the model looks at" \
