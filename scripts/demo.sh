@@ -26,7 +26,7 @@ echo "Its scores on Tatoeba's test set, which was not trained on:"
 
 echo
 echo "What next:"
-printf '  %-52s %s\n' \
+printf '  %-58s %s\n' \
     "$regard translate 'Your own sentence.'" "from standard input or a file, too" \
     "$regard serve" "the page and the API, on http://127.0.0.1:8000" \
     "$regard explain -o page.html 'It was too tired.'" "what the model looks at" \

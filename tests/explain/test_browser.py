@@ -71,6 +71,11 @@ def test_a_word_shows_its_links_with_their_weights(shown: Page, explanation: Exp
     assert shown.locator(".links path").count() == sum(weight >= 0.02 for weight in row)
 
 
+def test_shares_read_well_from_nothing_to_all(shown: Page) -> None:
+    said = shown.evaluate("[0, 0.0001, 0.0005, 0.008, 0.0951, 0.1, 0.756, 0.994, 0.996, 1].map(regardExplain.percent)")
+    assert said == ["0.0%", "<0.1%", "0.1%", "0.8%", "9.5%", "10%", "76%", "99%", "100%", "100%"]
+
+
 def test_the_keyboard_reaches_words_matrices_candidates_and_the_beam(shown: Page) -> None:
     shown.locator(".attention .row").first.focus()
     shown.keyboard.press("ArrowDown")

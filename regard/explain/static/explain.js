@@ -25,7 +25,11 @@ function drawn(name, attributes = {}, text = "") {
   return made;
 }
 
-const percent = (share) => (share >= 0.995 ? "100%" : share >= 0.1 ? `${(share * 100).toFixed(0)}%` : `${(share * 100).toFixed(1)}%`);
+const percent = (share) => {
+  if (share >= 0.995) return "100%";
+  if (share > 0 && share < 0.0005) return "<0.1%"; // 0.0% would look like never
+  return `${(share * 100).toFixed(share >= 0.1 ? 0 : 1)}%`;
+};
 const number = (value, digits = 2) => value.toFixed(digits).replace("-", "−");
 const colourOf = (head) => `var(--h${head % COLOURS})`;
 const mean = (matrices) => matrices[0].map((row, i) => row.map((_, j) => matrices.reduce((sum, m) => sum + m[i][j], 0) / matrices.length));
