@@ -231,5 +231,7 @@ def load(
     """Load a bundle, the model of a run folder or a built-in one (the default). `engine` is auto, torch or ctranslate2: see
     `regard.decode.engines`. Several models of one vocabulary translate together: a token's probability is the mean of theirs."""
     names = [model] if model is None or isinstance(model, (str, Path)) else list(model)
+    if not names:
+        raise UserError("no model is named in the list; name one or several, or give none at all for the built-in one")
     first, *others = [load_bundle(find_bundle(name)) for name in names]
     return Model(first, device=device, batch=batch, engine=engine, others=others)

@@ -37,6 +37,11 @@ def test_one_sentence_gives_text_and_a_list_gives_a_list(model: regard.Model) ->
     assert model.translate(["a b c", ""]) == [one, ""]
 
 
+def test_an_empty_list_of_models_is_refused_with_the_remedy() -> None:
+    with pytest.raises(regard.UserError, match="name one or several, or give none at all"):
+        regard.load([])
+
+
 def test_nbest_and_score_agree_with_translate(model: regard.Model) -> None:
     [result] = model.nbest(["a b c"], 3)
     assert len(result.translations) == 3

@@ -98,8 +98,9 @@ def test_the_help_says_which_one_that_is(verb: str, capfd: pytest.CaptureFixture
     assert "built-in model (default: en-de)" in " ".join(capfd.readouterr().out.split())
 
 
-def test_it_is_served_where_no_model_is_named() -> None:
-    with running(model=None) as server:
+def test_it_is_served_where_no_model_is_named(tmp_path: Path) -> None:
+    (tmp_path / "en-de").mkdir()  # of the same name, but not meant
+    with running(model=None, folder=tmp_path) as server:
         assert {language["code"] for language in server.get("/languages").json()} == {"en", "de"}
         answer = server.post("/translate", json={"q": "Good morning!", "source": "en", "target": "de"})
         assert answer.json()["translatedText"] == "Guten Morgen!"

@@ -58,13 +58,16 @@ class Running:
 
 
 @contextmanager
-def running(*arguments: str, model: Path | None = GOLDEN, code: str = "") -> Iterator[Running]:
-    """A server with this model (None: the built-in ones); `code` runs in its process first, to change what it is made of."""
+def running(
+    *arguments: str, model: Path | None = GOLDEN, code: str = "", folder: Path | None = None
+) -> Iterator[Running]:
+    """A server with this model (None: the built-in ones), in this folder; `code` runs in its process first, to change what it
+    is made of."""
     start = f"{code}\nimport sys\nfrom regard.cli import main\nsys.exit(main(sys.argv[1:]))"
     named = [] if model is None else ["-m", str(model)]
     command = [sys.executable, "-W", "error", "-c", start, "serve", *named, "--port", "0", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, cwd=folder)
     lines: list[str] = []
     listening: Queue[str] = Queue()
 
