@@ -57,9 +57,8 @@ def run(arguments: argparse.Namespace) -> None:
         sys.stdout.write(add_key(arguments.keys, arguments.new_key) + "\n")
         return
     limits = Limits().changed(arguments.limit)
-    named = (
-        arguments.model or list(builtin_models().values()) or [None]
-    )  # folders: a name might be one of this folder's own
+    # Folders, for their names may also be those of other folders here.
+    named = arguments.model or list(builtin_models().values()) or [None]
     if arguments.watched is not None:
         Watch(arguments.watched)  # a wrong name is said at once
         if arguments.model is None:
