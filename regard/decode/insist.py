@@ -1,42 +1,96 @@
 """Phrases that must appear, around an engine's search. Most translations have them anyway, and the best translation of all is also
-the best of those that have them: so the plain search comes first, and only where it misses a phrase is it insisted on. No torch
-here."""
+the best of those that have them: so the plain search comes first.
+
+Where it misses a term of a glossary, the source is searched once more with that term already translated in it ("The
+Gebäude is old."): a model that has met foreign words in its sources lets it stand and makes a sentence around it. One that has
+not loses it. Only where something is missing after this is it insisted on, with the source as it was: a term may then come to stand
+beside the model's own word for it. No torch here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from regard.decode.options import Hypothesis, SearchOptions, Wish
+from regard.decode.options import Finished, Hypothesis, SearchOptions, Wish
 from regard.decode.search.phrases import Phrases
 
 # A single hypothesis cannot weigh where a phrase belongs: greedy search gets company where it has missed one.
 LEAST_BEAM = 4
 
-Search = Callable[[Sequence[Sequence[int]], SearchOptions, Sequence[Wish]], list[list[Hypothesis]]]
+Ids = Sequence[Sequence[int]]
+Search = Callable[[Ids, SearchOptions, Finished | None, Sequence[Wish]], list[list[Hypothesis]]]
 
 
 def insist(
-    ids: Sequence[Sequence[int]], options: SearchOptions, wishes: Sequence[Wish], plain: Search, insisting: Search
+    ids: Ids,
+    options: SearchOptions,
+    finished: Finished | None,
+    wishes: Sequence[Wish],
+    plain: Search,
+    insisting: Search,
 ) -> list[list[Hypothesis]]:
-    """`plain` searches without heeding phrases, `insisting` with them."""
-    found = plain(ids, options, [replace(wish, phrases=()) for wish in wishes])
-    missed = [
-        number for number, wish in enumerate(wishes) if not all(has_phrases(way.ids, wish) for way in found[number])
-    ]
-    if missed:
-        if not options.sample and options.beam < LEAST_BEAM:
-            options = replace(options, beam=LEAST_BEAM, groups=1)
-        # What was said otherwise need not be said in these very words now; if that is lost on the way, it must.
-        lenient = [without_said(wishes[number], found[number]) for number in missed]
-        again = insisting([ids[number] for number in missed], options, lenient)
-        for number, hypotheses in zip(missed, again, strict=True):
-            found[number] = hypotheses
-        lost = [number for number in missed if not all(has_phrases(way.ids, wishes[number]) for way in found[number])]
-        again = insisting([ids[number] for number in lost], options, [wishes[number] for number in lost])
-        for number, hypotheses in zip(lost, again, strict=True):
-            found[number] = hypotheses
+    """`plain` searches without heeding phrases, `insisting` with them. `finished` hears of the first search."""
+    found = plain(ids, options, finished, [_of_plain(wish) for wish in wishes])
+    missed = _missed(range(len(ids)), found, wishes)
+    # What was said otherwise need not be said in these very words now; if that is lost on the way, it must.
+    lenient = {number: without_said(wishes[number], found[number]) for number in missed}
+    _search_mixed(missed, lenient, options, wishes, plain, found)
+    missed = _missed(missed, found, wishes)
+    if not options.sample and options.beam < LEAST_BEAM:
+        options = replace(options, beam=LEAST_BEAM, groups=1)
+    _insist_on(ids, {number: lenient[number] for number in missed}, options, insisting, found)
+    lost = _missed(missed, found, wishes)
+    _insist_on(ids, {number: wishes[number] for number in lost}, options, insisting, found)
     return found
+
+
+def _search_mixed(
+    missed: Sequence[int],
+    missing: Mapping[int, Wish],
+    options: SearchOptions,
+    wishes: Sequence[Wish],
+    plain: Search,
+    found: list[list[Hypothesis]],
+) -> None:
+    """Search sources with the terms in them that are missing from what was found; where that says everything, it is taken."""
+    sources = {}
+    for number in missed:
+        mixed = wishes[number].mixed
+        if mixed is not None and (source := mixed(missing[number].phrases)):
+            sources[number] = source
+    if sources:
+        again = plain(list(sources.values()), options, None, [_of_plain(wishes[number]) for number in sources])
+        for number, hypotheses in zip(sources, again, strict=True):
+            if _have_phrases(hypotheses, wishes[number]):
+                found[number] = hypotheses
+
+
+def _insist_on(
+    ids: Ids,
+    wishes: Mapping[int, Wish],
+    options: SearchOptions,
+    insisting: Search,
+    found: list[list[Hypothesis]],
+) -> None:
+    """Search the sentences of these numbers again; what is found takes the place of what was."""
+    if wishes:
+        again = insisting([ids[n] for n in wishes], options, None, [replace(w, mixed=None) for w in wishes.values()])
+        for number, hypotheses in zip(wishes, again, strict=True):
+            found[number] = hypotheses
+
+
+def _of_plain(wish: Wish) -> Wish:
+    """What a plain search heeds of a wish."""
+    return replace(wish, phrases=(), mixed=None)
+
+
+def _missed(numbers: Sequence[int], found: Sequence[Sequence[Hypothesis]], wishes: Sequence[Wish]) -> list[int]:
+    """Those of these sentences whose translations lack something."""
+    return [number for number in numbers if not _have_phrases(found[number], wishes[number])]
+
+
+def _have_phrases(ways: Sequence[Hypothesis], wish: Wish) -> bool:
+    return all(has_phrases(way.ids, wish) for way in ways)
 
 
 def without_said(wish: Wish, found: Sequence[Hypothesis]) -> Wish:

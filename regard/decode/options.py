@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 from regard.data.tokenizer import Tokenizer
@@ -120,6 +120,8 @@ class Wish:
     prefix: Prefix = ()
     phrases: tuple[Phrase, ...] = ()  # what must appear
     most: int | None = None  # tokens at most, if not what `max_extra` says; a longer prefix is taken as it is
+    # The source with these phrases in it, instead of the terms that they translate; None, or empty: there is no such source.
+    mixed: Callable[[Sequence[Phrase]], Sequence[int]] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
