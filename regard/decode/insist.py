@@ -52,17 +52,20 @@ def _search_mixed(
     plain: Search,
     found: list[list[Hypothesis]],
 ) -> None:
-    """Search sources with the terms in them that are missing from what was found; where that says everything, it is taken."""
+    """Search sources with the terms in them that are missing from what was found; the best that say everything are taken, if there
+    are enough of them in the beam."""
     sources = {}
     for number in missed:
         mixed = wishes[number].mixed
         if mixed is not None and (source := mixed(missing[number].phrases)):
             sources[number] = source
     if sources:
-        again = plain(list(sources.values()), options, None, [_of_plain(wishes[number]) for number in sources])
+        whole_beam = replace(options, nbest=options.beam)
+        again = plain(list(sources.values()), whole_beam, None, [_of_plain(wishes[number]) for number in sources])
         for number, hypotheses in zip(sources, again, strict=True):
-            if _have_phrases(hypotheses, wishes[number]):
-                found[number] = hypotheses
+            saying = [way for way in hypotheses if has_phrases(way.ids, wishes[number])]
+            if len(saying) >= options.nbest:
+                found[number] = saying[: options.nbest]
 
 
 def _insist_on(
@@ -86,11 +89,7 @@ def _of_plain(wish: Wish) -> Wish:
 
 def _missed(numbers: Sequence[int], found: Sequence[Sequence[Hypothesis]], wishes: Sequence[Wish]) -> list[int]:
     """Those of these sentences whose translations lack something."""
-    return [number for number in numbers if not _have_phrases(found[number], wishes[number])]
-
-
-def _have_phrases(ways: Sequence[Hypothesis], wish: Wish) -> bool:
-    return all(has_phrases(way.ids, wish) for way in ways)
+    return [number for number in numbers if not all(has_phrases(way.ids, wishes[number]) for way in found[number])]
 
 
 def without_said(wish: Wish, found: Sequence[Hypothesis]) -> Wish:

@@ -57,19 +57,21 @@ class Searches:
         self.answers = {"plain": plain, "insisting": insisting}
         self.asked: list[tuple[str, list[list[int]], list[tuple[Phrase, ...]]]] = []
         self.told: list[object] = []
+        self.nbest: list[int] = []
 
     def search(self, name: str):
         def translate(ids: Sequence[Sequence[int]], options: SearchOptions, finished, wishes: Sequence[Wish]):
             assert all(wish.mixed is None for wish in wishes)
             self.asked.append((name, [list(one) for one in ids], [wish.phrases for wish in wishes]))
             self.told.append(finished)
+            self.nbest.append(options.nbest)
             return [[Hypothesis(way, 0.0, 0.0) for way in self.answers[name].pop(0)] for _ in ids]
 
         return translate
 
     def run(self, wishes: Sequence[Wish]) -> list[list[tuple[int, ...]]]:
         ids = [[50 + number] for number in range(len(wishes))]
-        options = SearchOptions(nbest=2)
+        options = SearchOptions(beam=4, nbest=2)
         found = insist(ids, options, self.told.append, wishes, self.search("plain"), self.search("insisting"))
         return [[way.ids for way in ways] for ways in found]
 
@@ -105,8 +107,14 @@ def test_where_one_of_the_translations_still_lacks_a_term_it_is_insisted_on_with
     assert searches.asked[2:] == [("insisting", [[50]], [(CAT,)])]
 
 
+def test_the_best_that_say_the_term_are_taken_from_the_whole_beam() -> None:
+    searches = Searches([[(1,), (2,)], [(1, 2), (3, 7), (4,), (7, 5)]], [])
+    assert searches.run([wish(CAT)]) == [[(3, 7), (7, 5)]]
+    assert searches.nbest == [2, 4]
+
+
 def test_each_sentence_goes_as_far_as_it_must() -> None:
-    searches = Searches([[(7,)], [(1,)], [(2,)], [(3,)], [(4,)], [(7, 1)], [(1, 7)]], [[(7, 2)]])
+    searches = Searches([[(7,)], [(1,)], [(2,)], [(3,)], [(4,)], [(7, 1), (7,)], [(1, 7), (7,)]], [[(7, 2)]])
     unreadable = Wish(phrases=(CAT,), mixed=lambda some: [])
     found = searches.run([wish(CAT), wish(CAT), wish(CAT), Wish(), unreadable])
     assert [ways[0] for ways in found] == [(7,), (7, 1), (1, 7), (3,), (7, 2)]
