@@ -141,7 +141,7 @@ class CTranslate2Engine:
             beyond = " and ".join([*options.beyond_beam, *(["phrases"] if insists else [])])
             return self._instead(beyond).translate(ids, options, finished, wishes)
         if insists:
-            return insist(ids, options, finished, wishes, self.translate, self._insisting)
+            return insist(ids, options, finished, wishes, self.translate, self._insisting, self.score)
         return self._translate(ids, options, finished, wishes or [Wish()] * len(ids))
 
     def _insisting(

@@ -15,6 +15,7 @@ from regard.errors import UserError
 
 _AROUND = " \t\"'“”„‘’‚«»‹›()[]¿¡-–—"  # what may stand between the end of a sentence and the first word of the next
 LONG = 5  # letters of a term that is known again inside a longer word
+Ways = tuple[str, ...]  # to say a term
 Place = tuple[int, int]  # of characters in a text, from the first to after the last
 
 
@@ -57,19 +58,23 @@ def places_said(text: str, ways: Sequence[str]) -> list[Place]:
     return sorted(match.span() for matches in inside for match in matches)
 
 
-def put_terms(text: str, wanted: Mapping[tuple[str, ...], Sequence[Place]]) -> str:
-    """A text of the source with its terms already translated, in the first way of each; `wanted` is what `Glossary.wanted` found. A
-    term that begins a sentence with a capital does so afterwards, too.
+def put_terms(text: str, wanted: Mapping[Ways, Sequence[Place]]) -> tuple[str, dict[Ways, list[Place]]]:
+    """A text of the source with its terms already translated, in the first way of each, and where they stand now; `wanted` is what
+    `Glossary.wanted` found. A term that begins a sentence with a capital does so afterwards, too.
 
     >>> put_terms("Dogs like a dog.", {("hunde",): [(0, 4)], ("Hund", "Köter"): [(12, 15)]})
-    'Hunde like a Hund.'
+    ('Hunde like a Hund.', {('hunde',): [(0, 5)], ('Hund', 'Köter'): [(13, 17)]})
     """
     mixed, done = "", 0
-    for (begin, end), way in sorted((place, ways[0]) for ways, places in wanted.items() for place in places):
+    places: dict[Ways, list[Place]] = {}
+    for (begin, end), ways in sorted((place, ways) for ways, some in wanted.items() for place in some):
         has_capital = text[begin].isupper() and _begins_sentence(text, begin)
-        mixed += text[done:begin] + (with_capital(way) if has_capital else way)
+        way = with_capital(ways[0]) if has_capital else ways[0]
+        mixed += text[done:begin]
+        places.setdefault(ways, []).append((len(mixed), len(mixed) + len(way)))
+        mixed += way
         done = end
-    return mixed + text[done:]
+    return mixed + text[done:], places
 
 
 def _begins_sentence(text: str, begin: int) -> bool:

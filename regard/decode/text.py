@@ -23,7 +23,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.decode.glossary import put_terms, says, with_capital
 from regard.decode.guard import is_foreign, runs_away
 from regard.decode.mbr import Utility, by_expected_utility
-from regard.decode.options import Done, Engine, Finished, Hypothesis, SearchOptions, Wish
+from regard.decode.options import Done, Engine, Finished, Hypothesis, Mixed, SearchOptions, Wish
 from regard.decode.search.phrases import Phrase
 from regard.decode.words import Link, Spelt, Word, links_of, phrase_of, prefix_ids, spell, tokens_at, words_of
 from regard.errors import UserError
@@ -208,17 +208,22 @@ class Translator:
         mixed = partial(self._mixed, text, terms) if terms else None
         return Wish(prefix_ids(self.tokenizer, ask.prefix, protected), tuple(phrases), mixed=mixed)
 
-    def _mixed(self, text: str, terms: Sequence[Term], phrases: Sequence[Phrase]) -> list[int]:
-        """The ids of a text in which those of its terms that are among these phrases are already translated. None where that is
-        none of them, or where the model cannot read it: it would be too long, have characters that the source's side of the
-        vocabulary lacks, or more in it that is kept than the text has."""
-        wanted = {ways: places for phrase, ways, places in terms if phrase in phrases}
-        mixed = put_terms(text, wanted)
+    def _mixed(self, text: str, terms: Sequence[Term], phrases: Sequence[Phrase]) -> Mixed | None:
+        """A text in which those of its terms that are among these phrases are already translated. None where that is none of them,
+        or where the model cannot read it: it would be too long, have characters that the source's side of the vocabulary lacks,
+        or more in it that is kept than the text has."""
+        ways_of = {phrase: ways for phrase, ways, _ in terms if phrase in phrases}
+        mixed, places = put_terms(text, {ways: places for phrase, ways, places in terms if phrase in ways_of})
         [own, ids] = self.encode([text, mixed])
         is_too_long = len(ids) > max(len(own), self.max_length)
         is_unknown = ids.count(self.tokenizer.unk_id) > own.count(self.tokenizer.unk_id)
         has_more = _spans_of(self.protected(text)) != _spans_of(self.protected(mixed))
-        return [] if not wanted or is_too_long or is_unknown or has_more else ids
+        if not ways_of or is_too_long or is_unknown or has_more:
+            return None
+        spelt = self._spelt(mixed)
+        # What is no term of the glossary may stand anywhere.
+        sources = [tokens_at(spelt, mixed, places[ways_of[one]] if one in ways_of else []) for one in phrases]
+        return Mixed(ids, tuple(replace(one, source=source) for one, source in zip(phrases, sources, strict=True)))
 
     def _says(self, ways: Sequence[str], ids: Sequence[int]) -> bool:
         return says(self.tokenizer.decode(ids), ways)

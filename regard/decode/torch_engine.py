@@ -104,7 +104,7 @@ class TorchEngine:
         wishes: Sequence[Wish] = (),
     ) -> list[list[Hypothesis]]:
         if any(wish.phrases for wish in wishes):
-            return insist(ids, options, finished, wishes, self.translate, self._in_batches)
+            return insist(ids, options, finished, wishes, self.translate, self._in_batches, self.score)
         wishes = wishes if any(wish != Wish() for wish in wishes) else ()
         if self.slots is not None and not wishes and not options.beyond_beam:
             with self._alone():

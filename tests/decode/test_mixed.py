@@ -14,7 +14,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.decode.ctranslate2_engine import CTranslate2Engine
 from regard.decode.glossary import Glossary, put_terms
 from regard.decode.insist import insist
-from regard.decode.options import Hypothesis, SearchOptions, Wish
+from regard.decode.options import Hypothesis, Mixed, SearchOptions, Wish
 from regard.decode.search.phrases import Phrase
 from regard.decode.text import Part, Translator
 from tests.decode.test_text import Echo
@@ -44,7 +44,12 @@ TERMS = {"cat": "kater", "wild cat": "Wildkatze", "house": ["Gebäude", "Haus"],
     ],
 )
 def test_terms_are_put_into_the_source_with_the_capitals_of_a_beginning(text: str, mixed: str) -> None:
-    assert put_terms(text, Glossary.of(TERMS).wanted(text)) == mixed
+    wanted = Glossary.of(TERMS).wanted(text)
+    found, places = put_terms(text, wanted)
+    assert found == mixed
+    for ways, some in places.items():
+        assert len(some) == len(wanted[ways])
+        assert {found[slice(*place)] for place in some} <= {ways[0], ways[0].capitalize()}
 
 
 # --- when it is taken ---
@@ -58,6 +63,7 @@ class Searches:
         self.asked: list[tuple[str, list[list[int]], list[tuple[Phrase, ...]]]] = []
         self.told: list[object] = []
         self.nbest: list[int] = []
+        self.scores: dict[tuple[int, tuple[int, ...]], float] = {}
 
     def search(self, name: str):
         def translate(ids: Sequence[Sequence[int]], options: SearchOptions, finished, wishes: Sequence[Wish]):
@@ -69,10 +75,14 @@ class Searches:
 
         return translate
 
-    def run(self, wishes: Sequence[Wish]) -> list[list[tuple[int, ...]]]:
+    def score(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[float]]:
+        return [[self.scores[one[0], tuple(other)]] for one, other in zip(src, tgt, strict=True)]
+
+    def run(self, wishes: Sequence[Wish], **search: bool) -> list[list[tuple[int, ...]]]:
         ids = [[50 + number] for number in range(len(wishes))]
-        options = SearchOptions(beam=4, nbest=2)
-        found = insist(ids, options, self.told.append, wishes, self.search("plain"), self.search("insisting"))
+        options = SearchOptions(beam=4, nbest=2, **search)
+        plain, insisting = self.search("plain"), self.search("insisting")
+        found = insist(ids, options, self.told.append, wishes, plain, insisting, self.score)
         return [[way.ids for way in ways] for ways in found]
 
 
@@ -82,7 +92,11 @@ DOG = Phrase(((8,),), is_said=lambda ids: 8 in ids)
 
 def wish(*phrases: Phrase) -> Wish:
     """The mixed source is 60 and what each of the phrases is called."""
-    return Wish(phrases=phrases, mixed=lambda some: [60, *(phrase.ways[0][0] for phrase in some)])
+
+    def mixed(some: Sequence[Phrase]) -> Mixed:
+        return Mixed([60, *(phrase.ways[0][0] for phrase in some)], tuple(some))
+
+    return Wish(phrases=phrases, mixed=mixed)
 
 
 def test_what_is_said_anyway_is_searched_once() -> None:
@@ -99,12 +113,29 @@ def test_terms_that_are_missing_are_put_into_the_source_and_no_others() -> None:
 
 
 @pytest.mark.parametrize("lacking", [[(7, 8), (7,)], [(7,), (8, 7)]])
-def test_where_one_of_the_translations_still_lacks_a_term_it_is_insisted_on_with_the_source_as_it_was(
-    lacking: list[tuple[int, ...]],
+@pytest.mark.parametrize("better", [50, 60])
+def test_where_a_term_is_still_missing_the_likelier_of_what_both_sources_give_is_taken(
+    lacking: list[tuple[int, ...]], better: int
 ) -> None:
-    searches = Searches([[(8,), (8, 1)], lacking], [[(8, 7), (7, 8)]])
+    own: list[tuple[int, ...]] = [(8, 7), (7, 8)]
+    mixed: list[tuple[int, ...]] = [(8, 7, 1), (7, 1, 8)]
+    searches = Searches([[(8,), (8, 1)], lacking], [own, mixed])
+    # The source as it was likes its own translation better in any case; the sum decides.
+    searches.scores = {(50, own[0]): -1.0, (60, own[0]): -9.0, (50, mixed[0]): -5.0, (60, mixed[0]): -4.0}
+    if better == 50:
+        searches.scores[60, own[0]] = -7.5
+    assert searches.run([wish(CAT, DOG)]) == [own if better == 50 else mixed]
+    assert searches.asked[2:] == [("insisting", [[50]], [(CAT,)]), ("insisting", [[60, 7]], [(CAT,)])]
+
+
+def test_what_the_mixed_source_gives_must_say_everything() -> None:
+    searches = Searches([[(8,), (8, 1)], [(1,)]], [[(8, 7), (7, 8)], [(7,), (7, 8)]])
     assert searches.run([wish(CAT, DOG)]) == [[(8, 7), (7, 8)]]
-    assert searches.asked[2:] == [("insisting", [[50]], [(CAT,)])]
+
+
+def test_samples_are_not_chosen_by_how_likely_they_are() -> None:
+    searches = Searches([[(1,), (2,)], [(1,)]], [[(8, 7), (7, 8)]])
+    assert searches.run([wish(CAT)], sample=True) == [[(8, 7), (7, 8)]]
 
 
 def test_the_best_that_say_the_term_are_taken_from_the_whole_beam() -> None:
@@ -115,7 +146,7 @@ def test_the_best_that_say_the_term_are_taken_from_the_whole_beam() -> None:
 
 def test_each_sentence_goes_as_far_as_it_must() -> None:
     searches = Searches([[(7,)], [(1,)], [(2,)], [(3,)], [(4,)], [(7, 1), (7,)], [(1, 7), (7,)]], [[(7, 2)]])
-    unreadable = Wish(phrases=(CAT,), mixed=lambda some: [])
+    unreadable = Wish(phrases=(CAT,), mixed=lambda some: None)
     found = searches.run([wish(CAT), wish(CAT), wish(CAT), Wish(), unreadable])
     assert [ways[0] for ways in found] == [(7,), (7, 1), (1, 7), (3,), (7, 2)]
     assert [name for name, _, _ in searches.asked] == ["plain", "plain", "insisting"]
@@ -129,8 +160,23 @@ def test_a_phrase_that_is_no_term_is_not_put_into_the_source() -> None:
     [one] = translator.wishes([[Part("a b c", "")]])
     [term] = one.phrases
     assert one.mixed is not None
-    assert one.mixed([term]) == translator.encode(["a k c"])[0]
-    assert one.mixed([]) == one.mixed([Phrase(((9,),))]) == []
+    other = Phrase(((9,),))
+    shown = one.mixed([other, term])
+    assert shown is not None and shown.ids == translator.encode(["a k c"])[0]
+    assert shown.phrases == (other, term)  # with its place, which is the same here
+    assert one.mixed([]) is None and one.mixed([other]) is None
+
+
+def test_phrases_have_their_places_in_the_mixed_source() -> None:
+    options = SearchOptions(glossary=Glossary.of({"a b c": "k", "d": "l m"}))
+    translator = Translator(model().bundle.tokenizer, model().engine, options, 24)
+    [one] = translator.wishes([[Part("e a b c d", "")]])
+    assert one.mixed is not None
+    shown = one.mixed(one.phrases)
+    assert shown is not None
+    pieces = translator.tokenizer.pieces(shown.ids)
+    written = ["".join(pieces[n] for n in sorted(phrase.source)).replace("\u2581", "") for phrase in shown.phrases]
+    assert written == ["k", "lm"]
 
 
 # --- with models ---
@@ -208,8 +254,10 @@ def mixed_of(tokenizer: Tokenizer, text: str, terms: dict[str, str], max_length:
     search = SearchOptions(glossary=Glossary.of(terms), **options)
     [one] = Translator(tokenizer, Echo(), search, max_length).wishes([[Part(text, "")]])
     assert one.mixed is not None
-    ids = one.mixed(one.phrases)
-    return "".join(p if isinstance(p, str) else "#" for p in tokenizer.decode_parts(ids)) if ids else None
+    mixed = one.mixed(one.phrases)
+    return (
+        None if mixed is None else "".join(p if isinstance(p, str) else "#" for p in tokenizer.decode_parts(mixed.ids))
+    )
 
 
 def test_a_source_that_becomes_too_long_stays_as_it_is(tokenizer: Tokenizer) -> None:

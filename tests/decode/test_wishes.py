@@ -692,9 +692,12 @@ def test_what_is_said_otherwise_is_insisted_on_only_when_it_gets_lost() -> None:
 
         return translate
 
+    def no_score(src, tgt):
+        raise AssertionError("there is nothing to choose from")
+
     def run(plain: tuple[int, ...], *insisting: tuple[int, ...]) -> tuple[tuple[int, ...], list[tuple[Phrase, ...]]]:
         asked.clear()
-        [[best]] = insist([[5]], SearchOptions(), None, [wish], search([plain]), search(list(insisting)))
+        [[best]] = insist([[5]], SearchOptions(), None, [wish], search([plain]), search(list(insisting)), no_score)
         return best.ids, asked[1:]
 
     assert run((70, 8)) == ((70, 8), [])
