@@ -3,8 +3,8 @@
     python -m benchmarks.search_options --source test.en --reference test.de --terms-source dev.en --terms-reference dev.de
     python -m benchmarks.search_options --source test.en --reference test.de --lines 500 --only glossary
 
-One Markdown table: a row for each option, all with the torch engine but the last; how long it takes, times the plain beam, and what
-it changes. The glossary has words of the test set with what each is mostly called in the text of --terms-source and
+One Markdown table: a row for each option, all with the torch engine but the last two; how long it takes, times the plain beam, and
+what it changes. The glossary has words of the test set with what each is mostly called in the text of --terms-source and
 --terms-reference (Dice's coefficient): what a glossary would say that was made before the test set was seen. Without that text
 they come from the test set itself, whose references then agree with them more often than a stranger's would. Terms are counted
 twice: said as whole words, and said in any way that a glossary takes for said (`regard.decode.glossary.says`).
@@ -187,6 +187,8 @@ def main() -> None:
         if pick_device(arguments.device).type == "cpu":
             other = regard.load(arguments.model, device="cpu", engine="ctranslate2")
             rows.append(measure("beam, ctranslate2", other, model.options, sources, references))
+            auto = regard.load(arguments.model, device="cpu")
+            rows.append(measure("glossary, auto", auto, compared["glossary"], sources, references))
     whole, said = terms_said(glossary, sources, references)
     facts = {
         **machine(torch.device(pick_device(arguments.device)), ("sacrebleu", "ctranslate2")),

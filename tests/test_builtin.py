@@ -69,6 +69,22 @@ def test_it_translates(name: str, text: str, words: set[str]) -> None:
     assert isinstance(translation, str) and all(word in translation for word in words), translation
 
 
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+def test_a_term_of_a_glossary_stands_in_place_of_its_own_word(engine: str) -> None:
+    glossary = {"house": "Gebäude", "cat": "Kater", "government": "Staatsregierung"}
+    own = {"Haus", "Katze", "Regierung"}
+    lines = {
+        "The house is old.": {"Das", "Gebäude"},
+        "Our cat likes this house.": {"Unser", "Kater", "dieses", "Gebäude"},
+        "The government rejected the proposal.": {"Die", "Staatsregierung"},
+        "We live in a small house near the river.": {"einem", "kleinen", "Gebäude"},
+    }
+    translations = regard.load("en-de", device="cpu", engine=engine).translate(list(lines), glossary=glossary)
+    for words, translation in zip(lines.values(), translations, strict=True):
+        found = set(translation.rstrip(".").split())
+        assert words <= found and not own & found, translation
+
+
 def test_the_commands_take_the_default_where_no_model_is_named(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -141,15 +141,13 @@ class CTranslate2Engine:
             beyond = " and ".join([*options.beyond_beam, *(["phrases"] if insists else [])])
             return self._instead(beyond).translate(ids, options, finished, wishes)
         if insists:
-
-            def plain(some: Ids, how: SearchOptions, wished: Sequence[Wish]) -> list[list[Hypothesis]]:
-                return self.translate(some, how, finished, wished)
-
-            def insisting(some: Ids, how: SearchOptions, wished: Sequence[Wish]) -> list[list[Hypothesis]]:
-                return self._instead("phrases").translate(some, how, None, wished)
-
-            return insist(ids, options, wishes, plain, insisting)
+            return insist(ids, options, finished, wishes, self.translate, self._insisting, self.score)
         return self._translate(ids, options, finished, wishes or [Wish()] * len(ids))
+
+    def _insisting(
+        self, ids: Ids, options: SearchOptions, finished: Finished | None, wishes: Sequence[Wish]
+    ) -> list[list[Hypothesis]]:
+        return self._instead("phrases").translate(ids, options, finished, wishes)
 
     def _translate(
         self, ids: Sequence[Sequence[int]], options: SearchOptions, finished: Finished | None, wishes: Sequence[Wish]

@@ -1,5 +1,5 @@
-"""Glossaries: terms of the source and what they must be called in the translation. Which of them a text has is found here; that the
-translation says so is for the search (`search/phrases.py`). No torch here."""
+"""Glossaries: terms of the source and what they must be called in the translation. Which of them a text has is found here, and the
+text with them in it is made here; that the translation says so is for the search (`insist.py`). No torch here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from regard.data.corpus import read_lines
 from regard.data.terms import find_terms, places_of
 from regard.errors import UserError
 
+_AROUND = " \t\"'“”„‘’‚«»‹›()[]¿¡-–—"  # what may stand between the end of a sentence and the first word of the next
 LONG = 5  # letters of a term that is known again inside a longer word
+Ways = tuple[str, ...]  # to say a term
 Place = tuple[int, int]  # of characters in a text, from the first to after the last
 
 
@@ -54,6 +56,30 @@ def places_said(text: str, ways: Sequence[str]) -> list[Place]:
     small = _without_case(text)
     inside = (re.finditer(re.escape(_without_case(way)), small) for way in ways if len(way) >= LONG)
     return sorted(match.span() for matches in inside for match in matches)
+
+
+def put_terms(text: str, wanted: Mapping[Ways, Sequence[Place]]) -> tuple[str, dict[Ways, list[Place]]]:
+    """A text of the source with its terms already translated, in the first way of each, and where they stand now; `wanted` is what
+    `Glossary.wanted` found. A term that begins a sentence with a capital does so afterwards, too.
+
+    >>> put_terms("Dogs like a dog.", {("hunde",): [(0, 4)], ("Hund", "Köter"): [(12, 15)]})
+    ('Hunde like a Hund.', {('hunde',): [(0, 5)], ('Hund', 'Köter'): [(13, 17)]})
+    """
+    mixed, done = "", 0
+    places: dict[Ways, list[Place]] = {}
+    for (begin, end), ways in sorted((place, ways) for ways, some in wanted.items() for place in some):
+        has_capital = text[begin].isupper() and _begins_sentence(text, begin)
+        way = with_capital(ways[0]) if has_capital else ways[0]
+        mixed += text[done:begin]
+        places.setdefault(ways, []).append((len(mixed), len(mixed) + len(way)))
+        mixed += way
+        done = end
+    return mixed + text[done:], places
+
+
+def _begins_sentence(text: str, begin: int) -> bool:
+    before = text[:begin].rstrip(_AROUND)
+    return not before or before[-1] in ".!?…"
 
 
 @dataclass(frozen=True)

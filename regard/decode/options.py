@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 from regard.data.tokenizer import Tokenizer
@@ -114,12 +114,22 @@ Prefix = Sequence[int | Sequence[int]]
 
 
 @dataclass(frozen=True)
+class Mixed:
+    """A source with terms of a glossary already translated in it."""
+
+    ids: Sequence[int]
+    phrases: tuple[Phrase, ...]  # what must still appear, with its places in this source
+
+
+@dataclass(frozen=True)
 class Wish:
     """What is wanted of one sentence's translation."""
 
     prefix: Prefix = ()
     phrases: tuple[Phrase, ...] = ()  # what must appear
     most: int | None = None  # tokens at most, if not what `max_extra` says; a longer prefix is taken as it is
+    # The source with these phrases in it, instead of the terms that they translate; None: there is no such source.
+    mixed: Callable[[Sequence[Phrase]], Mixed | None] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,11 @@ from itertools import islice
 from regard.data.protect import Protected, encode_pairs, find_spans, protect, take_out
 from regard.data.terms import find_terms
 from regard.data.tokenizer import Tokenizer
-from regard.decode.glossary import says, with_capital
+from regard.decode.glossary import put_terms, says, with_capital
 from regard.decode.guard import is_foreign, runs_away
 from regard.decode.mbr import Utility, by_expected_utility
-from regard.decode.options import Done, Engine, Finished, Hypothesis, SearchOptions, Wish
+from regard.decode.options import Done, Engine, Finished, Hypothesis, Mixed, SearchOptions, Wish
+from regard.decode.search.phrases import Phrase
 from regard.decode.words import Link, Spelt, Word, links_of, phrase_of, prefix_ids, spell, tokens_at, words_of
 from regard.errors import UserError
 
@@ -35,6 +36,9 @@ _CUTS = [
 ]
 
 
+Term = tuple[
+    Phrase, tuple[str, ...], list[tuple[int, int]]
+]  # of a source: what must appear, the ways to say it, its places
 Details = tuple[tuple[Word, ...], tuple[Link, ...]]  # of a translation
 
 
@@ -181,6 +185,7 @@ class Translator:
     def _wish(self, text: str, ask: Ask) -> Wish:
         protected = self.protected(text)
         phrases = [phrase_of(self.tokenizer, (phrase,)) for phrase in ask.phrases]
+        terms: list[Term] = []
         if self.options.glossary is not None:
             wanted = self.options.glossary.wanted(text, self._places_kept(text))
             spelt = self._spelt(text) if wanted else None
@@ -190,7 +195,9 @@ class Translator:
                 phrase = phrase_of(self.tokenizer, ways, cases)
                 assert spelt is not None
                 is_said = partial(self._says, ways)
-                phrases.append(replace(phrase, source=tokens_at(spelt, text, places), is_said=is_said))
+                phrase = replace(phrase, source=tokens_at(spelt, text, places), is_said=is_said)
+                terms.append((phrase, ways, places))
+        phrases += [phrase for phrase, _, _ in terms]
         kept = self._kept(text) if self._insists_on_kept else None
         for span in kept.spans if kept is not None else ():
             places = [place for place in self._places_kept(text) if text[slice(*place)] == span]
@@ -198,7 +205,25 @@ class Translator:
                 phrases.append(
                     replace(phrase_of(self.tokenizer, (span,)), source=tokens_at(self._spelt(text), text, places))
                 )
-        return Wish(prefix_ids(self.tokenizer, ask.prefix, protected), tuple(phrases))
+        mixed = partial(self._mixed, text, terms) if terms else None
+        return Wish(prefix_ids(self.tokenizer, ask.prefix, protected), tuple(phrases), mixed=mixed)
+
+    def _mixed(self, text: str, terms: Sequence[Term], phrases: Sequence[Phrase]) -> Mixed | None:
+        """A text in which those of its terms that are among these phrases are already translated. None where that is none of them,
+        or where the model cannot read it: it would be too long, have characters that the source's side of the vocabulary lacks,
+        or more in it that is kept than the text has."""
+        ways_of = {phrase: ways for phrase, ways, _ in terms if phrase in phrases}
+        mixed, places = put_terms(text, {ways: places for phrase, ways, places in terms if phrase in ways_of})
+        [own, ids] = self.encode([text, mixed])
+        is_too_long = len(ids) > max(len(own), self.max_length)
+        is_unknown = ids.count(self.tokenizer.unk_id) > own.count(self.tokenizer.unk_id)
+        has_more = _spans_of(self.protected(text)) != _spans_of(self.protected(mixed))
+        if not ways_of or is_too_long or is_unknown or has_more:
+            return None
+        spelt = self._spelt(mixed)
+        # What is no term of the glossary may stand anywhere.
+        sources = [tokens_at(spelt, mixed, places[ways_of[one]] if one in ways_of else []) for one in phrases]
+        return Mixed(ids, tuple(replace(one, source=source) for one, source in zip(phrases, sources, strict=True)))
 
     def _says(self, ways: Sequence[str], ids: Sequence[int]) -> bool:
         return says(self.tokenizer.decode(ids), ways)
@@ -438,6 +463,13 @@ class Translator:
         """Log-probabilities of the tokens of given translations, the end token last."""
         stripped = ([line.strip() for line in lines] for lines in (sources, targets))
         return self.engine.score(*encode_pairs(self.tokenizer, *stripped))
+
+
+def _spans_of(protected: Protected | None) -> list[str]:
+    """What was taken out of a text, in order."""
+    if protected is None:
+        return []
+    return [protected.spans[part] for part in protected.parts if isinstance(part, int)]
 
 
 def _has_spans(translation: str, kept: Protected) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from itertools import islice
 
 import torch
@@ -105,25 +104,19 @@ class TorchEngine:
         wishes: Sequence[Wish] = (),
     ) -> list[list[Hypothesis]]:
         if any(wish.phrases for wish in wishes):
-            plain = partial(self._plain, finished)
-            return insist(ids, options, wishes, plain, self._in_batches)
+            return insist(ids, options, finished, wishes, self.translate, self._in_batches, self.score)
         wishes = wishes if any(wish != Wish() for wish in wishes) else ()
         if self.slots is not None and not wishes and not options.beyond_beam:
             with self._alone():
                 return self._translate_in_slots(self.slots, ids, options, finished)
-        return self._in_batches(ids, options, wishes, finished)
-
-    def _plain(
-        self, finished: Finished | None, ids: Sequence[Sequence[int]], options: SearchOptions, wishes: Sequence[Wish]
-    ) -> list[list[Hypothesis]]:
-        return self.translate(ids, options, finished, wishes)
+        return self._in_batches(ids, options, finished, wishes)
 
     def _in_batches(
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
-        wishes: Sequence[Wish] = (),
         finished: Finished | None = None,
+        wishes: Sequence[Wish] = (),
     ) -> list[list[Hypothesis]]:
         results: list[list[Hypothesis]] = [[] for _ in ids]
         order = sorted(range(len(ids)), key=lambda number: len(ids[number]))

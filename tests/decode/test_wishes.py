@@ -199,7 +199,7 @@ def test_models_of_other_vocabularies_are_refused_by_name(tmp_path: Path) -> Non
         ({"groups": 2}, "groups"),
         ({"coverage": 0.2}, "coverage"),
         ({"no_repeat": 3, "max_repeat": 2}, "no_repeat and max_repeat"),
-        ({"glossary": {"a": "k"}}, "phrases"),
+        ({"glossary": {"a": "q"}}, "phrases"),  # a letter that it garbles where the source has it
         ({"phrases": ["k"]}, "phrases"),
     ],
 )
@@ -686,15 +686,18 @@ def test_what_is_said_otherwise_is_insisted_on_only_when_it_gets_lost() -> None:
     asked: list[tuple[Phrase, ...]] = []
 
     def search(answers: list[tuple[int, ...]]):
-        def translate(ids, options, wishes):
+        def translate(ids, options, finished, wishes):
             asked.extend(wish.phrases for wish in wishes)
             return [[Hypothesis(answers.pop(0), 0.0, 0.0)] for _ in ids]
 
         return translate
 
+    def no_score(src, tgt):
+        raise AssertionError("there is nothing to choose from")
+
     def run(plain: tuple[int, ...], *insisting: tuple[int, ...]) -> tuple[tuple[int, ...], list[tuple[Phrase, ...]]]:
         asked.clear()
-        [[best]] = insist([[5]], SearchOptions(), [wish], search([plain]), search(list(insisting)))
+        [[best]] = insist([[5]], SearchOptions(), None, [wish], search([plain]), search(list(insisting)), no_score)
         return best.ids, asked[1:]
 
     assert run((70, 8)) == ((70, 8), [])

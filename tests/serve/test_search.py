@@ -67,6 +67,7 @@ SEARCHES: list[dict[str, Any]] = [
     {"keep": ["b", "o n"]},
     {"keep": ["a p"], "beam": 6},
     {"glossary": {"b": "q"}},
+    {"glossary": {"b": "k", "p": "c"}},
     {"glossary": {"a": "x y", "o": ["k", "m"]}, "beam": 2},
     {"glossary": {"p": "b"}, "keep": ["o"]},
     {"prefix": "c b"},
@@ -327,6 +328,7 @@ def test_a_model_that_is_not_there_any_more_is_said_and_not_where_it_was(
             assert answer.status_code == 503, answer.text
             assert answer.json()["error"].startswith("the model's files were removed or replaced while it was served")
         assert ask(server, "a b c") == {"translatedText": "c b a"}
+        assert ask(server, "a b c", glossary={"b": "k"}) == {"translatedText": "c k a"}  # this takes no torch
 
 
 def test_where_torch_is_not_installed_the_rest_is_served() -> None:
