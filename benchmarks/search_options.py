@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -81,6 +82,7 @@ def measure(name: str, model: regard.Model, options: SearchOptions, sources: lis
     found = [result.text for result in model.stream(sources, options)]
     seconds = time.perf_counter() - begun
     scores = score(found, references, target_language=model.bundle.target, bootstrap=0, metrics=("bleu", "chrf"))
+    print(f"{name}: {seconds:.0f} s, BLEU {scores.bleu:.2f}", file=sys.stderr, flush=True)
     return Row(name, seconds, scores.bleu, scores.chrf, found)
 
 
@@ -155,7 +157,7 @@ def table_of(rows: Sequence[Row], glossary: Glossary, sources: Sequence[str]) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-m", "--model", help="a bundle, run folder or built-in model (default: en-de)")
+    parser.add_argument("-m", "--model", default=DEFAULT, help="a bundle, run folder or built-in model (default: en-de)")
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--reference", type=Path, required=True)
     parser.add_argument("--terms-source", type=Path)
@@ -192,7 +194,7 @@ def main() -> None:
     whole, said = terms_said(glossary, sources, references)
     facts = {
         **machine(torch.device(pick_device(arguments.device)), ("sacrebleu", "ctranslate2")),
-        "model": arguments.model or DEFAULT,
+        "model": arguments.model,
         "lines": len(sources),
         "seconds of the plain beam": rows[0].seconds,
         "terms": len(glossary.terms),
