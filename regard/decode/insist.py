@@ -42,7 +42,7 @@ def insist(
     _search_mixed(mixed, options, wishes, plain, found)
     missed = _missed(missed, found, wishes)
     if not options.sample and options.beam < LEAST_BEAM:
-        options = replace(options, beam=LEAST_BEAM, groups=1)
+        options = replace(options, beam=LEAST_BEAM, groups=1, diversity=SearchOptions.diversity)
     _insist_on(ids, {number: lenient[number] for number in missed}, options, insisting, found)
     lost = _missed(missed, found, wishes)
     _insist_on(ids, {number: wishes[number] for number in lost}, options, insisting, found)
@@ -64,14 +64,14 @@ def _search_mixed(
     found: list[list[Hypothesis]],
 ) -> None:
     """Search sources with the terms in them that are missing from what was found; the best that say everything are taken, if there
-    are enough of them in the beam."""
+    are enough of them in the beam. Groups of it may find the same, so that it has fewer than were wanted: then all must."""
     if mixed:
         whole_beam = replace(options, nbest=options.beam)
         sources = [one.ids for one in mixed.values()]
         again = plain(sources, whole_beam, None, [_of_plain(wishes[number]) for number in mixed])
         for number, hypotheses in zip(mixed, again, strict=True):
             saying = [way for way in hypotheses if has_phrases(way.ids, wishes[number])]
-            if len(saying) >= options.nbest:
+            if len(saying) >= min(options.nbest, len(hypotheses)):
                 found[number] = saying[: options.nbest]
 
 

@@ -144,6 +144,11 @@ def test_the_best_that_say_the_term_are_taken_from_the_whole_beam() -> None:
     assert searches.nbest == [2, 4]
 
 
+def test_fewer_than_were_wanted_are_taken_where_the_beam_has_no_others() -> None:
+    searches = Searches([[(1,), (2,)], [(3, 7)]], [])
+    assert searches.run([wish(CAT)]) == [[(3, 7)]]
+
+
 def test_each_sentence_goes_as_far_as_it_must() -> None:
     searches = Searches([[(7,)], [(1,)], [(2,)], [(3,)], [(4,)], [(7, 1), (7,)], [(1, 7), (7,)]], [[(7, 2)]])
     unreadable = Wish(phrases=(CAT,), mixed=lambda some: None)
@@ -227,6 +232,19 @@ def test_words_and_alignment_are_those_of_the_source_as_it_was(engine: str) -> N
 )
 def test_other_options_go_with_it(search: dict) -> None:
     assert model().translate("a b c", glossary={"b": "k"}, **search) == "c k a"
+
+
+@pytest.mark.parametrize("terms", [{"b": "b"}, {"b": "k"}, {"b": "q"}], ids=["said", "in the source", "insisted on"])
+def test_groups_of_one_hypothesis_go_with_it_however_diverse(terms: dict[str, str]) -> None:
+    found = model().translate("a b c", beam=2, groups=2, diversity=0.8, glossary=terms)
+    assert set(terms.values()) <= set(found.split())
+
+
+def test_groups_that_find_the_same_are_no_reason_to_insist() -> None:
+    [result] = model().nbest(["n o m n c p"], 4, glossary={"n": "f"}, groups=2)
+    [own] = model().nbest(["f o m f c p"], 4, groups=2)
+    assert len(own.translations) < 4
+    assert result.translations == own.translations
 
 
 def test_models_together_and_following_go_with_it() -> None:
