@@ -58,9 +58,9 @@ def places_said(text: str, ways: Sequence[str]) -> list[Place]:
     return sorted(match.span() for matches in inside for match in matches)
 
 
-def put_terms(text: str, wanted: Mapping[Ways, Sequence[Place]]) -> tuple[str, dict[Ways, list[Place]]]:
+def put_terms(text: str, wanted: Mapping[Ways, Sequence[Place]], start: int = 0) -> tuple[str, dict[Ways, list[Place]]]:
     """A text of the source with its terms already translated, in the first way of each, and where they stand now; `wanted` is what
-    `Glossary.wanted` found. A term that begins a sentence with a capital does so afterwards, too.
+    `Glossary.wanted` found, `start` where the first sentence begins. A term that begins one with a capital does so afterwards, too.
 
     >>> put_terms("Dogs like a dog.", {("hunde",): [(0, 4)], ("Hund", "Köter"): [(12, 15)]})
     ('Hunde like a Hund.', {('hunde',): [(0, 5)], ('Hund', 'Köter'): [(13, 17)]})
@@ -68,7 +68,7 @@ def put_terms(text: str, wanted: Mapping[Ways, Sequence[Place]]) -> tuple[str, d
     mixed, done = "", 0
     places: dict[Ways, list[Place]] = {}
     for (begin, end), ways in sorted((place, ways) for ways, some in wanted.items() for place in some):
-        has_capital = text[begin].isupper() and _begins_sentence(text, begin)
+        has_capital = text[begin].isupper() and _ends_sentence(text[start:begin])
         way = with_capital(ways[0]) if has_capital else ways[0]
         mixed += text[done:begin]
         places.setdefault(ways, []).append((len(mixed), len(mixed) + len(way)))
@@ -77,8 +77,9 @@ def put_terms(text: str, wanted: Mapping[Ways, Sequence[Place]]) -> tuple[str, d
     return mixed + text[done:], places
 
 
-def _begins_sentence(text: str, begin: int) -> bool:
-    before = text[:begin].rstrip(_AROUND)
+def _ends_sentence(before: str) -> bool:
+    """Whether what follows this begins a sentence."""
+    before = before.rstrip(_AROUND)
     return not before or before[-1] in ".!?…"
 
 

@@ -20,7 +20,7 @@ from itertools import islice
 from regard.data.protect import Protected, encode_pairs, find_spans, protect, take_out
 from regard.data.terms import find_terms
 from regard.data.tokenizer import Tokenizer
-from regard.decode.glossary import put_terms, says, with_capital
+from regard.decode.glossary import Place, Ways, put_terms, says, with_capital
 from regard.decode.guard import is_foreign, runs_away
 from regard.decode.mbr import Utility, by_expected_utility
 from regard.decode.options import Done, Engine, Finished, Hypothesis, Mixed, SearchOptions, Wish
@@ -36,9 +36,7 @@ _CUTS = [
 ]
 
 
-Term = tuple[
-    Phrase, tuple[str, ...], list[tuple[int, int]]
-]  # of a source: what must appear, the ways to say it, its places
+Term = tuple[Phrase, Ways, list[Place]]  # of a source: what must appear, the ways to say it, where the source has it
 Details = tuple[tuple[Word, ...], tuple[Link, ...]]  # of a translation
 
 
@@ -209,16 +207,18 @@ class Translator:
         return Wish(prefix_ids(self.tokenizer, ask.prefix, protected), tuple(phrases), mixed=mixed)
 
     def _mixed(self, text: str, terms: Sequence[Term], phrases: Sequence[Phrase]) -> Mixed | None:
-        """A text in which those of its terms that are among these phrases are already translated. None where that is none of them,
-        or where the model cannot read it: it would be too long, have characters that the source's side of the vocabulary lacks,
-        or more in it that is kept than the text has."""
+        """A text in which those of its terms that are among these phrases are already translated. None where that changes nothing,
+        or where the model cannot read it: it would be too long, have characters in a term that the source's side of the vocabulary
+        lacks, or more in it that is kept than the text has."""
         ways_of = {phrase: ways for phrase, ways, _ in terms if phrase in phrases}
-        mixed, places = put_terms(text, {ways: places for phrase, ways, places in terms if phrase in ways_of})
+        wanted = {ways: places for phrase, ways, places in terms if phrase in ways_of}
+        mixed, places = put_terms(text, wanted, len(self.tokenizer.split_code(text)[0]))
         [own, ids] = self.encode([text, mixed])
+        put = [mixed[slice(*place)] for some in places.values() for place in some]
         is_too_long = len(ids) > max(len(own), self.max_length)
-        is_unknown = ids.count(self.tokenizer.unk_id) > own.count(self.tokenizer.unk_id)
+        is_unknown = any(self.tokenizer.unk_id in some for some in self.tokenizer.encode_batch(put))
         has_more = _spans_of(self.protected(text)) != _spans_of(self.protected(mixed))
-        if not ways_of or is_too_long or is_unknown or has_more:
+        if mixed == text or is_too_long or is_unknown or has_more:
             return None
         spelt = self._spelt(mixed)
         # What is no term of the glossary may stand anywhere.
@@ -237,9 +237,11 @@ class Translator:
         """The text with its spans taken out, those that a person wants kept among them, where the model knows reserved pieces."""
         return protect(text, terms=self.options.keep) if self.tokenizer.protects else None
 
-    def _places_kept(self, text: str) -> list[tuple[int, int]]:
-        """Where something stands in a text that is not translated."""
-        return find_spans(text, self.options.keep) if self.tokenizer.protects else find_terms(text, self.options.keep)
+    def _places_kept(self, text: str) -> list[Place]:
+        """Where something stands in a text that is not translated, a language code with it."""
+        kept = find_spans(text, self.options.keep) if self.tokenizer.protects else find_terms(text, self.options.keep)
+        code, _ = self.tokenizer.split_code(text)
+        return [(0, len(code)), *kept] if code else kept
 
     def _kept(self, text: str) -> Protected | None:
         """Likewise, with what must be kept of it in any case."""

@@ -17,6 +17,7 @@ from regard.decode.insist import insist
 from regard.decode.options import Hypothesis, Mixed, SearchOptions, Wish
 from regard.decode.search.phrases import Phrase
 from regard.decode.text import Part, Translator
+from regard.decode.torch_engine import TorchEngine
 from tests.decode.test_text import Echo
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bundle-1"  # reverses the letters a to p; what else it reads it garbles
@@ -276,6 +277,19 @@ def mixed_of(tokenizer: Tokenizer, text: str, terms: dict[str, str], max_length:
     return (
         None if mixed is None else "".join(p if isinstance(p, str) else "#" for p in tokenizer.decode_parts(mixed.ids))
     )
+
+
+def test_a_source_that_says_the_term_already_is_not_searched_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[list[int]] = []
+    search = TorchEngine.search
+
+    def counted(self: TorchEngine, ids, options, wishes=(), observer=None):
+        searched.extend(ids)
+        return search(self, ids, options, wishes, observer)
+
+    monkeypatch.setattr(TorchEngine, "search", counted)
+    assert "q" in model().translate("a q c", glossary={"q": "q"}).split()
+    assert len(searched) == 2  # plainly, and with the term insisted on
 
 
 def test_a_source_that_becomes_too_long_stays_as_it_is(tokenizer: Tokenizer) -> None:

@@ -22,12 +22,14 @@ from transformers.utils import logging as transformers_logging
 from regard.bundle import Bundle, load_bundle
 from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Vocabulary
+from regard.decode.glossary import Glossary
 from regard.decode.options import SearchOptions
-from regard.decode.text import Translator, cut_line
+from regard.decode.text import Part, Translator, cut_line
 from regard.decode.torch_engine import TorchEngine, load_model
 from regard.errors import UserError
 from regard.export import export
 from regard.export.imported import import_transformers
+from tests.decode.test_text import Echo
 from tests.export.opus import change_json, tatoeba, vocabulary, write_json, write_opus
 
 pytestmark = [
@@ -460,6 +462,33 @@ def test_a_saved_and_copied_tokenizer_gives_the_same_ids(marian: Path, tmp_path:
     special = dataclasses.replace(tokenizer.vocabulary.special, unk=swapped["<unk>"])
     other_vocabulary = Vocabulary(swapped, swapped, special, tokenizer.vocab_size)
     assert Tokenizer(tokenizer.models, other_vocabulary).fingerprint != tokenizer.fingerprint
+
+
+def mixed_pieces(tokenizer: Tokenizer, text: str, terms: dict[str, str]) -> list[str] | None:
+    """The pieces of a source with these terms in it; None: none of them is, or not so that they can be read."""
+    options = SearchOptions(glossary=Glossary.of(terms))
+    for wish in Translator(tokenizer, Echo(), options, 100).wishes([[Part(text, "")]]):
+        mixed = wish.mixed(wish.phrases) if wish.mixed is not None else None
+        return None if mixed is None else tokenizer.pieces(mixed.ids, "source")
+    return None
+
+
+def test_a_language_code_has_no_terms_and_a_sentence_begins_after_it(marian: Path, tmp_path: Path) -> None:
+    tokenizer = import_transformers(marian, tmp_path / "bundle").tokenizer
+    for text, same in {"The cat is old": "Die cat is old", "Is the cat old": "Is die cat old"}.items():
+        expected = tokenizer.pieces(tokenizer.encode(f">>deu<< {same}"), "source")
+        assert expected[0] == ">>deu<<"
+        assert mixed_pieces(tokenizer, f">>deu<< {text}", {"the": "die", "deu": "eng"}) == expected
+
+
+def test_a_term_that_cannot_be_read_in_a_source_is_not_put_there(tmp_path: Path) -> None:
+    write_opus(tmp_path / "marian", separate="fewer target")
+    tokenizer = import_transformers(tmp_path / "marian", tmp_path / "bundle").tokenizer
+    assert tokenizer.unk_id in tokenizer.encode("für") and tokenizer.unk_id not in tokenizer.encode("für", "target")
+    assert mixed_pieces(tokenizer, "the 漢 is old", {"漢": "für"}) is None  # for one thing that it cannot read another
+    assert mixed_pieces(tokenizer, "the 漢 is old", {"漢": "fur"}) == tokenizer.pieces(
+        tokenizer.encode("the fur is old"), "source"
+    )
 
 
 def test_a_wrong_description_of_an_imported_tokenizer_is_refused(marian: Path, tmp_path: Path) -> None:
