@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,9 +36,12 @@ from regard.decode.batches import cut_batches, length_limit
 from regard.decode.ctranslate2_cache import converted
 from regard.decode.ctranslate2_model import Weights, positions, vocabularies
 from regard.decode.insist import insist
-from regard.decode.options import Engine, Finished, Hypothesis, Matrix, Prefix, SearchOptions, Wish, forbidden_ids
+from regard.decode.options import Finished, Hypothesis, Matrix, Prefix, SearchOptions, Wish, forbidden_ids
 from regard.errors import UserError
 from regard.processes import own_place, own_threads
+
+if TYPE_CHECKING:
+    from regard.decode.torch_engine import TorchEngine
 
 OLDEST = (4, 8)  # the earliest that this was tried with
 _BATCH = 64  # sentences searched together
@@ -102,7 +105,7 @@ class CTranslate2Engine:
         self._said: set[str] = set()
         self.is_quiet = False  # whether what is left to torch is left so without a word
         self._loading = threading.Lock()
-        self._loaded: Engine | None = None  # torch's engine, once something was left to it
+        self._loaded: TorchEngine | None = None  # torch's engine, once something was left to it
         self.bundle, self.batch, self.forbidden = bundle, batch or _BATCH, frozenset(forbidden)
         self._source, self._target = vocabularies(bundle.tokenizer, bundle.config.vocab_size)
         self._ids = {piece: i for i, piece in enumerate(self._target)}
@@ -147,7 +150,8 @@ class CTranslate2Engine:
     def _insisting(
         self, ids: Ids, options: SearchOptions, finished: Finished | None, wishes: Sequence[Wish]
     ) -> list[list[Hypothesis]]:
-        return self._instead("phrases").translate(ids, options, finished, wishes)
+        # Not its `translate`: that would search plainly first, as was done here already.
+        return self._instead("phrases").in_batches(ids, options, finished, wishes)
 
     def _translate(
         self, ids: Sequence[Sequence[int]], options: SearchOptions, finished: Finished | None, wishes: Sequence[Wish]
@@ -324,17 +328,17 @@ class CTranslate2Engine:
             yield number, [(tokens, sum(next(scores))) for tokens, _ in hypotheses]
 
     @property
-    def _for_long(self) -> Engine:
+    def _for_long(self) -> TorchEngine:
         """For what is beyond the table of positions."""
         return self._torch(f"what has {self._rows} tokens or more is left to torch")
 
-    def _instead(self, what: str) -> Engine:
+    def _instead(self, what: str) -> TorchEngine:
         """For what CTranslate2 cannot do."""
         if self.alone:
             raise UserError(f"engine ctranslate2 cannot do {what}; use --engine torch, or auto")
         return self._torch(f"{what} is left to torch: ctranslate2 cannot do it")
 
-    def _torch(self, why: str) -> Engine:
+    def _torch(self, why: str) -> TorchEngine:
         """The other engine, with a word about it, once for each reason."""
         if why not in self._said and not self.is_quiet:
             self._said.add(why)
@@ -342,7 +346,7 @@ class CTranslate2Engine:
         return self.torch_engine
 
     @property
-    def torch_engine(self) -> Engine:
+    def torch_engine(self) -> TorchEngine:
         """The other engine with the same model; loaded when it is first needed."""
         with self._loading:  # several threads may translate at a time
             if self._loaded is None:

@@ -104,20 +104,21 @@ class TorchEngine:
         wishes: Sequence[Wish] = (),
     ) -> list[list[Hypothesis]]:
         if any(wish.phrases for wish in wishes):
-            return insist(ids, options, finished, wishes, self.translate, self._in_batches, self.score)
+            return insist(ids, options, finished, wishes, self.translate, self.in_batches, self.score)
         wishes = wishes if any(wish != Wish() for wish in wishes) else ()
         if self.slots is not None and not wishes and not options.beyond_beam:
             with self._alone():
                 return self._translate_in_slots(self.slots, ids, options, finished)
-        return self._in_batches(ids, options, finished, wishes)
+        return self.in_batches(ids, options, finished, wishes)
 
-    def _in_batches(
+    def in_batches(
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
         finished: Finished | None = None,
         wishes: Sequence[Wish] = (),
     ) -> list[list[Hypothesis]]:
+        """As `translate`, but phrases are insisted on from the start, and slots are not used."""
         results: list[list[Hypothesis]] = [[] for _ in ids]
         order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
         for numbers in cut_batches(order, [len(sentence) for sentence in ids], self.batch, self.room):

@@ -203,6 +203,22 @@ def test_with_auto_torch_is_loaded_only_where_a_term_is_still_missing(capfd: pyt
     assert vars(auto.engine)["_loaded"] is not None and "phrases is left to torch" in capfd.readouterr().err
 
 
+def test_auto_finds_what_torch_finds_and_leaves_only_the_insisting_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    line, glossary = "m p d e o a", {"m": "g", "e": "d n"}
+    expected = model().nbest([line], 3, glossary=glossary, alpha=0.0)
+    searched: list[list[int]] = []
+    search = TorchEngine.search
+
+    def watched(self: TorchEngine, ids, options, wishes=(), observer=None):
+        searched.append([len(wish.phrases) for wish in wishes])
+        return search(self, ids, options, wishes, observer)
+
+    monkeypatch.setattr(TorchEngine, "search", watched)
+    [found] = model("auto").nbest([line], 3, glossary=glossary, alpha=0.0)
+    assert [way.text for way in found.translations] == [way.text for way in expected[0].translations]
+    assert searched == [[2], [2]]  # with the source as it was and with the terms in it
+
+
 @pytest.mark.parametrize("engine", ["torch", "auto"])
 def test_words_and_alignment_are_those_of_the_source_as_it_was(engine: str) -> None:
     [result] = model(engine).nbest(["a b c d"], 1, glossary={"b": "k"}, alignment=True)
