@@ -141,8 +141,8 @@ class CTranslate2Engine:
     ) -> list[list[Hypothesis]]:
         insists = any(wish.phrases for wish in wishes)
         if options.beyond_beam or (insists and self.alone):
-            beyond = " and ".join([*options.beyond_beam, *(["phrases"] if insists else [])])
-            return self._instead(beyond).translate(ids, options, finished, wishes)
+            beyond = [*options.beyond_beam, *_insisted_on(wishes)]
+            return self._instead(" and ".join(beyond)).translate(ids, options, finished, wishes)
         if insists:
             return insist(ids, options, finished, wishes, self.translate, self._insisting, self.score)
         return self._translate(ids, options, finished, wishes or [Wish()] * len(ids))
@@ -150,8 +150,10 @@ class CTranslate2Engine:
     def _insisting(
         self, ids: Ids, options: SearchOptions, finished: Finished | None, wishes: Sequence[Wish]
     ) -> list[list[Hypothesis]]:
+        what = " and ".join(_insisted_on(wishes))
+        engine = self._torch(f"{what} is left to torch where something is missing: ctranslate2 cannot insist on it")
         # Not its `translate`: that would search plainly first, as was done here already.
-        return self._instead("phrases").in_batches(ids, options, finished, wishes)
+        return engine.in_batches(ids, options, finished, wishes)
 
     def _translate(
         self, ids: Sequence[Sequence[int]], options: SearchOptions, finished: Finished | None, wishes: Sequence[Wish]
@@ -454,6 +456,12 @@ class CTranslate2Engine:
                 yield number, result.result()
         for number, result in waiting:
             yield number, result.result()
+
+
+def _insisted_on(wishes: Sequence[Wish]) -> list[str]:
+    """The names of what people asked for so that something must appear."""
+    are_terms = {phrase.is_said is not None for wish in wishes for phrase in wish.phrases}
+    return ["glossary"] * (True in are_terms) + ["phrases"] * (False in are_terms)
 
 
 def _without(tokens: tuple[int, ...], end: int) -> tuple[int, ...]:

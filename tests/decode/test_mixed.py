@@ -200,7 +200,7 @@ def test_with_auto_torch_is_loaded_only_where_a_term_is_still_missing(capfd: pyt
     assert auto.translate("a b c", glossary={"b": "k"}) == "c k a"
     assert vars(auto.engine)["_loaded"] is None and not capfd.readouterr().err
     assert "q" in auto.translate("a b c", glossary={"b": "q"}).split()
-    assert vars(auto.engine)["_loaded"] is not None and "phrases is left to torch" in capfd.readouterr().err
+    assert vars(auto.engine)["_loaded"] is not None and "glossary is left to torch where" in capfd.readouterr().err
 
 
 def test_auto_finds_what_torch_finds_and_leaves_only_the_insisting_to_it(monkeypatch: pytest.MonkeyPatch) -> None:

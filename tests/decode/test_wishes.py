@@ -199,8 +199,10 @@ def test_models_of_other_vocabularies_are_refused_by_name(tmp_path: Path) -> Non
         ({"groups": 2}, "groups"),
         ({"coverage": 0.2}, "coverage"),
         ({"no_repeat": 3, "max_repeat": 2}, "no_repeat and max_repeat"),
-        ({"glossary": {"a": "q"}}, "phrases"),  # a letter that it garbles where the source has it
+        ({"glossary": {"a": "q"}}, "glossary"),  # a letter that it garbles where the source has it
         ({"phrases": ["k"]}, "phrases"),
+        ({"glossary": {"a": "q"}, "phrases": ["k"]}, "glossary and phrases"),
+        ({"glossary": {"a": "q"}, "coverage": 0.2}, "coverage and glossary"),
     ],
 )
 def test_what_ctranslate2_cannot_do_is_refused_or_left_to_torch(
@@ -213,7 +215,11 @@ def test_what_ctranslate2_cannot_do_is_refused_or_left_to_torch(
     assert (
         auto.translate("a b c", **search) == auto.translate("a b c", **search) == model().translate("a b c", **search)
     )
-    assert capfd.readouterr().err == f"regard: {name} is left to torch: ctranslate2 cannot do it\n"
+    if {"glossary", "phrases"} >= set(search):
+        why = "is left to torch where something is missing: ctranslate2 cannot insist on it"
+    else:
+        why = "is left to torch: ctranslate2 cannot do it"
+    assert capfd.readouterr().err == f"regard: {name} {why}\n"
 
 
 def test_following_is_refused_or_left_to_torch(capfd: pytest.CaptureFixture[str]) -> None:
