@@ -157,7 +157,9 @@ def table_of(rows: Sequence[Row], glossary: Glossary, sources: Sequence[str]) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-m", "--model", default=DEFAULT, help="a bundle, run folder or built-in model (default: en-de)")
+    parser.add_argument(
+        "-m", "--model", default=DEFAULT, help="a bundle, run folder or built-in model (default: en-de)"
+    )
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--reference", type=Path, required=True)
     parser.add_argument("--terms-source", type=Path)

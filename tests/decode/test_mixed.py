@@ -4,6 +4,7 @@ source as it was."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -53,6 +54,13 @@ def test_terms_are_put_into_the_source_with_the_capitals_of_a_beginning(text: st
         assert {found[slice(*place)] for place in some} <= {ways[0], ways[0].capitalize()}
 
 
+def test_a_sentence_begins_where_it_is_said_to() -> None:
+    text = ">>deu<< Cat and Cat"
+    wanted = Glossary.of(TERMS).wanted(text)
+    assert put_terms(text, wanted)[0] == ">>deu<< kater and kater"
+    assert put_terms(text, wanted, len(">>deu<<"))[0] == ">>deu<< Kater and kater"
+
+
 # --- when it is taken ---
 
 
@@ -64,6 +72,7 @@ class Searches:
         self.asked: list[tuple[str, list[list[int]], list[tuple[Phrase, ...]]]] = []
         self.told: list[object] = []
         self.nbest: list[int] = []
+        self.wished: list[Wish] = []
         self.scores: dict[tuple[int, tuple[int, ...]], float] = {}
 
     def search(self, name: str):
@@ -72,12 +81,14 @@ class Searches:
             self.asked.append((name, [list(one) for one in ids], [wish.phrases for wish in wishes]))
             self.told.append(finished)
             self.nbest.append(options.nbest)
+            self.wished.extend(wishes)
             return [[Hypothesis(way, 0.0, 0.0) for way in self.answers[name].pop(0)] for _ in ids]
 
         return translate
 
     def score(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[float]]:
-        return [[self.scores[one[0], tuple(other)]] for one, other in zip(src, tgt, strict=True)]
+        """Of each token the same, the end's with them."""
+        return [[self.scores[one[0], tuple(other)]] * (len(other) + 1) for one, other in zip(src, tgt, strict=True)]
 
     def run(self, wishes: Sequence[Wish], **search: bool) -> list[list[tuple[int, ...]]]:
         ids = [[50 + number] for number in range(len(wishes))]
@@ -122,11 +133,29 @@ def test_where_a_term_is_still_missing_the_likelier_of_what_both_sources_give_is
     mixed: list[tuple[int, ...]] = [(8, 7, 1), (7, 1, 8)]
     searches = Searches([[(8,), (8, 1)], lacking], [own, mixed])
     # The source as it was likes its own translation better in any case; the sum decides.
-    searches.scores = {(50, own[0]): -1.0, (60, own[0]): -9.0, (50, mixed[0]): -5.0, (60, mixed[0]): -4.0}
+    # With the ends they have 3 and 4 tokens: -18 over (9 / 6)^0.6 against -30, or -13.5, over (8 / 6)^0.6.
+    searches.scores = {(50, own[0]): -1.0, (60, own[0]): -9.0, (50, mixed[0]): -2.5, (60, mixed[0]): -2.0}
     if better == 50:
-        searches.scores[60, own[0]] = -7.5
+        searches.scores[60, own[0]] = -3.5
     assert searches.run([wish(CAT, DOG)]) == [own if better == 50 else mixed]
     assert searches.asked[2:] == [("insisting", [[50]], [(CAT,)]), ("insisting", [[60, 7]], [(CAT,)])]
+
+
+def test_of_the_likelihoods_the_length_penalty_is_taken_off() -> None:
+    own: list[tuple[int, ...]] = [(7, 8), (8, 7)]
+    longer: list[tuple[int, ...]] = [(7, 1, 2, 3, 4, 5, 6, 9, 8), (8, 7)]
+    searches = Searches([[(8,), (8, 1)], [(1,)]], [own, longer])
+    # 3 and 10 tokens with the end: the sums are -6 and -7.6, over (8 / 6)^0.6 and (15 / 6)^0.6 -5.05 and -4.39
+    searches.scores = {(50, own[0]): -1.0, (60, own[0]): -1.0, (50, longer[0]): -0.38, (60, longer[0]): -0.38}
+    assert searches.run([wish(CAT, DOG)]) == [longer]
+
+
+def test_every_search_heeds_the_prefix_and_how_long_it_may_become() -> None:
+    searches = Searches([[(8,), (8, 1)], [(1,)]], [[(7,), (8,)], [(8, 7), (7, 8)], [(7,), (7, 8)]])
+    searches.run([replace(wish(CAT, DOG), prefix=(3, 4), most=9)])
+    names = [name for name, _, _ in searches.asked]
+    assert names == ["plain", "plain", "insisting", "insisting", "insisting"]
+    assert [(one.prefix, one.most) for one in searches.wished] == [((3, 4), 9)] * 5
 
 
 def test_what_the_mixed_source_gives_must_say_everything() -> None:
@@ -312,6 +341,9 @@ def test_a_source_that_becomes_too_long_stays_as_it_is(tokenizer: Tokenizer) -> 
     length = len(tokenizer.encode("The house is small."))
     assert mixed_of(tokenizer, "The house is small.", {"house": "home"}, length) == "The home is small."
     assert mixed_of(tokenizer, "The house is small.", {"house": "garden of Nobody"}, length) is None
+    # What could not be cut into parts that are short enough may be as long as it was.
+    assert mixed_of(tokenizer, "The house is small.", {"house": "home"}, 2) == "The home is small."
+    assert mixed_of(tokenizer, "The house is small.", {"house": "garden of Nobody"}, 2) is None
 
 
 def test_what_is_kept_keeps_its_reserved_piece(tokenizer: Tokenizer) -> None:
