@@ -15,11 +15,12 @@ from __future__ import annotations
 import argparse
 import math
 import re
+import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ LEAST_DICE = 0.5  # of two words that are translations of each other
 @dataclass(frozen=True)
 class Row:
     name: str
-    seconds: float
+    times: float  # of the plain beam's time
     bleu: float
     chrf: float
     translations: list[str]
@@ -77,13 +78,50 @@ def options_of(own: SearchOptions, glossary: Glossary, beam: int) -> dict[str, S
     }
 
 
-def measure(name: str, model: regard.Model, options: SearchOptions, sources: list[str], references: list[str]) -> Row:
-    begun = time.perf_counter()
-    found = [result.text for result in model.stream(sources, options)]
-    seconds = time.perf_counter() - begun
-    scores = score(found, references, target_language=model.bundle.target, bootstrap=0, metrics=("bleu", "chrf"))
-    print(f"{name}: {seconds:.0f} s, BLEU {scores.bleu:.2f}", file=sys.stderr, flush=True)
-    return Row(name, seconds, scores.bleu, scores.chrf, found)
+@dataclass
+class Contender:
+    """An option, or another engine or more models with the plain beam, and what it did so far."""
+
+    model: regard.Model
+    options: SearchOptions
+    seconds: list[float] = field(default_factory=list)  # of each turn
+    translations: list[str] = field(default_factory=list)
+
+    def take_turn(self, sources: Sequence[str]) -> None:
+        begun = time.perf_counter()
+        found = [result.text for result in self.model.stream(sources, self.options)]
+        self.seconds.append(time.perf_counter() - begun)
+        self.translations += found
+
+
+def take_turns(contenders: Mapping[str, Contender], sources: Sequence[str], turn: int) -> int:
+    """Let all translate all lines, so many at a time; the number of lines that all have translated."""
+    begun = time.monotonic()
+    done = 0
+    try:
+        for first in range(0, len(sources), turn):
+            part = sources[first : first + turn]
+            for contender in contenders.values():
+                contender.take_turn(part)
+            done = first + len(part)
+            spent = time.monotonic() - begun
+            left = spent / done * (len(sources) - done)
+            print(f"{done:,} of {len(sources):,} lines, {spent:.0f} s, {left:.0f} s left", file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        print(f"interrupted: {done:,} of {len(sources):,} lines count", file=sys.stderr)
+    if not done:
+        raise SystemExit("interrupted before the first turn was over")
+    return done
+
+
+def row_of(name: str, contender: Contender, plain: Contender, references: Sequence[str]) -> Row:
+    found = contender.translations[: len(references)]
+    language = contender.model.bundle.target
+    scores = score(found, references, target_language=language, bootstrap=0, metrics=("bleu", "chrf"))
+    times = statistics.median(
+        own / other for own, other in zip(contender.seconds, plain.seconds, strict=False)
+    )  # the last turn may be part
+    return Row(name, times, scores.bleu, scores.chrf, found)
 
 
 def words_of(line: str) -> set[str]:
@@ -143,7 +181,7 @@ def table_of(rows: Sequence[Row], glossary: Glossary, sources: Sequence[str]) ->
         table.append(
             {
                 "option": row.name,
-                "time, times the plain beam's": row.seconds / plain.seconds,
+                "time, times the plain beam's": row.times,
                 "BLEU": row.bleu,
                 "change": row.bleu - plain.bleu,
                 "chrF2": row.chrf,
@@ -166,6 +204,9 @@ def main() -> None:
     parser.add_argument("--terms-reference", type=Path)
     parser.add_argument("--terms", type=int, default=200, help="of the glossary (default: 200)")
     parser.add_argument("--lines", type=int, default=0, help="only so many of the test set (default: all)")
+    parser.add_argument(
+        "--turn", type=int, default=150, help="lines that an option translates at a time (default: 150)"
+    )
     parser.add_argument("--only", help="only options whose name has this in it, beside the plain beam")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, help="where the JSON goes (default: benchmarks/results/)")
@@ -183,22 +224,25 @@ def main() -> None:
     compared = options_of(model.options, glossary, model.options.beam)
     if arguments.only:
         compared = {name: options for name, options in compared.items() if name == "beam" or arguments.only in name}
-    list(model.stream(sources[:32], model.options))  # warm
-    rows = [measure(name, model, options, sources, references) for name, options in compared.items()]
+    contenders = {name: Contender(model, options) for name, options in compared.items()}
     if not arguments.only:
         twice = regard.load([arguments.model] * 2, device=arguments.device)
-        rows.append(measure("two models", twice, model.options, sources, references))
-        if pick_device(arguments.device).type == "cpu":
-            other = regard.load(arguments.model, device="cpu", engine="ctranslate2")
-            rows.append(measure("beam, ctranslate2", other, model.options, sources, references))
-            auto = regard.load(arguments.model, device="cpu")
-            rows.append(measure("glossary, auto", auto, compared["glossary"], sources, references))
+        contenders["two models"] = Contender(twice, model.options)
+    if not arguments.only and pick_device(arguments.device).type == "cpu":
+        fast = regard.load(arguments.model, device="cpu")
+        contenders["beam, auto"] = Contender(fast, model.options)
+        contenders["glossary, auto"] = Contender(fast, compared["glossary"])
+    for contender in contenders.values():
+        list(contender.model.stream(sources[:8], contender.options))  # warm
+    done = take_turns(contenders, sources, arguments.turn)
+    sources, references = sources[:done], references[:done]
+    rows = [row_of(name, contender, contenders["beam"], references) for name, contender in contenders.items()]
     whole, said = terms_said(glossary, sources, references)
     facts = {
         **machine(torch.device(pick_device(arguments.device)), ("sacrebleu", "ctranslate2")),
         "model": arguments.model,
         "lines": len(sources),
-        "seconds of the plain beam": rows[0].seconds,
+        "seconds of the plain beam": sum(contenders["beam"].seconds),
         "terms": len(glossary.terms),
         "places for terms": sum(len(glossary.wanted(source)) for source in sources),
         "terms that the reference has as whole words, %": whole,
