@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from regard.builtin import DEFAULT, builtin_models
+from regard.card import make_card
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
@@ -39,7 +40,6 @@ FORMAT = 2  # the highest that is read; every earlier number stays readable
 # What is written is the lowest number whose Regards can read it: 2 for weights that are stored small, else 1.
 FORMAT_OF: dict[Stored, int] = {"fp32": 1, "fp16": 2, "int8": 2}
 WEIGHTS = "model.safetensors"
-_MANY = 4  # corpora that fit one row of the card
 _LATER_SWITCHES = ("output_bias",)  # an older Regard refuses those that it does not know, so off is not written
 
 
@@ -217,81 +217,3 @@ def add_facts(folder: Path, facts: Mapping[str, Any]) -> Bundle:
         (temporary / "card.md").write_text(card, encoding="utf-8")
         write_manifest(temporary, format=FORMAT_OF[bundle.stored])
     return load_bundle(folder)
-
-
-_STORED_AS = {
-    "fp16": "16-bit floats, vectors as 32-bit floats",
-    "int8": "8-bit integers with a scale for each row of a matrix, vectors as 32-bit floats",
-}
-
-
-def make_card(bundle: Bundle) -> str:
-    """The bundle's card.md: what the model is, what it was made from and how good it is."""
-    config, facts = bundle.config, bundle.facts
-    made = "imported" if "imported" in facts else "trained"
-    lines = [
-        f"# {bundle.source} → {bundle.target}",
-        "",
-        f"A Transformer translation model {made} with Regard {facts.get('regard', '')}.".replace(" .", "."),
-        "",
-        "| | |",
-        "|---|---|",
-        f"| layers | {config.encoder_layers} + {config.decoder_layers} |",
-        f"| d_model, d_ff, heads | {config.d_model}, {config.d_ff}, {config.num_heads} |",
-        f"| vocabulary | {config.vocab_size:,} |",
-    ]
-    if bundle.stored != "fp32":
-        lines.append(f"| stored as | {_STORED_AS[bundle.stored]} |")
-    rows = {
-        "parameters": "parameters",
-        "imported from": "imported",
-        "its weights": "imported_weights",
-        "started from": "init",
-        "training pairs": "pairs",
-        "training corpora": "corpora",
-        "steps": "steps",
-        "weights": "weights",
-        "trained on": "device",
-        "date": "date",
-    }
-    for label, key in rows.items():
-        if key in facts:
-            value = facts[key]
-            if isinstance(value, list) and len(value) > _MANY:
-                value = len(value)  # and a list of them below
-            shown = f"{value:,}" if isinstance(value, int) else ", ".join(value) if isinstance(value, list) else value
-            lines.append(f"| {label} | {shown} |")
-    for number, metric in enumerate(facts.get("test", {}).get("metrics", {}).values()):
-        interval = f" ± {metric['confidence']:.2f}" if metric.get("confidence") else ""
-        # A list, not rows of the table: signatures hold the bars that part a row's cells.
-        lines += ["", "On its test set:", ""] if number == 0 else []
-        lines.append(f"- {metric['name']} {metric['score']:.2f}{interval}, `{metric['signature']}`")
-    lines += _scores_lines(facts.get("scores", {}))
-    for heading in ("sources", "limits", "corpora"):
-        if heading in facts and (heading != "corpora" or len(facts[heading]) > _MANY):
-            lines += ["", f"## {heading.capitalize()}", "", *(f"- {line}" for line in facts[heading])]
-    lines += [
-        "",
-        "Use: `regard translate -m FOLDER TEXT`",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _scores_lines(scores: Mapping[str, Any]) -> list[str]:
-    """A table of scores on several test sets, and how they were computed: {set: what `regard evaluate --json` says}."""
-    if not scores:
-        return []
-    metrics = next(iter(scores.values()))["metrics"]
-    names = {key: metrics[key]["name"] for key in ("bleu", "chrf") if key in metrics}
-    lines = [
-        "",
-        "## Scores",
-        "",
-        f"| test set | sentences | {' | '.join(names.values())} |",
-        "|---|---|" + "---|" * len(names),
-    ]
-    for test_set, score in scores.items():
-        values = [f"{score['metrics'][key]['score']:.2f} ± {score['metrics'][key]['confidence']:.2f}" for key in names]
-        lines.append(f"| {test_set} | {score['sentences']:,} | {' | '.join(values)} |")
-    return [*lines, "", *(f"- {metrics[key]['name']}: `{metrics[key]['signature']}`" for key in names)]

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from regard.builtin import builtin_models
-from regard.bundle import FORMAT, add_facts, find_bundle, load_bundle, load_weights, make_card
+from regard.bundle import FORMAT, add_facts, find_bundle, load_bundle, load_weights
+from regard.card import make_card
 from regard.decode.torch_engine import load_model
 from regard.errors import UserError
 from regard.files import atomic_folder, write_manifest

@@ -1,0 +1,110 @@
+"""A bundle's card.md: what the model is, what it was made from and how good it is, for people who get it without the run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from regard.bundle import Bundle
+
+_STORED_AS = {
+    "fp16": "16-bit floats, vectors as 32-bit floats",
+    "int8": "8-bit integers with a scale for each row of a matrix, vectors as 32-bit floats",
+}
+_ROWS = {  # of the card's table, from the facts
+    "parameters": "parameters",
+    "imported from": "imported",
+    "its weights": "imported_weights",
+    "started from": "init",
+    "training pairs": "pairs",
+    "training corpora": "corpora",
+    "steps": "steps",
+    "weights": "weights",
+    "trained on": "device",
+    "date": "date",
+}
+_MANY = 4  # corpora that fit one row; more get a list of their own
+
+
+def make_card(bundle: Bundle) -> str:
+    facts = bundle.facts
+    corpora = facts.get("corpora", [])
+    lines = [
+        *_heading(bundle),
+        *_table(bundle),
+        *_test_set(facts.get("test", {}).get("metrics", {})),
+        *_scores(facts.get("scores", {})),
+        *_list("Sources", facts.get("sources", [])),
+        *_list("Limits", facts.get("limits", [])),
+        *_list("Corpora", corpora if len(corpora) > _MANY else []),
+        "",
+        "Use: `regard translate -m FOLDER TEXT`",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _heading(bundle: Bundle) -> list[str]:
+    made = "imported" if "imported" in bundle.facts else "trained"
+    version = f" {bundle.facts['regard']}" if bundle.facts.get("regard") else ""
+    return [
+        f"# {bundle.source} → {bundle.target}",
+        "",
+        f"A Transformer translation model {made} with Regard{version}.",
+    ]
+
+
+def _table(bundle: Bundle) -> list[str]:
+    config = bundle.config
+    lines = [
+        "",
+        "| | |",
+        "|---|---|",
+        f"| layers | {config.encoder_layers} + {config.decoder_layers} |",
+        f"| d_model, d_ff, heads | {config.d_model}, {config.d_ff}, {config.num_heads} |",
+        f"| vocabulary | {config.vocab_size:,} |",
+    ]
+    if bundle.stored != "fp32":
+        lines.append(f"| stored as | {_STORED_AS[bundle.stored]} |")
+    known = {label: bundle.facts[key] for label, key in _ROWS.items() if key in bundle.facts}
+    return [*lines, *(f"| {label} | {_cell(value)} |" for label, value in known.items())]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(value) if len(value) <= _MANY else f"{len(value):,}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _test_set(metrics: Mapping[str, Any]) -> list[str]:
+    """A list, not rows of the table: signatures hold the bars that part a row's cells."""
+    lines = []
+    for metric in metrics.values():
+        interval = f" ± {metric['confidence']:.2f}" if metric.get("confidence") else ""
+        lines.append(f"- {metric['name']} {metric['score']:.2f}{interval}, `{metric['signature']}`")
+    return ["", "On its test set:", "", *lines] if lines else []
+
+
+def _scores(scores: Mapping[str, Any]) -> list[str]:
+    """A table of scores on several test sets, and how they were computed: {set: what `regard evaluate --json` says}."""
+    if not scores:
+        return []
+    metrics = next(iter(scores.values()))["metrics"]
+    names = {key: metrics[key]["name"] for key in ("bleu", "chrf") if key in metrics}
+    lines = [
+        "",
+        "## Scores",
+        "",
+        f"| test set | sentences | {' | '.join(names.values())} |",
+        "|---|---|" + "---|" * len(names),
+    ]
+    for test_set, score in scores.items():
+        values = [f"{score['metrics'][key]['score']:.2f} ± {score['metrics'][key]['confidence']:.2f}" for key in names]
+        lines.append(f"| {test_set} | {score['sentences']:,} | {' | '.join(values)} |")
+    return [*lines, "", *(f"- {metrics[key]['name']}: `{metrics[key]['signature']}`" for key in names)]
+
+
+def _list(heading: str, lines: Sequence[str]) -> list[str]:
+    return ["", f"## {heading}", "", *(f"- {line}" for line in lines)] if lines else []
