@@ -28,6 +28,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("evaluate",),
     ("decode",),
     ("bundle",),
+    ("card",),
     ("recipe",),
     ("models",),
     ("nn", "data"),
