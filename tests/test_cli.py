@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from regard.cli import main
+from regard.decode.lines import LineFile
 from tests.commands import fails
 from tests.tiny import make_bundle, reversal_pairs, write_pairs, write_recipe
 
@@ -61,14 +62,44 @@ def test_text_files_of_all_kinds_and_standard_input_give_the_same(
 
 
 def test_an_interrupted_file_is_finished_with_resume(
-    bundle: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    bundle: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    source, out, partial = tmp_path / "in.txt", tmp_path / "out.txt", tmp_path / "out.txt.partial"
     source.write_text("a b\nc d\ne f\n")
-    expected = translate(capfd, "-m", bundle, "a b", "c d", "e f")
-    (tmp_path / "out.txt.partial").write_text("done before\nhal", encoding="utf-8")
-    translate(capfd, "-m", bundle, "-i", str(source), "-o", str(out), "--resume")
+    terms = tmp_path / "terms.tsv"
+    terms.write_text("a\tb\n")
+    expected = translate(capfd, "-m", bundle, "--glossary", str(terms), "a b", "c d", "e f")
+    command = ["translate", "--device", "cpu", "-i", str(source), "-o", str(out), "--glossary", str(terms)]
+    written: list[str] = []
+    write = LineFile.write
+
+    def stop_after_two(file: LineFile, text: str) -> None:
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(text)
+        write(file, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LineFile, "write", stop_after_two)
+        assert main([*command, "-m", bundle]) == 130
+    assert "which are saved; go on with the same command and --resume" in capfd.readouterr().err
+    assert partial.read_text(encoding="utf-8").splitlines() == expected[:2]
+    partial.write_text("done before\nhal", encoding="utf-8")
+
+    resumed = [*command, "--resume", "-m"]
+    assert "--resume: beam is 3, but" in fails(capfd, *resumed, bundle, "--beam", "3")
+    assert "--resume: keep is ['a'], but" in fails(capfd, *resumed, bundle, "--keep", "a")
+    other = make_bundle(tmp_path / "other", decoder_layers=2)
+    assert "--resume: model is" in fails(capfd, *resumed, str(other.folder))
+    terms.write_text("a\tc\n")
+    assert "--resume: glossary is" in fails(capfd, *resumed, bundle)
+    terms.write_text("a\tb\n")
+    source.write_text("a b\nc d\ne f g\n")
+    assert "--resume: input is" in fails(capfd, *resumed, bundle)
+    source.write_text("a b\nc d\ne f\n")
+    assert main([*resumed, bundle]) == 0
     assert out.read_text(encoding="utf-8").splitlines() == ["done before", *expected[1:]]
+    assert not partial.exists() and not (tmp_path / "out.txt.partial.json").exists()
 
 
 def test_nbest_gives_line_number_score_and_text(bundle: str, capfd: pytest.CaptureFixture[str]) -> None:

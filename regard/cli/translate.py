@@ -95,7 +95,31 @@ def _open(arguments: argparse.Namespace, crew: Crew) -> tuple[LineFile, int]:
         total = sum(1 for _ in read_lines(arguments.input)) if arguments.input.is_file() else 0
     elif not arguments.text and sys.stdin is None:
         raise UserError("there is no TEXT, no -i FILE and no standard input to translate")
-    return LineFile(arguments.output, arguments.resume, is_kept=not arguments.json), total
+    settings = _settings(arguments) if arguments.input and arguments.output and _is_plain(arguments) else None
+    return LineFile(arguments.output, arguments.resume, settings, is_kept=not arguments.json), total
+
+
+def _is_plain(arguments: argparse.Namespace) -> bool:
+    """Whether line N of the output is that of line N of the input."""
+    return not arguments.json and arguments.nbest == 1
+
+
+def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the result depends on; engine and device may change between two sittings."""
+    from regard.data.corpus import check_file
+    from regard.files import MANIFEST, sha256
+
+    given = {"beam": arguments.beam, "alpha": arguments.alpha, **given_search(arguments)}
+    if arguments.glossary:
+        check_file(arguments.glossary)
+        given["glossary"] = sha256(arguments.glossary)
+    return {
+        "input": [arguments.input.name, arguments.input.stat().st_size],
+        "model": [sha256(folder / MANIFEST) for folder in find_models(arguments)],
+        **given,
+        "prefix": arguments.prefix,
+        "phrases": arguments.phrases,
+    }
 
 
 def _check(arguments: argparse.Namespace, crew: Crew) -> None:
@@ -173,7 +197,7 @@ def _translate_blocks(
                     out.write(_text(shown, number, arguments))
                 out.flush()
     except KeyboardInterrupt:
-        if arguments.output and not arguments.json and arguments.nbest == 1:
+        if arguments.output and arguments.input and _is_plain(arguments):
             raise Interrupted(
                 f"stopped after {number:,} lines, which are saved; go on with the same command and --resume"
             ) from None

@@ -74,12 +74,7 @@ class CorpusWriter:
             self.saved, self.is_complete = state["saved"], bool(state["complete"])
         except (KeyError, TypeError, ValueError):
             raise UserError(f"{self.state}: is not the state of an interrupted run; remove it and start anew") from None
-        for key in dict.fromkeys([*self.settings, *settings]):  # the caller names first what says most
-            if self.settings.get(key) != settings.get(key):
-                raise UserError(
-                    f"--resume: {key} is {self.settings.get(key)!r}, but {self.state} was begun with {settings.get(key)!r}; "
-                    f"use the same, or remove {self.state} and the .partial files to start anew"
-                )
+        check_settings(self.settings, settings, self.state)
         if not self.is_complete:
             for partial, size in zip(self.partials, sizes, strict=True):
                 if not partial.exists() or partial.stat().st_size < size:
@@ -156,6 +151,16 @@ class CorpusWriter:
         for file in self._files:
             file.close()
         self._files = []
+
+
+def check_settings(own: Mapping[str, Any], begun: Mapping[str, Any], state: Path) -> None:
+    """Refuse to go on with what was begun with other settings, which are in this file."""
+    for key in dict.fromkeys([*own, *begun]):  # the caller names first what says most
+        if own.get(key) != begun.get(key):
+            raise UserError(
+                f"--resume: {key} is {own.get(key)!r}, but {state} was begun with {begun.get(key)!r}; "
+                f"use the same, or remove {state} and the .partial files to start anew"
+            )
 
 
 def _beside(path: Path, ending: str) -> Path:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import codecs
 import io
+import json
 import os
 import queue
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Any
 
+from regard.data.writer import check_settings
 from regard.errors import UserError
+from regard.files import lock, read_json, write_atomic
 
 _PATIENCE = 0.05  # seconds to wait for more lines before translating those that came
 
@@ -78,31 +81,36 @@ def _decode(line: bytes, number: int) -> str:
 class LineFile:
     """Where translations go: standard output, or a file that is written beside its name and takes it when it is complete."""
 
-    def __init__(self, path: Path | None, resume: bool, is_kept: bool = True) -> None:
-        """`is_kept`: whether a part of it, after an error, is of use."""
+    def __init__(
+        self, path: Path | None, resume: bool = False, settings: Mapping[str, Any] | None = None, is_kept: bool = True
+    ) -> None:
+        """`settings` are what its lines depend on, for those who go on with it; None: nobody can. `is_kept`: whether a part of it,
+        after an error, is of use."""
         self.path, self._is_kept = path, is_kept
         self.lines_done = 0
-        self._partial = path.with_name(path.name + ".partial") if path else None
         self._file: IO[str]
+        self._partial = path.with_name(f"{path.name}.partial") if path else None
         if path is None or self._partial is None:
             self._file = sys.stdout
             if isinstance(self._file, io.TextIOWrapper):  # UTF-8 and plain line ends, whatever the console is set to
                 self._file.reconfigure(encoding="utf-8", newline="\n")
             return
-        if not path.parent.is_dir():
-            raise UserError(f"{path}: the folder {path.parent} does not exist")
-        if path.is_dir():
-            raise UserError(f"{path}: must be a file, but is a folder")
-        if path.exists() and not path.is_file():  # the finished file would take its place
-            raise UserError(f"{path}: must be a file, but is a device or a pipe; write to it with > {path}")
-        if self._partial.exists() and not resume:
-            raise UserError(
-                f"{self._partial}: is left from an interrupted run; go on with --resume (plain lines only), or remove it"
-            )
-        if resume and path.exists() and not self._partial.exists():
+        _check_place(path)
+        self._state = path.with_name(f"{path.name}.partial.json")
+        if self._partial.exists():
+            _check_nobody_writes(self._partial)
+            if not resume:
+                remedy = "go on with --resume, or remove it" if self._state.exists() else "remove it"
+                raise UserError(f"{self._partial}: is left from an interrupted run; {remedy}")
+            check_settings(settings or {}, _read_settings(self._state, self._partial), self._state)
+        elif resume and path.exists():
             raise UserError(f"{path}: is complete already; there is nothing to resume")
-        self.lines_done = _whole_lines(self._partial) if resume and self._partial.exists() else 0
+        if settings is not None:  # first, so that there are no lines of which nobody knows what they are
+            document = json.dumps({"settings": dict(settings)}, ensure_ascii=False, indent=2)
+            write_atomic(self._state, document + "\n")
         self._file = self._partial.open("a", encoding="utf-8", newline="\n")
+        lock(self._file)
+        self.lines_done = _whole_lines(self._partial)
 
     def write(self, text: str) -> None:
         self._file.write(text)
@@ -125,8 +133,35 @@ class LineFile:
         self._file.close()
         if kind is None:
             os.replace(self._partial, self.path)
+            self._state.unlink(missing_ok=True)
         elif not (self._is_kept and self._partial.stat().st_size):
             self._partial.unlink()
+            self._state.unlink(missing_ok=True)
+
+
+def _check_place(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise UserError(f"{path}: the folder {path.parent} does not exist")
+    if path.is_dir():
+        raise UserError(f"{path}: must be a file, but is a folder")
+    if path.exists() and not path.is_file():  # the finished file would take its place
+        raise UserError(f"{path}: must be a file, but is a device or a pipe; write to it with > {path}")
+
+
+def _check_nobody_writes(partial: Path) -> None:
+    with partial.open("ab") as file:
+        if not lock(file):
+            raise UserError(f"{partial}: another process is writing this file; wait for it, or stop it")
+
+
+def _read_settings(state: Path, partial: Path) -> Mapping[str, Any]:
+    """What a partial file was begun with."""
+    if not state.exists():
+        raise UserError(f"{partial}: is left from an interrupted run; remove it, for {state.name} is missing")
+    settings = read_json(state).get("settings")
+    if not isinstance(settings, dict):
+        raise UserError(f"{state}: is not the state of an interrupted run; remove it and {partial.name}")
+    return settings
 
 
 def _whole_lines(path: Path) -> int:

@@ -56,18 +56,60 @@ def test_a_file_appears_only_when_it_is_complete(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def interrupted(path: Path, text: str, settings: dict[str, object] | None) -> None:
+    out = LineFile(path, settings=settings)
+    out.write(text)
+    out.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+
+
 def test_an_interrupted_file_is_refused_and_then_resumed_after_its_last_whole_line(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
-    out = LineFile(path, resume=False)
-    out.write("one\ntwo\nthr")
-    out.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    interrupted(path, "one\ntwo\nthr", {"beam": 4})
     assert not path.exists()
-    with pytest.raises(UserError, match=r"interrupted.*--resume"):
-        LineFile(path, resume=False)
-    with LineFile(path, resume=True) as out:
+    with pytest.raises(UserError, match=r"out.txt.partial: is left from an interrupted run; go on with --resume"):
+        LineFile(path)
+    with LineFile(path, resume=True, settings={"beam": 4}) as out:
         assert out.lines_done == 2
         out.write("three\n")
-    assert path.read_text() == "one\ntwo\nthree\n"
+    assert path.read_text() == "one\ntwo\nthree\n" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_is_not_resumed_with_other_settings(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    interrupted(path, "one\n", {"beam": 4})
+    for other in ({"beam": 8}, {"beam": 4, "keep": ["Regard"]}, {}, None):
+        with pytest.raises(UserError, match=r"--resume: .* was begun with .*use the same, or remove"):
+            LineFile(path, resume=True, settings=other)
+    assert path.with_name("out.txt.partial").read_text() == "one\n"
+    path.with_name("out.txt.partial.json").write_text("[]")
+    with pytest.raises(UserError, match=r"out.txt.partial.json"):
+        LineFile(path, resume=True, settings={"beam": 4})
+    path.with_name("out.txt.partial.json").unlink()
+    with pytest.raises(UserError, match=r"remove it, for out.txt.partial.json is missing"):
+        LineFile(path, resume=True, settings={"beam": 4})
+
+
+def test_what_nobody_can_go_on_with_says_so(tmp_path: Path) -> None:
+    interrupted(tmp_path / "out.txt", "1\t-0.5\tone\n", None)
+    with pytest.raises(UserError, match=r"interrupted run; remove it$"):
+        LineFile(tmp_path / "out.txt")
+
+
+def test_nothing_is_left_of_a_file_without_a_line(tmp_path: Path) -> None:
+    interrupted(tmp_path / "out.txt", "", {"beam": 4})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_file_that_another_writes_is_left_alone(tmp_path: Path, resume: bool) -> None:
+    path = tmp_path / "out.txt"
+    with LineFile(path, settings={"beam": 4}) as out:
+        out.write("one\ntw")
+        out.flush()
+        with pytest.raises(UserError, match=r"out.txt.partial: another process is writing this file"):
+            LineFile(path, resume=resume, settings={"beam": 4})
+        out.write("o\n")
+    assert path.read_text() == "one\ntwo\n"
 
 
 def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
