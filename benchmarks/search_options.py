@@ -33,6 +33,7 @@ from regard.data.corpus import read_lines
 from regard.data.terms import find_terms as find_whole_words
 from regard.decode.glossary import Glossary, says
 from regard.decode.options import SearchOptions
+from regard.decode.torch_engine import TorchEngine
 from regard.device import pick_device
 from regard.evaluate import score
 
@@ -44,6 +45,7 @@ LEAST_DICE = 0.5  # of two words that are translations of each other
 @dataclass(frozen=True)
 class Row:
     name: str
+    by_torch: str  # what of it was left to torch
     times: float  # of the plain beam's time
     bleu: float
     chrf: float
@@ -87,6 +89,12 @@ class Contender:
     seconds: list[float] = field(default_factory=list)  # of each turn
     translations: list[str] = field(default_factory=list)
 
+    @property
+    def by_torch(self) -> str:
+        if isinstance(self.model.engine, TorchEngine) or self.options.beyond_beam:
+            return "all"
+        return "lines that still lack a term" if self.options.glossary else ""
+
     def take_turn(self, sources: Sequence[str]) -> None:
         begun = time.perf_counter()
         found = [result.text for result in self.model.stream(sources, self.options)]
@@ -121,7 +129,7 @@ def row_of(name: str, contender: Contender, plain: Contender, references: Sequen
     times = statistics.median(
         own / other for own, other in zip(contender.seconds, plain.seconds, strict=False)
     )  # the last turn may be part
-    return Row(name, times, scores.bleu, scores.chrf, found)
+    return Row(name, contender.by_torch, times, scores.bleu, scores.chrf, found)
 
 
 def words_of(line: str) -> set[str]:
@@ -181,6 +189,7 @@ def table_of(rows: Sequence[Row], glossary: Glossary, sources: Sequence[str]) ->
         table.append(
             {
                 "option": row.name,
+                "by torch": row.by_torch,
                 "time, times the plain beam's": row.times,
                 "BLEU": row.bleu,
                 "change": row.bleu - plain.bleu,
@@ -208,6 +217,7 @@ def main() -> None:
         "--turn", type=int, default=150, help="lines that an option translates at a time (default: 150)"
     )
     parser.add_argument("--only", help="only options whose name has this in it, beside the plain beam")
+    parser.add_argument("--engine", default="auto", choices=("auto", "torch"))
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, help="where the JSON goes (default: benchmarks/results/)")
     arguments = parser.parse_args()
@@ -220,7 +230,7 @@ def main() -> None:
         else (sources, references)
     )
     glossary = choose_terms(*terms, sources, arguments.terms, 3 if arguments.terms_source else 2)
-    model = regard.load(arguments.model, device=arguments.device, engine="torch")
+    model = regard.load(arguments.model, device=arguments.device, engine=arguments.engine)
     compared = options_of(model.options, glossary, model.options.beam)
     if arguments.only:
         compared = {name: options for name, options in compared.items() if name == "beam" or arguments.only in name}
@@ -228,10 +238,9 @@ def main() -> None:
     if not arguments.only:
         twice = regard.load([arguments.model] * 2, device=arguments.device)
         contenders["two models"] = Contender(twice, model.options)
-    if not arguments.only and pick_device(arguments.device).type == "cpu":
-        fast = regard.load(arguments.model, device="cpu")
-        contenders["beam, auto"] = Contender(fast, model.options)
-        contenders["glossary, auto"] = Contender(fast, compared["glossary"])
+    if not isinstance(model.engine, TorchEngine):
+        other = regard.load(arguments.model, device=arguments.device, engine="torch")
+        contenders["beam with torch"] = Contender(other, model.options)
     for contender in contenders.values():
         list(contender.model.stream(sources[:8], contender.options))  # warm
     done = take_turns(contenders, sources, arguments.turn)

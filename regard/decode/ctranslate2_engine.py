@@ -24,6 +24,8 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,13 +117,17 @@ class CTranslate2Engine:
         self.takes_phrases = False
         package = import_ctranslate2()
         compute = _COMPUTE[weights]
-        self._translator = package.Translator(
+        make = partial(
+            package.Translator,
             str(folder),
             device="cpu",
             compute_type=compute if compute in package.get_supported_compute_types("cpu") else "default",
             inter_threads=self._workers,
             intra_threads=threads,
         )
+        # In a thread of its own: it sets the number of OpenMP's threads for the thread it is made in, which are torch's, too.
+        with ThreadPoolExecutor(1) as thread:
+            self._translator = thread.submit(make).result()
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, batch: int = 0, alone: bool = False) -> CTranslate2Engine:
