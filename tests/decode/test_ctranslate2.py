@@ -339,12 +339,12 @@ def test_all_cores_are_used() -> None:
         assert cores - threads < batches * threads <= cores
 
 
-def test_torch_keeps_its_threads(bundle: Bundle) -> None:
+def test_torch_keeps_its_threads() -> None:
     """CTranslate2 sets OpenMP's threads where it is loaded, and what is left to torch runs with those."""
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
-        CTranslate2Engine.from_bundle(bundle)
+        CTranslate2Engine.from_bundle(load_bundle(GOLDEN))
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
