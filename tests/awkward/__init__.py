@@ -1,4 +1,4 @@
-"""A hundred lines that translation models stumble over (en.txt), and what must not happen to them."""
+"""A hundred lines of each language that translation models stumble over, and what must not happen to them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from regard.data.protect import find_spans
 MAX_REPEATS = 3  # of a phrase, one after the other; or as often as the source has one
 
 
-def awkward_lines() -> list[str]:
-    return (Path(__file__).parent / "en.txt").read_text(encoding="utf-8").splitlines()
+LANGUAGES = ("en", "de")
+
+
+def awkward_lines(language: str = "en") -> list[str]:
+    return (Path(__file__).parent / f"{language}.txt").read_text(encoding="utf-8").splitlines()
 
 
 def faults(source: str, translation: str) -> list[str]:
