@@ -13,7 +13,8 @@ from regard.decode.alternatives import Alternative, find_alternatives
 from regard.decode.engines import make_engine
 from regard.decode.glossary import Glossary
 from regard.decode.options import Done, SearchOptions
-from regard.decode.text import Ask, Result, Translator
+from regard.decode.text import Result, Translator
+from regard.decode.wishes import Ask
 from regard.errors import UserError
 from regard.evaluate import sentence_scorer
 from regard.explain.explanation import EXAMPLE, Explanation

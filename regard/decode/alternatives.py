@@ -30,7 +30,7 @@ def find_alternatives(translator: Translator, text: str, prefix: str, count: int
     """The likeliest words right after the target text `prefix`, best first, at most `count`."""
     if count < 1:
         raise UserError(f"k must be at least 1, but is {count}")
-    cut = translator.cut([text])[0]
+    cut = translator.reader.cut([text])[0]
     if not cut:
         return []
     if len(cut) > 1:
@@ -38,8 +38,8 @@ def find_alternatives(translator: Translator, text: str, prefix: str, count: int
             f"alternatives are for one sentence of at most {translator.max_length} tokens, but the text has more; give a part of it"
         )
     tokenizer, engine = translator.tokenizer, translator.engine
-    [src] = translator.encode([cut[0].text])
-    protected = translator.protected(cut[0].text)
+    [src] = translator.reader.encode([cut[0].text])
+    protected = translator.reader.protected(cut[0].text)
     before = [token for token in prefix_ids(tokenizer, prefix.strip(), protected) if isinstance(token, int)]
     first = _likeliest(translator, src, before, _SPARE * count)
     options = replace(translator.options.of_engine, beam=1, nbest=1)

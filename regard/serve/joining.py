@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeVar
 
 from regard.decode.options import Engine, Finished, Hypothesis, Matrix, SearchOptions, Wish
-from regard.decode.text import Ask, Part, Result, Translator
+from regard.decode.reading import Part
+from regard.decode.text import Result, Translator
+from regard.decode.wishes import Ask
 
 Known = TypeVar("Known")
 Run = Callable[[Callable[[], list[Result]]], Awaitable[list[Result]]]

@@ -10,7 +10,9 @@ from typing import Any
 from regard.bundle import Bundle
 from regard.decode.glossary import Glossary, with_capital
 from regard.decode.options import SearchOptions, Wish
-from regard.decode.text import Ask, Part, Translator
+from regard.decode.reading import Part
+from regard.decode.text import Translator
+from regard.decode.wishes import Ask
 from regard.decode.words import phrase_of
 from regard.errors import UserError
 from regard.evaluate import sentence_scorer
@@ -137,7 +139,7 @@ def wishes_of(translator: Translator, search: Search, cut: Sequence[Sequence[Par
             400, f"with prefix or phrases a text must be one sentence of at most {length} tokens; send a part of it"
         )
     asks = [search.ask] * len(cut) if search.ask is not None else []
-    wishes = translator.wishes(cut, asks)
+    wishes = translator.wisher.wishes(cut, asks)
     for wish in wishes:
         if len(wish.phrases) > most:
             raise Refused(

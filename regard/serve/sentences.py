@@ -7,7 +7,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from regard.decode.options import Hypothesis, Wish
-from regard.decode.text import Ask, Part, Result, Translator
+from regard.decode.reading import Part
+from regard.decode.text import Result, Translator
+from regard.decode.wishes import Ask
 from regard.serve.joining import Wanted, join, without_searching
 from regard.serve.search import PLAIN, Search, wishes_of
 from regard.serve.served import Served
@@ -41,8 +43,8 @@ async def search_sentences(
 
     def prepare() -> tuple[Translator, list[list[Part]], list[list[int]], list[Wish]]:
         translator = served.translator_for(search, alternatives)
-        cut = translator.cut(sentences)
-        ids = translator.encode([part.text for parts in cut for part in parts])
+        cut = translator.reader.cut(sentences)
+        ids = translator.reader.encode([part.text for parts in cut for part in parts])
         return translator, cut, ids, wishes_of(translator, search, cut, served.limits.sentence_terms)
 
     is_short = search.is_plain and sum(map(len, sentences)) <= INLINE_CHARACTERS

@@ -16,8 +16,9 @@ from regard.decode.ctranslate2_engine import CTranslate2Engine
 from regard.decode.glossary import Glossary, put_terms
 from regard.decode.insist import insist
 from regard.decode.options import Hypothesis, Mixed, SearchOptions, Wish
+from regard.decode.reading import Part
 from regard.decode.search.phrases import Phrase
-from regard.decode.text import Part, Translator
+from regard.decode.text import Translator
 from regard.decode.torch_engine import TorchEngine
 from tests.decode.test_text import Echo
 
@@ -192,12 +193,12 @@ def test_a_phrase_that_is_no_term_is_not_put_into_the_source() -> None:
     glossary = Glossary.of({"b": "k"})
     options = SearchOptions(glossary=glossary)
     translator = Translator(model().bundle.tokenizer, model().engine, options, 24)
-    [one] = translator.wishes([[Part("a b c", "")]])
+    [one] = translator.wisher.wishes([[Part("a b c", "")]])
     [term] = one.phrases
     assert one.mixed is not None
     other = Phrase(((9,),))
     shown = one.mixed([other, term])
-    assert shown is not None and shown.ids == translator.encode(["a k c"])[0]
+    assert shown is not None and shown.ids == translator.reader.encode(["a k c"])[0]
     assert shown.phrases == (other, term)  # with its place, which is the same here
     assert one.mixed([]) is None and one.mixed([other]) is None
 
@@ -205,7 +206,7 @@ def test_a_phrase_that_is_no_term_is_not_put_into_the_source() -> None:
 def test_phrases_have_their_places_in_the_mixed_source() -> None:
     options = SearchOptions(glossary=Glossary.of({"a b c": "k", "d": "l m"}))
     translator = Translator(model().bundle.tokenizer, model().engine, options, 24)
-    [one] = translator.wishes([[Part("e a b c d", "")]])
+    [one] = translator.wisher.wishes([[Part("e a b c d", "")]])
     assert one.mixed is not None
     shown = one.mixed(one.phrases)
     assert shown is not None
@@ -316,7 +317,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 def mixed_of(tokenizer: Tokenizer, text: str, terms: dict[str, str], max_length: int = 100, **options) -> str | None:
     """The text that the model is shown with all terms in it."""
     search = SearchOptions(glossary=Glossary.of(terms), **options)
-    [one] = Translator(tokenizer, Echo(), search, max_length).wishes([[Part(text, "")]])
+    [one] = Translator(tokenizer, Echo(), search, max_length).wisher.wishes([[Part(text, "")]])
     assert one.mixed is not None
     mixed = one.mixed(one.phrases)
     return (

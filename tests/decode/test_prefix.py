@@ -13,8 +13,9 @@ from regard.data.protect import protect
 from regard.data.tokenizer import Tokenizer
 from regard.decode.ctranslate2_engine import CTranslate2Engine
 from regard.decode.options import SearchOptions, Wish
-from regard.decode.text import Ask, Translator
+from regard.decode.text import Translator
 from regard.decode.torch_engine import TorchEngine
+from regard.decode.wishes import Ask
 from regard.decode.words import prefix_ids, spell, word_beginnings, words_of
 from regard.errors import UserError
 from tests.build import build, tiny_config
@@ -104,10 +105,10 @@ def test_a_prefix_names_the_spans_of_its_source(tmp_path: Path) -> None:
 def test_only_the_first_part_of_a_cut_line_begins_with_the_prefix(tmp_path: Path) -> None:
     tokenizer = Tokenizer.train(["The house is small. We went home."] * 20, 400, tmp_path)
     one = Translator(tokenizer, Echo(), SearchOptions(), 8)
-    cut = one.cut(["The house is small. We went home.", "", "home"])
-    wishes = one.wishes(cut, [Ask("Das"), Ask("Der"), Ask()])
+    cut = one.reader.cut(["The house is small. We went home.", "", "home"])
+    wishes = one.wisher.wishes(cut, [Ask("Das"), Ask("Der"), Ask()])
     assert [bool(wish.prefix) for wish in wishes] == [True, *[False] * len(cut[0])]
-    assert one.wishes(cut, [Ask(), Ask("x"), Ask()]) == []  # an empty line has nothing to begin
+    assert one.wisher.wishes(cut, [Ask(), Ask("x"), Ask()]) == []  # an empty line has nothing to begin
 
 
 # --- words ---

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from regard.data.tokenizer import Tokenizer
 from regard.decode.options import Finished, Hypothesis, SearchOptions
-from regard.decode.text import Part, Translator, count_lines, cut_line, one_line
+from regard.decode.reading import Part, count_lines, cut_line
+from regard.decode.text import Translator, one_line
 
 
 class Echo:

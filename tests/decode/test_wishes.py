@@ -385,7 +385,7 @@ def test_links_of_a_cut_line_are_counted_through() -> None:
     line = "a b c. " * 60
     [result] = model().nbest([line], 1, alignment=True)
     [way] = result.translations
-    assert len(model()._translator(model().options).cut([line])[0]) > 1
+    assert len(model()._translator(model().options).reader.cut([line])[0]) > 1
     assert max(target for target, _ in way.alignment) == len(way.words) - 1
     assert max(source for _, source in way.alignment) > len(result.source_words) // 2
 

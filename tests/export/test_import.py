@@ -24,7 +24,8 @@ from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Vocabulary
 from regard.decode.glossary import Glossary
 from regard.decode.options import SearchOptions
-from regard.decode.text import Part, Translator, cut_line
+from regard.decode.reading import Part, cut_line
+from regard.decode.text import Translator
 from regard.decode.torch_engine import TorchEngine, load_model
 from regard.errors import UserError
 from regard.export import export
@@ -467,7 +468,7 @@ def test_a_saved_and_copied_tokenizer_gives_the_same_ids(marian: Path, tmp_path:
 def mixed_pieces(tokenizer: Tokenizer, text: str, terms: dict[str, str]) -> list[str] | None:
     """The pieces of a source with these terms in it; None: none of them is, or not so that they can be read."""
     options = SearchOptions(glossary=Glossary.of(terms))
-    for wish in Translator(tokenizer, Echo(), options, 100).wishes([[Part(text, "")]]):
+    for wish in Translator(tokenizer, Echo(), options, 100).wisher.wishes([[Part(text, "")]]):
         mixed = wish.mixed(wish.phrases) if wish.mixed is not None else None
         return None if mixed is None else tokenizer.pieces(mixed.ids, "source")
     return None

@@ -24,8 +24,10 @@ def test_lost_words_are_searched_around_by_the_batcher(words: bool) -> None:
     options = replace(model.search_options(keep=["Regard"]), words=words)
     translator = Translator(model.bundle.tokenizer, model.engine, options, model.max_length)
     expected = translator.translate(LINES)
-    cut = translator.cut(LINES)
-    found = model.engine.translate(translator.encode([part.text for parts in cut for part in parts]), options.of_engine)
+    cut = translator.reader.cut(LINES)
+    found = model.engine.translate(
+        translator.reader.encode([part.text for parts in cut for part in parts]), options.of_engine
+    )
     searched: list[int] = []
     runs: list[Callable[[], list[Result]]] = []
 
