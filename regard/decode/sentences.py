@@ -1,5 +1,6 @@
 """Text into sentences and back: what is not to be translated (white space, line breaks, rows of dots) is kept as it is, so that
-a text whose sentences are put back unchanged is the same, character for character. Which of them fit a model is for `reading.py`."""
+a text whose sentences are put back unchanged is the same, character for character. Which of them a model can take at once is for
+`reading.py`."""
 
 from __future__ import annotations
 
