@@ -1,7 +1,7 @@
 """What each option of the search costs in speed and changes in BLEU and chrF, and what a glossary does.
 
     python -m benchmarks.search_options --source test.en --reference test.de --terms-source dev.en --terms-reference dev.de
-    python -m benchmarks.search_options --source test.en --reference test.de --lines 500 --only glossary
+    python -m benchmarks.search_options --source test.en --reference test.de --every 3 --only sample,groups
 
 One Markdown table: a row for each option, all with the torch engine but the last two; how long it takes, times the plain beam, and
 what it changes. The glossary has words of the test set with what each is mostly called in the text of --terms-source and
@@ -212,18 +212,20 @@ def main() -> None:
     parser.add_argument("--terms-source", type=Path)
     parser.add_argument("--terms-reference", type=Path)
     parser.add_argument("--terms", type=int, default=200, help="of the glossary (default: 200)")
-    parser.add_argument("--lines", type=int, default=0, help="only so many of the test set (default: all)")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only each Nth line of the test set")
     parser.add_argument(
         "--turn", type=int, default=150, help="lines that an option translates at a time (default: 150)"
     )
-    parser.add_argument("--only", help="only options whose name has this in it, beside the plain beam")
+    parser.add_argument(
+        "--only", help="parts of names, with commas: only options with one of them, beside the plain beam"
+    )
     parser.add_argument("--engine", default="auto", choices=("auto", "torch"))
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, help="where the JSON goes (default: benchmarks/results/)")
     arguments = parser.parse_args()
 
-    sources = list(read_lines(arguments.source))[: arguments.lines or None]
-    references = list(read_lines(arguments.reference))[: arguments.lines or None]
+    sources = list(read_lines(arguments.source))[:: arguments.every]
+    references = list(read_lines(arguments.reference))[:: arguments.every]
     terms = (
         (list(read_lines(arguments.terms_source)), list(read_lines(arguments.terms_reference)))
         if arguments.terms_source
@@ -232,15 +234,19 @@ def main() -> None:
     glossary = choose_terms(*terms, sources, arguments.terms, 3 if arguments.terms_source else 2)
     model = regard.load(arguments.model, device=arguments.device, engine=arguments.engine)
     compared = options_of(model.options, glossary, model.options.beam)
-    if arguments.only:
-        compared = {name: options for name, options in compared.items() if name == "beam" or arguments.only in name}
     contenders = {name: Contender(model, options) for name, options in compared.items()}
-    if not arguments.only:
-        twice = regard.load([arguments.model] * 2, device=arguments.device)
-        contenders["two models"] = Contender(twice, model.options)
+    twice = regard.load([arguments.model] * 2, device=arguments.device)
+    contenders["two models"] = Contender(twice, model.options)
     if not isinstance(model.engine, TorchEngine):
         other = regard.load(arguments.model, device=arguments.device, engine="torch")
         contenders["beam with torch"] = Contender(other, model.options)
+    if arguments.only:
+        wanted = arguments.only.split(",")
+        contenders = {
+            name: contender
+            for name, contender in contenders.items()
+            if name == "beam" or any(part in name for part in wanted)
+        }
     for contender in contenders.values():
         list(contender.model.stream(sources[:8], contender.options))  # warm
     done = take_turns(contenders, sources, arguments.turn)
