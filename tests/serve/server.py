@@ -99,18 +99,19 @@ def started(hold: Path) -> Path:
     return hold.with_suffix(".started")
 
 
-def held_by(file: Path) -> str:
-    """Code that makes the engine wait as long as there is this file, and say so with another."""
+def held_by(file: Path, engine: str = "ctranslate2_engine.CTranslate2Engine", search: str = "translate") -> str:
+    """Code that makes an engine wait in its search as long as there is this file, and say so with another."""
+    module, name = engine.split(".")
     return f"""
 import pathlib, time
-from regard.decode.ctranslate2_engine import CTranslate2Engine as Engine
-translate = Engine.translate
+from regard.decode.{module} import {name} as Engine
+search = Engine.{search}
 def wait(self, *arguments):
     pathlib.Path({str(started(file))!r}).touch()
     while pathlib.Path({str(file)!r}).exists():
         time.sleep(0.01)
-    return translate(self, *arguments)
-Engine.translate = wait
+    return search(self, *arguments)
+Engine.{search} = wait
 """
 
 

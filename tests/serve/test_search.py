@@ -299,7 +299,7 @@ def test_ctranslate2_alone_does_what_it_can_and_refuses_the_rest_by_name(fast: R
 def test_plain_requests_do_not_wait_for_torch(tmp_path: Path) -> None:
     hold = tmp_path / "hold"
     hold.touch()
-    code = held_by(hold).replace("ctranslate2_engine import CTranslate2Engine", "torch_engine import TorchEngine")
+    code = held_by(hold, "torch_engine.TorchEngine", "in_batches")
     with running("--limit", "seconds=20", code=code) as server, ThreadPoolExecutor(2) as pool:
         body = {"q": "a b c", "source": "src", "target": "tgt", "glossary": {"b": "q"}}
         held = pool.submit(server.post, "/translate", json=body)
