@@ -3,8 +3,12 @@
     python -m benchmarks.search_options --source test.en --reference test.de --terms-source dev.en --terms-reference dev.de
     python -m benchmarks.search_options --source test.en --reference test.de --every 3 --only sample,groups
 
-One Markdown table: a row for each option, all with the torch engine but the last two; how long it takes, times the plain beam, and
-what it changes. The glossary has words of the test set with what each is mostly called in the text of --terms-source and
+One Markdown table: a row for each option, how long it takes, times the plain beam, and what it changes. With the engine that is
+taken by default, ctranslate2 on CPUs, some options are left to torch: the column "by torch" says which, wholly or for the lines
+that need it, and the plain beam has a row with torch. The options take turns, so many lines each, so that a slow moment of the
+machine hits all of them; the time is the median of the turns. Interrupted with Ctrl-C, it tells of the turns that are done.
+
+The glossary has words of the test set with what each is mostly called in the text of --terms-source and
 --terms-reference (Dice's coefficient): what a glossary would say that was made before the test set was seen. Without that text
 they come from the test set itself, whose references then agree with them more often than a stranger's would. Terms are counted
 twice: said as whole words, and said in any way that a glossary takes for said (`regard.decode.glossary.says`).
@@ -31,7 +35,7 @@ from benchmarks.common import machine, print_facts, print_markdown, write_json
 from regard.builtin import DEFAULT
 from regard.data.corpus import read_lines
 from regard.data.terms import find_terms as find_whole_words
-from regard.decode.glossary import Glossary, says
+from regard.decode.glossary import Glossary, says, with_capital
 from regard.decode.options import SearchOptions
 from regard.decode.torch_engine import TorchEngine
 from regard.device import pick_device
@@ -126,9 +130,8 @@ def row_of(name: str, contender: Contender, plain: Contender, references: Sequen
     found = contender.translations[: len(references)]
     language = contender.model.bundle.target
     scores = score(found, references, target_language=language, bootstrap=0, metrics=("bleu", "chrf"))
-    times = statistics.median(
-        own / other for own, other in zip(contender.seconds, plain.seconds, strict=False)
-    )  # the last turn may be part
+    # Not strict: where it was interrupted, some had begun one turn more.
+    times = statistics.median(own / other for own, other in zip(contender.seconds, plain.seconds, strict=False))
     return Row(name, contender.by_torch, times, scores.bleu, scores.chrf, found)
 
 
@@ -173,7 +176,7 @@ def terms_said(glossary: Glossary, sources: Sequence[str], translations: Sequenc
     for source, translation in zip(sources, translations, strict=True):
         for ways in glossary.wanted(source):
             wanted += 1
-            cases = [case for way in ways for case in (way, way[:1].upper() + way[1:])]
+            cases = [case for way in ways for case in (way, with_capital(way))]
             whole += bool(find_whole_words(translation, cases))
             said += says(translation, ways)
     return 100 * whole / max(1, wanted), 100 * said / max(1, wanted)
@@ -202,7 +205,22 @@ def table_of(rows: Sequence[Row], glossary: Glossary, sources: Sequence[str]) ->
     return table
 
 
-def main() -> None:
+def contenders_of(model: regard.Model, name: str, device: str, glossary: Glossary, only: str) -> dict[str, Contender]:
+    """Who takes part: of all, the plain beam and those that have one of the words of `only` in their names."""
+    compared = options_of(model.options, glossary, model.options.beam)
+    contenders = {option: Contender(model, options) for option, options in compared.items()}
+    contenders["two models"] = Contender(regard.load([name] * 2, device=device), model.options)
+    if not isinstance(model.engine, TorchEngine):
+        contenders["beam with torch"] = Contender(regard.load(name, device=device, engine="torch"), model.options)
+    parts = only.split(",")
+    return {
+        option: contender
+        for option, contender in contenders.items()
+        if option == "beam" or any(part in option for part in parts)
+    }
+
+
+def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "-m", "--model", default=DEFAULT, help="a bundle, run folder or built-in model (default: en-de)"
@@ -217,13 +235,16 @@ def main() -> None:
         "--turn", type=int, default=150, help="lines that an option translates at a time (default: 150)"
     )
     parser.add_argument(
-        "--only", help="parts of names, with commas: only options with one of them, beside the plain beam"
+        "--only", default="", help="parts of names, with commas: only options with one of them, beside the plain beam"
     )
     parser.add_argument("--engine", default="auto", choices=("auto", "torch"))
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, help="where the JSON goes (default: benchmarks/results/)")
-    arguments = parser.parse_args()
+    return parser.parse_args()
 
+
+def main() -> None:
+    arguments = read_arguments()
     sources = list(read_lines(arguments.source))[:: arguments.every]
     references = list(read_lines(arguments.reference))[:: arguments.every]
     terms = (
@@ -233,20 +254,7 @@ def main() -> None:
     )
     glossary = choose_terms(*terms, sources, arguments.terms, 3 if arguments.terms_source else 2)
     model = regard.load(arguments.model, device=arguments.device, engine=arguments.engine)
-    compared = options_of(model.options, glossary, model.options.beam)
-    contenders = {name: Contender(model, options) for name, options in compared.items()}
-    twice = regard.load([arguments.model] * 2, device=arguments.device)
-    contenders["two models"] = Contender(twice, model.options)
-    if not isinstance(model.engine, TorchEngine):
-        other = regard.load(arguments.model, device=arguments.device, engine="torch")
-        contenders["beam with torch"] = Contender(other, model.options)
-    if arguments.only:
-        wanted = arguments.only.split(",")
-        contenders = {
-            name: contender
-            for name, contender in contenders.items()
-            if name == "beam" or any(part in name for part in wanted)
-        }
+    contenders = contenders_of(model, arguments.model, arguments.device, glossary, arguments.only)
     for contender in contenders.values():
         list(contender.model.stream(sources[:8], contender.options))  # warm
     done = take_turns(contenders, sources, arguments.turn)

@@ -97,19 +97,21 @@ class LineFile:
             return
         _check_place(path)
         self._state = path.with_name(f"{path.name}.partial.json")
-        if self._partial.exists():
-            _check_nobody_writes(self._partial)
-            if not resume:
-                remedy = "go on with --resume, or remove it" if self._state.exists() else "remove it"
-                raise UserError(f"{self._partial}: is left from an interrupted run; {remedy}")
-            check_settings(settings or {}, _read_settings(self._state, self._partial), self._state)
-        elif resume and path.exists():
+        is_left = self._partial.exists()
+        if resume and path.exists() and not is_left:
             raise UserError(f"{path}: is complete already; there is nothing to resume")
-        if settings is not None:  # first, so that there are no lines of which nobody knows what they are
+        self._file = self._partial.open("a", encoding="utf-8", newline="\n")
+        try:
+            if not lock(self._file):
+                raise UserError(f"{self._partial}: another process is writing this file; wait for it, or stop it")
+            if is_left:
+                _check_left(self._partial, self._state, resume, settings or {})
+        except UserError:
+            self._file.close()
+            raise
+        if settings is not None:  # before any line, so that there are none of which nobody knows what they are
             document = json.dumps({"settings": dict(settings)}, ensure_ascii=False, indent=2)
             write_atomic(self._state, document + "\n")
-        self._file = self._partial.open("a", encoding="utf-8", newline="\n")
-        lock(self._file)
         self.lines_done = _whole_lines(self._partial)
 
     def write(self, text: str) -> None:
@@ -148,20 +150,17 @@ def _check_place(path: Path) -> None:
         raise UserError(f"{path}: must be a file, but is a device or a pipe; write to it with > {path}")
 
 
-def _check_nobody_writes(partial: Path) -> None:
-    with partial.open("ab") as file:
-        if not lock(file):
-            raise UserError(f"{partial}: another process is writing this file; wait for it, or stop it")
-
-
-def _read_settings(state: Path, partial: Path) -> Mapping[str, Any]:
-    """What a partial file was begun with."""
+def _check_left(partial: Path, state: Path, resume: bool, settings: Mapping[str, Any]) -> None:
+    """Refuse to write to what is left from an interrupted run, unless it is to go on with what it was begun with."""
+    left = f"{partial}: is left from an interrupted run"
+    if not resume:
+        raise UserError(f"{left}; {'go on with --resume, or remove it' if state.exists() else 'remove it'}")
     if not state.exists():
-        raise UserError(f"{partial}: is left from an interrupted run; remove it, for {state.name} is missing")
-    settings = read_json(state).get("settings")
-    if not isinstance(settings, dict):
+        raise UserError(f"{left}; remove it, for {state.name} is missing")
+    begun = read_json(state).get("settings")
+    if not isinstance(begun, dict):
         raise UserError(f"{state}: is not the state of an interrupted run; remove it and {partial.name}")
-    return settings
+    check_settings(settings, begun, state)
 
 
 def _whole_lines(path: Path) -> int:

@@ -138,7 +138,7 @@ class Reader:
         return [(0, len(code)), *kept] if code else kept
 
     def kept(self, text: str) -> Protected | None:
-        """Likewise, with what must be kept of it in any case."""
+        """The text with its spans taken out that must be kept in any case, whether the model knows reserved pieces or not."""
         if self.tokenizer.protects:
             return self.protected(text)
         places = find_terms(text, self.keep)
