@@ -1,4 +1,4 @@
-"""Protected spans: what is not translated but kept as it is, such as addresses, placeholders and tags.
+"""Protected spans: what is not translated but kept as it is, such as addresses, placeholders, tags and account numbers.
 
 In a model that was trained so (`tokenizer.protect`), a span is one reserved piece on both sides, and its text never goes
 through the model: "see <span0> for more" -> "mehr unter <span0>". In training a span is protected where both sides have it as
@@ -24,13 +24,26 @@ _SPAN = re.compile(
     | (?<![\w%]) % \d{1,2} (?![\w%.,]) | (?<![\w%]) %n (?!\w)            # %1, %n
     | \{\{ [^{}]{0,60} \}\} | \$? \{ [\w.:!,%-]{0,40} \}                 # {{ name }}, {0}, ${HOME}
     | (?<![\w$]) \$ [A-Z_][A-Z0-9_]+                                     # $HOME
+    | (?<![\w$€£¥]) [$€£¥] \d+ (?: [.,]\d+ )* (?: bn | [kKmMbB] )? (?![\w$€£¥])             # $1,299.99, £5m
+    | (?<![\w.,]) \d{1,3} (?: [.,\u00a0]\d{3} )+ (?: [.,]\d+ )? [ \u00a0]? [$€£¥] (?![\w$€£¥])    # 1.299,99 €
+    | (?<![\w.,/-]) \d{1,2} (?: \.\d{1,2}\. | /\d{1,2}/ ) \d{4} (?! [\w/-] | [.,]\d )                  # 3.10.1990, 10/3/1990
     | </? [A-Za-z][^<>]{0,200} >                                         # <b>, </a>
     | & (?: [A-Za-z]{2,10} | \#\d{1,6} ) ;                               # &nbsp;
+    | (?<![\w+]) \+ \d (?: [ \u00a0]? [/-]? [ \u00a0]? (?: \d | \(\d{1,5}\) ) ){6,16} (?! [ \u00a0/-]? \d | \w )   # +49 30 1234567
+    | (?<!\w) [A-Z]{2} \d{2} [A-Z0-9]{11,30} (?!\w)                      # IBANs: DE89370400440532013000
+    | (?<!\w) [A-Z]{2} \d{2} (?: [ \u00a0] (?=[A-Z]{0,3}\d) [A-Z0-9]{4} | [ \u00a0] [A-Z]{4} (?=[ \u00a0]\d{4}[ \u00a0]\d{4}) )
+      (?: [ \u00a0] (?=[A-Z]{0,3}\d) [A-Z0-9]{4} ){1,6} (?: [ \u00a0] \d{1,3} )? (?!\w)                # DE89 3704 0044 0532 0130 00
+    | (?<![\w.,]) \d{4} (?: [ \u00a0-] \d{4} ){2,4} (?! [\w-] | [ \u00a0.,]\d )                   # 1234 5678 9012 3456
+    | (?<![\w.,]) \d{8,} (?! \w | [.,]\d )                               # a number that is a name
+    | (?<![\w-]) [0-9a-fA-F]{8} (?: -[0-9a-fA-F]{4} ){3} -[0-9a-fA-F]{12} (?![\w-])              # a UUID
     | [\u2600-\u27bf\U0001f000-\U0001faff] [\u2600-\u27bf\ufe0f\u200d\U0001f000-\U0001faff]*    # emoji, side by side
     """,
     re.VERBOSE,
 )
-_MAYBE = re.compile("[@%{$<&\u2600-\u27bf\U0001f000-\U0001faff]|://|www\\.")  # a quick no for most text
+_MAYBE = re.compile(  # a quick no for most text
+    r"[@%{$€£¥<&\u2600-\u27bf\U0001f000-\U0001faff]|://|www\.|\+\d|\d{4}[ \u00a0-]?\d|\d[./]\d{4}|\d[ \u00a0][A-Z0-9]{4}"
+    r"|[A-Z]{2}\d\d[A-Z0-9]{11}|[0-9a-fA-F]{8}-"
+)
 
 
 @dataclass(frozen=True)

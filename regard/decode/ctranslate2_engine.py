@@ -18,7 +18,6 @@ the numbers, so that only near-ties can fall another way; `tests/decode/test_ctr
 
 from __future__ import annotations
 
-import math
 import re
 import sys
 import threading
@@ -37,6 +36,7 @@ from regard.bundle import Bundle
 from regard.decode.batches import cut_batches, length_limit
 from regard.decode.ctranslate2_cache import converted
 from regard.decode.ctranslate2_model import Weights, positions, vocabularies
+from regard.decode.ctranslate2_ranking import Found, best_of, could_win, number_wanted, rank, split_at_limit
 from regard.decode.insist import insist
 from regard.decode.options import Finished, Hypothesis, Matrix, Prefix, SearchOptions, Wish, forbidden_ids
 from regard.errors import UserError
@@ -49,14 +49,10 @@ OLDEST = (4, 8)  # the earliest that this was tried with
 _BATCH = 64  # sentences searched together
 _AHEAD = 4  # batches handed in for each worker: one may take as long as several others
 _ROOM = 8_192  # tokens of a batch, counted at the longest sentence's length
-# Times the beam: hypotheses that must have ended before a search may stop, for the best one and for a list of them. Of 5,700
-# sentences, half of them far from what the model knew, torch's search found a better one for 14 at 1, 2 at 1.25, none at 1.5.
-_ENDED, _ENDED_LIST = 1.5, 2.0
 _WHOLE = 16  # sentences at a time whose logits of every step are looked at
 _COMPUTE = {"fp32": "float32", "fp16": "float32", "int8": "int8"}  # no CPU computes faster in 16-bit floats
 
 Ids = Sequence[Sequence[int]]
-Found = list[tuple[tuple[int, ...], float]]  # hypotheses of one sentence with their log-probabilities
 Values = NDArray[np.float64]
 
 
@@ -157,7 +153,7 @@ class CTranslate2Engine:
         self, ids: Ids, options: SearchOptions, finished: Finished | None, wishes: Sequence[Wish]
     ) -> list[list[Hypothesis]]:
         what = " and ".join(_insisted_on(wishes))
-        engine = self._torch(f"{what} is left to torch where something is missing: ctranslate2 cannot insist on it")
+        engine = self._torch(f"{_are_left(what)} where something is missing: ctranslate2 cannot insist on it")
         # Not its `translate`: that would search plainly first, as was done here already.
         return engine.in_batches(ids, options, finished, wishes)
 
@@ -206,25 +202,25 @@ class CTranslate2Engine:
             elif any(len(tokens) > limits[number] for tokens, _ in found):
                 at_limit.append(number)
             else:
-                yield number, _rank(found, options)
+                yield number, rank(found, options)
         for number, found in self._search(ids, at_limit, limits, options, to_limit=True):
-            ended, alive = _split(found, limits[number])
+            ended, alive = split_at_limit(found, limits[number])
             if self._has_forbidden(found):
                 both.append(number)
-            elif could_win := _could_win(alive, ended, options):
-                scored[number], to_score[number] = ended, could_win
+            elif hopeful := could_win(alive, ended, options):
+                scored[number], to_score[number] = ended, hopeful
             else:
-                yield number, _rank(ended, options)
+                yield number, rank(ended, options)
         for number, found in self._search(ids, with_forbidden, limits, options, ban=True):
             if any(len(tokens) > limits[number] for tokens, _ in found):
                 both.append(number)
             else:
-                to_score[number] = _best(found, options, options.beam)
+                to_score[number] = best_of(found, options, options.beam)
         for number, found in self._search(ids, both, limits, options, ban=True, to_limit=True):
-            ended, alive = _split(found, limits[number])
-            to_score[number] = _best(ended, options, options.beam) + alive
+            ended, alive = split_at_limit(found, limits[number])
+            to_score[number] = best_of(ended, options, options.beam) + alive
         for number, found in self._scored_anew(ids, to_score):
-            yield number, _rank(scored.get(number, []) + found, options)
+            yield number, rank(scored.get(number, []) + found, options)
 
     def _after_prefixes(
         self,
@@ -259,7 +255,7 @@ class CTranslate2Engine:
         for job, some in self._search(sources, at_limit, most, options, ban=True, to_limit=True, prefixes=prefixes):
             found[owners[job]] += some
         for number, some in self._scored_anew(ids, found):
-            yield number, _rank(some, options)
+            yield number, rank(some, options)
 
     def _spelt_out(self, srcs: Ids, prefixes: Sequence[Prefix], most: int) -> list[list[tuple[int, ...]]]:
         """Prefixes whose places leave a choice, each as several without one: at each such place the likeliest tokens, `most` in
@@ -306,7 +302,7 @@ class CTranslate2Engine:
             longest = limits[batch[0]] + (0 if to_limit else 1)
             begun = [[self._target[i] for i in prefixes[n]] for n in batch] if prefixes else None
             steps = longest - min(map(len, begun)) if begun else longest
-            wanted = _hypotheses(options, steps if to_limit else 0)
+            wanted = number_wanted(options, steps if to_limit else 0)
             submitted: list[Any] = self._translator.translate_batch(
                 [self._source_pieces(ids[n]) for n in batch],
                 begun,
@@ -344,7 +340,7 @@ class CTranslate2Engine:
         """For what CTranslate2 cannot do."""
         if self.alone:
             raise UserError(f"engine ctranslate2 cannot do {what}; use --engine torch, or auto")
-        return self._torch(f"{what} is left to torch: ctranslate2 cannot do it")
+        return self._torch(f"{_are_left(what)}: ctranslate2 cannot do it")
 
     def _torch(self, why: str) -> TorchEngine:
         """The other engine, with a word about it, once for each reason."""
@@ -470,44 +466,10 @@ def _insisted_on(wishes: Sequence[Wish]) -> list[str]:
     return ["glossary"] * (True in are_terms) + ["phrases"] * (False in are_terms)
 
 
+def _are_left(what: str) -> str:
+    return f"{what} {'are' if ' and ' in what else 'is'} left to torch"
+
+
 def _without(tokens: tuple[int, ...], end: int) -> tuple[int, ...]:
     """Tokens without the end token, if that is the last."""
     return tokens[:-1] if tokens[-1:] == (end,) else tokens
-
-
-def _hypotheses(options: SearchOptions, steps: int = 0) -> int:
-    """How many CTranslate2 is asked for. Without a length penalty it stops when so many have ended and one of them was the best
-    candidate of its step. In `steps` steps no more than beam * steps can end, so that it then goes on to the last."""
-    if options.beam == 1:
-        return 1
-    if steps:
-        return options.beam * steps
-    if options.nbest > 1:
-        return math.ceil(_ENDED_LIST * options.beam)
-    return 1 if options.alpha == 0 else math.ceil(_ENDED * options.beam)
-
-
-def _score(length: int, log_prob: float, alpha: float) -> float:
-    """What hypotheses are ranked by; the length that counts is with the end token."""
-    return float(log_prob / ((5.0 + length + 1) / 6.0) ** alpha)
-
-
-def _best(found: Found, options: SearchOptions, number: int) -> Found:
-    return sorted(found, key=lambda one: -_score(len(one[0]), one[1], options.alpha))[:number]
-
-
-def _split(found: Found, limit: int) -> tuple[Found, Found]:
-    """What has ended, and what was alive at the limit, whose log-probabilities do not count an end yet."""
-    return [one for one in found if len(one[0]) < limit], [one for one in found if len(one[0]) == limit]
-
-
-def _could_win(alive: Found, ended: Found, options: SearchOptions) -> Found:
-    """Those alive at the limit that may be among the best: an end can only lower their scores."""
-    best = _best(ended, options, options.nbest)
-    least = _score(len(best[-1][0]), best[-1][1], options.alpha) if len(best) == options.nbest else -math.inf
-    return [one for one in alive if _score(len(one[0]), one[1], options.alpha) >= least]
-
-
-def _rank(found: Found, options: SearchOptions) -> list[Hypothesis]:
-    best = _best(found, options, options.nbest)
-    return [Hypothesis(tokens, log_prob, _score(len(tokens), log_prob, options.alpha)) for tokens, log_prob in best]

@@ -31,7 +31,8 @@ class SearchOptions:
     top_p: float = 1.0  # draw among the likeliest that have this probability together
     seed: int = 0
     # What is done around the engine, and not its business:
-    guard: bool = False  # a line in another script, or whose translation is plainly nonsense, stays as it is
+    # A line in another script, or whose translation is plainly nonsense, stays as it is; a number that is lost is kept.
+    guard: bool = False
     words: bool = False  # translations come with their words and the log-probabilities of these
     alignment: bool = False  # likewise with which words of the source they come from; with words, too
     glossary: Glossary | None = None  # what terms of the source must be called

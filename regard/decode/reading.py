@@ -9,13 +9,14 @@ they are.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
 
 from regard.data.protect import Protected, find_spans, protect, take_out
 from regard.data.terms import find_terms
-from regard.data.tokenizer import Tokenizer
+from regard.data.tokenizer import NUM_SPANS, Tokenizer
 from regard.decode.glossary import Place
 from regard.decode.options import Done, Finished
 from regard.decode.words import Spelt, spell
@@ -78,6 +79,11 @@ def _cut_once(line: str, spans: Sequence[tuple[int, int]]) -> tuple[str, str, st
     return line[:half], "", line[half:]
 
 
+def one_line(text: str) -> str:
+    """The text without line breaks: line N of the output is the translation of line N of the input."""
+    return re.sub(r"[\r\n]+", " ", text)
+
+
 def count_lines(cut: Sequence[Sequence[Part]], done: Done) -> Finished:
     """Tells `done` of lines, from what an engine tells of their parts; of empty lines at once. The parts of a line may be finished
     far from each other, so each counts as its share of the line: a file of long lines shows how far it is before the first is
@@ -97,14 +103,20 @@ def count_lines(cut: Sequence[Sequence[Part]], done: Done) -> Finished:
 
 
 class Reader:
-    """Reads text for a model; `keep` are words that are not translated."""
+    """Reads text for a model; `keep` are words that are not translated, and `more` are such words of single texts."""
 
-    def __init__(self, tokenizer: Tokenizer, max_length: int, keep: Sequence[str] = ()) -> None:
-        self.tokenizer, self.max_length, self.keep = tokenizer, max_length, keep
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        max_length: int,
+        keep: Sequence[str] = (),
+        more: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> None:
+        self.tokenizer, self.max_length, self.keep, self.more = tokenizer, max_length, keep, more
 
     def cut(self, lines: Sequence[str]) -> list[list[Part]]:
         """The parts of every line, each to be translated on its own; an empty line has none."""
-        stripped = [line.strip() for line in lines]
+        stripped = [one_line(line.strip()) for line in lines]  # no model knows line breaks
         # One token a byte is the most, and one for the space before it, so that short lines need not be counted. (Imported
         # tokenizers write some characters out.)
         may_be_short = self.tokenizer.kind == "joint"
@@ -129,11 +141,19 @@ class Reader:
 
     def protected(self, text: str) -> Protected | None:
         """The text with its spans taken out, those that a person wants kept among them, where the model knows reserved pieces."""
-        return protect(text, terms=self.keep) if self.tokenizer.protects else None
+        return protect(text, terms=self._keep(text)) if self.tokenizer.protects else None
+
+    def has_room(self, text: str) -> bool:
+        """Whether there is a reserved piece for all that is kept of a text."""
+        return len({text[begin:end] for begin, end in find_spans(text, self._keep(text))}) <= NUM_SPANS
+
+    def _keep(self, text: str) -> Sequence[str]:
+        return (*self.keep, *self.more.get(text, ()))
 
     def places_kept(self, text: str) -> list[Place]:
         """Where something stands in a text that is not translated, a language code with it."""
-        kept = find_spans(text, self.keep) if self.tokenizer.protects else find_terms(text, self.keep)
+        keep = self._keep(text)
+        kept = find_spans(text, keep) if self.tokenizer.protects else find_terms(text, keep)
         code, _ = self.tokenizer.split_code(text)
         return [(0, len(code)), *kept] if code else kept
 
@@ -141,7 +161,7 @@ class Reader:
         """The text with its spans taken out that must be kept in any case, whether the model knows reserved pieces or not."""
         if self.tokenizer.protects:
             return self.protected(text)
-        places = find_terms(text, self.keep)
+        places = find_terms(text, self._keep(text))
         return take_out(text, places, most=len(places)) if places else None
 
     def spelt(self, text: str) -> Spelt:

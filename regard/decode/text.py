@@ -2,14 +2,15 @@
 
 What `reading.py` has cut is translated in parts and joined with what stood between them; empty lines stay empty. Spans that went
 through the model as reserved pieces are put back, and one that the model loses is kept all the same: then what stands between the
-spans is translated on its own.
+spans is translated on its own. With a guard, a text whose translation has lost or changed a number is searched again with its
+numbers as reserved pieces.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -18,8 +19,9 @@ from regard.data.terms import find_terms
 from regard.data.tokenizer import Tokenizer
 from regard.decode.guard import is_foreign, runs_away
 from regard.decode.mbr import Utility, by_expected_utility
+from regard.decode.numbers import has_numbers, numbers_of
 from regard.decode.options import Done, Engine, Finished, Hypothesis, SearchOptions, Wish
-from regard.decode.reading import Part, Reader, count_lines
+from regard.decode.reading import Part, Reader, count_lines, one_line
 from regard.decode.wishes import Ask, Wisher
 from regard.decode.words import Link, Word, links_of, spell, words_of
 from regard.errors import UserError
@@ -64,6 +66,7 @@ class Translator:
         """`utility` is what `options.mbr` names."""
         self.tokenizer, self.engine, self.options, self.max_length = tokenizer, engine, options, max_length
         self.utility = utility
+        self.searches_again = True  # for what a first search has lost
         self.reader = Reader(tokenizer, max_length, options.keep)
         # A model with reserved pieces keeps words without being made to, and not every engine can make one.
         insists_on_kept = bool(options.keep) and not tokenizer.protects and engine.takes_phrases
@@ -155,11 +158,57 @@ class Translator:
             for number, (text, hypotheses, some, ask) in enumerate(zip(texts, found, details, asks, strict=True))
         ]
         # The model has lost a span in all of them: what stands between the spans is translated on its own.
-        lost = [number for number in spans if not ways[number]]
+        lost = [number for number in spans if not ways[number] and self.searches_again]
         pieced = self._around_spans([spans[number] for number in lost], [asks[number] for number in lost])
         for number, way in zip(lost, pieced, strict=True):
             ways[number] = [way]
-        return [some or [Translation("", 0.0)] for some in ways]
+        found_ways = [some or [Translation("", 0.0)] for some in ways]
+        checks_numbers = self.options.guard and self.tokenizer.protects and not self.options.sample
+        return self._with_numbers(texts, found_ways, asks) if checks_numbers and self.searches_again else found_ways
+
+    def _with_numbers(
+        self, texts: Sequence[str], ways: Sequence[list[Translation]], asks: Sequence[Ask]
+    ) -> list[list[Translation]]:
+        """Those ways to translate each text that have its numbers. Where none has, the text is searched again with its numbers as
+        reserved pieces."""
+        numbers = {text: self._numbers(text) for text in texts}
+        kept = [
+            [way for way in some if has_numbers(way.text, numbers[text])]
+            for text, some in zip(texts, ways, strict=True)
+        ]
+        if not all(kept):
+            keeper = self._keeping(numbers)
+            again = [number for number, text in enumerate(texts) if not kept[number] and keeper.reader.has_room(text)]
+            some, asked = [texts[number] for number in again], [asks[number] for number in again]
+            wishes = keeper.wisher.wishes([[Part(text, "")] for text in some], asked)
+            found = keeper._search(some, wishes) if some else []
+            for number, better in zip(again, keeper._all_ways(some, found, asked), strict=True):
+                is_whole = 2 * len(better[0].text) > len(ways[number][0].text)  # and not the numbers alone
+                if is_whole and has_numbers(better[0].text, numbers[texts[number]]):
+                    kept[number] = self._linked(better, texts[number], keeper.reader)
+        return [some or first for some, first in zip(kept, ways, strict=True)]
+
+    def _numbers(self, text: str) -> list[str]:
+        """The numbers of a text that its translation must have: not those that a glossary calls something else."""
+        glossary, numbers = self.options.glossary, numbers_of(text)
+        if glossary is None or not numbers:
+            return numbers
+        wanted = glossary.wanted(text, self.reader.places_kept(text))
+        return numbers_of(text, [place for places in wanted.values() for place in places])
+
+    def _keeping(self, more: Mapping[str, Sequence[str]]) -> Translator:
+        """The same translator, which keeps these words of these texts, too, and is content with what it finds."""
+        keeper = copy.copy(self)
+        keeper.searches_again = False
+        keeper.reader = Reader(self.tokenizer, self.max_length, self.options.keep, more)
+        keeper.wisher = replace(self.wisher, reader=keeper.reader)
+        return keeper
+
+    def _linked(self, ways: list[Translation], text: str, reader: Reader) -> list[Translation]:
+        """What another reader's text was translated into; without links, if those are to other words than this reader's."""
+        if not self.options.alignment or reader.spelt(text).words == self.reader.spelt(text).words:
+            return ways
+        return [replace(way, alignment=()) for way in ways]
 
     def _details(self, texts: Sequence[str], found: Sequence[Sequence[Hypothesis]]) -> list[list[Details]]:
         """The words of every hypothesis, and where they come from."""
@@ -201,7 +250,8 @@ class Translator:
                 is_wrong = self.options.guard and runs_away(text, found, ids, hypothesis.ids, self.tokenizer, given)
                 ways.append((is_wrong or is_unknown, Translation(found.strip(), hypothesis.score, words, links)))
         good = [way for is_wrong, way in ways if not is_wrong]
-        return good or [Translation(text, way.score) for _, way in ways[:1]]
+        # A second search is for something better, and not for the text itself.
+        return good or [Translation(text, way.score) for _, way in ways[:1] if self.searches_again]
 
     def _given(self, text: str, ask: Ask) -> str:
         """All that a translation may have its characters from, the vocabulary aside."""
@@ -288,8 +338,3 @@ def _has_spans(translation: str, kept: Protected) -> bool:
 
 def _has_words(text: str) -> bool:
     return any(character.isalpha() for character in text)
-
-
-def one_line(text: str) -> str:
-    """The text without line breaks: line N of the output is the translation of line N of the input."""
-    return re.sub(r"[\r\n]+", " ", text)

@@ -18,7 +18,7 @@ from regard.data.tokenizer import Side as Language
 from regard.decode.alignment import aligning_layer
 from regard.decode.ctranslate2_engine import CTranslate2Engine
 from regard.decode.options import Engine, Matrix, Prefix, SearchOptions, Wish
-from regard.decode.text import one_line
+from regard.decode.reading import one_line
 from regard.decode.torch_engine import TorchEngine
 from regard.decode.words import word_beginnings
 from regard.errors import UserError

@@ -36,6 +36,18 @@ def faults(source: str, translation: str) -> list[str]:
     return found
 
 
+def lost_numbers(source: str, translation: str) -> list[str]:
+    """The numbers of a source that its translation does not have, or has changed."""
+    return list((_numbers(source) - _numbers(translation)).elements())
+
+
+def _numbers(text: str) -> Counter[str]:
+    """The digits of every number, without what groups them, which is another mark in another language. Hours are left out: five
+    in the afternoon is 17 where a day has 24."""
+    text = re.sub(r"\d+(?:[.:]\d\d)? (?:[ap]\.m\.|Uhr)", "", text)
+    return Counter(re.sub(r"\D", "", number) for number in re.findall(r"\d(?:[\d.,:/]*\d)?", text))
+
+
 def _is_of_another_script(text: str) -> bool:
     letters = [unicodedata.name(character, "") for character in text if character.isalpha()]
     return bool(letters) and not any(name.startswith(("LATIN", "MODIFIER", "SUPERSCRIPT")) for name in letters)

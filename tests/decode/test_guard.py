@@ -35,6 +35,25 @@ def test_characters_must_come_from_somewhere(tokenizer: Tokenizer) -> None:
     assert runs_away("the house", "das Haus ist alt " * 4, ids, ids, tokenizer)
 
 
+@pytest.mark.parametrize(
+    ("source", "translation", "is_wrong"),
+    [
+        ("test test test", "Test test test test", True),
+        ("ha ha ha ha ha", "ha ha ha ha ha", False),
+        ("ha ha ha ha ha", "ha ha ha ha ha ha", True),
+        ("very, very, very old", "sehr, sehr, sehr alt", False),
+        ("an old house", "ein altes, altes, altes, altes, altes Haus", True),
+        ("an old house", "ein Haus ist alt ein Haus ist alt ein Haus", False),
+        ("to the old house and to the old house and to the old house", "ein Haus und " * 4, True),
+        ("10,000,000,000,000", "10.000.000.000.000", False),
+    ],
+)
+def test_a_phrase_is_repeated_as_often_as_in_the_source(
+    source: str, translation: str, is_wrong: bool, tokenizer: Tokenizer
+) -> None:
+    assert runs_away(source, translation, [], [], tokenizer, source + translation) == is_wrong
+
+
 def test_a_vocabulary_of_single_characters_knows_them_all(tmp_path: Path) -> None:
     single = Tokenizer.train(["a b c d e f g h"] * 20, 300, tmp_path)
     assert set("abcdefgh") <= single.letters

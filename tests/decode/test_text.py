@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from regard.data.tokenizer import Tokenizer
 from regard.decode.options import Finished, Hypothesis, SearchOptions
-from regard.decode.reading import Part, count_lines, cut_line
-from regard.decode.text import Translator, one_line
+from regard.decode.reading import Part, count_lines, cut_line, one_line
+from regard.decode.text import Translator
 
 
 class Echo:
@@ -146,6 +146,12 @@ def test_a_stream_holds_no_more_than_a_chunk(tokenizer: Tokenizer) -> None:
 
 def test_line_breaks_that_a_model_makes_do_not_become_lines() -> None:
     assert one_line("a\nb\r\nc") == "a b c"
+
+
+def test_line_breaks_inside_a_text_are_spaces_to_the_model(tokenizer: Tokenizer) -> None:
+    one, engine = translator(tokenizer, 100)
+    assert one.translate(["We went home.\r\n\nIt was late.\n"])[0].text == "We went home. It was late."
+    assert tokenizer.decode(engine.asked[0]) == "We went home. It was late."
 
 
 # --- protected spans ---

@@ -216,10 +216,10 @@ def test_what_ctranslate2_cannot_do_is_refused_or_left_to_torch(
         auto.translate("a b c", **search) == auto.translate("a b c", **search) == model().translate("a b c", **search)
     )
     if {"glossary", "phrases"} >= set(search):
-        why = "is left to torch where something is missing: ctranslate2 cannot insist on it"
+        why = "left to torch where something is missing: ctranslate2 cannot insist on it"
     else:
-        why = "is left to torch: ctranslate2 cannot do it"
-    assert capfd.readouterr().err == f"regard: {name} {why}\n"
+        why = "left to torch: ctranslate2 cannot do it"
+    assert capfd.readouterr().err == f"regard: {name} {'are' if ' and ' in name else 'is'} {why}\n"
 
 
 def test_following_is_refused_or_left_to_torch(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,221 @@
+"""Numbers: those that a translation has lost are noticed, and the text is searched again with them kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from regard.data.tokenizer import NUM_SPANS, Tokenizer
+from regard.decode.glossary import Glossary
+from regard.decode.numbers import has_numbers, numbers_of
+from regard.decode.options import Finished, Hypothesis, Matrix, SearchOptions, Wish
+from regard.decode.text import Translator
+from regard.decode.wishes import Ask
+
+
+@pytest.mark.parametrize(
+    ("source", "translation", "is_there"),
+    [
+        ("in 2022", "im Jahr 202", False),
+        ("in 2022", "im Jahr 20222", False),
+        ("in 2022", "im Jahr 2022.", True),
+        ("in 2022 and 2022", "2022 und 202", False),
+        ("1984 pages", "1.984 Seiten", True),
+        ("1984 pages", "1 984 Seiten", True),
+        ("1984 pages", "11.984 Seiten", False),
+        ("147 people", "147.000 Leute", True),  # a decimal, for all that can be known
+        ("after 2005 1 billion", "2005 1 Milliarde", True),
+        ("2011 and 147", "147 2011", True),
+        ("147 million", "Millionen", False),
+        ("post-2015", "nach2015", True),
+        ("number ٢٠٢٢ and １９８４", "Nummer", True),  # not looked for
+    ],
+)
+def test_what_is_lost(source: str, translation: str, is_there: bool) -> None:
+    assert has_numbers(translation, numbers_of(source)) == is_there
+
+
+def test_which_numbers_are_looked_for() -> None:
+    """Not those that languages write in other ways, or in words."""
+    assert numbers_of("1984, 777-300 in post-2015 houses; 365!") == ["1984", "777", "2015", "365"]
+    assert numbers_of("500, 1000, 2000, 1900, $147, €10000, 42, 12345678, 1970s, the 1970's, 1970’s, A380, 777X") == []
+    assert numbers_of("77,000 12.345 5.277 17:30 9/11 2011/12 31.10.2013 615 000 1 234 567 2022年") == []
+    assert numbers_of("1984 and 1985", [(0, 4)]) == ["1985"]
+
+
+def test_numbers_without_end_take_no_time() -> None:
+    for text in ("1" * 200_000, "123," * 50_000, "123 " * 50_000, "1234 " * 40_000, "٢" * 200_000):
+        assert has_numbers(text, numbers_of(text))
+
+
+class Careless:
+    """Translates every sentence into itself, but for the last digit of those that are written out."""
+
+    batch, takes_phrases = 64, True
+
+    def __init__(self, tokenizer: Tokenizer, keeps_spans: bool = True, others: Sequence[str] = ()) -> None:
+        """`others` are translations that it has for all sentences, after its own."""
+        self.others = [Hypothesis(tuple(tokenizer.encode(other)), -2.0, -2.0) for other in others]
+        self.digits = {piece for digit in "0123456789" for piece in tokenizer.encode(f"0{digit}")[-1:]}
+        self.dropped = set() if keeps_spans else set(tokenizer.span_ids)
+        self.asked: list[list[int]] = []
+        self.wishes: list[Wish] = []
+
+    def translate(
+        self,
+        ids: Sequence[Sequence[int]],
+        options: SearchOptions,
+        finished: Finished | None = None,
+        wishes: Sequence[Wish] = (),
+    ) -> list[list[Hypothesis]]:
+        self.asked += map(list, ids)
+        self.wishes += wishes
+        return [
+            [Hypothesis(tuple(self.careless(sentence)), -1.0, -1.0), *self.others][: options.beam] for sentence in ids
+        ]
+
+    def careless(self, ids: Sequence[int]) -> list[int]:
+        last = max((place for place, token in enumerate(ids) if token in self.digits), default=-1)
+        return [token for place, token in enumerate(ids) if place != last and token not in self.dropped]
+
+    def score(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[float]]:
+        return [[0.0] * (len(sentence) + 1) for sentence in tgt]
+
+    def attention(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[Matrix]:
+        return [
+            [[float(i == j) for j in range(len(one) + 1)] for i in range(len(other) + 1)]
+            for one, other in zip(src, tgt, strict=True)
+        ]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    lines = ["The house is small, but the garden is large.", "We went home; it was late. 0 1 2 3 4 5 6 7 8 9"] * 20
+    return Tokenizer.train(lines, 400, tmp_path_factory.mktemp("tokenizer"), protects=True)
+
+
+LINES = [
+    "The house of 1984 is small.",
+    "We went home.",
+    "It was 365, and late.",
+    "The 7 gardens",
+    "The house of 1984 is small.",
+]
+
+
+def texts(tokenizer: Tokenizer, engine: Careless, options: SearchOptions, lines: Sequence[str] = LINES) -> list[str]:
+    return [result.text for result in Translator(tokenizer, engine, options, 100).translate(lines)]
+
+
+def test_a_number_that_is_lost_is_kept_as_it_is_written(tokenizer: Tokenizer) -> None:
+    engine = Careless(tokenizer)
+    assert texts(tokenizer, engine, SearchOptions(guard=True)) == LINES
+    assert len(engine.asked) == len(LINES) + 3  # only those that had lost one, once more
+    assert [sum(token in tokenizer.span_ids for token in ids) for ids in engine.asked] == [0] * 5 + [1] * 3
+
+
+def test_each_text_has_its_own_numbers(tokenizer: Tokenizer) -> None:
+    """What a line becomes does not depend on the lines beside it."""
+    lines = ["In 1984 and in 2022.", "In 2022 and in 1984.", "In 1984.", "In 1984 and in 2022."]
+    together = texts(tokenizer, Careless(tokenizer), SearchOptions(guard=True), lines)
+    alone = [texts(tokenizer, Careless(tokenizer), SearchOptions(guard=True), [line])[0] for line in lines]
+    assert together == alone == lines
+
+
+def test_without_a_guard_or_reserved_pieces_numbers_are_the_models(tokenizer: Tokenizer) -> None:
+    for options, used in (
+        (SearchOptions(), tokenizer),
+        (SearchOptions(guard=True, sample=True), tokenizer),
+        (SearchOptions(guard=True), Tokenizer(tokenizer.models)),
+    ):
+        engine = Careless(used)
+        assert texts(used, engine, options)[0] == "The house of 198 is small."
+        assert len(engine.asked) == len(LINES)
+
+
+def test_where_the_reserved_piece_is_lost_too_the_first_translation_stays(tokenizer: Tokenizer) -> None:
+    engine = Careless(tokenizer, keeps_spans=False)
+    assert texts(tokenizer, engine, SearchOptions(guard=True), LINES[:1]) == ["The house of 198 is small."]
+    assert len(engine.asked) == 2
+
+
+class Worse(Careless):
+    """Says something else where there are reserved pieces: `said`, in which None is the reserved piece."""
+
+    def __init__(self, tokenizer: Tokenizer, said: Sequence[str | None]) -> None:
+        super().__init__(tokenizer)
+        self.spans = set(tokenizer.span_ids)
+        self.said = [None if one is None else tokenizer.encode(one) for one in said]
+
+    def careless(self, ids: Sequence[int]) -> list[int]:
+        spans = [token for token in ids if token in self.spans]
+        if not spans:
+            return super().careless(ids)
+        return [token for one in self.said for token in (spans if one is None else one)]
+
+
+@pytest.mark.parametrize("said", [[None], [None, *["late late late late"] * 5]])
+def test_nonsense_does_not_take_the_place_of_a_translation(said: Sequence[str | None], tokenizer: Tokenizer) -> None:
+    """Neither the number alone nor, where the guard refuses the second one, the text itself."""
+    engine = Worse(tokenizer, said)
+    assert texts(tokenizer, engine, SearchOptions(guard=True), LINES[:1]) == ["The house of 198 is small."]
+    assert len(engine.asked) == 2
+
+
+def test_a_translation_that_has_its_numbers_is_better_than_one_that_has_not(tokenizer: Tokenizer) -> None:
+    others = ["The house of 1984 is small", "The house of 198 is small and late"]
+    for options in (
+        SearchOptions(guard=True, beam=3, nbest=3),
+        SearchOptions(guard=True, beam=3, mbr="chrf"),
+    ):
+        engine = Careless(tokenizer, others=others)
+        translator = Translator(tokenizer, engine, options, 100, lambda one, other: len(set(one) & set(other)))
+        [result] = translator.translate(LINES[:1])
+        assert [way.text for way in result.translations] == others[:1]
+        assert len(engine.asked) == 1
+
+
+def test_a_glossary_may_call_a_number_something_else(tokenizer: Tokenizer) -> None:
+    for term, searches in (("1984", 1), ("of 1984", 1), ("small", 2)):
+        engine = Careless(tokenizer)
+        texts(tokenizer, engine, SearchOptions(guard=True, glossary=Glossary.of({term: "garden"})), LINES[:1])
+        assert len(engine.asked) == searches
+
+
+def test_what_is_told_of_a_translation_does_not_change_it(tokenizer: Tokenizer) -> None:
+    lines = [LINES[0], "The house-777-house is 365-late."]
+    plain = texts(tokenizer, Careless(tokenizer), SearchOptions(guard=True), lines)
+    results = Translator(
+        tokenizer, Careless(tokenizer), SearchOptions(guard=True, words=True, alignment=True), 100
+    ).translate(lines)
+    assert [result.text for result in results] == plain == lines
+    for result in results:
+        [way] = result.translations
+        assert all(target < len(way.words) and source < len(result.source_words) for target, source in way.alignment)
+    assert results[0].translations[0].alignment
+
+
+def test_no_span_loses_its_reserved_piece_to_a_number(tokenizer: Tokenizer) -> None:
+    for spans, searches in ((NUM_SPANS - 1, 2), (NUM_SPANS, 1)):
+        engine = Careless(tokenizer)
+        line = "In 1984 " + " ".join(f"{{x{chr(97 + n % 26)}{chr(97 + n // 26)}}}" for n in range(spans))
+        [text] = texts(tokenizer, engine, SearchOptions(guard=True), [line])
+        assert len(engine.asked) == searches
+        assert text == (line if searches == 2 else line.replace("1984", "198"))
+
+
+def test_what_was_asked_of_a_line_is_asked_again(tokenizer: Tokenizer) -> None:
+    engine = Careless(tokenizer)
+    options = SearchOptions(guard=True, words=True)
+    [result] = Translator(tokenizer, engine, options, 100).translate(
+        LINES[:1], asks=[Ask(prefix="The house of 1984", phrases=("is",))]
+    )
+    first, again = engine.wishes
+    assert again.phrases == first.phrases != ()
+    has_span = [
+        any(token in tokenizer.span_ids for token in wish.prefix if isinstance(token, int)) for wish in (first, again)
+    ]
+    assert has_span == [False, True]
+    assert result.text == LINES[0]
+    assert "1984" in [word.text for word in result.translations[0].words]
