@@ -114,6 +114,15 @@ def test_deepls_own_client_works_unchanged(server: Running) -> None:
             client.translate_text("a", source_lang="SRC", target_lang="TGT", **{name: value})
 
 
+def test_a_form_may_hold_letters_as_they_are(server: Running) -> None:
+    """So curl sends them with -d; other clients escape them."""
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    for body in ("q=a+ö+b&source=src&target=tgt", "q=a+%C3%B6+b&source=src&target=tgt"):
+        answer = server.post("/translate", content=body.encode(), headers=headers)
+        assert answer.json() == server.post("/translate", json={"q": "a ö b", "source": "src", "target": "tgt"}).json()
+    assert server.post("/translate", content="q=ö&target=tgt".encode("latin-1"), headers=headers).status_code == 400
+
+
 @pytest.mark.parametrize(
     ("path", "content", "kind", "status", "message"),
     [

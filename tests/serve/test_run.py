@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import re
 import socket
 import subprocess
 import sys
@@ -46,6 +48,19 @@ sys.exit(main(["serve", "-m", {str(GOLDEN)!r}]))
     assert done.stderr == (
         "regard: serving needs more packages (fastapi is missing); install them with pip install 'regard[serve]'\n"
     )
+
+
+def test_on_a_terminal_it_says_where_it_is_in_plain_words() -> None:
+    reading, terminal = os.openpty()
+    command = [sys.executable, "-m", "regard", "serve", "-m", str(GOLDEN), "--port", "0"]
+    with subprocess.Popen(command, stderr=terminal, cwd=ROOT) as process:
+        os.close(terminal)
+        said = b""
+        while b"Ctrl-C" not in said:
+            said += os.read(reading, 1000)
+        process.kill()
+    os.close(reading)
+    assert re.search(rb"\n  http://127\.0\.0\.1:\d+ in a browser; Ctrl-C", said)
 
 
 def test_help_names_what_is_asked_most() -> None:

@@ -17,7 +17,7 @@ export function startTranslate(languages, settings, explainThis) {
   at("workbench").hidden = at("keys-help").hidden = languages.length === 0;
   if (!languages.length) return {};
 
-  const pair = startPair(languages, () => translate());
+  const pair = startPair(languages, settings.language, () => translate());
   const terms = startTerms(settings, () => { isStale = true; translate(); });
   // sentences: [{ before, text, ways: [{ text, words }], way, prefix }]; `after` is what follows the last one
   const state = { sentences: [], after: "", active: 0, source: "", target: "" };
@@ -245,7 +245,8 @@ export function startTranslate(languages, settings, explainThis) {
 
 // --- the pair of languages ---
 
-function startPair(languages, changed) {
+// `first` is the pair that it begins with, unless another was chosen here before.
+function startPair(languages, first, changed) {
   const { element } = globalThis.regardExplain;
   const from = at("from"), to = at("to");
   const names = Object.fromEntries(languages.map((one) => [one.code, one.name]));
@@ -274,8 +275,8 @@ function startPair(languages, changed) {
     at("swap").disabled = !targets[to.value]?.includes(from.value); // one that is to be detected is not known yet
   };
   const set = (source, target) => { from.value = source; fill(target); dress(); };
-  const fits = Array.isArray(last) && (last[0] === "auto" ? sources.length > 1 : targets[last[0]]?.includes(last[1]));
-  set(...(fits ? last : [sources[0], targets[sources[0]][0]]));
+  const fits = (pair) => Array.isArray(pair) && (pair[0] === "auto" ? sources.length > 1 : targets[pair[0]]?.includes(pair[1]));
+  set(...[last, [first.source.code, first.target.code], [sources[0], targets[sources[0]][0]]].find(fits));
 
   from.addEventListener("change", () => { set(from.value, to.value); remember([from.value, to.value]); changed(); });
   to.addEventListener("change", () => { dress(); remember([from.value, to.value]); changed(); });

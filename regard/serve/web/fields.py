@@ -83,7 +83,7 @@ def parse_body(content_type: str, body: bytes) -> dict[str, Any]:
 
 def _parse_form(body: bytes) -> dict[str, Any]:
     try:
-        pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+        pairs = parse_qsl(body.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
     except ValueError:
         raise Refused(400, f"the body must be a form in UTF-8 with at most {_MOST_FIELDS} fields") from None
     fields: dict[str, Any] = {}

@@ -72,7 +72,7 @@ async def settings(request: Request) -> PageSettings:
     """What a page must know to talk to this server, as LibreTranslate tells it, and whether a training run is watched."""
     context = context_of(request)
     service = context.service
-    source, target = min(service.pairs, default=("", ""))
+    source, target = next(iter(service.pairs), ("", ""))  # of the first model: a page begins with it
     return PageSettings(
         apiKeys=context.keys.are_needed,
         keyRequired=context.keys.are_needed,

@@ -113,9 +113,10 @@ def run_worker(settings: Settings, listener: socket.socket, folder: Path) -> Non
     threading.Thread(target=detect, args=("warm up",), daemon=True).start()  # its first use takes most of a second
     host, port = listener.getsockname()[:2]
     models = [f"{source}-{target}" for source, target in sorted(service.pairs)]
-    log(
-        "listening", process=os.getpid(), address=f"http://{f'[{host}]' if ':' in host else host}:{port}", models=models
-    )
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    log("listening", process=os.getpid(), address=address, models=models)
+    if sys.stderr.isatty() and settings.workers == 1:
+        sys.stderr.write(f"\n  {address} in a browser; Ctrl-C stops it\n\n")
     server.run(sockets=[listener])
     service.close()
     app.log_turned_away()  # what was counted since the last second

@@ -255,6 +255,15 @@ def test_unsure_words_are_marked_by_their_probability(page: Page, server: Runnin
     assert page.locator("#out .w.unsure").first.get_attribute("aria-label").endswith("%")
 
 
+def test_it_begins_with_the_first_model_and_then_with_what_was_chosen_last(page: Page) -> None:
+    source, target = page.get_by_label("translate from"), page.get_by_label("translate into")
+    assert (source.input_value(), target.input_value()) == ("src", "tgt")
+    choose(page, "en", "de")
+    page.reload()
+    wait_for_scripts(page)
+    assert source.input_value() == "en"
+
+
 def test_languages_are_detected_chosen_and_swapped(page: Page) -> None:
     assert page.get_by_label("translate from").locator("option").all_inner_texts() == [
         "Detect language", "English", "src", "tgt",
