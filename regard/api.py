@@ -46,6 +46,9 @@ class Model:
         self.engine = make_engine(bundle, engine, device, batch, others)
         self.max_length = min(one.max_length for one in (bundle, *others))
 
+    def __repr__(self) -> str:
+        return f"<regard.Model {self.bundle.source} → {self.bundle.target}, {type(self.engine).__name__}>"
+
     def translate(
         self,
         text: str | Sequence[str],

@@ -31,6 +31,10 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = regard.trian
 
 
+def test_a_model_says_what_it_is(model: regard.Model) -> None:
+    assert repr(model) == f"<regard.Model en → de, {type(model.engine).__name__}>"
+
+
 def test_one_sentence_gives_text_and_a_list_gives_a_list(model: regard.Model) -> None:
     one = model.translate("a b c")
     assert isinstance(one, str)

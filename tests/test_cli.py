@@ -162,6 +162,7 @@ def test_evaluate_scores_a_model_and_a_file_alike(
         (["train", "a", "b", "c"], "one recipe or two text files"),
         (["translate", "-m", "nothing", "hello"], "nothing: there is no such model"),
         (["translate", "--resume", "-m", "x", "hello"], "--resume needs -i FILE and -o FILE"),
+        (["translate", "-m", "x", "-o", "y.de.gz", "hello"], "-o y.de.gz: translate writes plain text; leave out .gz"),
         (["translate", "--beam", "many", "x"], "invalid int value"),
         (["evaluate", "--reference", "nothing.de", "--hypothesis", "x"], "nothing.de"),
         (["average", "nothing", "-o", "x"], "nothing: is not a run folder"),

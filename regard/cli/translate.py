@@ -21,6 +21,7 @@ from regard.cli.common import (
     load_model,
     verb,
 )
+from regard.data.corpus import COMPRESSION_SUFFIXES
 from regard.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ def _check(arguments: argparse.Namespace, crew: Crew) -> None:
         raise UserError("translate takes TEXT or -i FILE, but got both")
     if arguments.resume and not (arguments.input and arguments.output):
         raise UserError("--resume needs -i FILE and -o FILE: only then is it known which lines are done")
+    if arguments.output and arguments.output.suffix in COMPRESSION_SUFFIXES:
+        raise UserError(f"-o {arguments.output}: translate writes plain text; leave out {arguments.output.suffix}")
     if arguments.nbest > 1 and arguments.resume:
         raise UserError("--resume goes with one translation a line; leave out --nbest")
     if arguments.json and arguments.resume:

@@ -254,7 +254,8 @@ def _duration_line(
 def _words(seconds: float) -> str:
     minutes = seconds / 60
     if minutes < 90:
-        return f"{max(1, round(minutes))} minutes"
+        whole = max(1, round(minutes))
+        return f"{whole} minute{'s' * (whole > 1)}"
     return f"{minutes / 60:.1f} hours" if minutes < 48 * 60 else f"{minutes / 60 / 24:.1f} days"
 
 
