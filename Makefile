@@ -33,10 +33,10 @@ browser: setup # Chromium for the tests of pages, where there is none
 	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
 		$(BIN)/playwright install chromium
 
-demo: setup ## translate with the built-in model and score it
+demo: setup ## translate with the built-in models and score one
 	@BIN=$(BIN) scripts/demo.sh
 
-serve: setup ## serve the built-in model, or another, on http://127.0.0.1:8000 (MODEL=runs/mine)
+serve: setup ## serve the built-in models, or another, on http://127.0.0.1:8000 (MODEL=runs/mine)
 	$(BIN)/regard serve $(if $(MODEL),-m $(MODEL))
 
 screenshots: setup browser ## pictures of the page for the README (MODEL=runs/mine RUN=runs/multi30k-cpu)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Translates with the built-in model and scores it; trains nothing. `make demo` calls this.
+# Translates with the built-in models and scores one; trains nothing. `make demo` calls this.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,13 +21,19 @@ Mr President, I would like to thank the Commission for its report.
 Click "Save" to keep your changes in %s.
 Write to info@example.org, or see https://example.org/help!'
 
-echo "Its scores on Tatoeba's test set, which was not trained on:"
+echo "German to English:"
+show de-en 'Guten Morgen! Wie geht es dir?
+Ich hätte gern eine Tasse Kaffee.
+Wenn es morgen regnet, bleiben wir zu Hause.
+Die Datei konnte nicht geöffnet werden.'
+
+echo "Scores of English to German on Tatoeba's test set, which was not trained on:"
 "$regard" evaluate --source data/tatoeba/test.en.xz --reference data/tatoeba/test.de.xz
 
 echo
 echo "What next:"
 printf '  %-58s %s\n' \
-    "$regard translate 'Your own sentence.'" "from standard input or a file, too" \
+    "$regard translate 'Your own sentence.'" "from standard input or a file, too; -m de-en" \
     "$regard serve" "the page and the API, on http://127.0.0.1:8000" \
     "$regard explain -o page.html 'It was too tired.'" "what the model looks at" \
     "$regard train your.en your.de" "a model of your own text"

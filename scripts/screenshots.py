@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from PIL import Image
 
+from regard.builtin import builtin_models
 from regard.bundle import find_bundle
 from tests.browser import chromium
 from tests.serve.server import running
@@ -104,11 +105,14 @@ def beside_each_other(pictures: Sequence[Image.Image]) -> Image.Image:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-m", "--model", help="English to German, for these texts (default: the built-in one)")
+    parser.add_argument("-m", "--model", help="English to German, for these texts (default: the built-in ones)")
     parser.add_argument("--run", required=True, help="a run folder")
     arguments = parser.parse_args()
+    first, *others = [find_bundle(name) for name in ([arguments.model] if arguments.model else builtin_models())]
     with (
-        running("--run", arguments.run, model=find_bundle(arguments.model)) as server,
+        running(
+            "--run", arguments.run, *(part for other in others for part in ("-m", str(other))), model=first
+        ) as server,
         chromium() as browser,
     ):
         for name, (prepare, width, height, scheme) in SCREENS.items():
