@@ -73,16 +73,25 @@ def test_an_interrupted_file_is_finished_with_resume(
     written: list[str] = []
     write = LineFile.write
 
+    def stop() -> None:
+        raise KeyboardInterrupt
+
     def stop_after_two(file: LineFile, text: str) -> None:
         if len(written) == 2:
-            raise KeyboardInterrupt
+            stop()
         written.append(text)
         write(file, text)
 
     with monkeypatch.context() as patch:
+        patch.setattr(LineFile, "write", lambda file, text: stop())
+        assert main([*command, "-m", bundle]) == 130
+    assert capfd.readouterr().err.endswith("regard: stopped before anything was written\n")
+    assert not partial.exists()
+    with monkeypatch.context() as patch:
         patch.setattr(LineFile, "write", stop_after_two)
         assert main([*command, "-m", bundle]) == 130
-    assert "which are saved; go on with the same command and --resume" in capfd.readouterr().err
+    told = "regard: stopped after 2 lines, which are saved; go on with the same command and --resume\n"
+    assert capfd.readouterr().err.endswith(told)
     assert partial.read_text(encoding="utf-8").splitlines() == expected[:2]
     partial.write_text("done before\nhal", encoding="utf-8")
 

@@ -201,8 +201,11 @@ def _translate_blocks(
                 out.flush()
     except KeyboardInterrupt:
         if arguments.output and arguments.input and _is_plain(arguments):
+            saved = out.saved_lines()
             raise Interrupted(
-                f"stopped after {number:,} lines, which are saved; go on with the same command and --resume"
+                f"stopped after {saved:,} lines, which are saved; go on with the same command and --resume"
+                if saved
+                else "stopped before anything was written"
             ) from None
         raise
     if skip:

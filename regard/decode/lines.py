@@ -85,7 +85,7 @@ class LineFile:
         self, path: Path | None, resume: bool = False, settings: Mapping[str, Any] | None = None, is_kept: bool = True
     ) -> None:
         """`settings` are what its lines depend on, for those who go on with it; None: nobody can. `is_kept`: whether a part of it,
-        after an error, is of use."""
+        after an error, is of use. `lines_done` are those that were there before."""
         self.path, self._is_kept = path, is_kept
         self.lines_done = 0
         self._file: IO[str]
@@ -121,6 +121,11 @@ class LineFile:
         self._file.flush()
         if self._partial is not None:
             os.fsync(self._file.fileno())
+
+    def saved_lines(self) -> int:
+        """How many lines are in the file, by the file itself: whoever was interrupted cannot know whether the last was written."""
+        self.flush()
+        return _whole_lines(self._partial) if self._partial is not None else 0
 
     def __enter__(self) -> LineFile:
         return self
