@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -42,7 +41,7 @@ class Model:
     ) -> None:
         """`others` are models of the same vocabulary that translate together with this one."""
         self.bundle = bundle
-        self.options = SearchOptions(**dataclasses.asdict(bundle.decode))
+        self.options = SearchOptions.of(bundle)
         self.engine = make_engine(bundle, engine, device, batch, others)
         self.max_length = min(one.max_length for one in (bundle, *others))
 

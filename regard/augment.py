@@ -241,7 +241,7 @@ def _search_options(
     if choose not in get_args(Choose):
         raise UserError(f"--choose must be one of {', '.join(get_args(Choose))}, but is {choose!r}")
     # Without the guard, which would hide what the filter looks for.
-    own = dataclasses.replace(SearchOptions(**dataclasses.asdict(bundle.decode)), guard=False)
+    own = dataclasses.replace(SearchOptions.of(bundle), guard=False)
     if choose == "best":
         if nbest is not None:
             raise UserError(

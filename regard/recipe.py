@@ -129,7 +129,8 @@ class DecodeRecipe:
     beam: int = 4
     alpha: float = 0.6  # length penalty ((5 + |Y|) / 6)^alpha
     max_extra: int = 50  # a translation has at most this many tokens more than its source
-    # A line that the model cannot know, or whose translation is plainly nonsense, stays as it is; a number that is lost is kept.
+    # A line that the model cannot know, or whose translation is plainly nonsense, stays as it is; a number that is lost is kept,
+    # and is written as the target's language writes numbers.
     guard: bool = False
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -146,6 +147,43 @@ def test_awkward_lines_come_out_sane(name: str, engine: str, language: str) -> N
         if (found := faults(line, text) + lost_numbers(line, text))
     }
     assert not wrong
+
+
+THOUSANDS = {
+    "en-de": [
+        "Germany has 83,237,124 inhabitants.",
+        "Almost 57,000 such cases were closed, 75 percent more than in the previous year.",
+        "It traveled more than 1,300 miles to a storage facility.",
+        "The company has more than 176,000 customers worldwide.",
+        "The program has 1,234.5 points.",
+        "They played in front of 31,000 spectators.",
+        "It is 5,400 light years away.",
+        "The bill was 12,345.67 euros, of which 1,250 were paid in 2019.",
+        "Some 2,500,000 people live there.",
+    ],
+    "de-en": [
+        "Deutschland hat 83.237.124 Einwohner.",
+        "Das kostet 1.300 Euro im Monat.",
+        "Er hat 2.500.000 Dollar verdient.",
+        "Die 9.425 Fahrzeuge wurden im November zugelassen.",
+        "Im April waren es mehr als 1.800 Pfund (2.000 Euro) im Monat.",
+        "Die Rechnung betrug 12.345,67 Euro, davon wurden 1.250 im Jahr 2019 bezahlt.",
+        "Es waren 25.000 Menschen, die dort arbeiteten.",
+        "Mit 15.000 Computern wurden 200.000 Transaktionen erfasst.",
+    ],
+}
+
+
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
+@pytest.mark.parametrize("name", NAMES)
+def test_thousands_are_right_and_written_as_the_language_writes_them(name: str, engine: str) -> None:
+    """1,234.5 in English and 1.234,5 in German; spaces between thousands, and nothing, are right in both."""
+    decimal = {"de": ",", "en": "."}[name[-2:]]
+    thousands = {"de": ".", "en": ","}[name[-2:]]
+    for line, text in zip(THOUSANDS[name], loaded(name, engine).translate(THOUSANDS[name]), strict=True):
+        assert not lost_numbers(line, re.sub(r"(?<=\d) (?=\d{3}\b)", "", text)), text
+        for number in re.findall(r"\d[\d.,]*\d", text):
+            assert re.fullmatch(rf"\d+|\d{{1,3}}(\{thousands}\d{{3}})*(\{decimal}\d+)?", number), text
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -54,7 +54,6 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    import dataclasses
 
     from regard.bundle import find_bundle, load_bundle
     from regard.decode.options import SearchOptions
@@ -71,7 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"{' and '.join(given)}: for figures only; add -o figure.svg, or leave out")
     force = _forced(arguments.force)
     bundle = load_bundle(find_bundle(arguments.model))
-    search = SearchOptions(**dataclasses.asdict(bundle.decode)).changed(arguments.beam, arguments.alpha, 1)
+    search = SearchOptions.of(bundle).changed(arguments.beam, arguments.alpha, 1)
     from regard.explain.explainer import Explainer
 
     explanation = Explainer(bundle).explain(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 from regard.data.tokenizer import Tokenizer
 from regard.decode.glossary import Glossary
 from regard.decode.search.phrases import Phrase
 from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from regard.bundle import Bundle
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,10 @@ class SearchOptions:
     top_p: float = 1.0  # draw among the likeliest that have this probability together
     seed: int = 0
     # What is done around the engine, and not its business:
-    # A line in another script, or whose translation is plainly nonsense, stays as it is; a number that is lost is kept.
+    # A line in another script, or whose translation is plainly nonsense, stays as it is; a number that is lost is kept, and is
+    # written as the translation's language writes numbers.
     guard: bool = False
+    languages: tuple[str, str] = ("", "")  # of source and translation: how each writes numbers
     words: bool = False  # translations come with their words and the log-probabilities of these
     alignment: bool = False  # likewise with which words of the source they come from; with words, too
     glossary: Glossary | None = None  # what terms of the source must be called
@@ -75,11 +80,17 @@ class SearchOptions:
                 "temperature, top_k, top_p and seed are for drawing at random; add sample, or leave them out"
             )
 
+    @classmethod
+    def of(cls, bundle: Bundle) -> SearchOptions:
+        """A model's own."""
+        return cls(**asdict(bundle.decode), languages=(bundle.source, bundle.target))
+
     @property
     def of_engine(self) -> SearchOptions:
         """These options without what is done around the engine."""
         nbest = self.beam if self.mbr else self.nbest
-        return replace(self, nbest=nbest, guard=False, words=False, alignment=False, glossary=None, keep=(), mbr="")
+        plain = replace(self, nbest=nbest, guard=False, languages=("", ""), words=False, alignment=False)
+        return replace(plain, glossary=None, keep=(), mbr="")
 
     @property
     def beyond_beam(self) -> list[str]:
@@ -98,10 +109,9 @@ class SearchOptions:
     ) -> SearchOptions:
         """These options with what is given. The beam, unless it is given, too, is at least as wide as `nbest` and a multiple of
         the groups; of samples there are as many as are wanted."""
-        if unknown := sorted(set(more) - {field.name for field in fields(self)}):
-            raise UserError(
-                f"there is no search option {unknown[0]!r}; there are {', '.join(f.name for f in fields(self))}"
-            )
+        names = [field.name for field in fields(self) if field.name != "languages"]  # those are the model's
+        if unknown := sorted(set(more) - set(names)):
+            raise UserError(f"there is no search option {unknown[0]!r}; there are {', '.join(names)}")
         nbest = 1 if nbest is None else nbest
         if beam is None:
             groups = max(1, more.get("groups", self.groups))

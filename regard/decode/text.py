@@ -19,7 +19,7 @@ from regard.data.terms import find_terms
 from regard.data.tokenizer import Tokenizer
 from regard.decode.guard import is_foreign, runs_away
 from regard.decode.mbr import Utility, by_expected_utility
-from regard.decode.numbers import has_numbers, numbers_of
+from regard.decode.numbers import has_numbers, numbers_of, other_marks, put_marks, put_marks_in_words
 from regard.decode.options import Done, Engine, Finished, Hypothesis, SearchOptions, Wish
 from regard.decode.reading import Part, Reader, count_lines, one_line
 from regard.decode.wishes import Ask, Wisher
@@ -163,8 +163,11 @@ class Translator:
         for number, way in zip(lost, pieced, strict=True):
             ways[number] = [way]
         found_ways = [some or [Translation("", 0.0)] for some in ways]
-        checks_numbers = self.options.guard and self.tokenizer.protects and not self.options.sample
-        return self._with_numbers(texts, found_ways, asks) if checks_numbers and self.searches_again else found_ways
+        if not (self.options.guard and self.searches_again):
+            return found_ways
+        if self.tokenizer.protects and not self.options.sample:
+            found_ways = self._with_numbers(texts, found_ways, asks)
+        return [self._with_marks(text, some) for text, some in zip(texts, found_ways, strict=True)]
 
     def _with_numbers(
         self, texts: Sequence[str], ways: Sequence[list[Translation]], asks: Sequence[Ask]
@@ -173,7 +176,7 @@ class Translator:
         reserved pieces."""
         numbers = {text: self._numbers(text) for text in texts}
         kept = [
-            [way for way in some if has_numbers(way.text, numbers[text])]
+            [way for way in some if has_numbers(way.text, numbers[text], text)]
             for text, some in zip(texts, ways, strict=True)
         ]
         if not all(kept):
@@ -184,17 +187,30 @@ class Translator:
             found = keeper._search(some, wishes) if some else []
             for number, better in zip(again, keeper._all_ways(some, found, asked), strict=True):
                 is_whole = 2 * len(better[0].text) > len(ways[number][0].text)  # and not the numbers alone
-                if is_whole and has_numbers(better[0].text, numbers[texts[number]]):
+                if is_whole and has_numbers(better[0].text, numbers[texts[number]], texts[number]):
                     kept[number] = self._linked(better, texts[number], keeper.reader)
         return [some or first for some, first in zip(kept, ways, strict=True)]
 
     def _numbers(self, text: str) -> list[str]:
-        """The numbers of a text that its translation must have: not those that a glossary calls something else."""
-        glossary, numbers = self.options.glossary, numbers_of(text)
-        if glossary is None or not numbers:
-            return numbers
-        wanted = glossary.wanted(text, self.reader.places_kept(text))
-        return numbers_of(text, [place for places in wanted.values() for place in places])
+        """The numbers of a text that its translation must have: not those that are kept anyway, or that a glossary calls something
+        else."""
+        if not numbers_of(text):
+            return []  # nearly every sentence
+        kept, glossary = self.reader.places_kept(text), self.options.glossary
+        wanted = {} if glossary is None else glossary.wanted(text, kept)
+        return numbers_of(text, [*kept, *(place for places in wanted.values() for place in places)])
+
+    def _with_marks(self, text: str, ways: list[Translation]) -> list[Translation]:
+        """Ways to translate a text, with the marks in its numbers that the target's language has."""
+        marks = other_marks(self._numbers(text), *self.options.languages)
+        if not marks:
+            return ways
+        marked = []
+        for way in ways:
+            texts = put_marks_in_words([word.text for word in way.words], marks)
+            words = tuple(replace(word, text=text) for word, text in zip(way.words, texts, strict=True))
+            marked.append(replace(way, text=put_marks(way.text, marks), words=words))
+        return marked
 
     def _keeping(self, more: Mapping[str, Sequence[str]]) -> Translator:
         """The same translator, which keeps these words of these texts, too, and is content with what it finds."""

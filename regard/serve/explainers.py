@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,7 @@ class Explainers:
         return await self._apart.run(self._work, served, text, translation, prefix)
 
     def _work(self, served: Served, text: str, translation: str | None, prefix: str | None) -> bytes:
-        options = SearchOptions(**dataclasses.asdict(served.bundle.decode))
+        options = SearchOptions.of(served.bundle)
         with refusing("an explanation"):
             found = self._explainer(served).explain(text, options, target=translation, prefix=prefix)
         return json.dumps(page_data(found), separators=(",", ":")).encode("ascii")

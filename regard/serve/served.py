@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -46,7 +45,7 @@ class Served:
         observe: Callable[[str], Observe] | None = None,
     ) -> Served:
         made = make_engine(bundle, engine, device, batch)
-        options = SearchOptions(**dataclasses.asdict(bundle.decode))
+        options = SearchOptions.of(bundle)
 
         def around(threads: int) -> Batcher:
             return Batcher(

@@ -152,7 +152,7 @@ def _public(spec: str) -> str:
 def score_test_set(recipe: Recipe, bundle: Bundle, test: list[Pair], trainer: Trainer) -> Scores:
     """Translate and score the test set, once, with the bundle that was written."""
     engine = TorchEngine.from_bundle(bundle, recipe.train.device)
-    options = SearchOptions(**dataclasses.asdict(recipe.decode))
+    options = SearchOptions.of(bundle)
     translator = Translator(bundle.tokenizer, engine, options, bundle.max_length)
     with progress("translating the test set", len(test)) as done:
         translations = [result.text for result in translator.stream((source for source, _ in test), 4096, done)]

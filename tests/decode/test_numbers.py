@@ -8,7 +8,7 @@ import pytest
 
 from regard.data.tokenizer import NUM_SPANS, Tokenizer
 from regard.decode.glossary import Glossary
-from regard.decode.numbers import has_numbers, numbers_of
+from regard.decode.numbers import has_numbers, numbers_of, other_marks, put_marks
 from regard.decode.options import Finished, Hypothesis, Matrix, SearchOptions, Wish
 from regard.decode.text import Translator
 from regard.decode.wishes import Ask
@@ -30,23 +30,90 @@ from regard.decode.wishes import Ask
         ("147 million", "Millionen", False),
         ("post-2015", "nach2015", True),
         ("number ٢٠٢٢ and １９８４", "Nummer", True),  # not looked for
+        ("176,000 customers", "176.000 Kunden", True),
+        ("176,000 customers", "176 000 Kunden", True),
+        ("176,000 customers", "176 Tausend Kunden", False),  # as if it could be anything
+        ("176,000 customers", "17 000 Kunden", False),
+        ("1,299.99 of it", "1.299,99 davon", True),
+        ("1,299.99 of it", "1.299,9 davon", False),
+        ("835.582 hectares", "8355,582 Hektar", False),
+        ("83,237,124 people", "83 237 124 Menschen", True),
+        ("83,237,124 people", "203,237,124 Menschen", False),
+        ("in 2005 100,000 people", "2005 100.000 Menschen", True),
+        # Round ones may become words, but not other numbers, and not nothing unless one word would do.
+        ("1.300 Euro", "EUR 1 500", False),
+        ("2.500.000 Dollar", "$2.5 million", True),
+        ("2.500.000 Dollar", "$500,000", False),
+        ("25.000 Pfund, 50 %", "the bonus, 50%", False),
+        ("20.000 Menschen", "Twenty thousand people", True),
+        ("1,000 for 100 guests", "tausend für 100 Gäste", True),
+        ("1,000 for 100 guests", "1,00 für 100 Gäste", True),  # 1.00, for all that can be known
+        ("2,000 in the 1970s", "zweitausend in den 1970er Jahren", True),
+        ("2,000 for $1,500", "zweitausend für $1,500", True),
+        ("1000 on 3.10.1990", "tausend am 3.10.1990", True),
+        ("1.800 Pfund (2.000 Euro)", "GBP 1,800 (EUR 10 000)", False),
+        ("5 of 57,000", "5 von 5 000", False),
+        ("2,000 in 1984, 365 of them here", "zweitausend, 1984 365 davon hier", True),
+        ("500 people", "500.000 Menschen", True),  # a decimal, for all that can be known
     ],
 )
 def test_what_is_lost(source: str, translation: str, is_there: bool) -> None:
-    assert has_numbers(translation, numbers_of(source)) == is_there
+    assert has_numbers(translation, numbers_of(source), source) == is_there
 
 
 def test_which_numbers_are_looked_for() -> None:
     """Not those that languages write in other ways, or in words."""
-    assert numbers_of("1984, 777-300 in post-2015 houses; 365!") == ["1984", "777", "2015", "365"]
-    assert numbers_of("500, 1000, 2000, 1900, $147, €10000, 42, 12345678, 1970s, the 1970's, 1970’s, A380, 777X") == []
-    assert numbers_of("77,000 12.345 5.277 17:30 9/11 2011/12 31.10.2013 615 000 1 234 567 2022年") == []
+    assert numbers_of("1984, 777-300 in post-2015 houses; 365!") == ["1984", "777", "300", "2015", "365"]
+    assert numbers_of("$147, €10000, 42, 12345678, 1970s, the 1970's, 1970’s, A380, 777X, 0,125") == []
+    assert numbers_of("77,000, 12.345, 5.277.000,50; 1,234.5.") == ["77,000", "12.345", "5.277.000,50", "1,234.5"]
+    assert numbers_of("In 2012 118,800 came, 1.234 142") == ["118,800", "1.234"]
+    assert numbers_of("615 000 and 1\u202f234\u00a0567 or 12 345,6") == ["615 000", "1\u202f234\u00a0567", "12 345,6"]
+    assert (
+        numbers_of("12,34,567 1,2345 12,345,67 17:30 9/11 2011/12 31.10.2013 2005 100 2022年 ?n=1,234 $1,234 1,234€")
+        == []
+    )
     assert numbers_of("1984 and 1985", [(0, 4)]) == ["1985"]
 
 
 def test_numbers_without_end_take_no_time() -> None:
-    for text in ("1" * 200_000, "123," * 50_000, "123 " * 50_000, "1234 " * 40_000, "٢" * 200_000):
-        assert has_numbers(text, numbers_of(text))
+    for text in ("1" * 200_000, "123," * 50_000, "123 " * 50_000, "1234 " * 40_000, "٢" * 200_000, "1,234 a " * 30_000):
+        assert has_numbers(text, numbers_of(text), text)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "number", "there"),
+    [
+        ("en", "de", "5,277", "5.277"),
+        ("en", "de", "1,234,567.89", "1.234.567,89"),
+        ("en", "de", "12.345", None),  # three decimals, if the writer knows English
+        ("en", "de", "1984", None),
+        ("en", "de", "5 277", None),  # is right in both
+        ("de", "en", "5.277", "5,277"),
+        ("de_AT", "EN-gb", "5.277,5", "5,277.5"),
+        ("de", "en", "5,277", None),
+        ("de", "en", "192.168.100.200", None),  # a computer
+        ("de", "en", "192.168.300.200", "192,168,300,200"),
+        ("en", "fr", "5,277", None),  # its way is not known here
+        ("de", "nl", "5.277", None),
+        ("", "", "5,277", None),
+    ],
+)
+def test_marks_are_those_of_the_target(source: str, target: str, number: str, there: str | None) -> None:
+    assert numbers_of(f"a {number}.") == [number]
+    assert other_marks([number], source, target) == ({} if there is None else {number: there})
+
+
+def test_marks_are_put_where_the_number_stands_alone() -> None:
+    assert other_marks(["5,277", "5.277", "1,984"], "en", "de") == {
+        "1,984": "1.984"
+    }  # two numbers, for all that can be known
+    marks = {"5,277": "5.277"}
+    for text in ("5,277,000", "15,277", "$5,277", "x=5,277", "5,277€", "5,277.5"):
+        assert put_marks(text, marks) == text
+    assert put_marks("12.345.67 und 12,345,67, 12,34,567 1.23.4567", {"12,345.67": "12.345,67"}) == (
+        "12.345,67 und 12.345,67, 12,34,567 1.23.4567"
+    )
+    assert put_marks("5,277 und (5,277), 5,277.", marks) == "5.277 und (5.277), 5.277."
 
 
 class Careless:
@@ -121,6 +188,44 @@ def test_each_text_has_its_own_numbers(tokenizer: Tokenizer) -> None:
     together = texts(tokenizer, Careless(tokenizer), SearchOptions(guard=True), lines)
     alone = [texts(tokenizer, Careless(tokenizer), SearchOptions(guard=True), [line])[0] for line in lines]
     assert together == alone == lines
+
+
+class Careful(Careless):
+    """Translates every sentence into itself."""
+
+    def careless(self, ids: Sequence[int]) -> list[int]:
+        return list(ids)
+
+
+@pytest.mark.parametrize("engine", [Careless, Careful])
+@pytest.mark.parametrize("is_told", [False, True])
+def test_thousands_have_the_marks_of_the_target(engine: type[Careless], is_told: bool, tokenizer: Tokenizer) -> None:
+    """Whether the model says the number or has to be made to; in the text and in the words that are told of it."""
+    lines = ["The house of 5,277 is small, the garden of $1,984 and {n:1,777} is large.", "It was 12 345, and 1,299.5."]
+    expected = [
+        "The house of 5.277 is small, the garden of $1,984 and {n:1,777} is large.",
+        "It was 12 345, and 1.299,5.",
+    ]
+
+    def results(languages: tuple[str, str], keep: tuple[str, ...] = ()) -> list[str]:
+        options = SearchOptions(guard=True, languages=languages, keep=keep, words=is_told, alignment=is_told)
+        found = Translator(tokenizer, engine(tokenizer), options, 100).translate(lines)
+        for result in found:
+            [way] = result.translations
+            spoken = "".join(word.text for word in way.words).replace(" ", "")
+            assert spoken == (way.text.replace(" ", "") if is_told else "")
+        return [result.text for result in found]
+
+    assert results(("en", "de")) == expected
+    assert results(("en", "fr")) == lines
+    assert results(("en", "de"), keep=("5,277",)) == [lines[0], expected[1]]
+
+
+def test_a_glossary_may_want_other_marks(tokenizer: Tokenizer) -> None:
+    options = SearchOptions(guard=True, languages=("en", "de"), glossary=Glossary.of({"5,277": "5,277"}))
+    assert texts(tokenizer, Careful(tokenizer), options, ["The house of 5,277 and 1,984."]) == [
+        "The house of 5,277 and 1.984."
+    ]
 
 
 def test_without_a_guard_or_reserved_pieces_numbers_are_the_models(tokenizer: Tokenizer) -> None:
