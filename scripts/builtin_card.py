@@ -28,8 +28,8 @@ LIMITS = [
     "Small: it knows everyday, parliamentary and software text best. News and talks are harder, and poetry, slang and "
     "special fields are not what it was trained on.",
     "It translates sentence by sentence and knows nothing of the sentences around.",
-    "It can be wrong with full confidence, also about names and numbers. It repeats what its sources say about people, and as they "
-    "say it.",
+    "It can be wrong with full confidence, also about names, small numbers and times of day. It repeats what its sources say about "
+    "people, and as they say it.",
 ]
 
 

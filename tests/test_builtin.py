@@ -149,7 +149,7 @@ def test_awkward_lines_come_out_sane(name: str, engine: str, language: str) -> N
     assert not wrong
 
 
-THOUSANDS = {
+NUMBERS = {
     "en-de": [
         "Germany has 83,237,124 inhabitants.",
         "Almost 57,000 such cases were closed, 75 percent more than in the previous year.",
@@ -160,8 +160,16 @@ THOUSANDS = {
         "It is 5,400 light years away.",
         "The bill was 12,345.67 euros, of which 1,250 were paid in 2019.",
         "Some 2,500,000 people live there.",
+        "He has 1,000,000 reasons.",
+        "There are 100,000,000,000 stars.",
+        "It costs 57.22 euros.",
+        "It was 4.05 percent.",
+        "It is 22.2 percent.",
     ],
     "de-en": [
+        "Es kostet 91,50 Euro.",
+        "Es wiegt 71,5 kg.",
+        "Das sind 21,3 % mehr.",
         "Deutschland hat 83.237.124 Einwohner.",
         "Das kostet 1.300 Euro im Monat.",
         "Er hat 2.500.000 Dollar verdient.",
@@ -176,11 +184,11 @@ THOUSANDS = {
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
 @pytest.mark.parametrize("name", NAMES)
-def test_thousands_are_right_and_written_as_the_language_writes_them(name: str, engine: str) -> None:
+def test_numbers_are_right_and_written_as_the_language_writes_them(name: str, engine: str) -> None:
     """1,234.5 in English and 1.234,5 in German; spaces between thousands, and nothing, are right in both."""
     decimal = {"de": ",", "en": "."}[name[-2:]]
     thousands = {"de": ".", "en": ","}[name[-2:]]
-    for line, text in zip(THOUSANDS[name], loaded(name, engine).translate(THOUSANDS[name]), strict=True):
+    for line, text in zip(NUMBERS[name], loaded(name, engine).translate(NUMBERS[name]), strict=True):
         assert not lost_numbers(line, re.sub(r"(?<=\d) (?=\d{3}\b)", "", text)), text
         for number in re.findall(r"\d[\d.,]*\d", text):
             assert re.fullmatch(rf"\d+|\d{{1,3}}(\{thousands}\d{{3}})*(\{decimal}\d+)?", number), text

@@ -111,6 +111,16 @@ def test_an_interrupted_file_is_finished_with_resume(
     assert not partial.exists() and not (tmp_path / "out.txt.partial.json").exists()
 
 
+def test_a_file_is_not_translated_into_itself(bundle: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source, link = tmp_path / "in.txt", tmp_path / "link.txt"
+    source.write_text("a b\n")
+    link.symlink_to(source)
+    for out in (source, link):
+        said = fails(capfd, "translate", "-m", bundle, "-i", str(source), "-o", str(out))
+        assert f"-o {out}: is the file that is translated; name another" in said
+    assert source.read_text() == "a b\n"
+
+
 def test_nbest_gives_line_number_score_and_text(bundle: str, capfd: pytest.CaptureFixture[str]) -> None:
     rows = [line.split("\t") for line in translate(capfd, "-m", bundle, "--nbest", "3", "a b", "c")]
     assert [row[0] for row in rows] == ["1"] * 3 + ["2"] * 3

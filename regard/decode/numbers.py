@@ -1,57 +1,49 @@
-"""Numbers that a translation must not change. A model spells them out of pieces and now and then loses a digit, or the number, and
-leaves the marks between thousands as its source has them. Where `decode.guard` is on, a text that has lost a number is searched
-again with its numbers as reserved pieces (`text.py`), and marks are those of the target's language.
+"""Numbers that a translation must not change. A model spells them out of pieces and now and then loses a digit, or the number;
+where `decode.guard` is on, such a text is searched again with its numbers as reserved pieces (`text.py`).
 
-Looked for are numbers of three to seven digits and those with marks between thousands. Longer ones, dates and sums of money with a
-sign are spans in any case (`data/protect.py`); shorter ones may become words.
+Looked for are numbers of three to seven digits, those with decimals and those with marks between thousands. Longer ones, dates and
+sums of money with a sign are spans in any case (`data/protect.py`); shorter ones may become words.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-_SPACES = r" \u00a0\u202f"
-_BEFORE, _AFTER = r"(?<![\w.,:/=&?#%@'’$€£¥])", r"(?![\w'’$€£¥]|[.,:/][0-9])"
+from regard.decode.notation import AFTER, BEFORE, SPACES, Place, decimal_mark
+
+# With marks between thousands, or with decimals alone.
+_MARKED = r"[1-9][0-9]{0,2}(?:(?:\.[0-9]{3}){1,4}(?:,[0-9]+)?|(?:,[0-9]{3}){1,4}(?:\.[0-9]+)?)|[0-9]{1,7}[.,][0-9]{1,7}"
 # With spaces, or with nothing, between its digits; not where it may be a part of such a number.
 _SPACED = (
-    rf"(?<![0-9][{_SPACES}])(?:[1-9][0-9]{{0,2}}(?:[{_SPACES}][0-9]{{3}}){{1,4}}(?:[.,][0-9]+)?|[0-9]{{3,7}})"
-    rf"(?![{_SPACES}][0-9]{{3}}(?![0-9]))"
+    rf"(?<![0-9][{SPACES}])(?:[1-9][0-9]{{0,2}}(?:[{SPACES}][0-9]{{3}}){{1,4}}(?:[.,][0-9]+)?|[0-9]{{3,7}})"
+    rf"(?![{SPACES}][0-9]{{3}}(?![0-9]))"
 )
-_MARKED = r"[1-9][0-9]{0,2}(?:(?:\.[0-9]{3}){1,4}(?:,[0-9]+)?|(?:,[0-9]{3}){1,4}(?:\.[0-9]+)?)"
-_NUMBER = re.compile(f"{_BEFORE}(?:{_MARKED}|{_SPACED}){_AFTER}")
-_ANY_MARKS = re.compile(f"{_BEFORE}[0-9]{{1,3}}(?:[.,][0-9]{{3}})+(?:[.,][0-9]+)?{_AFTER}")
-# The numbers of any text: what may stand between digits is not the same everywhere, and a space may be one between two numbers.
-_MARKS = r"[.,'’\u00a0\u202f]"
-_WRITTEN = [
-    re.compile(pattern)
-    for pattern in ("[0-9]+", f"[0-9]+(?:{_MARKS}[0-9]+)*", f"[0-9]+(?:{_MARKS}[0-9]+| [0-9]{{3}}(?![0-9]))*")
-]
+_NUMBER = re.compile(f"{BEFORE}(?:{_MARKED}|{_SPACED}){AFTER}")
+_DAY = re.compile(r"(?:[0-2]?[0-9]|3[01])\.(?:0?[1-9]|1[0-2])\Z")  # 24.12., if a point follows
+_ANY = re.compile(r"[0-9]+(?:[.,:'’\u00a0\u202f][0-9]+| [0-9]{3}(?![0-9]))*")  # the numbers of a translation
 _MANY = 3  # digits before the zeros at the end: nobody writes such a number out
 
-# Languages with 1,234.5 and with 1.234,5; others are left as they are.
-_POINT = frozenset("ak am cy en fil ga ha he hi ig ja ko ms mt si so sw th tl tw yo zh".split())
-_COMMA = frozenset("ca da de el es eu gl hr id is it nl pt ro sl sr tr vi".split())
-_SWAPPED = str.maketrans(".,", ",.")
 
+def numbers_of(text: str) -> list[Place]:
+    """Where the numbers of a source are.
 
-def numbers_of(text: str, taken: Sequence[tuple[int, int]] = ()) -> list[str]:
-    """The numbers of a source, as they are written there; `taken` are places that do not count.
-
-    >>> numbers_of("From 1984 to 2022 Tom won 147 games, 5,277 votes, 1 000 books and 42 at 17:30 on 9/11 in the 1970's.")
-    ['1984', '2022', '147', '5,277', '1 000']
+    >>> text = "From 1984 to 2022 Tom won 147 games, 5,277 votes, 1 000 books, 4.5 % and 42 at 17:30 on 9/11 in the 1970's."
+    >>> [text[slice(*place)] for place in numbers_of(text)]
+    ['1984', '2022', '147', '5,277', '1 000', '4.5']
     """
     return [
-        match[0]
+        match.span()
         for match in _NUMBER.finditer(text)
-        if not any(begin < match.end() and match.start() < end for begin, end in taken)
+        if not (_DAY.match(match[0]) and text.startswith(".", match.end()))
     ]
 
 
-def has_numbers(translation: str, numbers: Sequence[str], source: str) -> bool:
-    """Whether a translation has these numbers of its source, each as often as it is given here, whatever stands between their
-    digits. A round number may be written in another way (2.5 million) or in words, but not as another number.
+def has_numbers(translation: str, numbers: Sequence[str], source: str, language: str = "") -> bool:
+    """Whether a translation has these numbers of its source, which is in this language, each as often as it is given here,
+    whatever stands between their thousands. A round number may be written in another way (2.5 million) or, below a million, in
+    words, but not as another number.
 
     >>> has_numbers("1 984 Seiten von 2022", ["1984", "2022"], "1984 of 2022"), has_numbers("202", ["2022"], "2022")
     (True, False)
@@ -59,102 +51,85 @@ def has_numbers(translation: str, numbers: Sequence[str], source: str) -> bool:
     [True, True, False, False]
     >>> [has_numbers(f"{said} Leute", ["2,000"], "2,000") for said in ("2000", "Zweitausend", "200")]
     [True, True, False]
+    >>> [has_numbers(f"EUR {said}", ["91,50"], "91,50") for said in ("91.50", "91.5", "9.50", "9150")]
+    [True, True, False, False]
     """
-    if not numbers:
-        return True  # nearly every sentence
-    written = [_written(pattern, translation) for pattern in _WRITTEN]
-    wanted = Counter(map(_digits, numbers))
-    lost = [digits for digits, count in wanted.items() if max(some[digits] for some in written) < count]
+    lost = [number for number, count in Counter(numbers).items() if not _is_there(number, count, translation, language)]
     if not lost:
         return True
-    significant = [digits.rstrip("0") for digits in lost]
-    if any(len(digits) >= _MANY for digits in significant):
+    least = min(1 if re.search("[.,][0-9]{1,2}$", number) else _MANY for number in lost)
+    may_be_words = all(_may_be_words(number, translation, language) for number in lost)
+    return may_be_words and not _has_another(translation, source, least)
+
+
+def _is_there(number: str, count: int, translation: str, language: str) -> bool:
+    """Whether a translation has a number so many times; one with spaces may be several numbers side by side."""
+    found = max(len(re.findall(_pattern(*reading), translation)) for reading in _readings(number, language))
+    pieces = re.split(f"[{SPACES}]", number)
+    is_several = len(pieces) > 1 and not any(piece.startswith("0") for piece in pieces)
+    return found >= count or (is_several and set(pieces) <= set(re.findall("[0-9]+", translation)))
+
+
+def _readings(number: str, language: str) -> list[tuple[str, str]]:
+    """What a number may mean: its whole part and its decimals."""
+    number = re.sub(f"[{SPACES}]", "", number)
+    marks = re.findall("[.,]", number)
+    if not marks:
+        return [(number, "")]
+    *groups, last = re.split("[.,]", number)
+    whole = ("".join([*groups, last]), "")
+    decimals = ("".join(groups), last)
+    if len(set(marks)) == 2 or len(last) != 3 or len(groups[0]) > 3 or groups[0].startswith("0"):
+        return [decimals]
+    if len(marks) > 1:
+        return [whole]
+    return {"": [whole, decimals], marks[0]: [decimals]}.get(decimal_mark(language), [whole])
+
+
+def _pattern(whole: str, decimals: str) -> str:
+    """How a translation may write a number: with any marks, where they belong, or none; zeros at the end of decimals may go."""
+    head = len(whole) % 3 or 3
+    groups = [whole[:head], *(whole[begin : begin + 3] for begin in range(head, len(whole), 3))]
+    end = f"[.,:]{decimals.rstrip('0')}0*" if decimals.strip("0") else "(?:[.,:]0+)?"
+    grouped = f"[.,'’{SPACES}]".join(groups)
+    return rf"(?<![0-9])(?<![0-9][.,:'’])(?:{whole}|{grouped}){end}(?![0-9]|[.,:'’][0-9]|[{SPACES}]000)"
+
+
+def _may_be_words(number: str, translation: str, language: str) -> bool:
+    """Whether a number that is not there in digits may still be: one that is round, with a word for its zeros or all in words."""
+    [(whole, decimals), *_] = _readings(number, language)
+    significant = (whole + decimals).rstrip("0")
+    if len(significant) >= _MANY:
         return False
-    begun = {digits.rstrip("0") for some in written for digits in some}
-    is_said = all(len(digits) == 1 or digits in begun for digits in significant)
-    return is_said and not _has_another(translation, source)
-
-
-def _has_another(translation: str, source: str) -> bool:
-    """Whether a translation has a number of three digits or more that its source has not; two side by side are not one."""
-    known = {digits for pattern in _WRITTEN[1:] for digits in _written(pattern, source)}
-    return any(
-        len(_digits(number)) >= _MANY
-        and not known.issuperset(map(_digits, number.split(" ")))
-        and _digits(number) not in known
-        for number in _WRITTEN[-1].findall(translation)
-    )
-
-
-def _written(pattern: re.Pattern[str], text: str) -> Counter[str]:
-    return Counter(map(_digits, pattern.findall(text)))
-
-
-def _digits(number: str) -> str:
-    return re.sub("[^0-9]", "", number)
-
-
-def other_marks(numbers: Sequence[str], source: str, target: str) -> dict[str, str]:
-    """How the target's language writes those of these numbers that the source's language writes with other marks.
-
-    >>> other_marks(["1984", "5,277", "1,299.5", "12.345"], "en", "de")
-    {'5,277': '5.277', '1,299.5': '1.299,5'}
-    """
-    source, target = (re.split("[-_]", code.lower())[0] for code in (source, target))
-    if source in _POINT and target in _COMMA:
-        mark = ","
-    elif source in _COMMA and target in _POINT:
-        mark = "."
-    else:
-        return {}
-    grouped = re.compile(rf"[0-9]{{1,3}}(?:{re.escape(mark)}[0-9]{{3}})+(?:[.,][0-9]+)?")
-    swapped = {
-        number: number.translate(_SWAPPED)
-        for number in numbers
-        if grouped.fullmatch(number) and not _is_address(number)
+    if decimals.strip("0"):
+        return True  # one and a half
+    # Its digits before "million", and not as another round number.
+    short = {
+        re.sub("[^0-9]", "", found).rstrip("0")
+        for found in _ANY.findall(translation)
+        if not re.search("000|[.,:][0-9]*0$", found)
     }
-    # Where 1,234 and 1.234 are two numbers, nobody knows which one a translation means.
-    return {number: other for number, other in swapped.items() if other not in numbers}
+    return significant in short or len(whole) <= 3 or (len(significant) == 1 and len(whole) <= 6)
 
 
-def _is_address(number: str) -> bool:
-    """Whether it may be one of a computer: 192.168.100.200."""
-    groups = number.split(".")
-    return len(groups) == 4 and all(int(group) < 256 for group in groups if group.isdecimal())
+def _has_another(translation: str, source: str, least: int) -> bool:
+    """Whether a translation has a number of so many digits, or more, that its source has not; two side by side are not one."""
+    known = {*map(_value, _ANY.findall(source)), *re.findall("[0-9]+", source)}
+    for found in _ANY.findall(translation):
+        pieces = list(map(_value, found.split(" ")))
+        is_known = _value(found) in known or all(piece in known and not piece.startswith("00") for piece in pieces)
+        if len(_value(found).replace(".", "")) >= least and not is_known:
+            return True
+    return False
 
 
-def put_marks(text: str, marks: Mapping[str, str]) -> str:
-    """A translation with numbers in another way of writing them, which is as long. Which marks it has now does not matter, if they
-    are where they should be.
+def _value(number: str) -> str:
+    """Its digits, with a point before decimals; what may be thousands are thousands.
 
-    >>> put_marks("Es gibt 5,277 oder 1.234.5 und $5,277.", {"5,277": "5.277", "1,234.5": "1.234,5"})
-    'Es gibt 5.277 oder 1.234,5 und $5,277.'
+    >>> _value("1.234"), _value("1,5"), _value("12 345,60"), _value("3,0")
+    ('1234', '1.5', '12345.6', '3')
     """
-    there = {_bare(number): other for number, other in marks.items()}
-    return _ANY_MARKS.sub(lambda match: there.get(_bare(match[0]), match[0]), text) if marks else text
-
-
-def put_marks_in_words(words: Sequence[str], marks: Mapping[str, str]) -> list[str]:
-    """The same for the words of a translation, of which a number may be several.
-
-    >>> put_marks_in_words(["Es", "gibt", "5", ",", "277", ",", "nicht", "5,277", "."], {"5,277": "5.277"})
-    ['Es', 'gibt', '5', '.', '277', ',', 'nicht', '5.277', '.']
-    """
-    put = list(words)
-    there = {_bare(number): other for number, other in marks.items()}
-    for first, word in enumerate(words):
-        for number, other in there.items():
-            last, found = first, _bare(word)
-            while len(found) < len(number) and number.startswith(found) and last + 1 < len(words):
-                last += 1
-                found += _bare(words[last])
-            if found == number:
-                begin = 0
-                for place in range(first, last + 1):
-                    put[place] = other[begin : begin + len(words[place])]
-                    begin += len(words[place])
-    return put
-
-
-def _bare(number: str) -> str:
-    return number.replace(",", ".")
+    *groups, last = re.split("[.,:]", re.sub(f"['’{SPACES}]", "", number))
+    if not groups or len(last) == 3:
+        return "".join([*groups, last])
+    return f"{''.join(groups)}.{last}".rstrip("0").rstrip(".")

@@ -14,12 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from regard.data.protect import Protected, encode_pairs
+from regard.data.protect import Protected, encode_pairs, find_spans
 from regard.data.terms import find_terms
 from regard.data.tokenizer import Tokenizer
+from regard.decode.glossary import with_capital
 from regard.decode.guard import is_foreign, runs_away
 from regard.decode.mbr import Utility, by_expected_utility
-from regard.decode.numbers import has_numbers, numbers_of, other_marks, put_marks, put_marks_in_words
+from regard.decode.notation import Place, other_marks, other_sums, put_marks, put_sums
+from regard.decode.numbers import has_numbers, numbers_of
 from regard.decode.options import Done, Engine, Finished, Hypothesis, SearchOptions, Wish
 from regard.decode.reading import Part, Reader, count_lines, one_line
 from regard.decode.wishes import Ask, Wisher
@@ -37,6 +39,7 @@ class Translation:
     score: float  # of the search: log-probability under the length penalty; added up over the parts of a cut line
     words: tuple[Word, ...] = ()  # where `SearchOptions.words` asks for them, and the translation is the model's
     alignment: tuple[Link, ...] = ()  # likewise: which of `words` comes from which of the result's `source_words`
+    is_refused: bool = False  # the guard has refused all that was found, and this is the line itself
 
 
 @dataclass(frozen=True)
@@ -167,16 +170,16 @@ class Translator:
             return found_ways
         if self.tokenizer.protects and not self.options.sample:
             found_ways = self._with_numbers(texts, found_ways, asks)
-        return [self._with_marks(text, some) for text, some in zip(texts, found_ways, strict=True)]
+        return [self._with_marks(text, some, ask) for text, some, ask in zip(texts, found_ways, asks, strict=True)]
 
     def _with_numbers(
         self, texts: Sequence[str], ways: Sequence[list[Translation]], asks: Sequence[Ask]
     ) -> list[list[Translation]]:
         """Those ways to translate each text that have its numbers. Where none has, the text is searched again with its numbers as
         reserved pieces."""
-        numbers = {text: self._numbers(text) for text in texts}
+        numbers = {text: [text[slice(*place)] for place in self._numbers(text)] for text in texts}
         kept = [
-            [way for way in some if has_numbers(way.text, numbers[text], text)]
+            [way for way in some if self._has_numbers(way.text, text, numbers[text])]
             for text, some in zip(texts, ways, strict=True)
         ]
         if not all(kept):
@@ -185,32 +188,57 @@ class Translator:
             some, asked = [texts[number] for number in again], [asks[number] for number in again]
             wishes = keeper.wisher.wishes([[Part(text, "")] for text in some], asked)
             found = keeper._search(some, wishes) if some else []
-            for number, better in zip(again, keeper._all_ways(some, found, asked), strict=True):
+            for number, text, better in zip(again, some, keeper._all_ways(some, found, asked), strict=True):
                 is_whole = 2 * len(better[0].text) > len(ways[number][0].text)  # and not the numbers alone
-                if is_whole and has_numbers(better[0].text, numbers[texts[number]], texts[number]):
-                    kept[number] = self._linked(better, texts[number], keeper.reader)
+                if is_whole and self._has_numbers(better[0].text, text, numbers[text]):
+                    linked = self._linked(better, text, keeper.reader)
+                    # What stands there as in the source has the source's decimals, too.
+                    kept[number] = self._with_marks(text, linked, asks[number], with_decimals=True)
         return [some or first for some, first in zip(kept, ways, strict=True)]
 
-    def _numbers(self, text: str) -> list[str]:
-        """The numbers of a text that its translation must have: not those that are kept anyway, or that a glossary calls something
-        else."""
-        if not numbers_of(text):
-            return []  # nearly every sentence
-        kept, glossary = self.reader.places_kept(text), self.options.glossary
-        wanted = {} if glossary is None else glossary.wanted(text, kept)
-        return numbers_of(text, [*kept, *(place for places in wanted.values() for place in places)])
+    def _has_numbers(self, translation: str, text: str, numbers: Sequence[str]) -> bool:
+        """Whether a translation has these numbers of a text, those in its spans aside."""
+        if not numbers:
+            return True  # nearly every sentence
+        kept = self.reader.kept(text)
+        for span in kept.spans if kept is not None else ():
+            translation = translation.replace(span, " ; ")
+        return has_numbers(translation, numbers, text, self.options.languages[0])
 
-    def _with_marks(self, text: str, ways: list[Translation]) -> list[Translation]:
-        """Ways to translate a text, with the marks in its numbers that the target's language has."""
-        marks = other_marks(self._numbers(text), *self.options.languages)
-        if not marks:
+    def _numbers(self, text: str) -> list[Place]:
+        """Where the numbers of a text are that its translation must have: not those that are kept anyway, or that a glossary calls
+        something else."""
+        if not (numbers := numbers_of(text)):
+            return []  # nearly every sentence
+        taken = [*self.reader.places_kept(text), *(place for places in self._wanted(text).values() for place in places)]
+        return [place for place in numbers if not any(begin < place[1] and place[0] < end for begin, end in taken)]
+
+    def _wanted(self, text: str) -> Mapping[tuple[str, ...], Sequence[Place]]:
+        """What a glossary calls the terms of a text, and where those are."""
+        glossary = self.options.glossary
+        return {} if glossary is None else glossary.wanted(text, self.reader.places_kept(text))
+
+    def _with_marks(
+        self, text: str, ways: list[Translation], ask: Ask, with_decimals: bool = False
+    ) -> list[Translation]:
+        """Ways to translate a text, with the marks in its numbers and sums of money that the target's language has. What a person
+        asked for stays, and so does a text that was not translated."""
+        languages, protected = self.options.languages, self.reader.protected(text)
+        marks = other_marks(text, self._numbers(text), languages, with_decimals)
+        spans = () if protected is None else protected.spans
+        sums = other_sums([span for span in spans if span not in self.options.keep], languages)
+        if not (marks or sums):
             return ways
-        marked = []
+        words = [way for ways in self._wanted(text) for way in (*ways, *map(with_capital, ways))]
+        marked: dict[str, Translation] = {}
         for way in ways:
-            texts = put_marks_in_words([word.text for word in way.words], marks)
-            words = tuple(replace(word, text=text) for word, text in zip(way.words, texts, strict=True))
-            marked.append(replace(way, text=put_marks(way.text, marks), words=words))
-        return marked
+            asked = [(0, len(ask.prefix)), *find_terms(way.text, [*words, *ask.phrases, *self.options.keep])]
+            new = put_marks(way.text, marks, [*asked, *find_spans(way.text, self.options.keep)])
+            new = put_sums(new, sums, asked)
+            is_same = way.is_refused or new == way.text
+            new_way = way if is_same else replace(way, text=new, words=_cut_again(way.words, way.text, new))
+            marked.setdefault(new_way.text, new_way)  # two that differed in their marks alone are one
+        return list(marked.values())
 
     def _keeping(self, more: Mapping[str, Sequence[str]]) -> Translator:
         """The same translator, which keeps these words of these texts, too, and is content with what it finds."""
@@ -267,7 +295,7 @@ class Translator:
                 ways.append((is_wrong or is_unknown, Translation(found.strip(), hypothesis.score, words, links)))
         good = [way for is_wrong, way in ways if not is_wrong]
         # A second search is for something better, and not for the text itself.
-        return good or [Translation(text, way.score) for _, way in ways[:1] if self.searches_again]
+        return good or [Translation(text, way.score, is_refused=True) for _, way in ways[:1] if self.searches_again]
 
     def _given(self, text: str, ask: Ask) -> str:
         """All that a translation may have its characters from, the vocabulary aside."""
@@ -350,6 +378,19 @@ def _has_spans(translation: str, kept: Protected) -> bool:
     return all(
         len(find_terms(translation, [span])) >= kept.parts.count(number) for number, span in enumerate(kept.spans)
     )
+
+
+def _cut_again(words: Sequence[Word], old: str, new: str) -> tuple[Word, ...]:
+    """The words of a text, from another one that is as long."""
+    cut, begin = [], 0
+    for word in words:
+        place = old.find(word.text, begin)
+        if place < 0:
+            cut.append(word)
+        else:
+            begin = place + len(word.text)
+            cut.append(replace(word, text=new[place:begin]))
+    return tuple(cut)
 
 
 def _has_words(text: str) -> bool:

@@ -60,5 +60,7 @@ def _notes(bundle: Bundle) -> tuple[str, ...]:
             "takes out; elsewhere they go through it as text"
         )
     if bundle.decode.guard:
-        notes.append("decode.guard is Regard's own: elsewhere nobody looks whether a translation runs away")
+        notes.append(
+            "decode.guard is Regard's own: elsewhere nobody looks whether a translation runs away or loses a number"
+        )
     return tuple(notes)

@@ -13,6 +13,7 @@ checkpoint holds all of it. Of several processes (`distributed.py`) each goes th
 from __future__ import annotations
 
 import math
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -42,6 +43,7 @@ from regard.training.validate import Validator
 VALIDATIONS, SAVES = 10, 20  # in a run, where the recipe names no interval
 LOG_SECONDS = 10.0  # between two log lines, where the recipe names no number of steps
 FIRST_LOG = 5  # steps after which a person sees the first line, however slow the machine is
+_TRAINED = 4  # times as long as the last validation took, before another in a run by the clock
 RESERVE_SHARE = 0.02  # of a time budget, kept for the end before a validation has shown how long one takes
 
 
@@ -147,6 +149,7 @@ class Trainer:
         self._window = self._new_window(*state.window)
         self._norm = torch.zeros(())  # of the last update's gradient, before clipping
         self._clock = time.perf_counter() - state.seconds
+        self._validated_at = state.seconds
 
     def run(self) -> bool:
         """Train to the end; False if the person stopped it. Either way the last step is saved."""
@@ -162,8 +165,7 @@ class Trainer:
                     self._log(rate)
                     self._window = self._new_window()
                 begun = time.perf_counter()
-                # The end of the run is validated when the weights are averaged.
-                validated = self.validation.due(self.state.step, before, after) and after < 1.0
+                validated = self._is_validation_due(before, after)
                 is_best = self.validate() if validated else False
                 scheduled = self.saving.due(self.state.step, before, after) or after >= 1.0
                 if is_best or scheduled:
@@ -172,6 +174,7 @@ class Trainer:
                 self._window.paused += paused
                 if validated:
                     [self.state.validation_seconds], _ = self.ranks.agree([paused], False)
+                    self._validated_at = self.state.seconds + self.state.validation_seconds
                 before = after
         if self.saved_step != self.state.step:
             self.save(scheduled=not self.stops)
@@ -322,6 +325,16 @@ class Trainer:
         sums = [torch.tensor(value, device=self.device) for value in (total, nll)]
         return Window(sums[0], sums[1], tokens, tokens, time.perf_counter() - seconds)
 
+    def _is_validation_due(self, before: float, after: float) -> bool:
+        """Whether the step that took the progress from `before` to `after` is to be validated; the end of the run is when the
+        weights are averaged. In a run by the clock a validation waits until training has had several times the seconds that the
+        last one took: in a short one they would take most of the time."""
+        if after >= 1.0 or not self.validation.due(self.state.step, before, after):
+            return False
+        goes_by_clock = self.length.total_steps is None and not self.validation.every
+        trained = self.state.seconds - self._validated_at
+        return not goes_by_clock or trained >= _TRAINED * self.state.validation_seconds
+
     def _is_stale(self) -> bool:
         return bool(self.recipe.patience) and self.state.stale >= self.recipe.patience
 
@@ -333,6 +346,13 @@ class Trainer:
 
     def _request_stop(self) -> None:
         self.stop_requested = True
+        if (
+            self.ranks.size == 1
+        ):  # a step, or a validation, may take long; written past the display, which may be at work
+            told = (
+                f"stopping after this step; Ctrl-C again ends at once and loses what came after step {self.saved_step}"
+            )
+            os.write(2, f"\nregard: {told}\n".encode())
 
 
 @contextmanager

@@ -31,9 +31,16 @@ def faults(source: str, translation: str) -> list[str]:
     if _is_of_another_script(source) and translation != source:
         found.append("nobody can read the source, but something was made of it")
     spans = Counter(source[begin:end] for begin, end in find_spans(source))
-    if lost := [span for span, count in spans.items() if translation.count(span) < count]:
+    if lost := [span for span, count in spans.items() if _count(translation, span) < count]:
         found.append(f"lost: {' '.join(lost)}")
     return found
+
+
+def _count(translation: str, span: str) -> int:
+    """How often a span is there; a sum of money may have the marks of the other language."""
+    count = translation.count(span)
+    other = span.translate(str.maketrans(".,", ",."))
+    return count + translation.count(other) if set("$€£¥") & set(span) and other != span else count
 
 
 def lost_numbers(source: str, translation: str) -> list[str]:

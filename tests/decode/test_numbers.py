@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import pytest
 
 from regard.data.tokenizer import NUM_SPANS, Tokenizer
 from regard.decode.glossary import Glossary
-from regard.decode.numbers import has_numbers, numbers_of, other_marks, put_marks
+from regard.decode.notation import other_marks, put_marks, put_sums
+from regard.decode.numbers import has_numbers, numbers_of
 from regard.decode.options import Finished, Hypothesis, Matrix, SearchOptions, Wish
 from regard.decode.text import Translator
 from regard.decode.wishes import Ask
@@ -55,65 +57,120 @@ from regard.decode.wishes import Ask
         ("5 of 57,000", "5 von 5 000", False),
         ("2,000 in 1984, 365 of them here", "zweitausend, 1984 365 davon hier", True),
         ("500 people", "500.000 Menschen", True),  # a decimal, for all that can be known
+        ("2002 119 000 people", "2002 119 000 Menschen", True),
+        ("September 11 343 men", "343 Männer am 11. September", True),  # two numbers
+        ("3 000 000 Pesos", "3 000 Pesos", False),
+        ("100 000 000 people", "100 000 000 000 Menschen", False),
+        ("1,000,000 times", "tausendmal", False),
+        ("1,000,000 times", "1 Million Mal", True),
+        ("5,100,000 people", "5100,000 Menschen", False),  # marks where none belong
+        # Decimals.
+        ("91.50 euros", "91,50 Euro", True),
+        ("91.50 euros", "91,5 Euro", True),
+        ("91.50 euros", "9,50 Euro", False),
+        ("22.2 percent", "222 Prozent", False),
+        ("29.0 percent", "290 Prozent", False),
+        ("29.0 percent", "29 Prozent", True),
+        ("0.333 of it", "0,333 davon", True),
+        ("0.333 of it", "0,3333 davon", False),
+        ("at 9.30", "um 9:30 Uhr", True),
+        ("1.5 kg", "anderthalb Kilo", True),
+        ("1.5 kg", "15 Kilo", False),
+        ("1.5 kg of 7", "7 von anderthalb Kilo", True),
     ],
 )
 def test_what_is_lost(source: str, translation: str, is_there: bool) -> None:
-    assert has_numbers(translation, numbers_of(source), source) == is_there
+    language = "de" if re.search(r"Euro\b|Pfund|Dollar|Menschen", source) else "en"
+    assert has_numbers(translation, found(source), source, language) == is_there
+
+
+def found(text: str) -> list[str]:
+    return [text[begin:end] for begin, end in numbers_of(text)]
+
+
+def test_a_language_says_what_a_mark_means() -> None:
+    """1.300 Euro are not 1.30 in German, but may be in a language of which that is not known."""
+    for language, is_there in (("de", False), ("", True), ("en", True)):
+        assert has_numbers("EUR 1.30", ["1.300"], "1.300 Euro", language) == is_there
+        assert has_numbers("1 300 euros", ["1.300"], "1.300 Euro", language)
 
 
 def test_which_numbers_are_looked_for() -> None:
-    """Not those that languages write in other ways, or in words."""
-    assert numbers_of("1984, 777-300 in post-2015 houses; 365!") == ["1984", "777", "300", "2015", "365"]
-    assert numbers_of("$147, €10000, 42, 12345678, 1970s, the 1970's, 1970’s, A380, 777X, 0,125") == []
-    assert numbers_of("77,000, 12.345, 5.277.000,50; 1,234.5.") == ["77,000", "12.345", "5.277.000,50", "1,234.5"]
-    assert numbers_of("In 2012 118,800 came, 1.234 142") == ["118,800", "1.234"]
-    assert numbers_of("615 000 and 1\u202f234\u00a0567 or 12 345,6") == ["615 000", "1\u202f234\u00a0567", "12 345,6"]
-    assert (
-        numbers_of("12,34,567 1,2345 12,345,67 17:30 9/11 2011/12 31.10.2013 2005 100 2022年 ?n=1,234 $1,234 1,234€")
-        == []
-    )
-    assert numbers_of("1984 and 1985", [(0, 4)]) == ["1985"]
+    """Not those that are parts of something else, or spans."""
+    assert found("1984, 777-300 in post-2015 houses; 365!") == ["1984", "777", "300", "2015", "365"]
+    assert found("$147, €10000, 42, 12345678, 1970s, the 1970's, 1970’s, A380, 777X, 1.234.txt, 192.168.*.*") == []
+    assert found("77,000, 12.345, 5.277.000,50; 1,234.5.") == ["77,000", "12.345", "5.277.000,50", "1,234.5"]
+    assert found("In 2012 118,800 came, 1.234 142") == ["118,800", "1.234"]
+    assert found("615 000 and 1\u202f234\u00a0567 or 12 345,6") == ["615 000", "1\u202f234\u00a0567", "12 345,6"]
+    assert found("12,34,567 12,345,67 17:30 9/11 2011/12 31.10.2013 2005 100 2022年 ?n=1,234 $1,234 1,234€") == []
+    assert found("Es sind 0,125 oder 91,50; am 24.12. und 3.10. nicht. It was 31.12.") == ["0,125", "91,50"]
 
 
 def test_numbers_without_end_take_no_time() -> None:
+    """Every number of these is looked for one by one: a text that a model reads at once has few."""
+    for part in ("123,", "123 ", "1234 ", "1,234 a ", "1.5 b ", "1,234,567.89; ", "9"):
+        text = part * (1000 // len(part))
+        assert has_numbers(text, found(text), text)
+        put_marks(text, {"1,234": "1.234", "1,234,567.89": "1.234.567,89"})
     for text in ("1" * 200_000, "123," * 50_000, "123 " * 50_000, "1234 " * 40_000, "٢" * 200_000, "1,234 a " * 30_000):
-        assert has_numbers(text, numbers_of(text), text)
+        found(text)
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "number", "there"),
+    ("source", "target", "text", "there"),
     [
-        ("en", "de", "5,277", "5.277"),
+        ("en", "de", "a 5,277.", "5.277"),
         ("en", "de", "1,234,567.89", "1.234.567,89"),
         ("en", "de", "12.345", None),  # three decimals, if the writer knows English
-        ("en", "de", "1984", None),
+        ("en", "de", "Python 3.12", None),
+        ("en", "de", "98.05 euros", "98,05"),
+        ("en", "de", "3.0% of it", "3,0"),
+        ("en", "de", "by 2.5 million", "2,5"),
+        ("en", "de", "5.5 kg", "5,5"),
+        ("en", "de", "in chapter 2.3 men", None),
+        ("en", "de", "in 1984", None),
         ("en", "de", "5 277", None),  # is right in both
-        ("de", "en", "5.277", "5,277"),
+        ("en", "de", "rgb(255,128,100)", None),
+        ("en", "de", "A[1,100]", None),
+        ("en", "de", "at (320,200)", None),
+        ("en", "de", "(5,277 people)", "5.277"),
+        ("de", "en", "5.277 Leute", "5,277"),
+        ("de", "en", "5,277 Cent", "5.277"),
+        ("de", "en", "91,50 Euro", "91.50"),
         ("de_AT", "EN-gb", "5.277,5", "5,277.5"),
-        ("de", "en", "5,277", None),
         ("de", "en", "192.168.100.200", None),  # a computer
-        ("de", "en", "192.168.300.200", "192,168,300,200"),
+        ("de", "en", "192.168.100", None),
+        ("de", "en", "192.250.300.200", "192,250,300,200"),
+        ("de", "en", "Version 5.100", None),
+        ("de", "en", "Perl 5.005", None),
+        ("de", "en", "Bestellnummer 100.200", None),
+        ("de", "en", "23.976 fps", None),
+        ("de", "en", "145.500 MHz", None),
+        ("de", "en", "von 0.001 bis 9.999", None),  # who writes so means decimals
         ("en", "fr", "5,277", None),  # its way is not known here
+        ("en", "es-MX", "5,277", None),
         ("de", "nl", "5.277", None),
         ("", "", "5,277", None),
     ],
 )
-def test_marks_are_those_of_the_target(source: str, target: str, number: str, there: str | None) -> None:
-    assert numbers_of(f"a {number}.") == [number]
-    assert other_marks([number], source, target) == ({} if there is None else {number: there})
+def test_marks_are_those_of_the_target(source: str, target: str, text: str, there: str | None) -> None:
+    assert list(other_marks(text, numbers_of(text), (source, target)).values()) == ([] if there is None else [there])
 
 
 def test_marks_are_put_where_the_number_stands_alone() -> None:
-    assert other_marks(["5,277", "5.277", "1,984"], "en", "de") == {
-        "1,984": "1.984"
-    }  # two numbers, for all that can be known
+    text = "5,277 or 5.277, and 1,984"  # two numbers, for all that can be known
+    assert other_marks(text, numbers_of(text), ("en", "de")) == {"1,984": "1.984"}
+    text = "A[1,984] or 1,984"
+    assert other_marks(text, numbers_of(text), ("en", "de")) == {}
     marks = {"5,277": "5.277"}
-    for text in ("5,277,000", "15,277", "$5,277", "x=5,277", "5,277€", "5,277.5"):
+    for text in ("5,277,000", "15,277", "$5,277", "x=5,277", "5,277€", "5,277.5", "5277", "5 277"):
         assert put_marks(text, marks) == text
     assert put_marks("12.345.67 und 12,345,67, 12,34,567 1.23.4567", {"12,345.67": "12.345,67"}) == (
         "12.345,67 und 12.345,67, 12,34,567 1.23.4567"
     )
     assert put_marks("5,277 und (5,277), 5,277.", marks) == "5.277 und (5.277), 5.277."
+    assert put_marks("5,277 und 5,277", marks, [(0, 3)]) == "5,277 und 5.277"
+    assert put_sums("$5,277 und $5,277", {"$5,277": "$5.277"}, [(0, 3)]) == "$5,277 und $5.277"
 
 
 class Careless:
@@ -201,10 +258,13 @@ class Careful(Careless):
 @pytest.mark.parametrize("is_told", [False, True])
 def test_thousands_have_the_marks_of_the_target(engine: type[Careless], is_told: bool, tokenizer: Tokenizer) -> None:
     """Whether the model says the number or has to be made to; in the text and in the words that are told of it."""
-    lines = ["The house of 5,277 is small, the garden of $1,984 and {n:1,777} is large.", "It was 12 345, and 1,299.5."]
+    lines = [
+        "The house of 5,277 is small, the garden of $1,984 and {n:5,277} is large.",
+        "It was 12 345, and (1,299.5).",
+    ]
     expected = [
-        "The house of 5.277 is small, the garden of $1,984 and {n:1,777} is large.",
-        "It was 12 345, and 1.299,5.",
+        "The house of 5.277 is small, the garden of $1.984 and {n:5,277} is large.",
+        "It was 12 345, and (1.299,5).",
     ]
 
     def results(languages: tuple[str, str], keep: tuple[str, ...] = ()) -> list[str]:
@@ -218,7 +278,49 @@ def test_thousands_have_the_marks_of_the_target(engine: type[Careless], is_told:
 
     assert results(("en", "de")) == expected
     assert results(("en", "fr")) == lines
-    assert results(("en", "de"), keep=("5,277",)) == [lines[0], expected[1]]
+    assert results(("en", "de"), keep=("5,277",)) == [expected[0].replace("5.277", "5,277"), expected[1]]
+    assert results(("en", "de"), keep=("of $1,984",)) == [expected[0].replace("1.984", "1,984"), expected[1]]
+
+
+def test_what_a_person_asked_for_has_the_marks_of_the_person(tokenizer: Tokenizer) -> None:
+    line = "The house of 5,277 is small, the garden of 5,277 is large."
+    options = SearchOptions(guard=True, languages=("en", "de"))
+    for ask, expected in (
+        (Ask(prefix="The house of 5,277"), "The house of 5,277 is small, the garden of 5.277 is large."),
+        (Ask(phrases=("garden of 5,277",)), "The house of 5.277 is small, the garden of 5,277 is large."),
+    ):
+        [result] = Translator(tokenizer, Careful(tokenizer), options, 100).translate([line], asks=[ask])
+        assert result.text == expected
+
+
+def test_a_line_that_is_refused_stays_as_it_is(tokenizer: Tokenizer) -> None:
+    line = "Население города 5,277"
+    options = SearchOptions(guard=True, languages=("en", "de"))
+    assert texts(tokenizer, Careful(tokenizer), options, [line]) == [line]
+
+
+def test_translations_that_differ_in_their_marks_alone_are_one(tokenizer: Tokenizer) -> None:
+    others = ["The house of 5.277 is small.", "The house of 5 277 is late."]
+    options = SearchOptions(guard=True, languages=("en", "de"), beam=3, nbest=3)
+    [result] = Translator(tokenizer, Careful(tokenizer, others=others), options, 100).translate(
+        ["The house of 5,277 is small."]
+    )
+    assert [way.text for way in result.translations] == others
+    assert result.translations[0].score == -1.0
+
+
+def test_decimals_that_had_to_be_put_back_are_written_as_the_language_writes_them(tokenizer: Tokenizer) -> None:
+    lines = ["The house of 5.277 is small.", "We went home at 12.75."]
+    options = SearchOptions(guard=True, languages=("en", "de"))
+    put_back = texts(tokenizer, Careless(tokenizer), options, lines)
+    assert put_back == ["The house of 5,277 is small.", "We went home at 12,75."]
+    assert texts(tokenizer, Careful(tokenizer), options, lines) == lines  # those may be versions
+
+
+def test_a_number_in_a_span_does_not_hide_another(tokenizer: Tokenizer) -> None:
+    engine = Careless(tokenizer)
+    assert texts(tokenizer, engine, SearchOptions(guard=True), ["The {a:1984} of 1984"]) == ["The {a:1984} of 1984"]
+    assert len(engine.asked) == 2
 
 
 def test_a_glossary_may_want_other_marks(tokenizer: Tokenizer) -> None:

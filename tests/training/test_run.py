@@ -125,6 +125,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     )
     assert process.returncode == 130
     [saved] = list_checkpoints(out / "checkpoints")
+    assert "regard: stopping after this step; Ctrl-C again ends at once and loses what came after step 0\n" in said
     assert f"stopped at step {int(saved.name[5:])} and saved" in said
     assert f"regard train {out}/recipe.toml --out {out} --resume" in said
     assert "Traceback" not in said
@@ -401,6 +402,28 @@ def test_intervals_come_as_often_as_asked() -> None:
     assert [step for step in range(1, 31) if Interval(10, 0).due(step, 0, 0)] == [10, 20, 30]
     tenths = Interval(0, 10)
     assert [s for s in range(1, 101) if tenths.due(s, (s - 1) / 100, s / 100)] == list(range(10, 101, 10))
+
+
+def test_a_validation_leaves_time_for_training() -> None:
+    """In a run by the clock, unless the recipe says after how many steps."""
+    trainer: Any = SimpleNamespace(
+        length=Length(None, 600.0),
+        validation=Interval(0, 10),
+        state=RunState(step=30, seconds=100.0, validation_seconds=20.0),
+        _validated_at=30.0,
+    )
+
+    def is_due(after: float) -> bool:
+        return Trainer._is_validation_due(trainer, 0.05, after)
+
+    assert not is_due(0.15)
+    trainer.state.seconds = 110.0
+    assert is_due(0.15) and not is_due(0.09) and not is_due(1.0)
+    trainer.state.seconds = 100.0
+    trainer.length = Length(1000, None)
+    assert is_due(0.15)
+    trainer.length, trainer.validation = Length(None, 600.0), Interval(10, 0)
+    assert is_due(0.15)
 
 
 def test_a_time_budget_ends_the_run_with_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
