@@ -86,6 +86,11 @@ def run(text: str, style: str = "") -> str:
             "1\n00:00:01,000 --> 00:00:02,000\nhello there\nyou two\n\n2\n00:00:03,000 --> 00:00:04,000\nbye\n",
             "1\n00:00:01,000 --> 00:00:02,000\nHELLO THERE\nYOU TWO\n\n2\n00:00:03,000 --> 00:00:04,000\nBYE\n",
         ),
+        (
+            "srt",
+            "1\n00:00:01,000 --> 00:00:02,000\n<i>I was</i>\n\n2\n00:00:03,000 --> 00:00:04,000\n- who?\n- your father\nhere\n",
+            "1\n00:00:01,000 --> 00:00:02,000\n<i>I WAS</i>\n\n2\n00:00:03,000 --> 00:00:04,000\n- WHO?\n- YOUR FATHER\nHERE\n",
+        ),
         ("csv", 'id,text\r\n1,"a, ""b"""\r\n2,c\r\n', 'id,text\r\n1,"A, ""B"""\r\n2,C\r\n'),
         ("tsv", "id\ttext\n1\ta b\n", "id\ttext\n1\tA B\n"),
         (

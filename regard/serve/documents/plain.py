@@ -59,7 +59,8 @@ _TIMES = re.compile(r"\s*\d+:\d\d:\d\d[,.]\d+\s*-->")
 
 def open_subtitles(data: bytes) -> Document:
     """SubRip: blocks of a number, two times and lines of text. A sentence may go over the lines of a block, so they are joined
-    for the model and cut again to as many lines."""
+    for the model and cut again to as many lines; where two people speak, each one's lines. Tags around all of a speech stay
+    around it and are not shown to the model."""
     text, mark = read_text(data)
     newline = "\r\n" if "\r\n" in text else "\n"
     blocks: list[tuple[list[str], list[str]]] = []  # lines that stay, lines of text
@@ -76,16 +77,43 @@ def open_subtitles(data: bytes) -> Document:
         is_speech = bool(_TIMES.match(line))
     blocks.append(current)
 
+    speeches = [[_unwrapped(lines) for lines in _by_speaker(spoken)] for _, spoken in blocks]
+
     def save(translations: Sequence[str]) -> bytes:
         rest = iter(translations)
         lines: list[str] = []
-        for kept, spoken in blocks:
+        for (kept, _), some in zip(blocks, speeches, strict=True):
             lines += kept
-            if spoken:
-                lines += _wrap(next(rest), len(spoken))
+            for opening, _, closing, count in some:
+                lines += _wrap(opening + next(rest) + closing, count)
         return mark + newline.join(lines).encode()
 
-    return Document([" ".join(map(str.strip, spoken)) for _, spoken in blocks if spoken], save)
+    return Document([speech for some in speeches for _, speech, _, _ in some], save)
+
+
+def _by_speaker(lines: Sequence[str]) -> list[list[str]]:
+    """The lines of a block; those that begin with a dash begin another's speech.
+
+    >>> _by_speaker(["- Who are you?", "- I am", "your father."]), _by_speaker(["one", "two"])
+    ([['- Who are you?'], ['- I am', 'your father.']], [['one', 'two']])
+    """
+    speeches: list[list[str]] = []
+    for line in lines:
+        if not speeches or re.match(r"(?:<[^<>]+>)*[-–—]", line.strip()):
+            speeches.append([])
+        speeches[-1].append(line.strip())
+    return speeches
+
+
+def _unwrapped(lines: Sequence[str]) -> tuple[str, str, str, int]:
+    """What opens a speech, the speech, what closes it, and its lines.
+
+    >>> _unwrapped(["<i>I was", "at home.</i>"]), _unwrapped(["<b>No</b>, <b>never</b>"])
+    (('<i>', 'I was at home.', '</i>', 2), ('', '<b>No</b>, <b>never</b>', '', 1))
+    """
+    speech = " ".join(lines)
+    around = re.fullmatch(r"(<(\w{1,20})\b[^<>]*>)([^<>]+)(</\2>)", speech)
+    return ("", speech, "", len(lines)) if around is None else (around[1], around[3], around[4], len(lines))
 
 
 def _wrap(text: str, count: int) -> list[str]:
