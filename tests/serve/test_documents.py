@@ -88,8 +88,8 @@ def run(text: str, style: str = "") -> str:
         ),
         (
             "srt",
-            "1\n00:00:01,000 --> 00:00:02,000\n<i>I was</i>\n\n2\n00:00:03,000 --> 00:00:04,000\n- who?\n- your father\nhere\n",
-            "1\n00:00:01,000 --> 00:00:02,000\n<i>I WAS</i>\n\n2\n00:00:03,000 --> 00:00:04,000\n- WHO?\n- YOUR FATHER\nHERE\n",
+            "1\n00:00:01,000 --> 00:00:02,000\n<i>I was</i>\n\n2\n00:00:03,000 --> 00:00:04,000\n- who?\n- my father\nand more\n",
+            "1\n00:00:01,000 --> 00:00:02,000\n<i>I WAS</i>\n\n2\n00:00:03,000 --> 00:00:04,000\n- WHO?\n- MY FATHER\nAND MORE\n",
         ),
         ("csv", 'id,text\r\n1,"a, ""b"""\r\n2,c\r\n', 'id,text\r\n1,"A, ""B"""\r\n2,C\r\n'),
         ("tsv", "id\ttext\n1\ta b\n", "id\ttext\n1\tA B\n"),
