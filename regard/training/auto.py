@@ -33,6 +33,7 @@ from regard.training.prepare import find_corpora
 from regard.training.update import WARM_UPDATES, PlainUpdate, Result, SlotUpdate, UpdateOptions
 
 SAMPLE_LINES = 500
+_MORE_EPOCHS = 5  # at most, for a model that is trained already
 PIECES_A_WORD = 1.4  # of a subword vocabulary, about
 
 
@@ -90,7 +91,7 @@ class Choice:
         return [
             f"{self.files}: {self.pairs:,} pairs, {data.source} → {data.target}",
             *([f"held out: {' and '.join(held_out)}"] if held_out else []),
-            *_model_lines(self.recipe, self.pairs, self.words),
+            *_model_lines(_with_shape(self.recipe), self.pairs, self.words),
         ]
 
 
@@ -124,12 +125,20 @@ def choose_recipe(
             "model": {"preset": tier.preset, **tier.model},
             "train": {"epochs": tier.epochs, "batch_tokens": tier.batch_tokens, **tier.train},
         }
+        if starts := "init" in given.get(
+            "train", {}
+        ):  # shape and vocabulary are there, and most of what is to be learnt
+            values["tokenizer"], values["model"] = {}, {"preset": "init"}
+            values["train"] |= {**_QUICK, "lr": 2e-4, "epochs": min(tier.epochs, _MORE_EPOCHS)}
         if device.type == "cuda" and (size := own_place().size) > 1:
             values["train"]["accumulate"] = size  # a part of every update for each process
         if {"steps", "minutes"} & set(given.get("train", {})):
             del values["train"]["epochs"]
         apply_overrides(values, overrides)
-        return recipe_from_dict(values, "the chosen recipe")
+        recipe = recipe_from_dict(values, "the chosen recipe")
+        if starts and "guard" not in given.get("decode", {}):
+            recipe = replace(recipe, decode=replace(recipe.decode, guard=start_bundle(recipe).decode.guard))
+        return recipe
 
     _refuse_all([partial(chosen, tier, 1) for tier in tiers], check)
     pairs, words = _count(Corpus(source.name, source, target))
@@ -158,12 +167,9 @@ def own_process_device(name: str) -> torch.device:
 
 def describe_recipe(recipe: Recipe) -> list[str]:
     """What a run of this recipe would be, for `--dry-run`."""
-    recipe = settled(recipe)
+    recipe = _with_shape(recipe)
     check_machine(recipe, own_process_device(recipe.train.device), own_place().size)
     check_start(recipe)
-    if recipe.train.init:
-        size = start_bundle(recipe).config.vocab_size + recipe.tokenizer.extend
-        recipe = replace(recipe, tokenizer=replace(recipe.tokenizer, vocab_size=size))
     data = recipe.data
     pairs, words = 0.0, 0.0
     for corpus in find_corpora(recipe):
@@ -174,6 +180,15 @@ def describe_recipe(recipe: Recipe) -> list[str]:
         f"{data.source} → {data.target}: {pairs:,.0f} pairs an epoch",
         *_model_lines(recipe, int(pairs), int(words)),
     ]
+
+
+def _with_shape(recipe: Recipe) -> Recipe:
+    """The recipe with what it leaves to the model that it starts from, the size of the vocabulary among it."""
+    recipe = settled(recipe)
+    if not recipe.train.init:
+        return recipe
+    size = start_bundle(recipe).config.vocab_size + recipe.tokenizer.extend
+    return replace(recipe, tokenizer=replace(recipe.tokenizer, vocab_size=size))
 
 
 def _model_lines(recipe: Recipe, pairs: int, words: int) -> list[str]:

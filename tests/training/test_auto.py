@@ -76,6 +76,21 @@ def test_the_time_of_several_processes_is_theirs(tmp_path: Path, monkeypatch: py
     assert split.startswith("time: not measured") and shares == [4]
 
 
+def test_a_finished_model_has_the_shape_and_the_vocabulary(tmp_path: Path) -> None:
+    paths = files(tmp_path, "corpus.en", "corpus.de", 500)
+    choice = choose_recipe(*paths, ["train.init=en-de"])
+    recipe = choice.recipe
+    assert recipe.model.preset == "init" and recipe.decode.guard
+    assert recipe.train.lr == 2e-4 and recipe.train.epochs == 5 and recipe.train.batch_tokens < 25_000
+    said = "\n".join(choice.lines())
+    assert "vocabulary: 16,000 pieces" in said and "that of train.init, 8 + 2 layers of 320" in said
+    other = choose_recipe(*paths, ["train.init=en-de", "decode.guard=false", "train.minutes=3", "tokenizer.extend=100"])
+    assert not other.recipe.decode.guard and not other.recipe.train.epochs
+    assert "vocabulary: 16,100 pieces" in "\n".join(other.lines())
+    with pytest.raises(UserError, match=r"train\.init: .*nowhere"):
+        choose_recipe(*paths, ["train.init=nowhere"])
+
+
 def test_a_time_budget_replaces_the_epochs(tmp_path: Path) -> None:
     choice = choose_recipe(*files(tmp_path, "corpus.en", "corpus.de"), ["train.minutes=5"])
     assert (choice.recipe.train.minutes, choice.recipe.train.epochs) == (5.0, 0.0)
