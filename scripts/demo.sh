@@ -19,7 +19,8 @@ Where is the nearest train station?
 My sister has been living in Berlin for three years.
 Mr President, I would like to thank the Commission for its report.
 Click "Save" to keep your changes in %s.
-Write to info@example.org, or see https://example.org/help!'
+The rent is 1,250 euros a month.
+Please send your questions to info@example.org.'
 
 echo "German to English:"
 show de-en 'Guten Morgen! Wie geht es dir?
