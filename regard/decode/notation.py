@@ -97,15 +97,24 @@ def _shapes(point: str, mark: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 def _is_name(text: str, place: Place) -> bool:
-    """Whether what stands there is a name, a place in a program, a measure or an address (192.168.100.200)."""
+    """Whether what stands there is a name, a time of day, a part of a program, a rate or an address (192.168.100.200)."""
     begin, end = place
     groups = text[begin:end].split(".")
     is_address = len(groups) == 4 and all(group.isdecimal() and int(group) < 256 for group in groups)
     is_address |= groups[:2] == ["192", "168"]
+    is_time = re.fullmatch(r"[0-2]?[0-9]\.[0-5][0-9]", text[begin:end]) and (
+        re.match(rf"[{SPACES}]?[ap]\.?m\b", text[end : end + 5])
+        or (
+            re.search(rf"\b(?:at|by|from|until|till)[{SPACES}]$", text[max(0, begin - 8) : begin])
+            and not _MEASURED.match(text, end)
+        )
+    )
     is_pair = (
         text[begin - 1 : begin] == "(" and text[end : end + 1] == ")" and re.fullmatch("[0-9]+,[0-9]+", text[begin:end])
     )
-    return bool(is_address or is_pair or _NAMED.search(text, max(0, begin - 30), begin) or _RATED.match(text, end))
+    return bool(
+        is_address or is_time or is_pair or _NAMED.search(text, max(0, begin - 30), begin) or _RATED.match(text, end)
+    )
 
 
 def other_sums(spans: Sequence[str], languages: tuple[str, str]) -> dict[str, str]:

@@ -157,6 +157,17 @@ def test_marks_are_those_of_the_target(source: str, target: str, text: str, ther
     assert list(other_marks(text, numbers_of(text), (source, target)).values()) == ([] if there is None else [there])
 
 
+def test_a_time_of_day_is_no_decimal() -> None:
+    for text, there in (
+        ("at 9.30", []),
+        ("by 9.30 am", []),
+        ("a 9.30 p.m. show", []),
+        ("at 9.30 percent", ["9,30"]),
+        ("at 9.75", ["9,75"]),
+    ):
+        assert list(other_marks(text, numbers_of(text), ("en", "de"), with_decimals=True).values()) == there
+
+
 def test_marks_are_put_where_the_number_stands_alone() -> None:
     text = "5,277 or 5.277, and 1,984"  # two numbers, for all that can be known
     assert other_marks(text, numbers_of(text), ("en", "de")) == {"1,984": "1.984"}
