@@ -183,13 +183,13 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         raise UserError(f"{path}: cannot be read as a recipe ({error})") from None
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: is not valid TOML: {error}") from None
-    _resolve_paths(values, path.parent)
+    resolve_paths(values, path.parent)
     apply_overrides(values, overrides)
-    _resolve_paths(values, Path())  # one that was said on the command line is meant from where it was said
+    resolve_paths(values, Path())  # one that was said on the command line is meant from where it was said
     return recipe_from_dict(values, str(path))
 
 
-def _resolve_paths(values: dict[str, Any], start: Path) -> None:
+def resolve_paths(values: dict[str, Any], start: Path) -> None:
     data, train = values.get("data"), values.get("train")
     if isinstance(data, dict) and isinstance(data.setdefault("root", "."), str):
         data["root"] = str((start / data["root"]).resolve())

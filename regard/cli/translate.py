@@ -146,7 +146,7 @@ def _check(arguments: argparse.Namespace, crew: Crew) -> None:
 
 def _is_same(one: Path, other: Path) -> bool:
     try:
-        return one.samefile(other)
+        return one.is_file() and one.samefile(other)
     except OSError:  # one of them is not there
         return False
 

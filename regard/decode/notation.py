@@ -17,10 +17,11 @@ _SWAPPED = str.maketrans(".,", ",.")
 SPACES = r" \u00a0\u202f"
 # What does not stand beside a number, unless that is a part of something else.
 BEFORE, AFTER = r"(?<![\w.,:/=&?#%@'’$€£¥])", r"(?![\w'’$€£¥]|[.,:/][0-9]|\.[\w*])"
-# Beside a number that is a name or a measure, in which a point is no mark of thousands, and beside parts of a program.
+_IN_PROGRAM = re.compile(r"(?:\w\( ?|[\[{])$")  # before a number
+# Before a number that is a name, in which a point is no mark of thousands, and after one that is a rate.
 _NAMED = re.compile(
-    r"(?:\w\( ?|[\[{]|\b(?:version|release|perl|python|kernel|chapter|section|figure|table|kapitel|abschnitt|abbildung|tabelle"
-    rf"|number|\w*nummer|nr\.?|no\.|ts|pe|iso|rfc|din|net|netz|ip)[{SPACES}])$",
+    r"\b(?:version|release|perl|python|kernel|chapter|section|figure|table|kapitel|abschnitt|abbildung|tabelle|number|\w*nummer"
+    rf"|nr\.?|no\.|(?-i:TS|PE|IP|ISO|RFC|DIN))[{SPACES}]$",
     re.IGNORECASE,
 )
 _RATED = re.compile(rf"[{SPACES}]?(?:fps|[kKMGT]?Hz)\b")
@@ -70,9 +71,10 @@ def other_marks(
     left = set()
     for number, place in zip(numbers, places, strict=True):
         is_one_group = grouped.fullmatch(number) and len(re.findall("[.,]", number)) == 1
+        is_doubtful = is_one_group and (is_mixed or _RATED.match(text, place[1]))
         takes_decimals = with_decimals or point == "," or _MEASURED.match(text, place[1])
         is_number = grouped.fullmatch(number) or (takes_decimals and decimal.fullmatch(number))
-        if is_number and not _is_name(text, place) and not (is_one_group and is_mixed):
+        if is_number and not _is_name(text, place) and not is_doubtful:
             swapped[number] = number.translate(_SWAPPED)
         else:
             left.add(number)
@@ -97,7 +99,7 @@ def _shapes(point: str, mark: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 def _is_name(text: str, place: Place) -> bool:
-    """Whether what stands there is a name, a time of day, a part of a program, a rate or an address (192.168.100.200)."""
+    """Whether what stands there is a name, a time of day, a part of a program or an address (192.168.100.200)."""
     begin, end = place
     groups = text[begin:end].split(".")
     is_address = len(groups) == 4 and all(group.isdecimal() and int(group) < 256 for group in groups)
@@ -112,9 +114,8 @@ def _is_name(text: str, place: Place) -> bool:
     is_pair = (
         text[begin - 1 : begin] == "(" and text[end : end + 1] == ")" and re.fullmatch("[0-9]+,[0-9]+", text[begin:end])
     )
-    return bool(
-        is_address or is_time or is_pair or _NAMED.search(text, max(0, begin - 30), begin) or _RATED.match(text, end)
-    )
+    is_named = "." in text[begin:end] and _NAMED.search(text, max(0, begin - 30), begin)
+    return bool(is_address or is_time or is_pair or is_named or _IN_PROGRAM.search(text, max(0, begin - 3), begin))
 
 
 def other_sums(spans: Sequence[str], languages: tuple[str, str]) -> dict[str, str]:
@@ -152,12 +153,14 @@ def put_sums(text: str, sums: Mapping[str, str], kept: Sequence[Place] = ()) -> 
 
     >>> put_sums("Es kostet $1,299.99 (US$1,299.99).", {"$1,299.99": "$1.299,99"})
     'Es kostet $1.299,99 (US$1,299.99).'
+    >>> put_sums("von $1,000 auf $1,000,000", {"$1,000": "$1.000", "$1,000,000": "$1.000.000"})
+    'von $1.000 auf $1.000.000'
     """
-    for span, other in sums.items():
-        for match in re.finditer(rf"(?<!\w){re.escape(span)}(?!\w)", text):
-            if not _overlaps(match.span(), kept):
-                text = text[: match.start()] + other + text[match.end() :]
-    return text
+    if not sums:
+        return text
+    spans = "|".join(map(re.escape, sorted(sums, key=len, reverse=True)))  # one may be the beginning of another
+    pattern = re.compile(rf"(?<!\w)(?<![0-9][.,])(?:{spans})(?!\w|[.,][0-9])")
+    return pattern.sub(lambda match: match[0] if _overlaps(match.span(), kept) else sums[match[0]], text)
 
 
 def _overlaps(place: Place, others: Sequence[Place]) -> bool:

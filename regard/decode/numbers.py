@@ -26,8 +26,8 @@ _ANY = re.compile(r"[0-9]+(?:[.,:'’\u00a0\u202f][0-9]+| [0-9]{3}(?![0-9]))*") 
 _MANY = 3  # digits before the zeros at the end: nobody writes such a number out
 
 
-def numbers_of(text: str) -> list[Place]:
-    """Where the numbers of a source are.
+def numbers_of(text: str, language: str = "") -> list[Place]:
+    """Where the numbers of a source are, which is in this language.
 
     >>> text = "From 1984 to 2022 Tom won 147 games, 5,277 votes, 1 000 books, 4.5 % and 42 at 17:30 on 9/11 in the 1970's."
     >>> [text[slice(*place)] for place in numbers_of(text)]
@@ -36,7 +36,7 @@ def numbers_of(text: str) -> list[Place]:
     return [
         match.span()
         for match in _NUMBER.finditer(text)
-        if not (_DAY.match(match[0]) and text.startswith(".", match.end()))
+        if not (_DAY.match(match[0]) and text.startswith(".", match.end()) and decimal_mark(language) != ".")
     ]
 
 
@@ -92,7 +92,7 @@ def _pattern(whole: str, decimals: str) -> str:
     groups = [whole[:head], *(whole[begin : begin + 3] for begin in range(head, len(whole), 3))]
     end = f"[.,:]{decimals.rstrip('0')}0*" if decimals.strip("0") else "(?:[.,:]0+)?"
     grouped = f"[.,'’{SPACES}]".join(groups)
-    return rf"(?<![0-9])(?<![0-9][.,:'’])(?:{whole}|{grouped}){end}(?![0-9]|[.,:'’][0-9]|[{SPACES}]000)"
+    return rf"(?<![0-9])(?<![0-9][.,:'’])(?:{whole}|{grouped}){end}(?![0-9]|[.,:'’][0-9]|[{SPACES}]000(?![0-9]))"
 
 
 def _may_be_words(number: str, translation: str, language: str) -> bool:

@@ -201,14 +201,14 @@ class Translator:
         if not numbers:
             return True  # nearly every sentence
         kept = self.reader.kept(text)
-        for span in kept.spans if kept is not None else ():
+        for span in sorted(kept.spans, key=len, reverse=True) if kept is not None else ():
             translation = translation.replace(span, " ; ")
         return has_numbers(translation, numbers, text, self.options.languages[0])
 
     def _numbers(self, text: str) -> list[Place]:
         """Where the numbers of a text are that its translation must have: not those that are kept anyway, or that a glossary calls
         something else."""
-        if not (numbers := numbers_of(text)):
+        if not (numbers := numbers_of(text, self.options.languages[0])):
             return []  # nearly every sentence
         taken = [*self.reader.places_kept(text), *(place for places in self._wanted(text).values() for place in places)]
         return [place for place in numbers if not any(begin < place[1] and place[0] < end for begin, end in taken)]

@@ -24,7 +24,7 @@ from regard.device import compute_dtype, describe, pick_device
 from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.processes import own_place
-from regard.recipe import Recipe, TrainRecipe, apply_overrides, recipe_from_dict
+from regard.recipe import Recipe, TrainRecipe, apply_overrides, recipe_from_dict, resolve_paths
 from regard.training.check import check_machine, run_path
 from regard.training.distributed import own_device
 from regard.training.init import check_start, settled, start_bundle
@@ -125,9 +125,8 @@ def choose_recipe(
             "model": {"preset": tier.preset, **tier.model},
             "train": {"epochs": tier.epochs, "batch_tokens": tier.batch_tokens, **tier.train},
         }
-        if starts := "init" in given.get(
-            "train", {}
-        ):  # shape and vocabulary are there, and most of what is to be learnt
+        starts = bool(given.get("train", {}).get("init"))
+        if starts:  # shape and vocabulary are there, and most of what is to be learnt
             values["tokenizer"], values["model"] = {}, {"preset": "init"}
             values["train"] |= {**_QUICK, "lr": 2e-4, "epochs": min(tier.epochs, _MORE_EPOCHS)}
         if device.type == "cuda" and (size := own_place().size) > 1:
@@ -135,6 +134,7 @@ def choose_recipe(
         if {"steps", "minutes"} & set(given.get("train", {})):
             del values["train"]["epochs"]
         apply_overrides(values, overrides)
+        resolve_paths(values, Path())
         recipe = recipe_from_dict(values, "the chosen recipe")
         if starts and "guard" not in given.get("decode", {}):
             recipe = replace(recipe, decode=replace(recipe.decode, guard=start_bundle(recipe).decode.guard))

@@ -17,7 +17,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -174,7 +174,7 @@ class Trainer:
                 self._window.paused += paused
                 if validated:
                     [self.state.validation_seconds], _ = self.ranks.agree([paused], False)
-                    self._validated_at = self.state.seconds + self.state.validation_seconds
+                    self._validated_at = self.state.seconds
                 before = after
         if self.saved_step != self.state.step:
             self.save(scheduled=not self.stops)
@@ -327,8 +327,8 @@ class Trainer:
 
     def _is_validation_due(self, before: float, after: float) -> bool:
         """Whether the step that took the progress from `before` to `after` is to be validated; the end of the run is when the
-        weights are averaged. In a run by the clock a validation waits until training has had several times the seconds that the
-        last one took: in a short one they would take most of the time."""
+        weights are averaged. In a run by the clock one is left out unless training has had several times the seconds that the
+        last one took: in a short run they would take most of the time."""
         if after >= 1.0 or not self.validation.due(self.state.step, before, after):
             return False
         goes_by_clock = self.length.total_steps is None and not self.validation.every
@@ -346,13 +346,11 @@ class Trainer:
 
     def _request_stop(self) -> None:
         self.stop_requested = True
-        if (
-            self.ranks.size == 1
-        ):  # a step, or a validation, may take long; written past the display, which may be at work
-            told = (
-                f"stopping after this step; Ctrl-C again ends at once and loses what came after step {self.saved_step}"
-            )
-            os.write(2, f"\nregard: {told}\n".encode())
+        # A step, or a validation, may take long. Written past the display, which may be at work; nobody may be reading any more.
+        if self.ranks.size == 1:
+            told = f"stopping after this step; another Ctrl-C ends at once and loses what came after step {self.saved_step}"
+            with suppress(OSError):
+                os.write(2, f"\nregard: {told}\n".encode())
 
 
 @contextmanager

@@ -106,6 +106,11 @@ def test_which_numbers_are_looked_for() -> None:
     assert found("Es sind 0,125 oder 91,50; am 24.12. und 3.10. nicht. It was 31.12.") == ["0,125", "91,50"]
 
 
+def test_a_day_is_no_decimal_where_decimals_have_a_comma() -> None:
+    assert not numbers_of("am 3.12.", "de") and not numbers_of("am 3.12.")
+    assert numbers_of("It fell to 3.12.", "en") == [(11, 15)]
+
+
 def test_numbers_without_end_take_no_time() -> None:
     """Every number of these is looked for one by one: a text that a model reads at once has few."""
     for part in ("123,", "123 ", "1234 ", "1,234 a ", "1.5 b ", "1,234,567.89; ", "9"):
@@ -146,6 +151,9 @@ def test_numbers_without_end_take_no_time() -> None:
         ("de", "en", "Bestellnummer 100.200", None),
         ("de", "en", "23.976 fps", None),
         ("de", "en", "145.500 MHz", None),
+        ("de", "en", "2,4 GHz", "2.4"),
+        ("en", "de", "a net 1,500 euros", "1.500"),
+        ("en", "de", "He said no. 1,234 people laughed.", "1.234"),
         ("de", "en", "von 0.001 bis 9.999", None),  # who writes so means decimals
         ("en", "fr", "5,277", None),  # its way is not known here
         ("en", "es-MX", "5,277", None),
@@ -181,6 +189,9 @@ def test_marks_are_put_where_the_number_stands_alone() -> None:
     )
     assert put_marks("5,277 und (5,277), 5,277.", marks) == "5.277 und (5.277), 5.277."
     assert put_marks("5,277 und 5,277", marks, [(0, 3)]) == "5,277 und 5.277"
+    sums = {"299.000 €": "299,000 €", "1.299.000 €": "1,299,000 €"}
+    assert put_sums("von 299.000 € auf 1.299.000 €", sums) == "von 299,000 € auf 1,299,000 €"
+    assert put_sums("$1,299 und $1,299.99", {"$1,299": "$1.299"}) == "$1.299 und $1,299.99"
     assert put_sums("$5,277 und $5,277", {"$5,277": "$5.277"}, [(0, 3)]) == "$5,277 und $5.277"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from regard.builtin import BUILTIN
 from regard.config import ModelConfig
 from regard.errors import UserError
 from regard.recipe import TrainRecipe, recipe_from_dict
@@ -81,6 +82,7 @@ def test_a_finished_model_has_the_shape_and_the_vocabulary(tmp_path: Path) -> No
     choice = choose_recipe(*paths, ["train.init=en-de"])
     recipe = choice.recipe
     assert recipe.model.preset == "init" and recipe.decode.guard
+    assert recipe.train.init == str(BUILTIN / "en-de")  # as a recipe file's would be: a run that goes on compares them
     assert recipe.train.lr == 2e-4 and recipe.train.epochs == 5 and recipe.train.batch_tokens < 25_000
     said = "\n".join(choice.lines())
     assert "vocabulary: 16,000 pieces" in said and "that of train.init, 8 + 2 layers of 320" in said

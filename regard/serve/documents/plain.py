@@ -96,13 +96,16 @@ def _by_speaker(lines: Sequence[str]) -> list[list[str]]:
 
     >>> _by_speaker(["- Who are you?", "- I am", "your father."]), _by_speaker(["one", "two"])
     ([['- Who are you?'], ['- I am', 'your father.']], [['one', 'two']])
+    >>> _by_speaker(["<i>- A", "- B</i>"]), _by_speaker(["It was", "-5 degrees"])
+    ([['<i>- A', '- B</i>']], [['It was', '-5 degrees']])
     """
     speeches: list[list[str]] = []
     for line in lines:
-        if not speeches or re.match(r"(?:<[^<>]+>)*[-–—]", line.strip()):
+        if not speeches or re.match(r"(?:<[^<>]+>)*[-–—](?:\s+\S|[^\W\d_a-z])", line.strip()):
             speeches.append([])
         speeches[-1].append(line.strip())
-    return speeches
+    are_whole = all(len(re.findall("<[^/]", " ".join(some))) == " ".join(some).count("</") for some in speeches)
+    return speeches if are_whole else [[line for some in speeches for line in some]]
 
 
 def _unwrapped(lines: Sequence[str]) -> tuple[str, str, str, int]:
