@@ -5,13 +5,21 @@ else meanwhile."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 
 # A letter or digit of a script that puts spaces between words; in the others (Thai, Japanese, Chinese) a word has no visible end.
 _LETTER = r"[^\W\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
 _IN_WORD = re.compile(_LETTER)
 _BEGINNING = re.compile(f"(?<!{_LETTER}){_LETTER}")  # of a word
+
+
+Place = tuple[int, int]  # of characters in a text, from the first to after the last
+
+
+def overlaps(place: Place, others: Iterable[Place]) -> bool:
+    """Whether a place shares a character with another."""
+    return any(begin < place[1] and place[0] < end for begin, end in others)
 
 
 def find_terms(text: str, terms: Sequence[str]) -> list[tuple[int, int]]:

@@ -10,13 +10,12 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from regard.data.corpus import read_lines
-from regard.data.terms import find_terms, places_of
+from regard.data.terms import Place, find_terms, overlaps, places_of
 from regard.errors import UserError
 
 _AROUND = " \t\"'“”„‘’‚«»‹›()[]¿¡-–—"  # what may stand between the end of a sentence and the first word of the next
 LONG = 5  # letters of a term that is known again inside a longer word
 Ways = tuple[str, ...]  # to say a term
-Place = tuple[int, int]  # of characters in a text, from the first to after the last
 
 
 def with_capital(text: str) -> str:
@@ -129,7 +128,7 @@ class Glossary:
         written = {True: text, False: _without_case(text)}
         there = [one for one in self._capitals_first if one[0] in written[one[1]]]  # a quick no for most text
         for (begin, end), number in places_of([(term, written[has_case]) for term, has_case, _ in there]):
-            if not any(begin < other[1] and other[0] < end for other in taken):
+            if not overlaps((begin, end), taken):
                 found.setdefault(there[number][2], []).append((begin, end))
         return found
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-Place = tuple[int, int]
+from regard.data.terms import Place, overlaps
 
 _POINT = frozenset("ak am cy en fil ga ha he hi ig ja ko ms mt si so sw th tl tw yo zh".split())
 _COMMA = frozenset("ca da de el es eu gl hr id is it nl pt ro sl sr tr vi".split())
@@ -58,7 +58,7 @@ def other_marks(
     >>> other_marks(text, places, ("en", "de"), with_decimals=True)
     {'5,277': '5.277', '1,299.5': '1.299,5', '12.345': '12,345', '3.12': '3,12', '3.5': '3,5'}
     """
-    marks = _marks(languages)
+    marks = marks_of(languages)
     if marks is None:
         return {}
     point, mark = marks
@@ -83,7 +83,7 @@ def other_marks(
     return {number: other for number, other in swapped.items() if number not in left and other not in taken}
 
 
-def _marks(languages: tuple[str, str]) -> tuple[str, str] | None:
+def marks_of(languages: tuple[str, str]) -> tuple[str, str] | None:
     """What the source's language puts before decimals and between thousands, if the target's does it the other way round."""
     point, other = map(decimal_mark, languages)
     return (point, other) if point and other and point != other else None
@@ -124,7 +124,7 @@ def other_sums(spans: Sequence[str], languages: tuple[str, str]) -> dict[str, st
     >>> other_sums(["$1,299.99", "£5m", "$2.5bn", "1.300 €"], ("en", "de"))
     {'$1,299.99': '$1.299,99', '$2.5bn': '$2,5bn'}
     """
-    marks = _marks(languages)
+    marks = marks_of(languages)
     if marks is None:
         return {}
     number = rf"{_shapes(*marks)[0].pattern}|[0-9]+{re.escape(marks[0])}[0-9]{{1,2}}"
@@ -143,7 +143,7 @@ def put_marks(text: str, marks: Mapping[str, str], kept: Sequence[Place] = ()) -
         groups = re.split("[.,]", number)
         pattern = re.compile(rf"{BEFORE}{f'[.,{SPACES}]'.join(groups)}{AFTER}")
         for match in pattern.finditer(text):  # as long as before, so that all places stay
-            if re.search("[.,]", match[0]) and not _overlaps(match.span(), kept):
+            if re.search("[.,]", match[0]) and not overlaps(match.span(), kept):
                 text = text[: match.start()] + other + text[match.end() :]
     return text
 
@@ -160,8 +160,4 @@ def put_sums(text: str, sums: Mapping[str, str], kept: Sequence[Place] = ()) -> 
         return text
     spans = "|".join(map(re.escape, sorted(sums, key=len, reverse=True)))  # one may be the beginning of another
     pattern = re.compile(rf"(?<!\w)(?<![0-9][.,])(?:{spans})(?!\w|[.,][0-9])")
-    return pattern.sub(lambda match: match[0] if _overlaps(match.span(), kept) else sums[match[0]], text)
-
-
-def _overlaps(place: Place, others: Sequence[Place]) -> bool:
-    return any(begin < place[1] and place[0] < end for begin, end in others)
+    return pattern.sub(lambda match: match[0] if overlaps(match.span(), kept) else sums[match[0]], text)

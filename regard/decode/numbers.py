@@ -11,7 +11,8 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from regard.decode.notation import AFTER, BEFORE, SPACES, Place, decimal_mark
+from regard.data.terms import Place
+from regard.decode.notation import AFTER, BEFORE, SPACES, decimal_mark
 
 # With marks between thousands, or with decimals alone.
 _MARKED = r"[1-9][0-9]{0,2}(?:(?:\.[0-9]{3}){1,4}(?:,[0-9]+)?|(?:,[0-9]{3}){1,4}(?:\.[0-9]+)?)|[0-9]{1,7}[.,][0-9]{1,7}"

@@ -15,9 +15,8 @@ from fractions import Fraction
 from types import MappingProxyType
 
 from regard.data.protect import Protected, find_spans, protect, take_out
-from regard.data.terms import find_terms
+from regard.data.terms import Place, find_terms, overlaps
 from regard.data.tokenizer import NUM_SPANS, Tokenizer
-from regard.decode.glossary import Place
 from regard.decode.options import Done, Finished
 from regard.decode.words import Spelt, spell
 
@@ -66,7 +65,7 @@ def _cut_once(line: str, spans: Sequence[tuple[int, int]]) -> tuple[str, str, st
             m for m in pattern.finditer(line) if len(line) * 0.2 < m.end() < len(line) * 0.8 or pattern is _CUTS[-1]
         ]
         places = [m for m in places if line[: m.start()].strip() and line[m.end() :].strip()]
-        places = [m for m in places if not any(begin < m.end() and m.start() < end for begin, end in spans)]
+        places = [m for m in places if not overlaps(m.span(), spans)]
         if places:
             best = min(places, key=lambda m: abs(m.end() - middle))
             space = re.search(r"\s*$", line[: best.end()])

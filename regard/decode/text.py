@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from regard.data.protect import Protected, encode_pairs, find_spans
-from regard.data.terms import find_terms
+from regard.data.terms import Place, find_terms, overlaps
 from regard.data.tokenizer import Tokenizer
 from regard.decode.glossary import with_capital
 from regard.decode.guard import is_foreign, runs_away
 from regard.decode.mbr import Utility, by_expected_utility
-from regard.decode.notation import Place, other_marks, other_sums, put_marks, put_sums
+from regard.decode.notation import marks_of, other_marks, other_sums, put_marks, put_sums
 from regard.decode.numbers import has_numbers, numbers_of
 from regard.decode.options import Done, Engine, Finished, Hypothesis, SearchOptions, Wish
 from regard.decode.reading import Part, Reader, count_lines, one_line
@@ -211,7 +211,7 @@ class Translator:
         if not (numbers := numbers_of(text, self.options.languages[0])):
             return []  # nearly every sentence
         taken = [*self.reader.places_kept(text), *(place for places in self._wanted(text).values() for place in places)]
-        return [place for place in numbers if not any(begin < place[1] and place[0] < end for begin, end in taken)]
+        return [place for place in numbers if not overlaps(place, taken)]
 
     def _wanted(self, text: str) -> Mapping[tuple[str, ...], Sequence[Place]]:
         """What a glossary calls the terms of a text, and where those are."""
@@ -223,7 +223,10 @@ class Translator:
     ) -> list[Translation]:
         """Ways to translate a text, with the marks in its numbers and sums of money that the target's language has. What a person
         asked for stays, and so does a text that was not translated."""
-        languages, protected = self.options.languages, self.reader.protected(text)
+        languages = self.options.languages
+        if marks_of(languages) is None:
+            return ways
+        protected = self.reader.protected(text)
         marks = other_marks(text, self._numbers(text), languages, with_decimals)
         spans = () if protected is None else protected.spans
         sums = other_sums([span for span in spans if span not in self.options.keep], languages)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from regard.data.protect import Protected
-from regard.decode.glossary import Glossary, Place, Ways, put_terms, says, with_capital
+from regard.data.terms import Place
+from regard.decode.glossary import Glossary, Ways, put_terms, says, with_capital
 from regard.decode.options import Mixed, Wish
 from regard.decode.reading import Part, Reader
 from regard.decode.search.phrases import Phrase

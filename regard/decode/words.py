@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from regard.data.pieces import begins_word, is_punctuation, is_without_spaces, make_side
 from regard.data.protect import Protected
+from regard.data.terms import overlaps
 from regard.data.tokenizer import Side, Tokenizer
 from regard.decode.options import Prefix, forbidden_ids
 from regard.decode.search.phrases import Phrase
@@ -131,7 +132,7 @@ def tokens_at(spelt: Spelt, text: str, places: Sequence[tuple[int, int]]) -> fro
         begin = text.find(word, end)
         if begin >= 0:  # else a character that the tokenizer writes otherwise
             end = begin + len(word)
-            if any(begin < other[1] and other[0] < end for other in places):
+            if overlaps((begin, end), places):
                 found.update(token for token, place in enumerate(spelt.places) if place == number)
     return frozenset(found)
 

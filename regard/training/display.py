@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from regard.progress import clock, is_terminal, stderr_console
@@ -42,6 +44,9 @@ class Display:
     def valid(self, record: Mapping[str, Any]) -> None:
         """A validation has ended."""
 
+    def stopping(self, text: str) -> None:
+        """Called by a signal, in the middle of anything."""
+
     def close(self) -> None:
         """Training has ended or was interrupted; may be called twice."""
 
@@ -68,6 +73,10 @@ class PlainDisplay(Display):
             for name in ("source", "reference", "translation"):
                 self.say(f"       {name:<12} {sample[name]}")
 
+    def stopping(self, text: str) -> None:
+        with suppress(OSError):  # nobody reads any more: Ctrl-C ends a `tee` behind the command, too
+            os.write(self._stream.fileno(), f"{text}\n".encode())  # past the stream, which may be at work
+
 
 class LiveDisplay(Display):
     """A panel that is drawn over at the bottom of the terminal, with the lines that stay scrolling above it."""
@@ -82,6 +91,7 @@ class LiveDisplay(Display):
         self._losses: list[float] = []
         self._validations: list[Mapping[str, Any]] = []
         self._best: Mapping[str, Any] | None = None
+        self._stopping = ""
 
     def say(self, text: str) -> None:
         from rich.text import Text
@@ -116,6 +126,9 @@ class LiveDisplay(Display):
             self._best = record
         self._console.print(_fitted([("valid", ""), *_valid_pairs(record)], self._console.width))
 
+    def stopping(self, text: str) -> None:
+        self._stopping = text  # for the panel, which is drawn all the time
+
     def close(self) -> None:
         if self._live is not None:
             self._live.stop()
@@ -124,8 +137,11 @@ class LiveDisplay(Display):
     def _panel(self) -> RenderableType:
         from rich.console import Group
         from rich.panel import Panel
+        from rich.text import Text
 
         parts: list[RenderableType] = [self._bar()]
+        if self._stopping:
+            parts.append(Text(self._stopping, style="bold"))
         if self._record:
             parts.append(self._figures())
         if self._validations:

@@ -13,11 +13,10 @@ checkpoint holds all of it. Of several processes (`distributed.py`) each goes th
 from __future__ import annotations
 
 import math
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -346,11 +345,9 @@ class Trainer:
 
     def _request_stop(self) -> None:
         self.stop_requested = True
-        # A step, or a validation, may take long. Written past the display, which may be at work; nobody may be reading any more.
-        if self.ranks.size == 1:
-            told = f"stopping after this step; another Ctrl-C ends at once and loses what came after step {self.saved_step}"
-            with suppress(OSError):
-                os.write(2, f"\nregard: {told}\n".encode())
+        if self.ranks.size == 1:  # a step, or a validation, may take long
+            again = f"another Ctrl-C ends at once and loses what came after step {self.saved_step}"
+            self.display.stopping(f"stopping after this step; {again}")
 
 
 @contextmanager

@@ -393,5 +393,7 @@ def test_a_change_of_options_keeps_the_rest() -> None:
     assert own.changed(sample=True, seed=3) == replace(own, beam=1, sample=True, seed=3)
     assert own.changed(groups=3).beam == 6
     assert own.changed(beam=8, alpha=0.0, coverage=0.2) == replace(own, beam=8, alpha=0.0, coverage=0.2)
+    with pytest.raises(UserError, match="there is no search option 'languages'"):  # those are the model's
+        SearchOptions().changed(languages=("en", "de"))
     with pytest.raises(UserError, match="there is no search option 'coverge'"):
         own.changed(coverge=1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import re
 from typing import Any
 
@@ -132,6 +133,21 @@ def test_small_window_goes_without_the_sample() -> None:
 
 def test_panel_before_the_first_step_says_what_it_waits_for() -> None:
     assert "Waiting for the first steps" in live(60)
+
+
+def test_a_stop_is_said_at_once() -> None:
+    """In the panel, which would draw over a line; elsewhere past the stream, and where nobody reads any more not at all."""
+    display = LiveDisplay(Console(file=io.StringIO(), width=60))
+    display.stopping("stopping after this step")
+    console = Console(file=(shown := io.StringIO()), width=60)
+    console.print(display._panel())
+    assert "stopping after this step" in shown.getvalue()
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as stream:
+        PlainDisplay(stream).stopping("stopping")
+        assert os.read(reading, 100) == b"stopping\n"
+        os.close(reading)
+        PlainDisplay(stream).stopping("stopping")  # BrokenPipeError must not end the step
 
 
 def test_words_in_brackets_are_no_markup() -> None:

@@ -125,7 +125,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     )
     assert process.returncode == 130
     [saved] = list_checkpoints(out / "checkpoints")
-    assert "regard: stopping after this step; another Ctrl-C ends at once and loses what came after step 0\n" in said
+    assert "stopping after this step; another Ctrl-C ends at once and loses what came after step 0\n" in said
     assert f"stopped at step {int(saved.name[5:])} and saved" in said
     assert f"regard train {out}/recipe.toml --out {out} --resume" in said
     assert "Traceback" not in said
