@@ -121,6 +121,20 @@ def test_a_file_is_not_translated_into_itself(bundle: str, tmp_path: Path, capfd
     assert source.read_text() == "a b\n"
 
 
+def test_the_name_of_a_file_is_not_translated_as_text(
+    bundle: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "a b"):
+        Path(name).write_text("c\n")
+    said = fails(capfd, "translate", "-m", bundle, "c", "a", "-o", "out.txt")
+    assert "a: is a file, and TEXT is what to translate; give it as -i a" in said
+    assert not Path("out.txt").exists()
+    assert (
+        len(translate(capfd, "-m", bundle, "a b", "", "c" * 300)) == 3
+    )  # a sentence, nothing, and longer than a name can be
+
+
 def test_nbest_gives_line_number_score_and_text(bundle: str, capfd: pytest.CaptureFixture[str]) -> None:
     rows = [line.split("\t") for line in translate(capfd, "-m", bundle, "--nbest", "3", "a b", "c")]
     assert [row[0] for row in rows] == ["1"] * 3 + ["2"] * 3

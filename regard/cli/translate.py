@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -126,6 +127,11 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 def _check(arguments: argparse.Namespace, crew: Crew) -> None:
     if arguments.text and arguments.input:
         raise UserError("translate takes TEXT or -i FILE, but got both")
+    for text in arguments.text:
+        if os.path.isfile(text) and len(text.split()) == 1:
+            raise UserError(
+                f"{text}: is a file, and TEXT is what to translate; give it as -i {text}, or the word on standard input"
+            )
     if arguments.resume and not (arguments.input and arguments.output):
         raise UserError("--resume needs -i FILE and -o FILE: only then is it known which lines are done")
     if arguments.output and arguments.output.suffix in COMPRESSION_SUFFIXES:

@@ -97,7 +97,8 @@ def test_the_keyboard_reaches_words_matrices_candidates_and_the_beam(shown: Page
     shown.keyboard.press("ArrowRight")
     shown.keyboard.press("ArrowDown")
     shown.keyboard.press("Enter")
-    assert "street because it was too tired' --prefix 'a" in shown.locator("#words .said code").inner_text()
+    command = shown.locator("#words .said code").inner_text()
+    assert command.startswith("regard explain -m MODEL '") and "street because it was too tired' --prefix 'a" in command
 
     shown.locator(".beam .node").first.focus()
     shown.keyboard.press("ArrowRight")

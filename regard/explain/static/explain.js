@@ -503,8 +503,8 @@ function steps(data, force) {
     const ends = candidate.id === data.target.pieces.at(-1).id;
     const text = joined(ends ? before : [...before, candidate.text]);
     if (force) { force(text, ends); return; }
-    const command = ["regard explain", shell(data.text), ends ? "--target" : "--prefix", shell(text), "-o page.html"].join(" ");
-    said.replaceChildren("To go on from there: ", element("code", {}, command));
+    const command = ["regard explain -m MODEL", shell(data.text), ends ? "--target" : "--prefix", shell(text), "-o page.html"].join(" ");
+    said.replaceChildren("To go on from there, with the model of this page as MODEL: ", element("code", {}, command));
   };
   const list = element("ol", { class: "steps" });
   data.steps.forEach((step, place) => {
