@@ -25,6 +25,11 @@ _NUMBER = re.compile(f"{BEFORE}(?:{_MARKED}|{_SPACED}){AFTER}")
 _DAY = re.compile(r"(?:[0-2]?[0-9]|3[01])\.(?:0?[1-9]|1[0-2])\Z")  # 24.12., if a point follows
 _ANY = re.compile(r"[0-9]+(?:[.,:'’\u00a0\u202f][0-9]+| [0-9]{3}(?![0-9]))*")  # the numbers of a translation
 _MANY = 3  # digits before the zeros at the end: nobody writes such a number out
+_ZEROS = re.compile(  # a word for zeros, after digits
+    r"[\s\u00a0-]*(?:tausend|tsd|hundert|mio|mrd|mill?i|billi|thousand|hundred|dozen|dutzend|mille|mil\b|mila\b|mln|mld|duizend|honderd"
+    r"|miljo|miljard|tys|tis|tūkst|tuhat|tusen|tusind|lakh|crore|[kmb]n?\b|[千万億만억百])",
+    re.IGNORECASE,
+)
 
 
 def numbers_of(text: str, language: str = "") -> list[Place]:
@@ -50,6 +55,8 @@ def has_numbers(translation: str, numbers: Sequence[str], source: str, language:
     (True, False)
     >>> [has_numbers(f"{said} Leute", ["57,000"], "57,000") for said in ("57.000", "57 Tausend", "Viele", "5 000")]
     [True, True, False, False]
+    >>> [has_numbers(f"{said} Leute", ["57,000"], "57,000", "en") for said in ("57", "57k", "57 000", "5,7 Zehntausend")]
+    [False, True, True, False]
     >>> [has_numbers(f"{said} Leute", ["2,000"], "2,000") for said in ("2000", "Zweitausend", "200")]
     [True, True, False]
     >>> [has_numbers(f"EUR {said}", ["91,50"], "91,50") for said in ("91.50", "91.5", "9.50", "9150")]
@@ -59,7 +66,7 @@ def has_numbers(translation: str, numbers: Sequence[str], source: str, language:
     if not lost:
         return True
     least = min(1 if re.search("[.,][0-9]{1,2}$", number) else _MANY for number in lost)
-    may_be_words = all(_may_be_words(number, translation, language) for number in lost)
+    may_be_words = all(_may_be_words(number, translation, source, language) for number in lost)
     return may_be_words and not _has_another(translation, source, least)
 
 
@@ -96,21 +103,27 @@ def _pattern(whole: str, decimals: str) -> str:
     return rf"(?<![0-9])(?<![0-9][.,:'’])(?:{whole}|{grouped}){end}(?![0-9]|[.,:'’][0-9]|[{SPACES}]000(?![0-9]))"
 
 
-def _may_be_words(number: str, translation: str, language: str) -> bool:
-    """Whether a number that is not there in digits may still be: one that is round, with a word for its zeros or all in words."""
+def _may_be_words(number: str, translation: str, source: str, language: str) -> bool:
+    """Whether a number that is not there in digits may still be: one that is round, with a word for its zeros or all in words. Its
+    digits without such a word are another number, unless the source has that, too."""
     [(whole, decimals), *_] = _readings(number, language)
     significant = (whole + decimals).rstrip("0")
     if len(significant) >= _MANY:
         return False
     if decimals.strip("0"):
         return True  # one and a half
-    # Its digits before "million", and not as another round number.
-    short = {
-        re.sub("[^0-9]", "", found).rstrip("0")
-        for found in _ANY.findall(translation)
-        if not re.search("000|[.,:][0-9]*0$", found)
-    }
-    return significant in short or len(whole) <= 3 or (len(significant) == 1 and len(whole) <= 6)
+    short = [
+        found
+        for found in _ANY.finditer(translation)
+        if re.sub("[^0-9]", "", found[0]).rstrip("0") == significant and not re.search("000|[.,:][0-9]*0$", found[0])
+    ]
+    with_word = [found for found in short if _ZEROS.match(translation, found.end())]
+    if with_word:
+        return True
+    known = set(map(_value, _ANY.findall(source)))
+    if any(_value(found[0]) not in known for found in short):
+        return False
+    return len(whole) <= 3 or (len(significant) == 1 and len(whole) <= 6)
 
 
 def _has_another(translation: str, source: str, least: int) -> bool:

@@ -55,6 +55,17 @@ from regard.decode.wishes import Ask
         ("1000 on 3.10.1990", "tausend am 3.10.1990", True),
         ("1.800 Pfund (2.000 Euro)", "GBP 1,800 (EUR 10 000)", False),
         ("5 of 57,000", "5 von 5 000", False),
+        # Its first digits alone are another number, if no word for the zeros follows and the source has not got that, too.
+        ("57,000 came", "57 kamen", False),
+        ("57,000 came", "57 Tausend kamen", True),
+        ("1,500 cards", "15 Karten", False),
+        ("1,500 cards", "15 Hundert Karten", True),
+        ("2.500.000 Menschen", "25 people", False),
+        ("700,000 came", "7 kamen", False),
+        ("700,000 of the 7 came", "Siebenhunderttausend der 7 kamen", True),
+        ("300 coins", "3 Münzen", False),
+        ("300 coins", "dreihundert Münzen", True),
+        ("10,000 and 1 way", "zehntausend und 1 Weg", True),
         ("2,000 in 1984, 365 of them here", "zweitausend, 1984 365 davon hier", True),
         ("500 people", "500.000 Menschen", True),  # a decimal, for all that can be known
         ("2002 119 000 people", "2002 119 000 Menschen", True),
