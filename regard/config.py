@@ -51,6 +51,8 @@ class ModelConfig:
                 raise UserError(f"model.{name} must be one of {', '.join(get_args(choices))}, but is {value!r}")
         if not 0.0 <= self.dropout < 1.0:
             raise UserError(f"model.dropout must be at least 0 and below 1, but is {self.dropout}")
+        if not 0.0 < self.norm_eps < 1.0:
+            raise UserError(f"model.norm_eps must be above 0 and below 1, but is {self.norm_eps}")
         if self.d_model % self.num_heads:
             raise UserError(
                 f"model.d_model must be a multiple of model.num_heads ({self.num_heads}), but is {self.d_model}"

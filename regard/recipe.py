@@ -256,7 +256,7 @@ def _refuse_unknown(given: Mapping[str, Any], known: Sequence[str] | Mapping[str
 
 def _model_recipe(values: Mapping[str, Any], where: str) -> ModelRecipe:
     preset = values.get("preset", "base")
-    if preset not in PRESETS and preset != INIT:
+    if not isinstance(preset, str) or (preset not in PRESETS and preset != INIT):
         raise UserError(f"{where}: model.preset must be one of {', '.join(PRESETS)}, {INIT}, but is {preset!r}")
     if preset == INIT and (shape := [key for key in values if key not in ("preset", "dropout")]):
         raise UserError(
@@ -282,14 +282,14 @@ def _data_recipe(values: Mapping[str, Any], where: str) -> DataRecipe:
 
 def _corpus_entry(entry: Any, where: str) -> CorpusEntry:
     if isinstance(entry, str):
-        return CorpusEntry(entry)
+        return CorpusEntry(_convert(entry, str, where))
     if isinstance(entry, dict):
         _refuse_unknown(entry, ["path", "weight"], f"{where}: ")
         if isinstance(entry.get("path"), str):
             weight = _convert(entry.get("weight", 1.0), float, f"{where}: weight")
-            if weight <= 0:
-                raise UserError(f"{where}: the weight of {entry['path']} must be above 0, but is {weight}")
-            return CorpusEntry(entry["path"], weight)
+            if not 0 < weight < math.inf:
+                raise UserError(f"{where}: the weight of {entry['path']} must be a number above 0, but is {weight}")
+            return CorpusEntry(_convert(entry["path"], str, where), weight)
     raise UserError(f'{where} must hold file names or {{ path = "...", weight = 2.0 }}, but has {entry!r}')
 
 
@@ -315,13 +315,26 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     accepted = tuple(
         kind for kind in accepted if kind is not types.NoneType
     )  # TOML knows no such value: it is left out
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise UserError(f"{where} must be a number of 64 bits, but is out of their range")
     if float in accepted and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
+    if isinstance(value, str) and not _is_text(value):
+        raise UserError(f"{where} must be in UTF-8, but is {value!r}; give the file or folder another name")
     if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
         wanted = " or ".join({"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false"}.get(
             kind.__name__, kind.__name__) for kind in accepted)  # fmt: skip
         raise UserError(f"{where} must be {wanted}, but is {value!r}")
     return value
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can be written down; the name of a file need not."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check(recipe: Recipe, where: str) -> None:
@@ -390,8 +403,11 @@ def _check_ranges(recipe: Recipe, where: str) -> None:
     if not 0 < recipe.tokenizer.character_coverage <= 1:
         coverage = recipe.tokenizer.character_coverage
         raise UserError(f"{where}: tokenizer.character_coverage must be above 0 and at most 1, but is {coverage}")
-    if data.max_ratio < 1:
+    if not data.max_ratio >= 1:  # nor is what is no number
         raise UserError(f"{where}: data.max_ratio must be at least 1, but is {data.max_ratio}")
+    for name, label in (("source", data.source), ("target", data.target)):
+        if not label or set(label) & set("/\\\0") or label in (".", ".."):
+            raise UserError(f"{where}: data.{name} must be a language code or another name for files, but is {label!r}")
 
 
 def _check_train(recipe: Recipe, where: str) -> None:

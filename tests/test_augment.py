@@ -402,6 +402,10 @@ def test_a_run_is_not_resumed_as_another_one(
     assert "max_ratio is 3.0" in fails(capfd, *arguments, "--max-ratio", "3")
     assert "keep_all is True" in fails(capfd, *arguments, "--keep-all")
     assert "input is" in fails(capfd, *command("distill", "new.tsv", "other.{src,tgt}"), "--resume")
+    before = Path("old.src").read_bytes()
+    Path("old.src").write_bytes(before[:-2] + bytes([before[-2] ^ 1, before[-1]]))  # other text of the same length
+    assert "input is" in fails(capfd, *arguments)
+    Path("old.src").write_bytes(before)
     other = str(Path(GOLDEN).with_name("bundle-2"))
     assert "model is" in fails(capfd, *command("distill", "new.tsv", "old.{src,tgt}", model=other), "--resume")
     succeeds(*arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,24 @@ def test_a_root_said_on_the_command_line_is_meant_from_there(tmp_path: Path, mon
         (changed("data", valid=0), "data.valid must name a corpus or say how many pairs to hold out"),
         (changed("data", train=[]), "data.train must name at least one corpus"),
         (changed("data", train=[{"path": "x", "wieght": 2}]), "did you mean weight?"),
+        (
+            changed("data", train=[{"path": "x", "weight": math.nan}]),
+            "the weight of x must be a number above 0, but is nan",
+        ),
+        (
+            changed("data", train=[{"path": "x", "weight": math.inf}]),
+            "the weight of x must be a number above 0, but is inf",
+        ),
+        (changed("data", max_ratio=math.nan), "data.max_ratio must be at least 1, but is nan"),
+        (changed("data", source="a/b"), "data.source must be a language code or another name for files, but is 'a/b'"),
+        (changed("data", target=".."), "data.target must be a language code or another name for files, but is '..'"),
+        (changed("data", root="/home/d\udcff"), "data.root must be in UTF-8"),
+        (changed("data", train="d\udcff.tsv"), "data.train must be in UTF-8"),
+        (changed("model", preset=["base"]), "model.preset must be one of"),
+        (changed("model", norm_eps=-1.0), "model.norm_eps must be above 0 and below 1, but is -1.0"),
+        (changed("train", seed=10**20), "train.seed must be a number of 64 bits"),
+        (changed("train", steps=10**400), "train.steps must be a number of 64 bits"),
+        (changed("train", lr=10**400), "train.lr must be a number of 64 bits"),
         ({"train": {"steps": 1}}, "[data] is missing"),
         ({"data": {"source": "en", "target": "de", "train": "x"}, "train": {"steps": 1}}, "data.valid is missing"),
         # An unknown key is reported before anything that is missing.

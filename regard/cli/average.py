@@ -20,5 +20,8 @@ def add(verbs: Any) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from regard.training.finish import average
 
-    bundle, used = average(arguments.run_folder, arguments.last, arguments.output)
+    def say(text: str) -> None:
+        sys.stderr.write(f"{text}\n")
+
+    bundle, used = average(arguments.run_folder, arguments.last, arguments.output, say)
     sys.stdout.write(f"{bundle.folder}: average of {', '.join(used)}\n")

@@ -116,7 +116,10 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
         check_file(arguments.glossary)
         given["glossary"] = sha256(arguments.glossary)
     return {
-        "input": [arguments.input.name, arguments.input.stat().st_size],
+        "input": [
+            arguments.input.name,
+            sha256(arguments.input) if arguments.input.is_file() else "",
+        ],  # a pipe has no second time
         "model": [sha256(folder / MANIFEST) for folder in find_models(arguments)],
         **given,
         "prefix": arguments.prefix,

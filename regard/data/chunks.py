@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from regard.data.corpus import Corpus, has_tabs, read_lines
 from regard.data.writer import CorpusWriter
 from regard.errors import Interrupted, UserError
+from regard.files import sha256
 from regard.progress import progress
 
 Pair = tuple[str, str]
@@ -77,8 +78,8 @@ def windows_of(texts: Sequence[Text], count: int) -> Iterator[list[Row]]:
 
 
 def input_files(texts: Sequence[Text]) -> list[list[Any]]:
-    """What a resumed run compares: the input's files by name and size."""
-    return [[path.name, path.stat().st_size] for text in texts for path in text.corpus.files]
+    """What a resumed run compares: the input's files by name and content."""
+    return [[path.name, sha256(path)] for text in texts for path in text.corpus.files]
 
 
 def count_rows(texts: Sequence[Text]) -> int:

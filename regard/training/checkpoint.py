@@ -9,6 +9,7 @@ Those of a model that is split over several processes have shards instead (`shar
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -87,7 +88,14 @@ def list_checkpoints(folder: Path) -> list[Path]:
 def scheduled_checkpoints(folder: Path) -> list[Path]:
     """Those that the run saves at its intervals, oldest first: they are averaged. Others are saved because a validation was the
     best or somebody pressed Ctrl-C; with those the average would depend on where a run was stopped."""
-    return [path for path in list_checkpoints(folder) if read_json(path / "state.json").get("scheduled")]
+    return [path for path in list_checkpoints(folder) if _is_scheduled(path)]
+
+
+def _is_scheduled(path: Path) -> bool:
+    try:
+        return bool(read_json(path / "state.json").get("scheduled"))
+    except UserError:  # a damaged one, or a running program is just removing it
+        return False
 
 
 def newest_intact(folder: Path) -> tuple[Path | None, list[str]]:
@@ -113,8 +121,10 @@ def prune(folder: Path, keep: int, always: Sequence[Path]) -> None:
     """Remove all but the newest `keep` scheduled checkpoints, the newest two of any kind, and those that are to stay."""
     stay = {path.name for path in (*scheduled_checkpoints(folder)[-keep:], *list_checkpoints(folder)[-2:], *always)}
     for path in list_checkpoints(folder):
-        if path.name not in stay:
-            shutil.rmtree(path)
+        if path.name not in stay:  # first its name goes, so that nobody ever finds a part of it
+            old = path.with_name(f".{path.name}.{os.getpid()}.old")
+            path.rename(old)
+            shutil.rmtree(old)
 
 
 def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:

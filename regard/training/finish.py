@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import platform
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,44 +34,68 @@ from regard.training.loop import Trainer
 from regard.version import __version__
 
 
-def to_average(folder: RunFolder, last: int) -> list[Path]:
-    """The checkpoints that an average is made of, each checked."""
-    paths = scheduled_checkpoints(folder.checkpoints)[-last:] or list_checkpoints(folder.checkpoints)[-1:]
-    if not paths:
+def to_average(folder: RunFolder, last: int, say: Callable[[str], None]) -> list[Path]:
+    """The checkpoints that an average is made of: the last scheduled ones, or the last of any kind. Each is checked; one that
+    is damaged is left out and said."""
+    damaged: dict[Path, str] = {}
+
+    def is_intact(path: Path) -> bool:
+        try:
+            check_manifest(path)
+        except UserError as error:
+            damaged[path] = str(error)
+        return path not in damaged
+
+    found = [path for path in scheduled_checkpoints(folder.checkpoints)[-last:] if is_intact(path)]
+    others = (
+        path for path in reversed(list_checkpoints(folder.checkpoints)) if path not in damaged and is_intact(path)
+    )
+    found = found or [path for _, path in zip(range(1), others, strict=False)]
+    if not found and damaged:
+        raise UserError(f"{next(iter(damaged.values()))}; no checkpoint is left")
+    if not found:
         raise UserError(f"{folder.path}: has no checkpoint yet; let it train until it has saved one")
-    for path in paths:
-        check_manifest(path)
-    return paths
+    for word in damaged.values():
+        say(f"passed over: {word}")
+    return found
 
 
 def final_weights(recipe: TrainRecipe, trainer: Trainer, folder: RunFolder) -> tuple[dict[str, Tensor], str]:
     """The averaged weights, or the best checkpoint's if those do better on the validation set."""
     state, shadow = trainer.state, trainer.shadow
     if trainer.ranks.shards:
-        return sharded_weights(recipe, folder)
+        return sharded_weights(recipe, trainer, folder)
     if recipe.ema:
         chosen = "moving average of the weights"
     else:
-        paths = to_average(folder, recipe.average)
+        paths = to_average(folder, recipe.average, trainer.note)
         shadow.load_state_dict(average_weights(paths))
         chosen = f"average of the last {len(paths)} checkpoints" if len(paths) > 1 else "last checkpoint"
     assert trainer.validator is not None
     record = trainer.validator.measure(shadow, trainer.device, trainer.autocast)
     best = folder.checkpoints / f"step-{state.best_step:06d}"
-    is_best = state.best is None or trainer.monitored(record) <= state.best or not best.is_dir()
+    is_best = state.best is None or trainer.monitored(record) <= state.best or not _is_intact(best, trainer)
     trainer.write({"kind": "valid", **trainer.place(), **record, "best": is_best, "weights": chosen})
     if is_best:
         return shadow.state_dict(), chosen
-    check_manifest(best)
     return load_weights(best), f"best checkpoint, step {state.best_step}"
 
 
-def sharded_weights(recipe: TrainRecipe, folder: RunFolder) -> tuple[dict[str, Tensor], str]:
+def _is_intact(best: Path, trainer: Trainer) -> bool:
+    try:
+        check_manifest(best)
+        return True
+    except UserError as error:
+        trainer.note(f"passed over, though it was the best: {error}")
+        return False
+
+
+def sharded_weights(recipe: TrainRecipe, trainer: Trainer, folder: RunFolder) -> tuple[dict[str, Tensor], str]:
     """Of a model that is split over the processes: its average, from the disk, by one of them; no comparison with the best."""
     if recipe.ema:
-        [last] = to_average(folder, 1)
+        [last] = to_average(folder, 1, trainer.note)
         return load_weights(last), "moving average of the weights"
-    paths = to_average(folder, recipe.average)
+    paths = to_average(folder, recipe.average, trainer.note)
     return average_weights(paths), f"average of the last {len(paths)} checkpoints" if len(
         paths
     ) > 1 else "last checkpoint"
@@ -146,7 +171,10 @@ def public_recipe(recipe: Recipe) -> Recipe:
 
 def _public(spec: str) -> str:
     """A corpus without the folders of an absolute path; "/home/me/{a.en,b.de}" becomes "{a.en,b.de}"."""
-    return re.sub(r"(?<![^{,])(?:~|[A-Za-z]:)?/(?:[^{},]*/)?", "", spec)
+    head, brace, sides = spec.partition("{")
+    if re.match(r"~|/|[A-Za-z]:/", head):
+        head = head.rpartition("/")[2]
+    return head + brace + re.sub(r"(?<![^{,])(?:~[^/{},]*|[A-Za-z]:)?/(?:[^{},]*/)?", "", sides)
 
 
 def score_test_set(recipe: Recipe, bundle: Bundle, test: list[Pair], trainer: Trainer) -> Scores:
@@ -172,7 +200,7 @@ def report_facts(bundle: Bundle, store: Store) -> dict[str, str]:
     return facts
 
 
-def average(run: Path, last: int, out: Path) -> tuple[Bundle, list[str]]:
+def average(run: Path, last: int, out: Path, say: Callable[[str], None]) -> tuple[Bundle, list[str]]:
     """A bundle of the mean of a run's last checkpoints, finished or not, and the names of those."""
     if last < 1:
         raise UserError(f"--last must be at least 1, but is {last}")
@@ -180,11 +208,14 @@ def average(run: Path, last: int, out: Path) -> tuple[Bundle, list[str]]:
     if not folder.recipe.is_file():
         raise UserError(f"{run}: is not a run folder (recipe.toml is missing)")
     check_new_folder(out)
-    paths = to_average(folder, last)
+    paths = to_average(folder, last, say)
     recipe = load_recipe(folder.recipe)
     tokenizer = Tokenizer.load(folder.tokenizer)
     config = recipe.model.config(tokenizer.vocab_size)
-    weights = average_weights(paths)
+    try:
+        weights = average_weights(paths)
+    except FileNotFoundError:
+        raise UserError(f"{run}: is being trained, and has just removed a checkpoint; try again") from None
     names = [path.name for path in paths]
     facts = {
         **software_facts(),

@@ -19,7 +19,7 @@ _CHANGEABLE = {
         "steps", "epochs", "minutes", "lr", "clip", "accumulate", "patience", "average", "validate_every", "validate_sentences",
         "save_every", "log_every", "workers", "tensorboard", "device", "fast", "recompute",
     },
-    "data": {"test", "root"},
+    "data": {"test", "root"},  # test pairs only where they are not held out of the training text
     "decode": {"beam", "alpha", "max_extra"},
 }  # fmt: skip
 LOCK = ".lock"
@@ -60,7 +60,7 @@ def check_folder(folder: RunFolder, recipe: Recipe, resume: bool) -> None:
         if not resume:
             raise UserError(f"{path}: holds a run already; go on with --resume, or choose another folder with --out")
         check_same_run(load_recipe(folder.recipe), recipe, folder.recipe)
-    elif not folder.checkpoints.is_dir() and not _is_empty(path):
+    elif not _is_empty(path) and not _is_prepared(folder):
         raise UserError(f"{path}: must be a new or empty folder, or a run with --resume; choose another with --out")
 
 
@@ -68,14 +68,22 @@ def _is_empty(path: Path) -> bool:
     return not path.exists() or (path.is_dir() and all(entry.name == LOCK for entry in path.iterdir()))
 
 
+def _is_prepared(folder: RunFolder) -> bool:
+    """Whether a run was prepared here and nothing more: other programs, too, have folders of checkpoints and tokenizers."""
+    ours = ("damaged-step-", ".")  # and what was not finished
+    if not folder.checkpoints.is_dir() or any(not each.name.startswith(ours) for each in folder.checkpoints.iterdir()):
+        return False
+    try:
+        load_recipe(folder.recipe)
+    except UserError:
+        return False
+    return True
+
+
 def claim_folder(folder: RunFolder, recipe: Recipe) -> None:
     """Make a folder that was checked and locked ready for this recipe."""
     sweep_temporaries(folder.path)
-    if folder.is_begun:
-        old = load_recipe(folder.recipe)
-        if any(getattr(old.train, name) != getattr(recipe.train, name) for name in _LENGTH):
-            folder.report.unlink(missing_ok=True)  # a finished run that is made longer is not finished
-    else:
+    if not folder.is_begun:
         # Nothing was trained here yet: whatever the recipe was, this one may begin.
         for leftover in (folder.tokenizer, folder.store, folder.held_out):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -83,8 +91,17 @@ def claim_folder(folder: RunFolder, recipe: Recipe) -> None:
     folder.checkpoints.mkdir(exist_ok=True)
 
 
+def is_finished(folder: RunFolder, recipe: Recipe) -> bool:
+    """Whether nothing is left to do; a finished run that is made longer is not finished."""
+    if not folder.report.is_file():
+        return False
+    old = load_recipe(folder.recipe)
+    return all(getattr(old.train, name) == getattr(recipe.train, name) for name in _LENGTH)
+
+
 def write_recipe(folder: RunFolder, recipe: Recipe) -> None:
     """What the run is from now on: for a run that goes on, only after its checkpoint has been found to fit."""
+    folder.report.unlink(missing_ok=True)
     write_atomic(folder.recipe, recipe.to_toml())
 
 
@@ -94,10 +111,12 @@ def check_same_run(old: Recipe, new: Recipe, where: Path) -> None:
     )  # runs of early versions do not say it
     for section, values in before.items():
         for key in sorted(values.keys() | after[section].keys()):
-            if values.get(key) != after[section].get(key) and key not in _CHANGEABLE.get(section, ()):
+            old_value, new_value = values.get(key), after[section].get(key)
+            is_held_out = key == "test" and any(isinstance(value, int) and value for value in (old_value, new_value))
+            if old_value != new_value and (is_held_out or key not in _CHANGEABLE.get(section, ())):
                 raise UserError(
-                    f"--resume: {section}.{key} is {after[section].get(key)!r}, but the run was started with "
-                    f"{values.get(key)!r} ({where}); use the same recipe, or another folder with --out"
+                    f"--resume: {section}.{key} is {new_value!r}, but the run was started with {old_value!r} ({where}); "
+                    f"use the same recipe, or another folder with --out"
                 )
 
 

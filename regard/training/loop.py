@@ -224,6 +224,7 @@ class Trainer:
 
     def validate(self) -> bool:
         """Measure the model (or its moving average); whether it is the best so far."""
+        self._check_diverged()
         record = self.measure()
         monitored = self.monitored(record)
         is_best = self.state.best is None or monitored < self.state.best
@@ -253,9 +254,8 @@ class Trainer:
     def save(self, scheduled: bool) -> None:
         """Write a checkpoint; `scheduled` ones, at the run's intervals and its end, are those that are averaged."""
         self._tick()
+        self._check_diverged()
         window = self._window
-        self._check_finite("loss", float(window.total))
-        self._check_finite("gradient's norm", float(self._norm))
         trained = time.perf_counter() - window.started - window.paused
         self.state.window = (float(window.total), float(window.nll), window.tokens, trained)
         state = {"scheduled": scheduled, "run": asdict(self.state), "sampler": self.feed.state()}
@@ -287,13 +287,23 @@ class Trainer:
         self._check_finite("loss", loss)
         self.write(record)
 
+    def _check_diverged(self) -> None:
+        """Stop a run that has diverged, before it is validated or a checkpoint of it is written."""
+        self._check_finite("loss", float(self._window.total))
+        self._check_finite("gradient's norm", float(self._norm))
+
     def _check_finite(self, name: str, value: float) -> None:
-        """Stop a run that has diverged, before a checkpoint of it is written."""
         if not math.isfinite(value):
             raise RegardError(
                 f"the {name} at step {self.state.step} is {value}: the run has diverged; the checkpoints are from before that. "
                 f"Resume with a lower train.lr or with train.clip = 1.0, or begin again with a longer train.warmup"
             )
+
+    def note(self, text: str) -> None:
+        """Say something and keep it among the records."""
+        self.display.say(text)
+        for log in self.logs:
+            log.write({"kind": "note", "text": text})
 
     def write(self, record: dict[str, Any]) -> None:
         """Log and show a record."""

@@ -54,7 +54,8 @@ def paper_rate(step: int, d_model: int, warmup: int) -> float:
 
 
 def learning_rate(recipe: TrainRecipe, d_model: int, step: int, warmup: int, progress: float, timed: bool) -> float:
-    """The rate for update number `step` (from 1) of a run of which `progress` (0 to 1) is over.
+    """The rate for update number `step` (from 1) of a run of which `progress` (0 to 1) is over with it: where the schedule ends at
+    0, that is the rate of the last update.
 
     `timed`: the run has a time budget, so its number of steps is not known; it warms up for a tenth of the budget, or for
     `warmup` steps if those are over sooner.

@@ -35,7 +35,7 @@ from regard.training.display import Display, make_display
 from regard.training.distributed import EndedElsewhere, Ranks, join
 from regard.training.fast import FastPath, obstacle
 from regard.training.finish import final_weights, report_facts, score_test_set, write_model
-from regard.training.folder import RunFolder, claim_folder, locked, write_recipe
+from regard.training.folder import RunFolder, claim_folder, is_finished, locked, write_recipe
 from regard.training.init import check_start, settled, start_weights
 from regard.training.loop import Length, RunState, Trainer
 from regard.training.metrics import MetricsLog, RecordWriter, TensorBoardLog, read_metrics
@@ -117,7 +117,7 @@ def prepare_run(
     stack.enter_context(locked(folder))
     stack.callback(display.close)
     claim_folder(folder, recipe)
-    if folder.report.is_file():
+    if is_finished(folder, recipe):
         return None
     newest, damaged = newest_intact(folder.checkpoints) if resume else (None, [])
     if newest is not None:

@@ -33,6 +33,7 @@ from regard.training.metrics import read_metrics
 from regard.training.run import train
 from tests.commands import finished, start, wait_until
 from tests.tiny import reversal_pairs, write_pairs, write_recipe
+from tests.training.runs import damage, quiet
 
 
 def command(recipe: Path, out: Path, *more: str) -> list[str]:
@@ -131,10 +132,6 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert "Traceback" not in said
 
 
-def quiet(recipe: Path, out: Path, *sets: str, resume: bool = False) -> None:
-    train(load_recipe(recipe, sets), out, resume=resume, display=Display())
-
-
 def test_a_run_writes_what_a_run_folder_holds(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "recipe")
     quiet(recipe, tmp_path / "run")
@@ -212,20 +209,10 @@ def test_a_damaged_checkpoint_is_passed_over_by_name(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "whole", tmp_path / "run")
     (tmp_path / "run" / "report.html").unlink()
     newest = list_checkpoints(tmp_path / "run" / "checkpoints")[-1] / "optimizer.safetensors"
-    content = bytearray(newest.read_bytes())
-    content[-1] ^= 255
-    newest.write_bytes(content)
-
-    class Listener(Display):
-        said = ""
-
-        def say(self, text: str) -> None:
-            self.said += text + "\n"
-
-    listener = Listener()
-    train(load_recipe(recipe), tmp_path / "run", resume=True, display=listener)
-    assert f"passed over: {newest}" in listener.said
-    assert "going on from step 35" in listener.said
+    damage(newest)
+    said = quiet(recipe, tmp_path / "run", resume=True)
+    assert f"passed over: {newest}" in said
+    assert "going on from step 35" in said
     noted = [r["text"] for r in read_metrics(tmp_path / "run" / "metrics.jsonl") if r["kind"] == "note"]
     assert noted[-1] == "going on from step 35"
     assert "passed over" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
@@ -276,7 +263,8 @@ def test_a_bundle_says_nothing_of_where_the_text_lay() -> None:
     values = {
         "data": {
             "source": "en", "target": "de", "root": "/home/me/secret",
-            "train": ["/home/me/{a.en,b.de}", "{/home/me/a.en,/home/me/b.de}", "sub/x.{en,de}"], "valid": "~/v.tsv", "test": 5,
+            "train": ["/home/me/{a.en,b.de}", "{/home/me/a.en,/home/me/b.de}", "sub/x.{en,de}"],
+            "valid": "~bob/v.tsv", "test": "/home/me/a,b/t.{en,de}",
         },
         "train": {"steps": 1},
     }  # fmt: skip
@@ -284,7 +272,7 @@ def test_a_bundle_says_nothing_of_where_the_text_lay() -> None:
     assert "/home" not in text
     assert "secret" not in text
     assert 'train = ["{a.en,b.de}", "{a.en,b.de}", "sub/x.{en,de}"]' in text
-    assert 'valid = "v.tsv"' in text
+    assert 'valid = "v.tsv"' in text and 'test = "t.{en,de}"' in text
 
 
 def test_a_checkpoint_that_was_not_finished_is_swept_away(tmp_path: Path) -> None:
@@ -311,10 +299,13 @@ def test_a_diverged_run_stops_and_its_checkpoints_are_from_before(
         return update(self)
 
     monkeypatch.setattr(Trainer, "update", break_at_seventeen)
-    recipe = write_recipe(tmp_path / "recipe", save_every=17, log_every=1000, validate_every=1000)
-    with pytest.raises(RegardError, match=r"gradient's norm at step 17 is nan.*lower train\.lr"):
-        quiet(recipe, tmp_path / "run")
-    assert list_checkpoints(tmp_path / "run" / "checkpoints") == []
+    for validate_every in (1000, 17):  # a validation would find no translation
+        recipe = write_recipe(tmp_path / "recipe", save_every=17, log_every=1000, validate_every=validate_every)
+        run = tmp_path / f"run-{validate_every}"
+        with pytest.raises(RegardError, match=r"gradient's norm at step 17 is nan.*lower train\.lr"):
+            quiet(recipe, run)
+        assert list_checkpoints(run / "checkpoints") == []
+        assert not any(record["kind"] == "valid" for record in read_metrics(run / "metrics.jsonl"))
 
 
 def test_a_step_is_written_once_even_if_it_is_the_best_and_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
