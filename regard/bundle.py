@@ -92,7 +92,7 @@ def save_bundle(
             "model": {k: v for k, v in switches.items() if v or k not in _LATER_SWITCHES},
             "source": source,
             "target": target,
-            "decode": dataclasses.asdict(decode),
+            "decode": {**dataclasses.asdict(decode), "guard": bool(decode.guard)},
             "max_length": max_length,
             "facts": dict(facts),
         }

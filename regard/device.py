@@ -23,13 +23,13 @@ def pick_device(name: str = "auto") -> torch.device:
     if device.type not in ("cpu", "cuda", "mps"):
         raise UserError(f"device must be auto, cpu, cuda, cuda:N or mps, but is {name!r}")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"device {name} was asked for, but this torch sees no CUDA device; use --device auto or cpu")
+        raise UserError(f"device {name} was asked for, but this torch sees no CUDA device; use auto or cpu")
     if device.type == "cuda" and device.index is not None and device.index >= torch.cuda.device_count():
         raise UserError(
             f"device {name} was asked for, but there are {torch.cuda.device_count()} CUDA devices, from cuda:0"
         )
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise UserError("device mps was asked for, but this torch sees no Apple GPU; use --device auto or cpu")
+        raise UserError("device mps was asked for, but this torch sees no Apple GPU; use auto or cpu")
     return numbered(device)
 
 
@@ -72,4 +72,5 @@ def describe(device: torch.device) -> str:
         return torch.cuda.get_device_name(device)
     if device.type == "mps":
         return "Apple GPU (MPS)"
-    return f"CPU, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"CPU, {threads} thread{'s' * (threads > 1)}"

@@ -128,7 +128,8 @@ def _plain_lines(description: str, total: int | None, unit: str, before: int) ->
         now = time.monotonic()
         if now >= due:
             spoken, due = True, now + QUIET_SECONDS
-            print(line(now - start), file=sys.stderr, flush=True)
+            if count != total:  # the last line says that
+                print(line(now - start), file=sys.stderr, flush=True)
 
     yield advance
     if spoken:

@@ -94,7 +94,8 @@ class TrainRecipe:
     optimizer: Optimizer = "adam"  # muon: Muon for the matrices of the layers, AdamW for the rest
     schedule: Schedule = "paper"  # linear and cosine fall to 0; wsd: warm-up, stable, decay
     cooldown: float = 0.2  # share of the run over which wsd brings the rate to 0
-    lr: float = 0.0  # the highest learning rate; 0: the paper's, (d_model * warmup)^-0.5
+    # The highest learning rate. 0: the paper's, (d_model * warmup)^-0.5, where warmup is not said with 4,000; with train.init 2e-4.
+    lr: float = 0.0
     warmup: int = 0  # steps; 0: the smaller of 4,000 and a tenth of the run
     beta1: float = 0.9
     beta2: float = 0.98
@@ -130,8 +131,8 @@ class DecodeRecipe:
     alpha: float = 0.6  # length penalty ((5 + |Y|) / 6)^alpha
     max_extra: int = 50  # a translation has at most this many tokens more than its source
     # A line that the model cannot know, or whose translation is plainly nonsense, stays as it is; a number that is lost is kept,
-    # and is written as the target's language writes numbers.
-    guard: bool = False
+    # and is written as the target's language writes numbers. Not said: no; with train.init, as there.
+    guard: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -152,13 +153,19 @@ class Recipe:
             else:
                 values = {f.name: _plain(getattr(part, f.name)) for f in dataclasses.fields(part)}
                 sections[section.name] = {name: value for name, value in values.items() if value is not None}
+        for name, folder in builtin_models().items():  # wherever it lies on this machine
+            if sections["train"]["init"] == str(folder):
+                sections["train"]["init"] = name
         return sections
 
-    def protecting(self, unless_said: bool) -> Recipe:
-        """The recipe with `tokenizer.protect` in it, as it was said or else as here."""
-        if self.tokenizer.protect is not None:
-            return self
-        return dataclasses.replace(self, tokenizer=dataclasses.replace(self.tokenizer, protect=unless_said))
+    def saying(self, protect: bool, guard: bool) -> Recipe:
+        """The recipe with `tokenizer.protect` and `decode.guard` in it, as they were said or else as here."""
+        tokenizer, decode = self.tokenizer, self.decode
+        if tokenizer.protect is None:
+            tokenizer = dataclasses.replace(tokenizer, protect=protect)
+        if decode.guard is None:
+            decode = dataclasses.replace(decode, guard=guard)
+        return dataclasses.replace(self, tokenizer=tokenizer, decode=decode)
 
     def to_toml(self) -> str:
         return dump_toml(self.to_dict())

@@ -406,3 +406,19 @@ def test_a_reader_that_leaves_is_no_error_with_a_traceback(bundle: str) -> None:
     process.stderr.close()
     process.wait(timeout=120)
     assert "Traceback" not in said
+
+
+def test_a_dry_run_refuses_what_the_run_would(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    recipe = write_recipe(tmp_path / "recipe")
+    valid = "data.valid=nothing.{src,tgt}"
+    assert "nothing.src: there is no such file" in fails(capfd, "train", str(recipe), "--dry-run", "--set", valid)
+    files = [str(tmp_path / "recipe" / f"train.{side}") for side in ("src", "tgt")]
+    for change, message in (
+        ("model.preset=tiny", "model.d_model is 192, but the model in train.init has 320"),
+        ("tokenizer.protect=false", "the model in train.init was trained with protected spans; leave it out"),
+    ):
+        said = fails(
+            capfd, "train", *files, "--dry-run", "--set", "train.init=en-de", "--set", change,
+            "--set", "data.source=en", "--set", "data.target=de",
+        )  # fmt: skip
+        assert message in said

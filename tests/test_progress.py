@@ -74,7 +74,6 @@ def test_slow_work_has_a_rate_with_a_decimal_and_none_where_that_were_zero(
     assert capsys.readouterr().err.splitlines() == [
         "translating: 1 of 90 lines (1%)",
         "translating: 20 of 90 lines (22%), 0.4 lines/s, 2:55 left",
-        "translating: 90 of 90 lines (100%), 1.5 lines/s",
         "translating: 90 of 90 lines (100%), 1.5 lines/s, done in 1:00",
     ]
 

@@ -93,9 +93,11 @@ def _check(arguments: argparse.Namespace, recipe: Recipe) -> None:
     from regard.training.auto import own_process_device
     from regard.training.check import check_machine
     from regard.training.folder import RunFolder, check_folder
-    from regard.training.init import settled
+    from regard.training.init import check_start, settled
 
     recipe = settled(recipe)
+    if not arguments.resume:
+        check_start(recipe)
     check_machine(recipe, own_process_device(recipe.train.device), own_place().size)
     if not (arguments.resume or arguments.dry_run or arguments.dump_recipe):
         check_folder(RunFolder(_out(arguments, _name(recipe))), recipe, resume=False)

@@ -83,7 +83,8 @@ class SearchOptions:
     @classmethod
     def of(cls, bundle: Bundle) -> SearchOptions:
         """A model's own."""
-        return cls(**asdict(bundle.decode), languages=(bundle.source, bundle.target))
+        own = {**asdict(bundle.decode), "guard": bool(bundle.decode.guard)}
+        return cls(**own, languages=(bundle.source, bundle.target))
 
     @property
     def of_engine(self) -> SearchOptions:

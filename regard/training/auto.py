@@ -27,9 +27,9 @@ from regard.processes import own_place
 from regard.recipe import Recipe, TrainRecipe, apply_overrides, recipe_from_dict, resolve_paths
 from regard.training.check import check_machine, run_path
 from regard.training.distributed import own_device
-from regard.training.init import check_start, settled, start_bundle
+from regard.training.init import RATE, check_start, settled, start_bundle, start_notes
 from regard.training.optimizer import make_optimizer, set_learning_rate
-from regard.training.prepare import find_corpora
+from regard.training.prepare import find_inputs
 from regard.training.update import WARM_UPDATES, PlainUpdate, Result, SlotUpdate, UpdateOptions
 
 SAMPLE_LINES = 500
@@ -125,20 +125,16 @@ def choose_recipe(
             "model": {"preset": tier.preset, **tier.model},
             "train": {"epochs": tier.epochs, "batch_tokens": tier.batch_tokens, **tier.train},
         }
-        starts = bool(given.get("train", {}).get("init"))
-        if starts:  # shape and vocabulary are there, and most of what is to be learnt
+        if given.get("train", {}).get("init"):  # shape and vocabulary are there, and most of what is to be learnt
             values["tokenizer"], values["model"] = {}, {"preset": "init"}
-            values["train"] |= {**_QUICK, "lr": 2e-4, "epochs": min(tier.epochs, _MORE_EPOCHS)}
+            values["train"] |= {**_QUICK, "lr": RATE, "epochs": min(tier.epochs, _MORE_EPOCHS)}
         if device.type == "cuda" and (size := own_place().size) > 1:
             values["train"]["accumulate"] = size  # a part of every update for each process
         if {"steps", "minutes"} & set(given.get("train", {})):
             del values["train"]["epochs"]
         apply_overrides(values, overrides)
         resolve_paths(values, Path())
-        recipe = recipe_from_dict(values, "the chosen recipe")
-        if starts and "guard" not in given.get("decode", {}):
-            recipe = replace(recipe, decode=replace(recipe.decode, guard=start_bundle(recipe).decode.guard))
-        return recipe
+        return recipe_from_dict(values, "the chosen recipe")
 
     _refuse_all([partial(chosen, tier, 1) for tier in tiers], check)
     pairs, words = _count(Corpus(source.name, source, target))
@@ -172,7 +168,7 @@ def describe_recipe(recipe: Recipe) -> list[str]:
     check_start(recipe)
     data = recipe.data
     pairs, words = 0.0, 0.0
-    for corpus in find_corpora(recipe):
+    for corpus in find_inputs(recipe):
         corpus_pairs, corpus_words = _count(corpus)
         pairs += corpus.weight * corpus_pairs
         words += corpus.weight * corpus_words
@@ -196,8 +192,10 @@ def _model_lines(recipe: Recipe, pairs: int, words: int) -> list[str]:
     device, size = own_process_device(recipe.train.device), own_place().size
     dtype = compute_dtype(recipe.train.precision, device)
     name = "that of train.init" if recipe.train.init else recipe.model.preset
+    most = "up to " if recipe.tokenizer.extend else ""
     return [
-        f"vocabulary: {recipe.tokenizer.vocab_size:,} pieces, joint",
+        *(start_notes(recipe) if recipe.train.init else []),
+        f"vocabulary: {most}{recipe.tokenizer.vocab_size:,} pieces, joint",
         f"model: {name}, {config.encoder_layers} + {config.decoder_layers} layers of {config.d_model}, "
         f"about {_num_parameters(config) / 1e6:.1f} million parameters",
         f"machine: {describe(device)}, {'fp32' if dtype is None else 'bf16'}"

@@ -246,7 +246,8 @@ def train_line(record: Mapping[str, Any]) -> str:
 def valid_line(record: Mapping[str, Any]) -> str:
     """For example: valid  step 1,200  loss 2.913  ppl 18.4  BLEU 21.3 (best)."""
     figures = "  ".join(f"{name} {value}" for name, value in _valid_figures(record))
-    return f"valid  step {record['step']:,}  {figures}" + (" (best)" if record.get("best") else "")
+    weights = f" ({record['weights']})" if "weights" in record else ""
+    return f"valid  step {record['step']:,}{weights}  {figures}" + (" (best)" if record.get("best") else "")
 
 
 def sparkline(values: Sequence[float], width: int, blocks: str = _BLOCKS) -> str:
@@ -274,7 +275,8 @@ def _valid_figures(record: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _valid_pairs(record: Mapping[str, Any]) -> list[tuple[str, str]]:
-    figures = [("step", f"{record['step']:,}"), *_valid_figures(record)]
+    weights = [("", f"({record['weights']})")] if "weights" in record else []
+    figures = [("step", f"{record['step']:,}"), *weights, *_valid_figures(record)]
     return [*figures, (_BEST, "")] if record.get("best") else figures
 
 

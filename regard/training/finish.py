@@ -33,6 +33,8 @@ from regard.training.init import init_name
 from regard.training.loop import Trainer
 from regard.version import __version__
 
+LAST = "last checkpoint"
+
 
 def to_average(folder: RunFolder, last: int, say: Callable[[str], None]) -> list[Path]:
     """The checkpoints that an average is made of: the last scheduled ones, or the last of any kind. Each is checked; one that
@@ -60,8 +62,13 @@ def to_average(folder: RunFolder, last: int, say: Callable[[str], None]) -> list
     return found
 
 
+def last_validations(recipe: TrainRecipe) -> int:
+    """How many validations come after the last step: of its own weights, and of their average with those of earlier steps."""
+    return 2 if recipe.average > 1 and not recipe.ema else 1
+
+
 def final_weights(recipe: TrainRecipe, trainer: Trainer, folder: RunFolder) -> tuple[dict[str, Tensor], str]:
-    """The averaged weights, or the best checkpoint's if those do better on the validation set."""
+    """The best on the validation set of the averaged weights, the last step's and those of the best checkpoint before."""
     state, shadow = trainer.state, trainer.shadow
     if trainer.ranks.shards:
         return sharded_weights(recipe, trainer, folder)
@@ -69,16 +76,40 @@ def final_weights(recipe: TrainRecipe, trainer: Trainer, folder: RunFolder) -> t
         chosen = "moving average of the weights"
     else:
         paths = to_average(folder, recipe.average, trainer.note)
+        chosen = LAST
+        if len(paths) > 1:
+            shadow.load_state_dict(trainer.model.state_dict())
+            _measure(trainer, LAST)
+            chosen = f"average of the last {len(paths)} checkpoints"
         shadow.load_state_dict(average_weights(paths))
-        chosen = f"average of the last {len(paths)} checkpoints" if len(paths) > 1 else "last checkpoint"
-    assert trainer.validator is not None
-    record = trainer.validator.measure(shadow, trainer.device, trainer.autocast)
-    best = folder.checkpoints / f"step-{state.best_step:06d}"
-    is_best = state.best is None or trainer.monitored(record) <= state.best or not _is_intact(best, trainer)
-    trainer.write({"kind": "valid", **trainer.place(), **record, "best": is_best, "weights": chosen})
-    if is_best:
+    if _measure(trainer, chosen):
         return shadow.state_dict(), chosen
-    return load_weights(best), f"best checkpoint, step {state.best_step}"
+    best = folder.checkpoints / f"step-{state.best_step:06d}"
+    if not _is_intact(best, trainer):
+        return shadow.state_dict(), chosen
+    return load_weights(best), LAST if state.best_step == state.step else f"best checkpoint, step {state.best_step}"
+
+
+def _measure(trainer: Trainer, name: str) -> bool:
+    """Validate the weights in the trainer's second model at the end of the run; whether none before were better."""
+    state = trainer.state
+    assert trainer.validator is not None
+    record = trainer.validator.measure(trainer.shadow, trainer.device, trainer.autocast)
+    measured = trainer.monitored(record)
+    is_best = state.best is None or measured <= state.best
+    if is_best:
+        state.best, state.best_step = measured, state.step
+    trainer.write({"kind": "valid", **trainer.place(), **record, "best": is_best, "weights": name})
+    return is_best
+
+
+def say_if_worse(trainer: Trainer) -> None:
+    """Training that goes on from a model can end below it."""
+    state = trainer.state
+    if state.start is not None and state.best is not None and state.best > state.start:
+        trainer.note(
+            "no step was as good on the validation set as the model in train.init; try a lower train.lr, or fewer steps"
+        )
 
 
 def _is_intact(best: Path, trainer: Trainer) -> bool:
@@ -96,9 +127,7 @@ def sharded_weights(recipe: TrainRecipe, trainer: Trainer, folder: RunFolder) ->
         [last] = to_average(folder, 1, trainer.note)
         return load_weights(last), "moving average of the weights"
     paths = to_average(folder, recipe.average, trainer.note)
-    return average_weights(paths), f"average of the last {len(paths)} checkpoints" if len(
-        paths
-    ) > 1 else "last checkpoint"
+    return average_weights(paths), f"average of the last {len(paths)} checkpoints" if len(paths) > 1 else LAST
 
 
 def write_model(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -20,7 +22,7 @@ _CHANGEABLE = {
         "save_every", "log_every", "workers", "tensorboard", "device", "fast", "recompute",
     },
     "data": {"test", "root"},  # test pairs only where they are not held out of the training text
-    "decode": {"beam", "alpha", "max_extra"},
+    "decode": {"beam", "alpha", "max_extra", "guard"},
 }  # fmt: skip
 LOCK = ".lock"
 _LENGTH = ("steps", "epochs", "minutes")
@@ -105,10 +107,20 @@ def write_recipe(folder: RunFolder, recipe: Recipe) -> None:
     write_atomic(folder.recipe, recipe.to_toml())
 
 
+def changes(old: Recipe, new: Recipe) -> list[str]:
+    """What of a recipe is no longer as it was, such as "train.lr 0.001 → 0.0005"."""
+    before, after = (recipe.saying(protect=False, guard=False).to_dict() for recipe in (old, new))
+    return [
+        f"{section}.{key} {before[section].get(key)} → {value}"
+        for section, values in after.items()
+        for key, value in values.items()
+        if value != before[section].get(key)
+    ]
+
+
 def check_same_run(old: Recipe, new: Recipe, where: Path) -> None:
-    before, after = (
-        recipe.protecting(False).to_dict() for recipe in (old, new)
-    )  # runs of early versions do not say it
+    # Runs of early versions do not say everything.
+    before, after = (recipe.saying(protect=False, guard=False).to_dict() for recipe in (old, new))
     for section, values in before.items():
         for key in sorted(values.keys() | after[section].keys()):
             old_value, new_value = values.get(key), after[section].get(key)
@@ -124,7 +136,15 @@ def check_same_run(old: Recipe, new: Recipe, where: Path) -> None:
 def locked(folder: RunFolder) -> Iterator[None]:
     """Keep a second process out of the folder while this one trains in it (where the system has file locks)."""
     folder.path.mkdir(parents=True, exist_ok=True)
-    with (folder.path / LOCK).open("w") as file:
+    with (folder.path / LOCK).open("a+") as file:
         if not lock(file):
-            raise UserError(f"{folder.path}: another process is training in this folder; wait for it, or stop it")
+            file.seek(0)
+            who = file.read(100).strip()
+            named = f" ({who})" if who else ""
+            raise UserError(
+                f"{folder.path}: another process is training in this folder{named}; wait for it, or stop it"
+            )
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {platform.node()}\n")
+        file.flush()
         yield

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from regard.builtin import builtin_models
 from regard.bundle import Bundle, find_bundle, load_bundle, load_weights
 from regard.data.bpe_dropout import check_bpe
 from regard.data.extend import check_extensible, extend, unknown_characters
@@ -19,6 +20,7 @@ from regard.recipe import INIT, ModelRecipe, Recipe, check_positions
 
 # What may differ from the model that a run starts from; of the rest, everything is in its weights.
 _FREE = {"vocab_size", "dropout"}
+RATE = 2e-4  # the highest of a model that is trained already, where the recipe says none; the paper's would undo what it has learnt
 _BY_PIECE = {"embedding.weight", "src_embedding.weight", "tgt_embedding.weight", "output.weight", "output_bias"}
 
 
@@ -30,20 +32,24 @@ def start_bundle(recipe: Recipe) -> Bundle:
 
 
 def settled(recipe: Recipe, begun: Recipe | None = None) -> Recipe:
-    """The recipe with what it leaves to the model that it starts from: the shape, where `model.preset = "init"`, and whether spans
-    are protected. A run that has begun knows both from its own recipe and needs that model no more."""
+    """The recipe with what it leaves to the model that it starts from: the shape, where `model.preset = "init"`, whether spans are
+    protected and whether there is a guard; and with a rate that leaves that model whole, where none is said. A run that has begun
+    knows all this from its own recipe and needs that model no more."""
     if not recipe.train.init:
-        return recipe.protecting(False)
+        return recipe.saying(protect=False, guard=False)
     if begun is None:
         bundle = start_bundle(recipe)
         shape = dataclasses.asdict(bundle.config)
         del shape["vocab_size"]
         own, protects = ModelRecipe("base", shape), bool(bundle.tokenizer.protects)
+        guards = bool(bundle.decode.guard)
     else:
-        own, protects = begun.model, bool(begun.tokenizer.protect)
+        own, protects, guards = begun.model, bool(begun.tokenizer.protect), bool(begun.decode.guard)
     if recipe.model.preset == INIT:
         recipe = dataclasses.replace(recipe, model=ModelRecipe(own.preset, {**own.fields, **recipe.model.fields}))
-    return recipe.protecting(protects)
+    if not recipe.train.lr:
+        recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, lr=RATE))
+    return recipe.saying(protects, guards)
 
 
 def check_start(recipe: Recipe) -> None:
@@ -74,21 +80,35 @@ def start_tokenizer(recipe: Recipe, lines: Callable[[], Iterator[str]], say: Cal
     """The vocabulary of the model that the run starts from, with new pieces where they are asked for."""
     old = start_bundle(recipe).tokenizer
     wish, seed = recipe.tokenizer, recipe.train.seed
+    for note in start_notes(recipe):
+        say(note)
     if wish.extend:
         tokenizer = extend(old, lines(), wish.extend, wish.character_coverage, seed)
         say(
             f"vocabulary of {tokenizer.vocab_size:,} pieces, {tokenizer.vocab_size - old.vocab_size:,} of them added to that of "
             f"{recipe.train.init}"
         )
-        return tokenizer
-    say(f"vocabulary of {old.vocab_size:,} pieces, that of {recipe.train.init}")
-    if old.kind == "joint" and (unknown := unknown_characters(old, lines(), seed)):
+        remedy = "a larger tokenizer.extend or tokenizer.character_coverage"
+    else:
+        tokenizer, remedy = old, "tokenizer.extend"
+        say(f"vocabulary of {old.vocab_size:,} pieces, that of {recipe.train.init}")
+    if tokenizer.kind == "joint" and (unknown := unknown_characters(tokenizer, lines(), seed)):
         shown = " ".join(character for character, _ in unknown.most_common(10))
         say(
             f"the vocabulary lacks {len(unknown)} characters of the new text, which are spelled in bytes: {shown}"
-            f"{' …' if len(unknown) > 10 else ''} (tokenizer.extend adds pieces for them)"
+            f"{' …' if len(unknown) > 10 else ''} ({remedy} adds pieces for them)"
         )
-    return old
+    return tokenizer
+
+
+def start_notes(recipe: Recipe) -> list[str]:
+    """What may be meant, and may be a mistake: a model of other languages, whose vocabulary and layers can still be of use."""
+    bundle, data = start_bundle(recipe), recipe.data
+    if (bundle.source, bundle.target) == (data.source, data.target):
+        return []
+    fits = f"{data.source}-{data.target}"
+    hint = f"; the built-in model {fits} would fit" if fits in builtin_models() else ""
+    return [f"train.init translates {bundle.source} → {bundle.target}, this run {data.source} → {data.target}{hint}"]
 
 
 @torch.no_grad()

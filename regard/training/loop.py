@@ -13,6 +13,7 @@ checkpoint holds all of it. Of several processes (`distributed.py`) each goes th
 from __future__ import annotations
 
 import math
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -56,6 +57,7 @@ class RunState:
     best: float | None = None  # the validation measure, lower is better
     best_step: int = 0
     stale: int = 0  # validations since the best
+    start: float | None = None  # the same measure of the model in train.init
     validation_seconds: float = 0.0  # how long the last one took, with the checkpoint
     # Loss, nll, tokens and seconds since the last log line.
     window: tuple[float, float, int, float] = (0.0, 0.0, 0, 0.0)
@@ -67,13 +69,15 @@ class Length:
 
     total_steps: int | None
     total_seconds: float | None
+    last_validations: int = 1  # that come after the last step
 
     def progress(self, state: RunState) -> float:
         """0 at the first step, 1 at the end."""
         if self.total_steps is not None:
             return state.step / self.total_steps
         assert self.total_seconds is not None
-        reserve = max(RESERVE_SHARE * self.total_seconds, 1.5 * state.validation_seconds + 1.0)
+        last = (0.5 + self.last_validations) * state.validation_seconds
+        reserve = max(RESERVE_SHARE * self.total_seconds, last + 1.0)
         available = self.total_seconds - state.prepared - min(reserve, 0.2 * self.total_seconds)
         return min(1.0, (state.seconds - state.prepared) / available) if available > 0 else 1.0
 
@@ -147,6 +151,7 @@ class Trainer:
         self.saved_step = state.step  # the last step that a checkpoint holds
         self._window = self._new_window(*state.window)
         self._norm = torch.zeros(())  # of the last update's gradient, before clipping
+        self._parent = os.getppid()
         self._clock = time.perf_counter() - state.seconds
         self._validated_at = state.seconds
 
@@ -155,6 +160,8 @@ class Trainer:
         self.model.train()
         # torchrun passes a Ctrl-C on to processes that have it from the terminal already, and ends them itself if need be.
         with on_interrupt(self._request_stop, second_ends=self.ranks.size == 1):
+            if self.recipe.init and self.state.step == 0:
+                self._measure_start()
             before = self.length.progress(self.state)
             while before < 1.0 and not self.stops and not self._is_stale():
                 rate = self.update() if self.apply.is_settled else self._first_update()
@@ -179,6 +186,19 @@ class Trainer:
             self.save(scheduled=not self.stops)
         return not self.stops
 
+    def _measure_start(self) -> None:
+        """How good the model is that the run starts from; all that comes is held against it."""
+        begun = time.perf_counter()
+        record = self.measure()
+        self.state.start = self.monitored(record)
+        [spent], _ = self.ranks.agree([time.perf_counter() - begun], False)
+        self.state.prepared += spent
+        self.state.validation_seconds = spent
+        self._tick()
+        self._check_budget("preparing and measuring the model in train.init", "give it more")
+        self.write({"kind": "valid", **self.place(), **record, "best": False})
+        self._window = self._new_window()
+
     def _first_update(self) -> float:
         """An update that compiles on the way: its time is part of the preparation, not of the schedule's warm-up."""
         begun, window, tokens = time.perf_counter(), self._window, self._window.timed_tokens
@@ -188,14 +208,16 @@ class Trainer:
         [spent], _ = self.ranks.agree([time.perf_counter() - begun], False)
         self.state.prepared += spent
         self._tick()
-        if self.length.total_seconds is not None and self.length.progress(self.state) >= 1.0:
-            raise UserError(
-                f"train.minutes = {self.length.total_seconds / 60:g} was used up by preparing and compiling "
-                f"({self.state.prepared:.0f} s); give it more, or go without the compiler (train.fast = off)"
-            )
+        self._check_budget("preparing and compiling", "give it more, or go without the compiler (train.fast = off)")
         window.paused += spent
         window.timed_tokens = tokens
         return rate
+
+    def _check_budget(self, doing: str, remedy: str) -> None:
+        if self.length.total_seconds is not None and self.length.progress(self.state) >= 1.0:
+            raise UserError(
+                f"train.minutes = {self.length.total_seconds / 60:g} was used up by {doing} ({self.state.prepared:.0f} s); {remedy}"
+            )
 
     def update(self) -> float:
         """One optimizer step; returns its learning rate."""
@@ -349,6 +371,10 @@ class Trainer:
 
     def _tick(self) -> None:
         """Look at the clock, and whether anything is asked for; the first process's clock counts for all."""
+        if (
+            self.ranks.size > 1 and os.getppid() != self._parent
+        ):  # torchrun is gone, and nobody could stop the run any more
+            self.stop_requested = True
         seconds, due = time.perf_counter() - self._clock, float(self._is_log_due())
         (self.state.seconds, due), self.stops = self.ranks.agree([seconds, due], self.stop_requested)
         self._log_is_due = bool(due)

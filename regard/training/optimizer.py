@@ -63,7 +63,8 @@ def learning_rate(recipe: TrainRecipe, d_model: int, step: int, warmup: int, pro
     rise = step / warmup
     if timed and not recipe.warmup:
         rise = max(rise, progress / WARMUP_SHARE)
-    peak = recipe.lr or paper_rate(warmup, d_model, warmup)
+    # A short run that warms up in fewer steps must not go higher for it.
+    peak = recipe.lr or paper_rate(recipe.warmup or WARMUP, d_model, recipe.warmup or WARMUP)
     if recipe.schedule == "paper":
         # With peak = (d_model * warmup)^-0.5 and rise = step / warmup this is the paper's formula, written otherwise.
         return float(peak * min(rise, rise**-0.5))

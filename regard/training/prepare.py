@@ -20,23 +20,19 @@ from regard.training.folder import RunFolder
 from regard.training.init import start_tokenizer
 
 
-def find_corpora(recipe: Recipe) -> list[Corpus]:
+def find_inputs(recipe: Recipe) -> list[Corpus]:
+    """The training corpora, after a look at every file that the recipe names: a mistake must not cost a run folder."""
     data = recipe.data
     root = Path(data.root)
+    for spec in (data.valid, data.test):
+        if isinstance(spec, str):
+            resolve(spec, root, data.source, data.target)
     found = [resolve_all(entry.path, root, data.source, data.target, entry.weight) for entry in data.train]
     return list(chain.from_iterable(found))
 
 
-def find_inputs(recipe: Recipe) -> list[Corpus]:
-    """The training corpora, after a look at every file that the recipe names: a mistake must not cost a run folder."""
-    for spec in (recipe.data.valid, recipe.data.test):
-        if isinstance(spec, str):
-            resolve(spec, Path(recipe.data.root), recipe.data.source, recipe.data.target)
-    return find_corpora(recipe)
-
-
 def evaluation_pairs(
-    recipe: Recipe, corpora: list[Corpus], folder: RunFolder
+    recipe: Recipe, corpora: list[Corpus], folder: RunFolder, display: Display
 ) -> tuple[HeldOut | None, list[Pair], list[Pair]]:
     """Validation and test pairs, from the files that the recipe names or held out from the training text."""
     data = recipe.data
@@ -52,7 +48,11 @@ def evaluation_pairs(
         pairs = chain.from_iterable(corpus.pairs() for corpus in corpora)
         stripped = ((src.strip(), tgt.strip()) for src, tgt in pairs)
         held_out = hold_out(stripped, num_valid, num_test, recipe.train.seed)
-        for name, chosen in (("valid", held_out.valid), ("test", held_out.test)):
+        for name, chosen, wanted in (("valid", held_out.valid, num_valid), ("test", held_out.test, num_test)):
+            if len(chosen) < wanted:
+                display.say(
+                    f"data.{name}: {len(chosen):,} pairs are held out, not {wanted:,}: at most a tenth of the text is"
+                )
             for side, language in enumerate((data.source, data.target)):
                 text = "".join(f"{pair[side]}\n" for pair in chosen)
                 if text:

@@ -28,14 +28,21 @@ from regard.data.tokenizer import Tokenizer
 from regard.device import compute_dtype, describe
 from regard.errors import Interrupted, RegardError, UserError
 from regard.models.transformer import Transformer
-from regard.recipe import Recipe, TrainRecipe
+from regard.recipe import Recipe, TrainRecipe, load_recipe
 from regard.training.check import check_checkpoint, check_run, run_path
 from regard.training.checkpoint import load_checkpoint, newest_intact
 from regard.training.display import Display, make_display
 from regard.training.distributed import EndedElsewhere, Ranks, join
 from regard.training.fast import FastPath, obstacle
-from regard.training.finish import final_weights, report_facts, score_test_set, write_model
-from regard.training.folder import RunFolder, claim_folder, is_finished, locked, write_recipe
+from regard.training.finish import (
+    final_weights,
+    last_validations,
+    report_facts,
+    say_if_worse,
+    score_test_set,
+    write_model,
+)
+from regard.training.folder import RunFolder, changes, claim_folder, is_finished, locked, write_recipe
 from regard.training.init import check_start, settled, start_weights
 from regard.training.loop import Length, RunState, Trainer
 from regard.training.metrics import MetricsLog, RecordWriter, TensorBoardLog, read_metrics
@@ -104,7 +111,10 @@ def train(
             return load_bundle(folder.model)
         display.close()
         write_report(folder.path, recipe.to_dict(), read_metrics(folder.metrics), report_facts(bundle, prepared.store))
-    display.say(f'model   {folder.model}\nreport  {folder.report}\ntry it  regard translate -m {folder.path} "..."')
+    display.say(
+        f"model   {folder.model} ({bundle.facts['weights']})\nreport  {folder.report}\n"
+        f'try it  regard translate -m {folder.path} "..."'
+    )
     return bundle
 
 
@@ -119,12 +129,15 @@ def prepare_run(
     claim_folder(folder, recipe)
     if is_finished(folder, recipe):
         return None
+    if was_begun:
+        for change in changes(load_recipe(folder.recipe), recipe):
+            display.say(f"changed: {change}")
     newest, damaged = newest_intact(folder.checkpoints) if resume else (None, [])
     if newest is not None:
         check_checkpoint(newest, run_path(recipe.train, ranks.device, ranks.size))
     elif was_begun:  # every checkpoint is damaged: it begins anew
         check_start(recipe)
-    held_out, valid, test = evaluation_pairs(recipe, corpora, folder)
+    held_out, valid, test = evaluation_pairs(recipe, corpora, folder, display)
     tokenizer = make_tokenizer(recipe, corpora, held_out, folder, display)
     store = make_store(recipe, corpora, held_out, tokenizer, folder, display)
     return Prepared(tokenizer, store, valid, test, newest.name if newest else None, tuple(damaged))
@@ -142,6 +155,7 @@ def find_prepared(folder: RunFolder) -> Prepared:
 def finish(recipe: Recipe, trainer: Trainer, prepared: Prepared, folder: RunFolder) -> Bundle:
     """From the last checkpoint to the bundle and its scores."""
     weights, chosen = final_weights(recipe.train, trainer, folder)
+    say_if_worse(trainer)
     bundle = write_model(recipe, trainer, weights, chosen, folder, None)
     if prepared.test:
         scores = score_test_set(recipe, bundle, prepared.test, trainer)
@@ -285,6 +299,6 @@ def make_feed(recipe: Recipe, store: Store, tokenizer: Tokenizer, path: FastPath
 
 def run_length(recipe: TrainRecipe, feed: Feed) -> Length:
     if recipe.minutes:
-        return Length(None, recipe.minutes * 60.0)
+        return Length(None, recipe.minutes * 60.0, last_validations(recipe))
     steps = recipe.steps or max(1, round(recipe.epochs * feed.updates_per_epoch))
     return Length(steps, None)

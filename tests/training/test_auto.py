@@ -14,6 +14,7 @@ from regard.config import ModelConfig
 from regard.errors import UserError
 from regard.recipe import TrainRecipe, recipe_from_dict
 from regard.training.auto import CPU_TIERS, GPU_TIERS, Tier, choose_recipe, measure_rate
+from regard.training.init import check_start, settled
 from regard.training.update import WARM_UPDATES, PlainUpdate, SlotUpdate
 from tests.tiny import reversal_pairs, write_pairs
 
@@ -81,16 +82,16 @@ def test_a_finished_model_has_the_shape_and_the_vocabulary(tmp_path: Path) -> No
     paths = files(tmp_path, "corpus.en", "corpus.de", 500)
     choice = choose_recipe(*paths, ["train.init=en-de"])
     recipe = choice.recipe
-    assert recipe.model.preset == "init" and recipe.decode.guard
+    assert recipe.model.preset == "init" and settled(recipe).decode.guard
     assert recipe.train.init == str(BUILTIN / "en-de")  # as a recipe file's would be: a run that goes on compares them
     assert recipe.train.lr == 2e-4 and recipe.train.epochs == 5 and recipe.train.batch_tokens < 25_000
     said = "\n".join(choice.lines())
     assert "vocabulary: 16,000 pieces" in said and "that of train.init, 8 + 2 layers of 320" in said
     other = choose_recipe(*paths, ["train.init=en-de", "decode.guard=false", "train.minutes=3", "tokenizer.extend=100"])
     assert not other.recipe.decode.guard and not other.recipe.train.epochs
-    assert "vocabulary: 16,100 pieces" in "\n".join(other.lines())
+    assert "vocabulary: up to 16,100 pieces" in "\n".join(other.lines())
     with pytest.raises(UserError, match=r"train\.init: .*nowhere"):
-        choose_recipe(*paths, ["train.init=nowhere"])
+        choose_recipe(*paths, ["train.init=nowhere"], check_start)
 
 
 def test_a_time_budget_replaces_the_epochs(tmp_path: Path) -> None:

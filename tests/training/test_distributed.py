@@ -162,6 +162,19 @@ def test_a_killed_process_ends_the_others_and_the_run_resumes_to_the_same_weight
 
 
 @pytest.mark.slow
+def test_processes_whose_torchrun_was_killed_save_and_end(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "recipe", steps=100_000, validate_every=100_000)
+    out = tmp_path / "run"
+    process = torchrun(2, "-m", "regard", *command(recipe, out))
+    wait_until(process, lambda: bool(list_checkpoints(out / "checkpoints")))
+    process.send_signal(signal.SIGKILL)
+    said = finished(process)  # until the last of them has closed it
+    [newest] = list_checkpoints(out / "checkpoints")[-1:]
+    assert f"stopped at step {int(newest.name[5:])} and saved; go on with: torchrun ... -m regard train" in said
+    alone(recipe, out, f"train.steps={int(newest.name[5:]) + 5}", resume=True)
+
+
+@pytest.mark.slow
 def test_a_stopped_run_of_two_processes_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "recipe", steps=50_000, save_every=10_000, validate_every=50_000, log_every=1)
     metrics = tmp_path / "run" / "metrics.jsonl"

@@ -96,7 +96,7 @@ def test_a_damaged_older_checkpoint_does_not_keep_a_run_from_its_end(tmp_path: P
 
 
 def test_a_damaged_best_checkpoint_gives_way_to_the_average(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    losses = iter([5.0, 1.0, 3.0, 4.0, 6.0])
+    losses = iter([5.0, 1.0, 3.0, 4.0, 4.0, 6.0, 6.0])
     monkeypatch.setattr("regard.training.validate.Validator.loss", lambda *_: next(losses))
     recipe, out = write_recipe(tmp_path / "recipe", average=2), tmp_path / "run"
     quiet(recipe, out)
@@ -133,6 +133,12 @@ def test_held_out_test_pairs_stay_what_they_were(tmp_path: Path, test: str) -> N
         quiet(recipe, out, "data.valid=8", f"data.test={test}", "train.steps=7", resume=True)
     assert {path: path.read_bytes() for path in (out / "heldout").iterdir()} == before
     quiet(recipe, out, "data.valid=8", "data.test=8", "train.steps=7", resume=True)
+
+
+def test_fewer_held_out_pairs_than_were_asked_for_are_said(tmp_path: Path) -> None:
+    said = quiet(write_recipe(tmp_path / "recipe", steps=2), tmp_path / "run", "data.valid=8", "data.test=1000")
+    held = len((tmp_path / "run" / "heldout" / "test.src").read_text().splitlines())
+    assert f"data.test: {held} pairs are held out, not 1,000: at most a tenth of the text is" in said and held < 40
 
 
 def test_a_test_set_in_files_may_come_later(tmp_path: Path) -> None:

@@ -15,12 +15,13 @@ from regard.data.extend import extend
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.models.transformer import Transformer
-from regard.recipe import Recipe, load_recipe
+from regard.recipe import DecodeRecipe, Recipe, load_recipe
 from regard.training.display import Display
 from regard.training.init import settled, start_bundle, start_weights
 from regard.training.metrics import read_metrics
 from regard.training.run import train
 from tests.tiny import make_bundle, reversal_pairs, save_model, write_pairs, write_recipe
+from tests.training.runs import Listener, quiet
 
 
 def fine_tuning(folder: Path, **fields: object) -> Path:
@@ -39,14 +40,6 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = write_recipe(folder / "recipe", steps=60, lr=5e-3, save_every=60, validate_every=60, average=1)
     train(load_recipe(recipe), folder / "run", display=Display())
     return folder / "run"
-
-
-class Listener(Display):
-    def __init__(self) -> None:
-        self.said = ""
-
-    def say(self, text: str) -> None:
-        self.said += text + "\n"
 
 
 def test_a_run_starts_with_the_weights_and_vocabulary_of_another(old: Path, tmp_path: Path) -> None:
@@ -71,6 +64,8 @@ def test_new_text_gets_new_pieces(old: Path, tmp_path: Path) -> None:
     listener = Listener()
     train(load_recipe(recipe), tmp_path / "bytes", display=listener)
     assert "the vocabulary lacks" in listener.said and "ɛ" in listener.said
+    said = quiet(recipe, tmp_path / "few", "tokenizer.extend=1")
+    assert "1 of them added" in said and "the vocabulary lacks" in said and "a larger tokenizer.extend" in said
     bundle = train(load_recipe(recipe, ["tokenizer.extend=25"]), tmp_path / "run", display=Display())
     size = load_bundle(old / "model").config.vocab_size
     assert size < bundle.config.vocab_size <= size + 25
@@ -168,6 +163,66 @@ def test_a_fine_tuned_run_is_resumed_without_the_model_that_it_started_from(old:
         train(load_recipe(recipe, ["model.dropout=0.4"]), out, resume=True, display=Display())
     with pytest.raises(UserError, match=r"train\.init is '/elsewhere', but the run was started with"):
         train(load_recipe(recipe, ["train.init=/elsewhere"]), out, resume=True, display=Display())
+
+
+def test_the_model_that_a_run_starts_from_is_measured_and_a_worse_end_is_said(old: Path, tmp_path: Path) -> None:
+    recipe = fine_tuning(tmp_path / "recipe", init=str(old), average=1)
+    [before] = [record for record in read_metrics(old / "metrics.jsonl") if record["kind"] == "valid"]
+    for name, rate, is_worse in (("careful", 1e-9, False), ("careless", 1.0, True)):
+        said = quiet(recipe, tmp_path / name, f"train.lr={rate}", "train.steps=20", "model.dropout=0.0")
+        start, *later = [r for r in read_metrics(tmp_path / name / "metrics.jsonl") if r["kind"] == "valid"]
+        assert start["step"] == 0 and start["loss"] == pytest.approx(before["loss"], abs=1e-4) and not start["best"]
+        assert [record["step"] for record in later] == [10, 20]
+        assert (later[-1]["loss"] > start["loss"] + 0.1) == is_worse
+        assert ("no step was as good on the validation set as the model in train.init" in said) == is_worse
+    said = quiet(recipe, tmp_path / "careless", "train.lr=1.0", "train.steps=25", "model.dropout=0.0", resume=True)
+    assert "no step was as good" in said and "changed: train.steps 20 → 25" in said
+    assert [r["step"] for r in read_metrics(tmp_path / "careless" / "metrics.jsonl") if r["kind"] == "valid"] == [
+        0,
+        10,
+        25,
+    ]
+
+
+def test_where_no_rate_is_said_a_run_keeps_what_its_start_has_learnt(old: Path, tmp_path: Path) -> None:
+    recipe = fine_tuning(tmp_path / "recipe", init=str(old), steps=20)
+    assert not load_recipe(recipe).train.lr and settled(load_recipe(recipe)).train.lr == 2e-4
+    assert settled(load_recipe(recipe, ["train.lr=1e-3"])).train.lr == 1e-3
+    assert "no step was as good" not in quiet(recipe, tmp_path / "run")
+    records = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert max(record["lr"] for record in records if record["kind"] == "train") <= 2e-4
+    assert load_recipe(tmp_path / "run" / "recipe.toml").train.lr == 2e-4
+
+
+def test_the_guard_is_that_of_the_start_unless_it_is_said(tmp_path: Path) -> None:
+    made = make_bundle(tmp_path / "made")
+    for guard in (True, False):
+        bundle = save_model(
+            tmp_path / f"bundle-{guard}", Transformer(made.config), made.tokenizer, decode=DecodeRecipe(guard=guard)
+        )
+        recipe, out = fine_tuning(tmp_path / "recipe", init=str(bundle.folder), steps=2), tmp_path / f"run-{guard}"
+        quiet(recipe, out)
+        assert load_bundle(out / "model").decode.guard is guard
+        quiet(recipe, out, "train.steps=3", f"decode.guard={str(not guard).lower()}", resume=True)
+        assert load_bundle(out / "model").decode.guard is not guard
+
+
+def test_a_start_of_other_languages_is_said(old: Path, tmp_path: Path) -> None:
+    recipe = fine_tuning(tmp_path / "recipe", init=str(old), steps=2)
+    assert "train.init translates" not in quiet(recipe, tmp_path / "run")
+    for name in ("train", "valid"):
+        for side, other in (("src", "de"), ("tgt", "en")):
+            shutil.copy(tmp_path / "recipe" / f"{name}.{side}", tmp_path / "recipe" / f"{name}.{other}")
+    changed = ["data.source=de", "data.target=en", "data.train=train.{de,en}", "data.valid=valid.{de,en}"]
+    said = quiet(recipe, tmp_path / "other", *changed)
+    assert "train.init translates src → tgt, this run de → en; the built-in model de-en would fit" in said
+
+
+def test_a_recipe_that_is_written_names_a_built_in_model_by_its_name(tmp_path: Path) -> None:
+    recipe = load_recipe(fine_tuning(tmp_path / "recipe", init="en-de"))
+    assert 'init = "en-de"' in recipe.to_toml()
+    (tmp_path / "written.toml").write_text(recipe.to_toml())
+    assert load_recipe(tmp_path / "written.toml") == recipe
 
 
 def test_a_run_without_an_intact_checkpoint_says_that_it_needs_the_model_it_started_from(

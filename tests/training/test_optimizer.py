@@ -167,3 +167,11 @@ def test_orthogonalised_matrices_have_singular_values_of_about_one() -> None:
     for shape in ((3, 20, 50), (2, 50, 20)):
         values = torch.linalg.svdvals(orthogonalised(torch.randn(shape)))
         assert values.min() > 0.5 and values.max() < 1.3
+
+
+def test_a_short_run_warms_up_sooner_but_not_higher() -> None:
+    recipe = TrainRecipe(steps=100)
+    warmup = warmup_steps(recipe, 100)
+    rates = [learning_rate(recipe, 512, step, warmup, step / 100, False) for step in range(1, 101)]
+    assert warmup == 10 and rates.index(max(rates)) == 9
+    assert max(rates) == pytest.approx(paper_rate(4000, 512, 4000))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import shutil
 import signal
 import subprocess
@@ -143,7 +144,8 @@ def test_a_run_writes_what_a_run_folder_holds(tmp_path: Path) -> None:
     assert [r["step"] for r in records if r["kind"] == "train"] == list(range(5, 41, 5))
     assert {"loss", "nll", "lr", "grad_norm", "tokens_per_second", "epoch", "elapsed"} <= records[0].keys()
     valid = [r for r in records if r["kind"] == "valid"]
-    assert [r["step"] for r in valid] == [10, 20, 30, 40]
+    assert [r["step"] for r in valid] == [10, 20, 30, 40, 40]
+    assert [r["weights"] for r in valid[3:]] == ["last checkpoint", "average of the last 5 checkpoints"]
     assert valid[0]["samples"][0].keys() == {"source", "reference", "translation"}
     assert load_bundle(run / "model").facts["weights"] == "average of the last 5 checkpoints"
 
@@ -244,7 +246,8 @@ def test_a_second_process_is_kept_out_of_the_folder(tmp_path: Path) -> None:
     with locked(folder):
         claim_folder(folder, recipe)
         folder.tokenizer.mkdir()  # what the first process is making
-        with pytest.raises(UserError, match="another process is training"):
+        mine = rf"another process is training in this folder \(process {os.getpid()} on .*\); wait for it, or stop it"
+        with pytest.raises(UserError, match=mine):
             train(recipe, tmp_path / "run", display=Display())
         assert folder.tokenizer.is_dir()
         assert folder.recipe.is_file()
@@ -312,7 +315,7 @@ def test_a_step_is_written_once_even_if_it_is_the_best_and_due(tmp_path: Path, m
     steps = []
     monkeypatch.setattr("regard.training.loop.save_checkpoint", lambda _, step, *__: steps.append(step))
     monkeypatch.setattr("regard.training.run.final_weights", lambda *_: ({}, ""))
-    monkeypatch.setattr("regard.training.run.write_model", lambda *_: object())
+    monkeypatch.setattr("regard.training.run.write_model", lambda *_: SimpleNamespace(facts={"weights": ""}))
     monkeypatch.setattr("regard.training.run.report_facts", lambda *_: {})
     quiet(write_recipe(tmp_path / "recipe"), tmp_path / "run")
     assert steps == list(range(5, 41, 5))
@@ -339,13 +342,26 @@ def test_training_stops_early_when_nothing_gets_better(tmp_path: Path) -> None:
 def test_the_best_checkpoint_is_kept_and_used_when_the_end_is_worse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    losses = iter([5.0, 1.0, 3.0, 4.0])
+    losses = iter([5.0, 1.0, 3.0, 3.0, 4.0])
     monkeypatch.setattr("regard.training.validate.Validator.loss", lambda *_: next(losses))
     recipe = write_recipe(tmp_path / "recipe", average=2)
-    quiet(recipe, tmp_path / "run")
+    said = quiet(recipe, tmp_path / "run")
     best = tmp_path / "run" / "checkpoints" / "step-000020"
     assert load_bundle(tmp_path / "run" / "model").facts["weights"] == "best checkpoint, step 20"
+    assert f"model   {tmp_path / 'run' / 'model'} (best checkpoint, step 20)" in said
     expected = load_file(str(best / "model.safetensors"))
+    for name, tensor in weights(tmp_path / "run").items():
+        assert torch.equal(tensor, expected[name])
+
+
+def test_the_last_step_becomes_the_model_where_its_average_with_others_is_worse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = iter([5.0, 4.0, 3.0, 1.0, 2.0])
+    monkeypatch.setattr("regard.training.validate.Validator.loss", lambda *_: next(losses))
+    quiet(write_recipe(tmp_path / "recipe"), tmp_path / "run")
+    assert load_bundle(tmp_path / "run" / "model").facts["weights"] == "last checkpoint"
+    expected = load_file(str(tmp_path / "run" / "checkpoints" / "step-000040" / "model.safetensors"))
     for name, tensor in weights(tmp_path / "run").items():
         assert torch.equal(tensor, expected[name])
 
@@ -426,8 +442,8 @@ def test_a_time_budget_ends_the_run_with_a_bundle(tmp_path: Path, monkeypatch: p
     quiet(recipe, tmp_path / "run")
     facts = load_bundle(tmp_path / "run" / "model").facts
     assert facts["steps"] >= 10
-    *_, trained, last = read_metrics(tmp_path / "run" / "metrics.jsonl")
-    assert (trained["kind"], last["kind"]) == ("train", "valid")
+    *_, trained, last, average = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert (trained["kind"], last["kind"], average["kind"]) == ("train", "valid", "valid")
     assert 8 < trained["elapsed"] < 12  # the rest was kept for the end
 
 
