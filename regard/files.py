@@ -34,11 +34,16 @@ def sync(path: Path) -> None:
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Replace the file's content in one step."""
+    """Replace the file's content in one step. What a link leads to is replaced, not the link."""
+    path = path.resolve()
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
-    sync(temporary)
-    os.replace(temporary, path)
+    try:
+        temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+        sync(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     sync(path.parent)
 
 
@@ -46,8 +51,10 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """A temporary folder beside `path` that takes its place when the block ends well, and is removed when it does not.
 
-    An older folder at `path` is replaced; for a moment it lies beside it under a hidden name.
+    An older folder at `path` is replaced; for a moment it lies beside it under a hidden name. A link stays, and what it leads to is
+    replaced.
     """
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -100,6 +107,27 @@ def check_new_folder(path: Path) -> None:
     """Refuse to write over what is there; an empty folder is as good as none."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"{path}: exists already; choose another folder with -o")
+    if path.resolve() == Path.cwd():
+        raise UserError(f"{path}: is the folder that you are in; choose another with -o")
+
+
+def check_new_file(path: Path) -> None:
+    """Refuse, before any work, what a finished file cannot take the place of."""
+    if not path.name:
+        raise UserError(f"{path}: must be the name of a file")
+    if not path.parent.is_dir():
+        raise UserError(f"{path}: the folder {path.parent} does not exist")
+    if path.is_dir():
+        raise UserError(f"{path}: must be a file, but is a folder")
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path}: must be a file, but is a device or a pipe; write to it with > {path}")
+
+
+def is_same_file(one: Path, other: Path) -> bool:
+    try:
+        return one.is_file() and one.samefile(other)
+    except OSError:  # one of them is not there
+        return False
 
 
 def sweep_temporaries(folder: Path) -> None:

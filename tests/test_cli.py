@@ -7,6 +7,7 @@ import json
 import lzma
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -422,3 +423,41 @@ def test_a_dry_run_refuses_what_the_run_would(tmp_path: Path, capfd: pytest.Capt
             "--set", "data.source=en", "--set", "data.target=de",
         )  # fmt: skip
         assert message in said
+
+
+def test_a_place_that_no_file_can_take_is_refused_before_any_work(
+    bundle: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("a b\n")
+    Path("b.txt").write_text("c d\n")
+    Path("folder").mkdir()
+    os.mkfifo("pipe")
+    evaluate = ["evaluate", "-m", bundle, "--source", "a.txt", "--reference", "b.txt", "--bootstrap", "0", "-o"]
+    translating = ["translate", "-m", bundle, "-i", "a.txt", "-o"]
+    for command in (evaluate, translating, ["explain", "-m", bundle, "a b", "-o"]):
+        for place in ("", ".", "folder", "pipe"):
+            said = fails(capfd, *command, place)
+            assert "must be" in said or "must end in" in said
+    for name in ("a.txt", "b.txt"):
+        assert f"-o {name}: is a file that is read; name another" in fails(capfd, *evaluate, name)
+    assert "is the folder that you are in" in refused_in_an_empty_folder(capfd, bundle)
+    assert Path("a.txt").read_text() == "a b\n" and Path("b.txt").read_text() == "c d\n"
+    assert stat.S_ISFIFO(Path("pipe").stat().st_mode)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "b.txt", "folder", "pipe"]
+
+
+def refused_in_an_empty_folder(capfd: pytest.CaptureFixture[str], bundle: str) -> str:
+    os.chdir("folder")
+    try:
+        return fails(capfd, "export", "--to", "bundle", "-m", bundle, "-o", ".")
+    finally:
+        os.chdir("..")
+
+
+def test_what_a_link_leads_to_is_written(bundle: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "big").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "big")
+    assert main(["export", "--to", "bundle", "-m", bundle, "-o", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out").is_symlink() and (tmp_path / "big" / "manifest.json").is_file()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["big", "out"]

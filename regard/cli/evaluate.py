@@ -18,6 +18,7 @@ from regard.cli.common import (
     verb,
 )
 from regard.errors import UserError
+from regard.files import check_new_file, is_same_file, write_atomic
 
 if TYPE_CHECKING:
     from regard.api import Model
@@ -56,8 +57,11 @@ def run(arguments: argparse.Namespace) -> None:
             raise UserError(
                 f"--hypothesis is scored as it is; leave out {' and '.join(given)}, or leave out --hypothesis"
             )
-    if arguments.output and not arguments.output.resolve().parent.is_dir():
-        raise UserError(f"{arguments.output}: the folder {arguments.output.parent} does not exist")
+    if arguments.output is not None:
+        check_new_file(arguments.output)
+        for given_file in (arguments.source, arguments.reference, arguments.against):
+            if given_file is not None and is_same_file(given_file, arguments.output):
+                raise UserError(f"-o {arguments.output}: is a file that is read; name another")
     references = list(read_lines(arguments.reference))
     language = arguments.target_language
     if arguments.hypothesis:
@@ -93,7 +97,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _translate_all(model: Model, sources: list[str], arguments: argparse.Namespace) -> list[str]:
-    from regard.files import write_atomic
     from regard.progress import progress
 
     options = model.search_options(arguments.beam, arguments.alpha, 1, **given_search(arguments))

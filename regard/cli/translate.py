@@ -24,6 +24,7 @@ from regard.cli.common import (
 )
 from regard.data.corpus import COMPRESSION_SUFFIXES
 from regard.errors import Interrupted, UserError
+from regard.files import is_same_file
 
 if TYPE_CHECKING:
     from regard.api import Model
@@ -139,7 +140,7 @@ def _check(arguments: argparse.Namespace, crew: Crew) -> None:
         raise UserError("--resume needs -i FILE and -o FILE: only then is it known which lines are done")
     if arguments.output and arguments.output.suffix in COMPRESSION_SUFFIXES:
         raise UserError(f"-o {arguments.output}: translate writes plain text; leave out {arguments.output.suffix}")
-    if arguments.output and arguments.input and _is_same(arguments.input, arguments.output):
+    if arguments.output and arguments.input and is_same_file(arguments.input, arguments.output):
         raise UserError(f"-o {arguments.output}: is the file that is translated; name another")
     if arguments.nbest > 1 and arguments.resume:
         raise UserError("--resume goes with one translation a line; leave out --nbest")
@@ -151,13 +152,6 @@ def _check(arguments: argparse.Namespace, crew: Crew) -> None:
         raise UserError("--follow is for reading along on standard output; leave out --json, --nbest and -o")
     if arguments.follow and crew.size > 1:
         raise UserError("--follow is work for one process; start it without torchrun")
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    try:
-        return one.is_file() and one.samefile(other)
-    except OSError:  # one of them is not there
-        return False
 
 
 def _load(arguments: argparse.Namespace, device: str) -> tuple[Model, SearchOptions]:

@@ -92,8 +92,8 @@ def find_spans(text: str, terms: Sequence[str] = ()) -> list[tuple[int, int]]:
         span = match[0]
         if span.startswith(("http", "ftp", "file", "www")):
             # What ends the sentence does not end the address; a bracket does if it was opened there.
-            while span and (span[-1] in ".,;:!?'…" or (span[-1] in ")]}" and not set("([{") & set(span))):
-                span = span[:-1]
+            has_open = not {"(", "[", "{"}.isdisjoint(span)
+            span = span.rstrip(".,;:!?'…" if has_open else ".,;:!?'…)]}")
         if span:
             places.append((match.start(), match.start() + len(span)))
     return places

@@ -10,6 +10,7 @@ One process at a time makes or reads an entry, and those that nobody used for a 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from regard.files import MANIFEST, atomic_folder, check_manifest, sha256, sweep_
 
 _UNUSED_SECONDS = 30 * 24 * 3600.0
 _LOCK = ".lock"
+_ENTRY = re.compile(r"[0-9a-f]{32}-[a-z0-9]+-\d+")  # other programs may keep something here, too
 
 
 def cache_folder() -> Path:
@@ -68,7 +70,7 @@ def _make_sure(bundle: Bundle, weights: Weights, entry: Path) -> None:
 def _remove_unused(root: Path) -> None:
     oldest = time.time() - _UNUSED_SECONDS
     for entry in root.iterdir():
-        if entry.is_dir() and entry.stat().st_mtime < oldest:
+        if _ENTRY.fullmatch(entry.name) and (entry / _LOCK).is_file() and entry.stat().st_mtime < oldest:
             shutil.rmtree(entry, ignore_errors=True)
 
 

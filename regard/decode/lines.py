@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from regard.data.writer import check_settings
 from regard.errors import UserError
-from regard.files import lock, read_json, write_atomic
+from regard.files import check_new_file, lock, read_json, write_atomic
 
 _PATIENCE = 0.05  # seconds to wait for more lines before translating those that came
 
@@ -89,13 +89,14 @@ class LineFile:
         self.path, self._is_kept = path, is_kept
         self.lines_done = 0
         self._file: IO[str]
+        if path is not None:
+            check_new_file(path)
         self._partial = path.with_name(f"{path.name}.partial") if path else None
         if path is None or self._partial is None:
             self._file = sys.stdout
             if isinstance(self._file, io.TextIOWrapper):  # UTF-8 and plain line ends, whatever the console is set to
                 self._file.reconfigure(encoding="utf-8", newline="\n")
             return
-        _check_place(path)
         self._state = path.with_name(f"{path.name}.partial.json")
         is_left = self._partial.exists()
         if resume and path.exists() and not is_left:
@@ -144,15 +145,6 @@ class LineFile:
         elif not (self._is_kept and self._partial.stat().st_size):
             self._partial.unlink()
             self._state.unlink(missing_ok=True)
-
-
-def _check_place(path: Path) -> None:
-    if not path.parent.is_dir():
-        raise UserError(f"{path}: the folder {path.parent} does not exist")
-    if path.is_dir():
-        raise UserError(f"{path}: must be a file, but is a folder")
-    if path.exists() and not path.is_file():  # the finished file would take its place
-        raise UserError(f"{path}: must be a file, but is a device or a pipe; write to it with > {path}")
 
 
 def _check_left(partial: Path, state: Path, resume: bool, settings: Mapping[str, Any]) -> None:

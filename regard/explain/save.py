@@ -11,7 +11,7 @@ from regard.errors import UserError
 from regard.explain.explanation import Explanation
 from regard.explain.figure import check_matplotlib, draw, to_png, to_svg
 from regard.explain.page import render_page
-from regard.files import write_atomic
+from regard.files import check_new_file, write_atomic
 
 FIGURES = (".svg", ".png")
 _KNOWN = (".html", ".htm", *FIGURES, ".json")
@@ -26,8 +26,7 @@ def check_path(path: Path, options: Mapping[str, Any]) -> None:
         raise UserError(
             f"{path}: {' and '.join(options)}: for figures only, .svg or .png; leave out, or write a figure"
         )
-    if not path.resolve().parent.is_dir():
-        raise UserError(f"{path}: the folder {path.parent} does not exist")
+    check_new_file(path)
     if suffix == ".png":
         check_matplotlib()
 

@@ -35,10 +35,11 @@ _WORD = re.compile(r"\w+|[^\w\s]", re.UNICODE)
 _BREAK = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")  # what `split_text` cuts at
 _RAW = frozenset("script style textarea iframe xmp".split())
 # A comment, a declaration or a tag. A tag ends at the first ">" outside of quotes, and a "<" before that means that it is none;
-# every length is bounded, so that a page of unfinished tags is read in linear time.
+# every length is bounded, or ends at the next "<", so that a page of unfinished tags is read in linear time.
 _MARKUP = re.compile(
     r"<!--|<!\[CDATA\[|<[!?][^<>]{0,9999}>|"
-    r"<(?P<slash>/?)(?P<name>[A-Za-z][\w:.-]{0,99})(?:[^<>\"']|\"[^\"]{0,9999}\"|'[^']{0,9999}'){0,999}>",
+    r"<(?P<slash>/?)(?P<name>[A-Za-z][\w:.-]{0,99})"
+    r"(?:[^<>\"']|(?>\"[^\"<>]*\"|\"[^\"]{0,9999}\")|(?>'[^'<>]*'|'[^']{0,9999}')){0,999}+>",
     re.DOTALL,
 )
 _NO = re.compile(r"""\stranslate\s*=\s*["']?no["'\s/>]|\sclass\s*=\s*("[^"]*|'[^']*|)\bnotranslate\b""", re.IGNORECASE)
@@ -342,7 +343,10 @@ class Page:
             return
         sentences = []
         for a, b in bounds:
-            mine = [one for one in inlines if a <= one.start and one.end <= b]
+            mine: list[Inline] = []
+            for one in inlines:  # what is empty at the edge of two sentences belongs where its parent does
+                if a <= one.start and one.end <= b and (one.parent is None or one.parent in mine):
+                    mine.append(one)
             inlines = [one for one in inlines if one not in mine]
             for one in mine:
                 one.start, one.end = one.start - a, one.end - a

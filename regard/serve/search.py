@@ -3,6 +3,7 @@ Messages name fields and numbers, never words: a glossary is somebody's text."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -164,6 +165,8 @@ def check_prefix(translator: Translator, prefix: str) -> None:
 def _check_term(term: str, place: str, limits: Limits) -> None:
     if not term.strip() or len(term.strip().splitlines()) > 1:
         raise Refused(400, f"{place} must be words on one line, but is empty or has line breaks")
+    if any(unicodedata.category(character) in ("Cc", "Cs") and character != "\t" for character in term):
+        raise Refused(400, f"{place} has a control character; leave it out")
     if len(term) > limits.term_characters:
         raise Refused(400, f"{place} may have at most {limits.term_characters} characters; give a shorter one")
 

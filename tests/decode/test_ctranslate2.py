@@ -625,9 +625,13 @@ def test_entries_that_nobody_uses_are_removed(entries: Path, tmp_path: Path) -> 
     for entry, days in ((old, 40), (recent, 20)):
         seconds = entry.stat().st_mtime - days * 24 * 3600
         os.utime(entry, (seconds, seconds))
+    foreign = entries / "opus-en-fr"  # of another program
+    foreign.mkdir()
+    (foreign / "model.bin").write_text("precious")
+    os.utime(foreign, (1e9, 1e9))
     translations(third)
     assert not old.exists()
-    assert recent.exists()
+    assert recent.exists() and (foreign / "model.bin").exists()
     seconds = recent.stat().st_mtime - 40 * 24 * 3600
     os.utime(recent, (seconds, seconds))
     translations(other)  # a use makes it young

@@ -29,11 +29,16 @@ WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
 
 
+def _loud(text: str) -> str:
+    parts = re.split(r"(\\(?:x[0-9a-f]+|[0-7]+|a)(?:\[\d+m)?)", text)
+    return "".join(part if number % 2 else part.upper() for number, part in enumerate(parts))
+
+
 def shouted(data: bytes, kind: str, **settings: str) -> bytes:
-    """The document with every text in upper case."""
+    """The document with every text in upper case, but for the codes of a terminal."""
     document = open_document(data, kind, MOST, **settings)
     if not document.is_markdown:
-        return document.save([text.upper() for text in document.texts])
+        return document.save([_loud(text) for text in document.texts])
     pages = [Page(text, "en", cut=cut_markdown) for text in document.texts]
     return document.save([page.join([sentence.upper() for sentence in page.sentences]) for page in pages])
 
@@ -93,6 +98,13 @@ def run(text: str, style: str = "") -> str:
         ),
         ("csv", 'id,text\r\n1,"a, ""b"""\r\n2,c\r\n', 'id,text\r\n1,"A, ""B"""\r\n2,C\r\n'),
         ("tsv", "id\ttext\n1\ta b\n", "id\ttext\n1\tA B\n"),
+        ("tsv", 'id\ttext\r\n5" pipe\t"bob" said "\r\n"x" y\t\r\n', 'id\ttext\r\n5" pipe\t"BOB" SAID "\r\n"x" y\t\r\n'),
+        (
+            "po",
+            'msgid "\\033[1mthe \\"file\\"\\x1b[0m\\a\\t"\nmsgstr ""\nmsgid "a \\\\n b"\nmsgstr ""\n',
+            'msgid "\\033[1mthe \\"file\\"\\x1b[0m\\a\\t"\nmsgstr "\\033[1mTHE \\"FILE\\"\\x1b[0m\\a\\t"\n'
+            'msgid "a \\\\n b"\nmsgstr "A \\\\N B"\n',
+        ),
         (
             "po",
             'msgid ""\nmsgstr ""\n"Language: de\\n"\n\n#: x.c:1\nmsgid "hello"\nmsgstr ""\n\nmsgid "done"\nmsgstr "fertig"\n\n'
@@ -111,7 +123,7 @@ def test_text_changes_and_the_rest_stays(kind: str, before: str, after: str) -> 
 def test_a_column_can_be_named_by_number() -> None:
     assert shouted(b"a,b\nc,d\n", "csv", column="2") == b"a,B\nc,D\n"
     assert shouted(b"a\nb\n", "csv") == b"A\nB\n"
-    for wrong in ("3", "0", "name", "²"):
+    for wrong in ("3", "0", "name", "²", "9" * 5000):
         with pytest.raises(Refused, match="column must be a name in the first row or a number from 1 to 2"):
             open_document(b"a,b\n", "csv", MOST, wrong)
     with pytest.raises(Refused, match="column must name the column"):
@@ -195,6 +207,7 @@ def test_entities_are_refused_before_the_xml_is_parsed(head: str) -> None:
         (b"\xff\xfe", "txt", "UTF-8"),
         (b'a,"b', "csv", "quotation mark"),
         (b'msgid "x\n', "po", "quotation mark"),
+        (b'msgid "' + b'\\"' * 1_000_000, "po", "quotation mark"),  # in one go, or it would take days
     ],
 )
 def test_what_is_no_document_is_refused_in_one_line(data: bytes, kind: str, message: str) -> None:

@@ -50,7 +50,12 @@ def translate(text: str, model: Callable[[str], str] = by_word, xml: Xml | None 
         "<P>CASE <B>kept</B ></P >",
         "<em>whole sentence.</em> <em>Another one.</em>",
         "a &nbsp; b",
+        '<p>Really?<b><a id="n1"></a>Yes, really.</b></p>',
+        "<p>Hello!<b><i></i>World.</b></p>",
+        "<p>Hello!<b><i><u></u></i></b><i>World.<b></b></i>Two.</p>",
+        f"<p>Hello.</p><img alt='x' src=\"data:image/png;base64,{'iVBORw0K' * 20_000}\"><p style='{'a' * 50_000}'>World</p>",
     ],
+    ids=lambda text: text[:40],
 )
 def test_unchanged_sentences_give_the_same_page(text: str) -> None:
     assert translate(text, lambda sentence: sentence) == text
@@ -95,6 +100,21 @@ def test_words_that_are_not_found_again_get_their_tags_by_position() -> None:
 )
 def test_what_is_not_to_be_translated_is_untouched(kept: str) -> None:
     assert translate(f"hello {kept} the cat") == f"hallo {kept} die Katze"
+
+
+def test_a_picture_in_a_page_is_no_text() -> None:
+    picture = f'<img alt="the cat" src="data:image/png;base64,{"iVBORw0K" * 20_000}">'
+    page = Page(f"<p>the cat</p>{picture}<p>sat</p>", "en")
+    assert page.sentences == ["the cat", "sat"]
+
+
+@pytest.mark.parametrize("mark", ['<a "', "<a '", '<a "" ', "<a \"'", "<a x=\"<b' y='\"", "<a", "\"<b'\"'<b\"'"])
+def test_unfinished_tags_do_not_take_for_ever(mark: str) -> None:
+    text = mark * 100_000
+    start = time.process_time()  # of this process alone
+    page = Page(text, "en")
+    assert page.join(page.sentences).count("<") + page.join(page.sentences).count("&lt;") == text.count("<")
+    assert time.process_time() - start < 60
 
 
 def test_a_translation_cannot_bring_in_markup() -> None:

@@ -215,6 +215,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"glossary": {"Geheim": []}}, "glossary, entry 1 must be words on one line"),
     ({"glossary": {"a": "b", " ": "Geheim"}}, "glossary, entry 2 must be words on one line"),
     ({"glossary": {"a": "Geheim\nGeheim"}}, "glossary, entry 1 must be words on one line"),
+    ({"glossary": {"a": "Ge\x01heim"}}, "glossary, entry 1 has a control character"),
     ({"glossary": "Geheim"}, "glossary, line 1 must be a term, a tab and what it must be called"),
     ({"glossary": ["Geheim"]}, "glossary is not as it must be: an object of terms"),
     ({"glossary": {"a": "Geheim" * 20}}, "glossary, entry 1 may have at most 100 characters"),

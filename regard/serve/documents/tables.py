@@ -19,6 +19,8 @@ def open_table(data: bytes, delimiter: str, column: str | None) -> Document:
     """One column of a table: its name in the first row, or its number from 1 on. A name's row is not translated; by number every
     row is. Without either, a table of one column is translated whole."""
     text, mark = read_text(data)
+    if delimiter == "\t":
+        return _open_plain(text, mark, column)
     newline = "\r\n" if "\r\n" in text else "\n"
     csv.field_size_limit(_MOST_CELL)
     try:
@@ -38,6 +40,23 @@ def open_table(data: bytes, delimiter: str, column: str | None) -> Document:
     return Document([rows[n][place] for n in numbers], save)
 
 
+def _open_plain(text: str, mark: bytes, column: str | None) -> Document:
+    """A table whose cells are what stands between tabs: a quotation mark in them is one."""
+    rows = [line.split("\t") for line in text.split("\n")]
+    ends = ["\r" if row[-1].endswith("\r") else "" for row in rows]
+    for row, end in zip(rows, ends, strict=True):
+        row[-1] = row[-1].removesuffix(end)
+    place, first = _find_column(rows, column)
+    numbers = [n for n, row in enumerate(rows) if n >= first and len(row) > place]
+
+    def save(translations: Sequence[str]) -> bytes:
+        for number, translation in zip(numbers, translations, strict=True):
+            rows[number][place] = re.sub(r"[\t\r\n]+", " ", translation)
+        return mark + "\n".join("\t".join(row) + end for row, end in zip(rows, ends, strict=True)).encode()
+
+    return Document([rows[n][place] for n in numbers], save)
+
+
 def _find_column(rows: Sequence[Sequence[str]], column: str | None) -> tuple[int, int]:
     """The place of the column, and the first row to translate."""
     header = rows[0] if rows else []
@@ -47,7 +66,7 @@ def _find_column(rows: Sequence[Sequence[str]], column: str | None) -> tuple[int
         return 0, 0
     if column in header:
         return header.index(column), 1
-    if column.isascii() and column.isdigit() and 1 <= int(column) <= max(1, len(header)):
+    if column.isascii() and column.isdigit() and len(column) < 10 and 1 <= int(column) <= max(1, len(header)):
         return int(column) - 1, 0
     raise Refused(400, f"column must be a name in the first row or a number from 1 to {max(1, len(header))}")
 
@@ -55,15 +74,18 @@ def _find_column(rows: Sequence[Sequence[str]], column: str | None) -> tuple[int
 # --- message catalogues ---
 
 _ENTRY = re.compile(r'(msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)\s+"')
-_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"\s*$')
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\"}
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*+)"\s*')
+_ESCAPES = {"\\n": "\n", "\\t": "\t", "\\r": "\r", '\\"': '"', "\\\\": "\\"}
+_ESCAPE = re.compile(r"\\(?:[0-7]{1,3}|x[0-9A-Fa-f]{1,2}|.)")
 
 
 def open_catalogue(data: bytes) -> Document:
     """A gettext catalogue: empty msgstr are filled with the translation of their msgid. What has a translation keeps it."""
     text, mark = read_text(data)
     lines = text.split("\n")
-    jobs: list[tuple[int, int, str]] = []  # lines from, to, text: strings to fill
+    jobs: list[
+        tuple[int, int, str]
+    ] = []  # lines from, to, what is written between the quotes of the source: strings to fill
     singular, plural = "", ""
     number = 0
     while number < len(lines):
@@ -74,7 +96,7 @@ def open_catalogue(data: bytes) -> Document:
         end = number + 1
         while end < len(lines) and lines[end].lstrip().startswith('"'):
             end += 1
-        value = "".join(_unquote(line) for line in lines[number:end])
+        value = "".join(_quoted(line) for line in lines[number:end])
         kind = entry[1]
         if kind == "msgid":
             singular, plural = value, ""
@@ -86,22 +108,30 @@ def open_catalogue(data: bytes) -> Document:
 
     def save(translations: Sequence[str]) -> bytes:
         filled = list(lines)
-        for (start, stop, _), translation in reversed(list(zip(jobs, translations, strict=True))):
+        for (start, stop, source), translation in reversed(list(zip(jobs, translations, strict=True))):
             word = lines[start][: lines[start].index('"')]
             ending = "\r" if lines[start].endswith("\r") else ""
-            filled[start:stop] = [word + _quote(translation) + ending]
+            filled[start:stop] = [word + _quote(translation, source) + ending]
         return mark + "\n".join(filled).encode()
 
-    return Document([source for _, _, source in jobs], save)
+    return Document([_unescape(source) for _, _, source in jobs], save)
 
 
-def _unquote(line: str) -> str:
-    found = _STRING.search(line)
+def _quoted(line: str) -> str:
+    found = _STRING.fullmatch(line, max(0, line.find('"')))
     if found is None:
         raise Refused(400, "file must be a message catalogue that can be read; a quotation mark may be missing")
-    return re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[0]), found[1])
+    return found[1]
 
 
-def _quote(text: str) -> str:
+def _unescape(written: str) -> str:
+    """What a string is; the codes of a terminal, such as \\033[1m, and their like stay as they are written."""
+    return _ESCAPE.sub(lambda match: _ESCAPES.get(match[0], match[0]), written)
+
+
+def _quote(text: str, source: str) -> str:
+    """A string as it is written, with those codes of its source that it has."""
     back = {value: key for key, value in _ESCAPES.items()}
-    return '"' + re.sub(r'[\n\t\r"\\]', lambda match: "\\" + back[match[0]], text) + '"'
+    codes = sorted((code for code in set(_ESCAPE.findall(source)) if code not in _ESCAPES), key=len, reverse=True)
+    kept = "|".join(map(re.escape, codes)) + "|" if codes else ""
+    return '"' + re.sub(rf'{kept}[\n\t\r"\\]', lambda match: back.get(match[0], match[0]), text) + '"'
