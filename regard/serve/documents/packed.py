@@ -7,6 +7,7 @@ import io
 import re
 import zipfile
 import zlib
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,11 @@ _TEXT_PARTS = {
     "docx": re.compile(r"word/(document|header\d*|footer\d*|footnotes|endnotes|comments)\.xml"),
     "pptx": re.compile(r"ppt/(slides/slide\d+|notesSlides/notesSlide\d+)\.xml"),
 }
+# All that the format allows; LZMA may ask for gigabytes to unpack with.
+_PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# What stands between two words and is no text.
+_BREAKS = {"docx": ("br", "cr", "tab", "ptab"), "pptx": ("br",)}
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # characters that no XML can hold
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _SPACE = "{http://www.w3.org/XML/1998/namespace}space"
@@ -36,13 +42,15 @@ def unpack(data: bytes, most: int) -> dict[str, bytes]:
                 _check_name(member.filename)
                 if member.flag_bits & 1:
                     raise Refused(400, "file must not be encrypted")
+                if member.compress_type not in _PACKINGS:
+                    raise _damaged()
             if len({member.filename for member in members}) < len(members):
                 raise Refused(400, "file must not have two members of one name")
             if sum(member.file_size for member in members) > most:
                 raise _too_large(most)
             return _read(archive, members, most)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, ValueError, RuntimeError):
-        raise Refused(400, "file must be an intact .docx or .pptx") from None
+        raise _damaged() from None
 
 
 def _read(archive: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo], most: int) -> dict[str, bytes]:
@@ -57,6 +65,10 @@ def _read(archive: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo], most: in
             raise _too_large(most)
         contents[member.filename] = content
     return contents
+
+
+def _damaged() -> Refused:
+    return Refused(400, "file must be an intact .docx or .pptx")
 
 
 def _too_large(most: int) -> Refused:
@@ -95,7 +107,8 @@ def parse_xml(content: bytes) -> Any:
 
 
 def open_office(data: bytes, kind: str, most: int) -> Document:
-    """Paragraphs are what is translated; in each, the text of its runs is spread over the same runs again."""
+    """Paragraphs are what is translated, or the parts of one between its line breaks and tabs; in each, the text of its runs is
+    spread over the same runs again."""
     from lxml import etree
 
     contents = unpack(data, most)
@@ -106,22 +119,12 @@ def open_office(data: bytes, kind: str, most: int) -> Document:
     if sum(size for size, _ in sizes) > _MOST_XML or sum(tags for _, tags in sizes) > _MOST_TAGS:
         raise Refused(413, f"file must have at most {_MOST_XML} bytes and {_MOST_TAGS} tags of text; send it in parts")
     trees = {name: parse_xml(contents[name]) for name in names}
-    namespace = _WORD if kind == "docx" else _DRAWING
-    paragraphs: list[list[Any]] = []  # the text elements of each paragraph
-    for tree in trees.values():
-        for paragraph in tree.iter(f"{namespace}p"):
-            # Paragraphs may lie in others, in text boxes; each takes only what is its own.
-            own = [
-                element
-                for element in paragraph.iter(f"{namespace}t")
-                if next(element.iterancestors(f"{namespace}p")) is paragraph
-            ]
-            if any((element.text or "").strip() for element in own):
-                paragraphs.append(own)
+    groups = [group for tree in trees.values() for group in _find_groups(tree, kind)]
 
     def save(translations: Sequence[str]) -> bytes:
-        for elements, translation in zip(paragraphs, translations, strict=True):
-            for element, text in zip(elements, spread([e.text or "" for e in elements], translation), strict=True):
+        for elements, translation in zip(groups, translations, strict=True):
+            parts = spread([element.text or "" for element in elements], _NOT_XML.sub("", translation))
+            for element, text in zip(elements, parts, strict=True):
                 element.text = text
                 if kind == "docx" and text != text.strip():
                     element.set(_SPACE, "preserve")
@@ -131,7 +134,33 @@ def open_office(data: bytes, kind: str, most: int) -> Document:
         }
         return _pack({**contents, **changed})
 
-    return Document(["".join(element.text or "" for element in elements) for elements in paragraphs], save)
+    return Document(["".join(element.text or "" for element in elements) for elements in groups], save)
+
+
+def _find_groups(tree: Any, kind: str) -> list[list[Any]]:
+    """The text elements of a tree, those together that are one text: of a paragraph, from one break to the next. Paragraphs may
+    lie in others, in text boxes; each has only what is its own. One walk finds them all, however they lie."""
+    from lxml import etree
+
+    namespace = _WORD if kind == "docx" else _DRAWING
+    paragraph, text, stops = f"{namespace}p", f"{namespace}t", f"{namespace}tabs"
+    breaks = [namespace + name for name in _BREAKS[kind]]
+    paragraphs: list[list[list[Any]]] = []
+    around: list[list[list[Any]]] = []  # the paragraphs that the walk is in, the nearest last
+    for event, element in etree.iterwalk(tree, events=("start", "end"), tag=[paragraph, text, *breaks]):
+        if element.tag == paragraph and event == "start":
+            around.append([[]])
+            paragraphs.append(around[-1])
+        elif element.tag == paragraph:
+            around.pop()
+        elif event == "end" or not around:
+            continue
+        elif element.tag == text:
+            around[-1][-1].append(element)
+        elif element.getparent().tag != stops:  # where tabs lead to is said with the same word
+            around[-1].append([])
+    groups = [group for parts in paragraphs for group in parts]
+    return [group for group in groups if any((element.text or "").strip() for element in group)]
 
 
 def spread(old: Sequence[str], new: str) -> list[str]:
@@ -146,7 +175,9 @@ def spread(old: Sequence[str], new: str) -> list[str]:
     for text in old[:-1]:
         seen += len(text)
         goal = seen / max(1, total) * len(new)
-        cut = min((cut for cut in [position, *cuts] if cut >= position), key=lambda place: abs(place - goal))
+        after = bisect_left(cuts, goal)  # the nearest cut is this one or the one before it, but none goes back
+        before = cuts[after - 1] if after else 0
+        cut = min(max(position, before), max(position, cuts[after]), key=lambda place: abs(place - goal))
         parts.append(new[position:cut] if text else "")
         position = cut if text else position
     return [*parts, new[position:]]
