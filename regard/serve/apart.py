@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -14,23 +16,29 @@ from regard.serve.refusal import Refused
 Found = TypeVar("Found")
 Given = TypeVar("Given")
 _RETRY = 3  # seconds
-PATIENCE = 5.0  # seconds for what is being worked on at the end
+PATIENCE = 5.0  # seconds for all that is being worked on at the end
 
 
 class Apart:
     """So many threads, and so many places for what is worked on or waits. What nobody waits for any more is never begun; what has
     begun cannot be stopped, and keeps its place until it ends. The threads are daemons: the end of the process does not wait."""
 
-    def __init__(self, name: str, threads: int, places: int) -> None:
-        """`name` is what is worked on, as the refusal calls it."""
+    def __init__(self, name: str, threads: int, places: int = sys.maxsize) -> None:
+        """`name` is what is worked on, as the refusal calls it. Without a number of places, others count them."""
         self.name, self.places = name, places
         self._free = threading.Semaphore(places)
-        self._queue: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._abandoned: set[Future[Any]] = set()
+        self._queue: SimpleQueue[tuple[Future[Any], list[Callable[[], Any]]] | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._work, name=f"regard-apart-{n}", daemon=True) for n in range(threads)
         ]
         for thread in self._threads:
             thread.start()
+
+    @property
+    def abandoned(self) -> int:
+        """How many are still worked on though nobody waits for them any more."""
+        return len(self._abandoned)
 
     async def run(self, work: Callable[..., Found], *arguments: object) -> Found:
         """What the work gives; refused where all places are taken."""
@@ -56,21 +64,22 @@ class Apart:
         future: Future[Found] = Future()
         if done is not None:
             future.add_done_callback(lambda _: done())
-        self._queue.put((future, lambda: work(*arguments)))
-        return await asyncio.wrap_future(future)
+        waiting = [lambda: work(*arguments)]
+        self._queue.put((future, waiting))
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if future.cancel():
+                waiting.clear()  # what it was to work on is not kept until its turn would have come
+            else:  # it has begun
+                self._abandoned.add(future)
+                future.add_done_callback(self._abandoned.discard)
+            raise
 
     def _work(self) -> None:
         while (taken := self._queue.get()) is not None:
-            future, work = taken
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                found = work()
-            except BaseException as error:  # noqa: BLE001 - whoever waits gets it
-                future.set_exception(error)
-            else:
-                future.set_result(found)
-            del taken, future, work  # nothing is held while there is nothing to do
+            _do(*taken)
+            del taken  # nothing is held while there is nothing to do
 
     def close(self) -> None:
         """Drop what waits, and give what is being worked on a little time."""
@@ -79,5 +88,17 @@ class Apart:
                 taken[0].cancel()
         for _ in self._threads:
             self._queue.put(None)
+        end = time.monotonic() + PATIENCE
         for thread in self._threads:
-            thread.join(PATIENCE)
+            thread.join(max(0.0, end - time.monotonic()))
+
+
+def _do(future: Future[Any], waiting: Sequence[Callable[[], Any]]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        found = waiting[0]()
+    except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+        future.set_exception(error)
+    else:
+        future.set_result(found)

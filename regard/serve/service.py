@@ -11,6 +11,7 @@ from typing import Protocol
 from regard.decode.alignment import Aligned
 from regard.decode.sentences import Split, split_text
 from regard.serve.alignments import Heard, align
+from regard.serve.apart import Apart
 from regard.serve.documents.formats import open_document
 from regard.serve.languages import detect, language_name, match_code
 from regard.serve.limits import Limits
@@ -22,6 +23,7 @@ from regard.serve.sentences import INLINE_CHARACTERS, translate_sentences
 from regard.serve.served import Served
 
 _USUAL_BEAM = 4  # with a wider one a request may have less text
+_DOCUMENT_THREADS = 2  # besides the one that reads them
 
 
 class Plan(Protocol):
@@ -95,7 +97,10 @@ class Service:
 
     def __init__(self, models: Sequence[Served], limits: Limits) -> None:
         self.limits = limits
-        self._parsing = asyncio.Semaphore(1)
+        # Documents may take long, also after their clients are gone, so they have threads of their own. One alone reads them: a
+        # parsed document takes many times the memory of its file.
+        self._reading = Apart("documents", 1)
+        self._documents = Apart("documents", _DOCUMENT_THREADS)
         self.pairs = {(model.bundle.source, model.bundle.target): model for model in models}
 
     # --- languages ---
@@ -264,8 +269,7 @@ class Service:
         """A document in another language, and how many characters of text it has."""
         limits = self.limits
         search.check(limits)
-        async with self._parsing:  # one at a time: a parsed document takes many times the memory of its file
-            document = await asyncio.to_thread(open_document, data, kind, limits.unpacked_bytes, column)
+        document = await self._reading.run(open_document, data, kind, limits.unpacked_bytes, column)
         characters = sum(map(len, document.texts))
         if characters > limits.file_characters:
             raise Refused(413, f"file may have at most {limits.file_characters} characters of text; send it in parts")
@@ -279,18 +283,25 @@ class Service:
         )
         if source is None:  # one language for the whole document
             sample = " ".join(document.texts)[:5_000]
-            served, _ = await asyncio.to_thread(self.detect_for, sample, target)
+            served, _ = await self._documents.run(self.detect_for, sample, target)
             ask = dataclasses.replace(ask, source=served.bundle.source)
-        models, plans = await asyncio.to_thread(self._prepare, ask)
+        models, plans = await self._documents.run(self._prepare, ask)
         if not models:
-            return await asyncio.to_thread(document.save, []), 0
+            return await self._documents.run(document.save, []), 0
         ways = await self.translate_plans(models[0][0], plans, 0, told, search)
-        return await asyncio.to_thread(document.save, [texts[0] for texts in ways]), characters
+        return await self._documents.run(document.save, [texts[0] for texts in ways]), characters
+
+    @property
+    def abandoned_documents(self) -> int:
+        """Documents that a thread still works on though their requests have ended."""
+        return self._reading.abandoned + self._documents.abandoned
 
     def close(self) -> None:
         """Stop the threads."""
         for served in self.pairs.values():
             served.close()
+        self._reading.close()
+        self._documents.close()
 
 
 def _renumbered(told: Told | None, numbers: Sequence[int]) -> Told | None:

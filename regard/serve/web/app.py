@@ -80,6 +80,7 @@ def make_app(
     doors = Doors(service.limits)
     batchers = [batcher for served in service.pairs.values() for batcher in served.batchers]
     doors.seconds_left = lambda: max((batcher.seconds_left() for batcher in batchers), default=1)
+    doors.abandoned_files = lambda: service.abandoned_documents
     jobs, explainers = Jobs(store.folder / "documents"), Explainers(service.limits.explain_places)
     app.state.context = Context(service, keys or Keys(), counters, doors, store, jobs, explainers, watch)
     app.add_exception_handler(Refused, _refused)

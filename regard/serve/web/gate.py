@@ -57,6 +57,7 @@ class Doors:
     is_draining: bool = False
     is_ready: bool = True
     seconds_left: Callable[[], int] = field(default=lambda: 1)
+    abandoned_files: Callable[[], int] = field(default=lambda: 0)  # documents that are worked on after their requests
     told: Callable[[int], None] = field(default=lambda inside: None)  # hears how many are inside
     away: set[asyncio.Task[None]] = field(default_factory=set)  # work whose clients do not wait for it
 
@@ -68,7 +69,8 @@ class Doors:
     def check(self, is_file: bool) -> None:
         if self.is_draining:
             raise Refused(503, "the server is being stopped; try another one", 1)
-        if self.are_full or (is_file and self.files_inside >= self.limits.file_places):
+        files = self.files_inside + self.abandoned_files()
+        if self.are_full or (is_file and files >= self.limits.file_places):
             raise self.too_many()
 
     def enter(self, is_file: bool) -> None:
