@@ -120,6 +120,43 @@ def test_text_changes_and_the_rest_stays(kind: str, before: str, after: str) -> 
     assert shouted(before.encode(), kind, **settings).decode() == after
 
 
+def srt(*blocks: str) -> str:
+    """Blocks of subtitles, as they follow on each other, with their numbers and times."""
+    return "".join(f"{n}\n00:00:0{n},000 --> 00:00:0{n},900\n{block}" for n, block in enumerate(blocks, start=1))
+
+
+@pytest.mark.parametrize("odd", range(7))
+def test_each_line_of_subtitles_keeps_its_own_end(odd: int) -> None:
+    lines = srt("one two\nthree four\n\n", "five\n").splitlines()
+    before = "".join(line + ("\r\n" if number == odd else "\n") for number, line in enumerate(lines))
+    assert shouted(before.encode(), "srt").decode() == before.upper()
+    windows = before.replace("\r\n", "\n").replace("\n", "\r\n")
+    assert shouted(windows.encode(), "srt").decode() == windows.upper()
+
+
+def test_a_translation_of_fewer_lines_ends_as_its_block_did() -> None:
+    document = open_document(srt("- a\n- b c\r\nd e\n\n", "f\ng").encode(), "srt", MOST)
+    assert document.texts == ["- a", "- b c d e", "f g"]
+    assert document.save(["-x", "y", "z"]).decode() == srt("-x\ny\n\n", "z")
+    assert document.save(["-x", "", ""]).decode() == srt("-x\n\n", "")
+
+
+def test_subtitles_without_an_empty_line_between_are_still_blocks() -> None:
+    before = srt("one\n", "42\n", "two\nthree\n")
+    assert open_document(before.encode(), "srt", MOST).texts == ["one", "42", "two three"]
+    assert shouted(before.encode(), "srt").decode() == before.upper()
+    unnumbered = "00:00:01,000 --> 00:00:02,000\none\n00:00:03,000 --> 00:00:04,000\ntwo"
+    assert open_document(unnumbered.encode(), "srt", MOST).texts == ["one", "two"]
+
+
+@pytest.mark.parametrize("tag", ['<font color="#ffff00" face="Arial Black">', "{\\fnArial Black\\an 8}"])
+def test_a_line_of_subtitles_never_ends_inside_a_tag(tag: str) -> None:
+    document = open_document(srt(f"{tag}one\ntwo\n").encode(), "srt", MOST)
+    assert document.save([f"{tag}one two three four"]).decode() == srt(f"{tag}one two\nthree four\n")
+    assert document.save([f"one two {tag}three four"]).decode() == srt(f"one two\n{tag}three four\n")
+    assert document.save(["1 < 2 and 4 > 3 so"]).decode() == srt("1 < 2 and\n4 > 3 so\n")
+
+
 def test_a_column_can_be_named_by_number() -> None:
     assert shouted(b"a,b\nc,d\n", "csv", column="2") == b"a,B\nc,D\n"
     assert shouted(b"a\nb\n", "csv") == b"A\nB\n"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from regard.serve.documents.document import Document
 from regard.serve.documents.packed import open_office
-from regard.serve.documents.plain import open_html, open_markdown, open_subtitles, open_text
+from regard.serve.documents.plain import open_html, open_markdown, open_text
+from regard.serve.documents.subtitles import open_subtitles
 from regard.serve.documents.tables import open_catalogue, open_table
 from regard.serve.refusal import Refused
 
