@@ -15,8 +15,7 @@ from regard.serve.apart import Apart
 from regard.serve.documents.formats import open_document
 from regard.serve.languages import detect, language_name, match_code
 from regard.serve.limits import Limits
-from regard.serve.markdown import cut_markdown
-from regard.serve.markup import Page, Xml, as_text
+from regard.serve.markup import Cut, Page, Xml, as_text
 from regard.serve.refusal import Refused
 from regard.serve.search import PLAIN, Search
 from regard.serve.sentences import INLINE_CHARACTERS, translate_sentences
@@ -50,7 +49,7 @@ class Ask:
     )
     alignments: bool = False  # of words, for the best translation
     xml: Xml | None = None  # the texts are XML
-    is_markdown: bool = False  # lines of it
+    cut: Cut | None = None  # the texts have another markup, which this reads
     search: Search = PLAIN
 
     @property
@@ -221,8 +220,8 @@ class Service:
             joins = ask.is_html if ask.joins_lines is None else ask.joins_lines
             if ask.is_html or ask.xml is not None:
                 plans.append(Page(text, language, by_sentence=by_sentence, joins_lines=joins, xml=ask.xml))
-            elif ask.is_markdown:
-                plans.append(Page(text, language, by_sentence=by_sentence, cut=cut_markdown))
+            elif ask.cut is not None:
+                plans.append(Page(text, language, by_sentence=by_sentence, cut=ask.cut))
             elif joins:
                 plans.append(Page(text, language, by_sentence=by_sentence, joins_lines=True, cut=as_text))
             else:
@@ -279,7 +278,7 @@ class Service:
             target,
             document.is_html,
             by_sentence=document.by_sentence,
-            is_markdown=document.is_markdown,
+            cut=document.cut,
         )
         if source is None:  # one language for the whole document
             sample = " ".join(document.texts)[:5_000]

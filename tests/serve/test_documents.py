@@ -19,7 +19,6 @@ from regard.serve.documents.formats import kind_of, open_document
 from regard.serve.documents.packed import unpack
 from regard.serve.files import Store
 from regard.serve.jobs import Jobs
-from regard.serve.markdown import cut_markdown
 from regard.serve.markup import Page
 from regard.serve.refusal import Refused
 from tests.serve.server import Running, held_by, running, until
@@ -37,9 +36,9 @@ def _loud(text: str) -> str:
 def shouted(data: bytes, kind: str, **settings: str) -> bytes:
     """The document with every text in upper case, but for the codes of a terminal."""
     document = open_document(data, kind, MOST, **settings)
-    if not document.is_markdown:
+    if document.cut is None:
         return document.save([_loud(text) for text in document.texts])
-    pages = [Page(text, "en", cut=cut_markdown) for text in document.texts]
+    pages = [Page(text, "en", cut=document.cut) for text in document.texts]
     return document.save([page.join([sentence.upper() for sentence in page.sentences]) for page in pages])
 
 
@@ -155,6 +154,32 @@ def test_a_line_of_subtitles_never_ends_inside_a_tag(tag: str) -> None:
     assert document.save([f"{tag}one two three four"]).decode() == srt(f"{tag}one two\nthree four\n")
     assert document.save([f"one two {tag}three four"]).decode() == srt(f"one two\n{tag}three four\n")
     assert document.save(["1 < 2 and 4 > 3 so"]).decode() == srt("1 < 2 and\n4 > 3 so\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("{\\i1}I am at home.{\\i0}", "{\\i1}I AM AT HOME.{\\i0}"),
+        ("{\\i1}I am. At home.{\\i0}", "{\\i1}I AM. AT HOME.{\\i0}"),
+        ("{\\an8}<i>I am</i>", "{\\an8}<i>I AM</i>"),
+        ("{\\an8\\c&Hffffff&}I am", "{\\an8\\c&Hffffff&}I AM"),
+        ("{\\i1}I am", "{\\i1}I AM"),
+        ("I <b>am</b> at {\\i1}home{\\i0}", "I <b>AM</b> AT {\\i1}HOME{\\i0}"),
+        ("I <font color=red>am</font> at</b>", "I <font color=red>AM</font> AT</b>"),
+        ("{\\an8}- I am\n{\\an8}- so am I", "{\\an8}- I AM\n{\\an8}- SO AM I"),
+        ("{music} if a <b and c", "{MUSIC} IF A <B AND C"),
+    ],
+)
+def test_tags_of_subtitles_stay_as_they_are(before: str, after: str) -> None:
+    assert shouted(srt(before + "\n").encode(), "srt").decode() == srt(after + "\n")
+
+
+def test_tags_of_subtitles_follow_their_words() -> None:
+    (text,) = (document := open_document(srt("I {\\i1}never{\\i0} <b>said</b> that.").encode(), "srt", MOST)).texts
+    page = Page(text, "en", cut=document.cut)
+    assert page.sentences == ["I never said that.", "never", "said"]
+    translated = page.join(["Das habe ich nie gesagt.", "nie", "gesagt"])
+    assert translated == "Das habe ich {\\i1}nie{\\i0} <b>gesagt</b>."
 
 
 def test_a_column_can_be_named_by_number() -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from regard.serve.markup import Cut
 from regard.serve.refusal import Refused
 
 
 @dataclass(frozen=True)
 class Document:
-    """The texts of a file in reading order, which may be HTML or lines of Markdown; `save` makes the file of their translations."""
+    """The texts of a file in reading order, which may be HTML or have a markup that `cut` reads; `save` makes the file of
+    their translations."""
 
     texts: Sequence[str]
     save: Callable[[Sequence[str]], bytes]
     is_html: bool = False
-    is_markdown: bool = False
+    cut: Cut | None = None
     by_sentence: bool = True
 
 
@@ -28,7 +30,7 @@ def read_text(data: bytes) -> tuple[str, bytes]:
         raise Refused(400, "file must be text in UTF-8; convert it and send it again") from None
 
 
-def from_pieces(pieces: list[str], places: Sequence[int], mark: bytes = b"", *, is_markdown: bool = False) -> Document:
+def from_pieces(pieces: list[str], places: Sequence[int], mark: bytes = b"", *, cut: Cut | None = None) -> Document:
     """A document that is pieces of text, of which those at `places` are to be translated."""
 
     def save(translations: Sequence[str]) -> bytes:
@@ -37,4 +39,4 @@ def from_pieces(pieces: list[str], places: Sequence[int], mark: bytes = b"", *, 
             filled[place] = translation
         return mark + "".join(filled).encode()
 
-    return Document([pieces[place] for place in places], save, is_markdown=is_markdown)
+    return Document([pieces[place] for place in places], save, cut=cut)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from regard.serve.documents.document import Document, from_pieces, read_text
+from regard.serve.markdown import cut_markdown
 
 # --- text and HTML ---
 
@@ -48,4 +49,4 @@ def open_markdown(data: bytes) -> Document:
             assert start is not None
             places.append(len(pieces) + 1)
             pieces += [start[0], line[start.end() :]]
-    return from_pieces(pieces, places, mark, is_markdown=True)
+    return from_pieces(pieces, places, mark, cut=cut_markdown)

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from regard.serve.cutting import Cutting
 from regard.serve.documents.document import Document, read_text
+from regard.serve.markup import Run
 
 _NUMBER = re.compile(r"\s*\d+\s*")
 _TIMES = re.compile(r"\s*\d+:\d\d:\d\d[,.]\d+\s*-->")
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>|\{\\[^{}]*\}")  # <i>, and {\i1} as in files of Advanced SubStation
+_OPENING = re.compile(r"<\w|\{\\[bius]1\}")
 _WORD = re.compile(rf"(?:{_TAG.pattern}|\S)+")  # a tag is a part of its word, with the spaces in it
 
 
@@ -26,7 +29,8 @@ class _Block:
 
 def open_subtitles(data: bytes) -> Document:
     """A sentence may go over the lines of a block, so they are joined for the model and cut again to as many lines; where two
-    people speak, each one's lines. Tags around all of a speech stay around it and are not shown to the model."""
+    people speak, each one's lines. Tags around all of a speech stay around it and are not shown to the model;
+    those inside of it follow their words (`cut_speech`)."""
     text, mark = read_text(data)
     blocks = _blocks(text)
     speeches = [[_unwrapped(lines) for lines in _by_speaker(block.spoken)] for block in blocks]
@@ -45,7 +49,40 @@ def open_subtitles(data: bytes) -> Document:
                 pieces += [line + last for line in lines[-1:]]
         return mark + "".join(pieces).encode()
 
-    return Document([speech for some in speeches for _, speech, _, _ in some], save)
+    return Document([speech for some in speeches for _, speech, _, _ in some], save, cut=cut_speech)
+
+
+def cut_speech(text: str) -> list[str | Run]:
+    """A speech as what stays and runs of text with elements in them: tags with names, and bold, italics and the like that are
+    turned on and off again. Other tags, such as a place or a colour, stay and separate.
+
+    >>> [part if isinstance(part, str) else part.text for part in cut_speech(r"{\\an8}I {\\i1}never{\\i0} <b>said that.")]
+    ['{\\\\an8}', 'I never ', '<b>', 'said that.']
+    """
+    cutting, position = Cutting(), 0
+    for tag in _TAG.finditer(text):
+        cutting.text(text[position : tag.start()])
+        position = tag.end()
+        if _OPENING.match(tag[0]):
+            cutting.open(tag[0])
+        elif cutting.innermost and _is_closed(cutting.innermost, tag[0]):
+            cutting.close(tag[0])
+        else:
+            cutting.separator(tag[0])
+    cutting.text(text[position:])
+    return cutting.parts()
+
+
+def _is_closed(opening: str, tag: str) -> bool:
+    """Whether this tag is the end of what the opening one began.
+
+    >>> _is_closed('<font color="red">', "</font>"), _is_closed(r"{\\i1}", r"{\\i0}"), _is_closed("<b>", "</i>")
+    (True, True, False)
+    """
+    if opening.startswith("{"):
+        return tag == opening.replace("1", "0")
+    name = re.match(r"<\w+", opening)
+    return name is not None and tag.rstrip(">").rstrip().lower() == name[0].replace("<", "</").lower()
 
 
 def _blocks(text: str) -> list[_Block]:
@@ -78,7 +115,7 @@ def _by_speaker(lines: Sequence[str]) -> list[list[str]]:
     """
     speeches: list[list[str]] = []
     for line in lines:
-        if not speeches or re.match(r"(?:<[^<>]+>)*[-–—](?:\s+\S|[^\W\d_a-z])", line.strip()):
+        if not speeches or re.match(r"(?:<[^<>]+>|\{\\[^{}]*\})*[-–—](?:\s+\S|[^\W\d_a-z])", line.strip()):
             speeches.append([])
         speeches[-1].append(line.strip())
     are_whole = all(len(re.findall("<[^/]", " ".join(some))) == " ".join(some).count("</") for some in speeches)
