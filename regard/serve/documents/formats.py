@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from regard.serve.documents.document import Document
+from regard.serve.documents.markdown import open_markdown
 from regard.serve.documents.packed import open_office
-from regard.serve.documents.plain import open_html, open_markdown, open_text
+from regard.serve.documents.plain import open_html, open_text
 from regard.serve.documents.subtitles import open_subtitles
 from regard.serve.documents.tables import open_catalogue, open_table
 from regard.serve.refusal import Refused

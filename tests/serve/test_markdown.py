@@ -1,0 +1,93 @@
+"""Markdown documents: which lines are text, what stays, and that links and escapes come out as they went in."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.serve.documents.document import Document
+from regard.serve.documents.formats import open_document
+from regard.serve.markup import Page
+
+
+def opened(text: str) -> Document:
+    return open_document(text.encode(), "md", 10_000_000)
+
+
+def translated(text: str, words: dict[str, str] | None = None) -> str:
+    """The document with its sentences in upper case, or with these translations."""
+    document = opened(text)
+    pages = [Page(one, "en", cut=document.cut) for one in document.texts]
+    said = [[words[sentence] if words else sentence.upper() for sentence in page.sentences] for page in pages]
+    return document.save([page.join(some) for page, some in zip(pages, said, strict=True)]).decode()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # Settings before the text.
+        ("---\ntitle: a\n---\nb\n", "---\ntitle: a\n---\nB\n"),
+        ("---\r\ntitle: a\r\n---\r\nb\r\n", "---\r\ntitle: a\r\n---\r\nB\r\n"),
+        ("+++\r\ntitle = 'a'\r\n+++\r\nb\r\n", "+++\r\ntitle = 'a'\r\n+++\r\nB\r\n"),
+        ("+++\na\n---\nb\n+++\nc", "+++\na\n---\nb\n+++\nC"),
+        ("---\n\na\n", "---\n\nA\n"),
+        # Lists: items in items, and paragraphs in items.
+        ("- a\n    - b\n        - c\n", "- A\n    - B\n        - C\n"),
+        ("- a\n\t- b\n\t\t- c\n", "- A\n\t- B\n\t\t- C\n"),
+        ("- a\n\n    b\n\n\tc\n", "- A\n\n    B\n\n\tC\n"),
+        ("1. a\n\n    - b\n\n        c\n", "1. A\n\n    - B\n\n        C\n"),
+        ("10. a\n11. b\n\n    c\n", "10. A\n11. B\n\n    C\n"),
+        ("-\ta\n\n\tb\n", "-\tA\n\n\tB\n"),
+        ("> - a\n>\n>     b\n", "> - A\n>\n>     B\n"),
+        ("- a\nb\n\n    c\n", "- A\nB\n\n    C\n"),
+        ("- a\r\n\r\n    b\r\n", "- A\r\n\r\n    B\r\n"),
+        # Code that is indented.
+        ("a\n\n    b\n\n    c\n\nd\n", "A\n\n    b\n\n    c\n\nD\n"),
+        ("    a\n\tb\nc\n", "    a\n\tb\nC\n"),
+        ("a\n    b\n", "A\n    B\n"),
+        ("# a\n    b\n", "# A\n    b\n"),
+        ("- a\n\n      b\n", "- A\n\n      b\n"),
+        ("- a\n\n\t\tb\n", "- A\n\n\t\tb\n"),
+        ("- a\n\nb\n\n    c\n", "- A\n\nB\n\n    c\n"),
+        ("> a\n>\n>     b\n", "> A\n>\n>     b\n"),
+        ("* * *\n\n    a\n", "* * *\n\n    a\n"),
+        ("a\n1986. b\n\n    c\n", "A\n1986. B\n\n    c\n"),
+        # Fences.
+        ("> ```\n> a\n> ```\n> b\n", "> ```\n> a\n> ```\n> B\n"),
+        (">```\n>a\n>```\n>b\n", ">```\n>a\n>```\n>B\n"),
+        ("> ```\n> a\n\nb\n", "> ```\n> a\n\nB\n"),
+        ("> > ~~~\n> > a\n> b\n", "> > ~~~\n> > a\n> B\n"),
+        ("- ```\n  a\n  ```\n  b\n", "- ```\n  a\n  ```\n  B\n"),
+        ("1. a\n\n    ```sh\n    b\n    ```\n\n    c\n", "1. A\n\n    ```sh\n    b\n    ```\n\n    C\n"),
+        ("1. a\n   ```\nb\n   ```\nc\n", "1. A\n   ```\nb\n   ```\nC\n"),
+        ("> - ```\n>   a\n>   ```\n> - b\n", "> - ```\n>   a\n>   ```\n> - B\n"),
+        ("```\na\n```python\nb\n```\nc\n", "```\na\n```python\nb\n```\nC\n"),
+        ("````\n```\na\n```\n````\nb\n", "````\n```\na\n```\n````\nB\n"),
+        ("```\na\n`````\nb\n", "```\na\n`````\nB\n"),
+        ("~~~\na\n```\nb\n~~~\nc\n", "~~~\na\n```\nb\n~~~\nC\n"),
+        ("```\na\n    ```\nb\n```\nc\n", "```\na\n    ```\nb\n```\nC\n"),
+        ("```a``` b\nc\n", "```a``` B\nC\n"),
+        ("```\r\na\r\n``` \r\nb\r\n", "```\r\na\r\n``` \r\nB\r\n"),
+    ],
+)
+def test_text_is_translated_and_code_is_not(before: str, after: str) -> None:
+    assert translated(before) == after
+
+
+@given(
+    st.lists(
+        st.sampled_from([*"ab", "    ", "\t", " ", "- ", "1. ", "> ", "```", "~~~", "\n", "\r\n", "---", "# ", "+++"])
+    )
+)
+def test_what_is_not_translated_comes_out_as_it_was(parts: list[str]) -> None:
+    text = "".join(parts)
+    document = opened(text)
+    assert document.save(document.texts).decode() == text
+    assert translated(text).lower() == text
+
+
+@pytest.mark.parametrize("mark", ["> ", ">", "- ", "1. ", "-\n", "\t", "- a\n\n ", "> - "])
+def test_deep_markdown_does_not_take_for_ever(mark: str) -> None:
+    text = mark * 50_000 + "a" + "\n" * 50_000
+    assert translated(text).lower() == text
