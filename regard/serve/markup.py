@@ -13,13 +13,14 @@ from __future__ import annotations
 import html
 import re
 import sys
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
 from regard.decode.sentences import Split, split_text
+from regard.serve.backslashes import escaped_again, places_of_escaped, with_backslashes
 from regard.serve.refusal import Refused
 
 # Inside a sentence; any other tag separates.
@@ -295,11 +296,13 @@ def _measure(run: Run) -> list[Inline]:
 
 
 class _Sentence(NamedTuple):
-    """A sentence of a run with its elements; `first` is its number among all sentences, those of its elements follow."""
+    """A sentence of a run with its elements; `first` is its number among all sentences, those of its elements follow; `escaped`
+    says which of its characters were written with a backslash."""
 
     text: str
     inlines: list[Inline]
     first: int
+    escaped: frozenset[int]
 
 
 class Page:
@@ -315,8 +318,8 @@ class Page:
         xml: Xml | None = None,
         cut: Cut | None = None,
     ) -> None:
-        """`joins_lines`: a line break is a space like others, and ends no sentence. `cut` is for another markup, in which nothing
-        is escaped."""
+        """`joins_lines`: a line break is a space like others, and ends no sentence. `cut` is for another markup, in which
+        nothing is escaped but by a backslash."""
         self.sentences: list[str] = []
         self._joins_lines = joins_lines
         self._escape: Callable[[str], str] = str if cut else _escape_xml if xml is not None else _escape
@@ -333,6 +336,7 @@ class Page:
         split = split_text(_BREAK.sub(" ", text) if self._joins_lines else text, language, by_sentence=by_sentence)
         bounds = _bounds(split)
         inlines = _measure(run)
+        escaped = places_of_escaped(token for token in run.tokens if isinstance(token, str))
         crossing = [one for one in inlines if not _inside(one, bounds)]
         if crossing:
             for part in separate(run, crossing):
@@ -351,12 +355,15 @@ class Page:
             for one in mine:
                 one.start, one.end = one.start - a, one.end - a
             whole = text[a:b]
-            sentences.append(_Sentence(whole, mine, len(self.sentences)))
+            marked = frozenset(place - a for place in escaped[bisect_left(escaped, a) : bisect_left(escaped, b)])
+            sentences.append(_Sentence(whole, mine, len(self.sentences), marked))
             # What encloses the whole sentence finds its place without a translation of its own.
             inner = [whole[one.start : one.end] for one in mine]
             self.sentences += map(self._shown, [whole, *("" if words == whole else words for words in inner)])
-        ends = accumulate(map(len, split.pieces))
-        pieces = tuple(text[end - len(piece) : end] for piece, end in zip(split.pieces, ends, strict=True))
+        ends, every = accumulate(map(len, split.pieces)), frozenset(escaped)
+        pieces = tuple(
+            with_backslashes(text, every, end - len(piece), end) for piece, end in zip(split.pieces, ends, strict=True)
+        )
         self._parts.append((Split(pieces, split.places), sentences))
 
     def _shown(self, text: str) -> str:
@@ -424,13 +431,18 @@ def _tagged(sentence: _Sentence, target: str, inner: Sequence[str], escape: Call
             spans[inline] = _place(inline, words, target, spans[parent], source_span, [spans[one] for one in beside])
         beside.append(inline)
 
+    escaped = escaped_again(sentence.text, sentence.escaped, target)
+
+    def written(start: int, end: int) -> str:
+        return escape(with_backslashes(target, escaped, start, end))
+
     def render(parent: Inline | None) -> str:
         position, end = spans[parent]
         text = []
         for one in sorted(children.get(parent, []), key=lambda child: spans[child]):
-            text += [escape(target[position : spans[one][0]]), one.opening, render(one), one.closing]
+            text += [written(position, spans[one][0]), one.opening, render(one), one.closing]
             position = spans[one][1]
-        return "".join([*text, escape(target[position:end])])
+        return "".join([*text, written(position, end)])
 
     return render(None)
 

@@ -247,11 +247,39 @@ def test_xml_stays_well_formed_and_keeps_its_tags(parts: list[str], model: Calla
         "*a **b c* d**",
         "<http://x.y> a & b < c",
         "]( [[[ ** ** __ *",
+        "\\*a\\* *b\\* c* `\\` d \\[e\\](f) 1\\. g\\_h \\\\ \\i \\.\\\n",
     ],
 )
 def test_unchanged_sentences_give_the_same_markdown(text: str) -> None:
     page = Page(text, "en", cut=cut_markdown)
     assert page.join(page.sentences) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown", "target", "written"),
+    [
+        (r"\*not emphasis\*", "*not emphasis*", "*keine Betonung*", r"\*keine Betonung\*"),
+        (r"a snake\_case name", "a snake_case name", "ein Name snake_case", r"ein Name snake\_case"),
+        (r"\# b. c", "# b. c", "# d. e", r"\# d. e"),
+        (r"1\. b. c", "1. b. c", "1. d. e", r"1\. d. e"),
+        (r"\*a\* b", "*a* b", "*b", r"\*b"),
+        (r"a \` b ` c", "a ` b ` c", "d ` e", r"d \` e"),
+        (r"a \[b\](c) d", "a [b](c) d", "e [f](g) h", r"e \[f\](g) h"),
+        (r"a \| b", "a | b", "c | d", r"c \| d"),
+        ("the end\\\n", "the end", "das Ende", "das Ende\\\n"),
+        (r"a\b", r"a\b", r"c\d", r"c\d"),
+    ],
+)
+def test_a_backslash_stays_with_its_mark(text: str, shown: str, target: str, written: str) -> None:
+    page = Page(text, "en", by_sentence=False, cut=cut_markdown)
+    assert page.sentences == [shown]
+    assert page.join([target]) == written
+
+
+def test_a_backslash_inside_emphasis_stays_there() -> None:
+    page = Page(r"The *black\_cat* sat \*here\*.", "en", cut=cut_markdown)
+    assert page.sentences == ["The black_cat sat *here*.", "black_cat"]
+    assert page.join(["*Hier* saß black_cat.", "black_cat"]) == r"\*Hier\* saß *black\_cat*."
 
 
 def test_emphasis_is_taken_out_of_sentences_and_put_back() -> None:
@@ -263,7 +291,7 @@ def test_emphasis_is_taken_out_of_sentences_and_put_back() -> None:
     )
 
 
-@given(st.text(alphabet="ab *_[]()`!|<>.\n", max_size=40), st.booleans())
+@given(st.text(alphabet="ab *_[]()`!|<>.\n\\", max_size=40), st.booleans())
 def test_markdown_comes_out_whole(text: str, joins_lines: bool) -> None:
     for cut in (cut_markdown, as_text):
         page = Page(text, "en", joins_lines=joins_lines, cut=cut)
@@ -272,7 +300,7 @@ def test_markdown_comes_out_whole(text: str, joins_lines: bool) -> None:
 
 def test_a_line_of_marks_does_not_take_for_ever() -> None:
     start = time.process_time()  # of this process alone
-    for mark in ("[", "*a", "**", "`", "![", "](", "<", "_a "):
+    for mark in ("[", "*a", "**", "`", "![", "](", "<", "_a ", "\\*", "\\*a. "):
         page = Page(mark * 50_000, "en", cut=cut_markdown)
         assert page.join(page.sentences) == mark * 50_000
     assert time.process_time() - start < 60
