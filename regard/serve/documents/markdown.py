@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from regard.serve.documents.document import Document, from_pieces, read_text
+from regard.serve.documents.references import defined_by, shortened, spelled_out
 from regard.serve.markdown import cut_markdown
 
 # What opens a line and is not text: quotes, headings, list items, tables' bars.
@@ -27,15 +29,24 @@ def open_markdown(data: bytes) -> Document:
     pieces = lines[:first]
     places: list[int] = []
     blocks = _Blocks()
+    defined: set[str] = set()
     for line in lines[first:]:
         if not blocks.is_text(line):
             pieces.append(line)
+            if label := defined_by(blocks.content):
+                defined.add(label)
             continue
         start = _OPENING.match(line)
         assert start is not None
         places.append(len(pieces) + 1)
         pieces += [start[0], line[start.end() :]]
-    return from_pieces(pieces, places, mark, cut=cut_markdown)
+    document = from_pieces(pieces, places, mark, cut=cut_markdown)
+
+    def save(translations: Sequence[str]) -> bytes:
+        both = zip(translations, document.texts, strict=True)
+        return document.save([shortened(translation, text, defined) for translation, text in both])
+
+    return replace(document, texts=[spelled_out(text, defined) for text in document.texts], save=save)
 
 
 def _front_matter(lines: Sequence[str]) -> int:
@@ -57,11 +68,13 @@ class _Blocks:
         self._around: list[
             int
         ] = []  # outermost first: _QUOTE, or how far an item's text is from the edge of what it lies in
+        self.content = ""  # of the last line, without the marks of what is around it, if that was not code
         self._fence = ""
         self._fence_column = 0
         self._is_paragraph = False  # whether the last line was text that the next one can go on with
 
     def is_text(self, line: str) -> bool:
+        self.content = ""
         shown = line.rstrip().expandtabs(4)  # places in it are columns
         matched, base = self._match(shown)
         if (
@@ -87,6 +100,7 @@ class _Blocks:
             self._around = [*self._around[:matched], *opened][:_DEEPEST]
         if fence and not is_code:
             self._fence, self._fence_column = fence[1] or fence[2], column
+        self.content = "" if is_code or fence else content
         return is_text
 
     def _match(self, shown: str) -> tuple[int, int]:
