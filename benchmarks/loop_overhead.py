@@ -95,7 +95,7 @@ def prepare_run(recipe: Recipe, folder: RunFolder, display: Display) -> tuple[To
     """Tokenizer, store and validation pairs as `regard.training.run.train` makes them, in an empty folder."""
     corpora = find_inputs(recipe)
     claim_folder(folder, recipe)
-    held_out, valid, _ = evaluation_pairs(recipe, corpora, folder)
+    held_out, valid, _ = evaluation_pairs(recipe, corpora, folder, display)
     tokenizer = make_tokenizer(recipe, corpora, held_out, folder, display)
     return tokenizer, make_store(recipe, corpora, held_out, tokenizer, folder, display), valid
 

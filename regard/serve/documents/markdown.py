@@ -65,9 +65,8 @@ class _Blocks:
     their marks and columns decide what is code."""
 
     def __init__(self) -> None:
-        self._around: list[
-            int
-        ] = []  # outermost first: _QUOTE, or how far an item's text is from the edge of what it lies in
+        # Outermost first: _QUOTE, or how far an item's text is from the edge of what it lies in.
+        self._around: list[int] = []
         self.content = ""  # of the last line, without the marks of what is around it, if that was not code
         self._fence = ""
         self._fence_column = 0
@@ -77,9 +76,8 @@ class _Blocks:
         self.content = ""
         shown = line.rstrip().expandtabs(4)  # places in it are columns
         matched, base = self._match(shown)
-        if (
-            self._fence and _QUOTE not in self._around[matched:]
-        ):  # code in an item may be indented less than it ought to be
+        # Code in an item may be indented less than it ought to be.
+        if self._fence and _QUOTE not in self._around[matched:]:
             self._end_fence(shown, base)
             return False
         self._fence = ""
