@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from regard.serve.markup import DEEPEST, MOST, Inline, Run, Tag, separate
+from regard.serve.elements import DEEPEST, MOST, Inline, Run, Tag, separate
 
 
 class Cutting:

@@ -8,7 +8,7 @@ import re
 
 from regard.serve.backslashes import Escaped
 from regard.serve.cutting import Cutting
-from regard.serve.markup import Run
+from regard.serve.elements import Run
 
 # All of bounded length: a line of opening brackets must not take for ever.
 _SPAN = re.compile(

@@ -13,13 +13,15 @@ from regard.decode.sentences import Split, split_text
 from regard.serve.alignments import Heard, align
 from regard.serve.apart import Apart
 from regard.serve.documents.formats import open_document
+from regard.serve.elements import Cut
 from regard.serve.languages import detect, language_name, match_code
 from regard.serve.limits import Limits
-from regard.serve.markup import Cut, Page, Xml, as_text
+from regard.serve.markup import Page, as_text
 from regard.serve.refusal import Refused
 from regard.serve.search import PLAIN, Search
 from regard.serve.sentences import INLINE_CHARACTERS, translate_sentences
 from regard.serve.served import Served
+from regard.serve.tags import Xml
 
 _USUAL_BEAM = 4  # with a wider one a request may have less text
 _DOCUMENT_THREADS = 2  # besides the one that reads them

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from regard.serve.markdown import cut_markdown
-from regard.serve.markup import Page, Xml, as_text
+from regard.serve.markup import Page, as_text
 from regard.serve.refusal import Refused
+from regard.serve.tags import Xml
 
 WORDS = {"the": "die", "cat": "Katze", "sat": "saß", "on": "auf", "mat": "Matte", "black": "schwarze", "hello": "hallo"}
 
@@ -84,6 +85,15 @@ def test_nested_tags_stay_nested() -> None:
 def test_words_that_are_not_found_again_get_their_tags_by_position() -> None:
     answers = {"the cat sat": "alpha beta gamma", "cat": "never found"}
     assert translate("the <b>cat</b> sat", lambda s: answers[s]) == "alpha <b>beta</b> gamma"
+
+
+def test_words_whose_small_ones_changed_are_found_by_the_longest() -> None:
+    answers = {"go to the shop, now": "geh jetzt, und zwar in den Laden", "the shop": "Der Laden."}
+    assert translate("go to <b>the shop</b>, now", lambda s: answers[s]) == "geh jetzt, und zwar in <b>den Laden</b>"
+    answers = {"see it in the old house": "im Haus, im alten Haus, sieh es", "the old house": "das alte Haus"}
+    assert translate("see it in <b>the old house</b>", lambda s: answers[s]) == "im Haus, <b>im alten Haus</b>, sieh es"
+    answers = {"a to the bat": "die zum Bad", "the bat": "das Bad"}  # too short to be sure
+    assert translate("a to <b>the bat</b>", lambda s: answers[s]) == "die <b>zum Bad</b>"
 
 
 @pytest.mark.parametrize(

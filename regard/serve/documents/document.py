@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from regard.serve.markup import Cut
+from regard.serve.elements import Cut
 from regard.serve.refusal import Refused
 
 

@@ -19,6 +19,7 @@ _LINK = re.compile(
     rf"!?{_LABEL}(?:\[\])?"
 )
 _BOTH = re.compile(rf"{_LABEL}\[\1\](?![\[(:])")
+_BOTH = re.compile(rf"{_LABEL}\[\1\](?![\[(:])")
 
 
 def defined_by(line: str) -> str | None:
@@ -53,6 +54,7 @@ def shortened(translation: str, text: str, defined: Collection[str]) -> str:
         return text
     if spelled == text:
         return translation
+    as_they_were = {link[0] for link in _BOTH.finditer(text)}
     as_they_were = {link[0] for link in _BOTH.finditer(text)}
     written: dict[str, deque[str]] = {}
     for link in _LINK.finditer(text):

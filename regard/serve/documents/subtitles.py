@@ -9,7 +9,7 @@ from itertools import islice
 
 from regard.serve.cutting import Cutting
 from regard.serve.documents.document import Document, read_text
-from regard.serve.markup import Run
+from regard.serve.elements import Run
 
 _NUMBER = re.compile(r"\s*\d+\s*")
 _TIMES = re.compile(r"\s*\d+:\d\d:\d\d[,.]\d+\s*-->")

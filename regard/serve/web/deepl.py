@@ -8,9 +8,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from regard.serve.languages import language_name
-from regard.serve.markup import Xml
 from regard.serve.refusal import Refused
 from regard.serve.service import Ask
+from regard.serve.tags import Xml
 from regard.serve.web.context import admit, answer, context_of
 from regard.serve.web.fields import FORM, body_of, parse_body, read_fields
 from regard.serve.web.schemas import (
