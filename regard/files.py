@@ -115,8 +115,9 @@ def check_new_file(path: Path) -> None:
     """Refuse, before any work, what a finished file cannot take the place of."""
     if not path.name:
         raise UserError(f"{path}: must be the name of a file")
-    if not path.parent.is_dir():
-        raise UserError(f"{path}: the folder {path.parent} does not exist")
+    folder = path.resolve().parent if path.is_symlink() else path.parent
+    if not folder.is_dir():
+        raise UserError(f"{path}: the folder {folder} does not exist")
     if path.is_dir():
         raise UserError(f"{path}: must be a file, but is a folder")
     if path.exists() and not path.is_file():

@@ -26,6 +26,7 @@ Schedule = Literal["paper", "linear", "cosine", "wsd"]
 Optimizer = Literal["adam", "adamw", "muon"]
 Precision = Literal["auto", "fp32", "bf16"]
 Monitor = Literal["loss", "bleu"]
+BUILT_IN = "builtin:"  # before the name of a built-in model in a recipe that is written, where no folder can be meant
 INIT = "init"  # the preset that stands for the shape of the model in train.init, until that has been looked at
 FAST_PARTS = (
     "slots",
@@ -155,7 +156,7 @@ class Recipe:
                 sections[section.name] = {name: value for name, value in values.items() if value is not None}
         for name, folder in builtin_models().items():  # wherever it lies on this machine
             if sections["train"]["init"] == str(folder):
-                sections["train"]["init"] = name
+                sections["train"]["init"] = BUILT_IN + name
         return sections
 
     def saying(self, protect: bool, guard: bool) -> Recipe:
@@ -201,9 +202,16 @@ def resolve_paths(values: dict[str, Any], start: Path) -> None:
     if isinstance(data, dict) and isinstance(data.setdefault("root", "."), str):
         data["root"] = str((start / data["root"]).resolve())
     if isinstance(train, dict) and isinstance(init := train.get("init"), str) and init:
-        path = start / init
-        known = {} if path.exists() else builtin_models()  # a folder of that name, where one is, is what was meant
-        train["init"] = str(known.get(init) or path.resolve())
+        path, known = start / init, builtin_models()
+        if init.startswith(BUILT_IN):
+            name = init.removeprefix(BUILT_IN)
+            if name not in known:
+                raise UserError(f"train.init: there is no built-in model {name!r}; there are {', '.join(known)}")
+            train["init"] = str(known[name])
+        elif init in known and not path.exists():  # a folder of that name, where one is, is what was meant
+            train["init"] = str(known[init])
+        else:
+            train["init"] = str(path.resolve())
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:

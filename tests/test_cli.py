@@ -433,18 +433,20 @@ def test_a_place_that_no_file_can_take_is_refused_before_any_work(
     Path("b.txt").write_text("c d\n")
     Path("folder").mkdir()
     os.mkfifo("pipe")
+    Path("link.html").symlink_to("gone/x.html")
     evaluate = ["evaluate", "-m", bundle, "--source", "a.txt", "--reference", "b.txt", "--bootstrap", "0", "-o"]
     translating = ["translate", "-m", bundle, "-i", "a.txt", "-o"]
     for command in (evaluate, translating, ["explain", "-m", bundle, "a b", "-o"]):
         for place in ("", ".", "folder", "pipe"):
             said = fails(capfd, *command, place)
             assert "must be" in said or "must end in" in said
+        assert "gone does not exist" in fails(capfd, *command, "link.html")
     for name in ("a.txt", "b.txt"):
         assert f"-o {name}: is a file that is read; name another" in fails(capfd, *evaluate, name)
     assert "is the folder that you are in" in refused_in_an_empty_folder(capfd, bundle)
     assert Path("a.txt").read_text() == "a b\n" and Path("b.txt").read_text() == "c d\n"
     assert stat.S_ISFIFO(Path("pipe").stat().st_mode)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "b.txt", "folder", "pipe"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "b.txt", "folder", "link.html", "pipe"]
 
 
 def refused_in_an_empty_folder(capfd: pytest.CaptureFixture[str], bundle: str) -> str:
@@ -461,3 +463,6 @@ def test_what_a_link_leads_to_is_written(bundle: str, tmp_path: Path, capfd: pyt
     assert main(["export", "--to", "bundle", "-m", bundle, "-o", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out").is_symlink() and (tmp_path / "big" / "manifest.json").is_file()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["big", "out"]
+    (tmp_path / "link.txt").symlink_to(tmp_path / "real.txt")
+    assert main(["translate", "-m", bundle, "a b", "-o", str(tmp_path / "link.txt")]) == 0
+    assert (tmp_path / "link.txt").is_symlink() and (tmp_path / "real.txt").read_text()

@@ -86,11 +86,13 @@ class LineFile:
     ) -> None:
         """`settings` are what its lines depend on, for those who go on with it; None: nobody can. `is_kept`: whether a part of it,
         after an error, is of use. `lines_done` are those that were there before."""
-        self.path, self._is_kept = path, is_kept
+        self._is_kept = is_kept
         self.lines_done = 0
         self._file: IO[str]
         if path is not None:
             check_new_file(path)
+            path = path.resolve() if path.is_symlink() else path
+        self.path = path
         self._partial = path.with_name(f"{path.name}.partial") if path else None
         if path is None or self._partial is None:
             self._file = sys.stdout

@@ -203,7 +203,7 @@ class Translator:
         kept = self.reader.kept(text)
         for span in sorted(kept.spans, key=len, reverse=True) if kept is not None else ():
             translation = translation.replace(span, " ; ")
-        return has_numbers(translation, numbers, text, self.options.languages[0])
+        return has_numbers(translation, numbers, text, *self.options.languages)
 
     def _numbers(self, text: str) -> list[Place]:
         """Where the numbers of a text are that its translation must have: not those that are kept anyway, or that a glossary calls

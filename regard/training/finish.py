@@ -64,7 +64,7 @@ def to_average(folder: RunFolder, last: int, say: Callable[[str], None]) -> list
 
 def last_validations(recipe: TrainRecipe) -> int:
     """How many validations come after the last step: of its own weights, and of their average with those of earlier steps."""
-    return 2 if recipe.average > 1 and not recipe.ema else 1
+    return 0 if recipe.shard else 2 if recipe.average > 1 and not recipe.ema else 1
 
 
 def final_weights(recipe: TrainRecipe, trainer: Trainer, folder: RunFolder) -> tuple[dict[str, Tensor], str]:
@@ -72,26 +72,24 @@ def final_weights(recipe: TrainRecipe, trainer: Trainer, folder: RunFolder) -> t
     state, shadow = trainer.state, trainer.shadow
     if trainer.ranks.shards:
         return sharded_weights(recipe, trainer, folder)
+    before, best = state.best, folder.checkpoints / f"step-{state.best_step:06d}"
+    found: list[tuple[float, dict[str, Tensor], str]] = []  # how good, what and its name
     if recipe.ema:
-        chosen = "moving average of the weights"
+        found.append(_measured(trainer, shadow.state_dict(), "moving average of the weights"))
     else:
-        paths = to_average(folder, recipe.average, trainer.note)
-        chosen = LAST
-        if len(paths) > 1:
-            shadow.load_state_dict(trainer.model.state_dict())
-            _measure(trainer, LAST)
-            chosen = f"average of the last {len(paths)} checkpoints"
+        shadow.load_state_dict(trainer.model.state_dict())
+        found.append(_measured(trainer, trainer.model.state_dict(), LAST))
+    if not recipe.ema and recipe.average > 1 and len(paths := to_average(folder, recipe.average, trainer.note)) > 1:
         shadow.load_state_dict(average_weights(paths))
-    if _measure(trainer, chosen):
-        return shadow.state_dict(), chosen
-    best = folder.checkpoints / f"step-{state.best_step:06d}"
-    if not _is_intact(best, trainer):
-        return shadow.state_dict(), chosen
-    return load_weights(best), LAST if state.best_step == state.step else f"best checkpoint, step {state.best_step}"
+        found.append(_measured(trainer, shadow.state_dict(), f"average of the last {len(paths)} checkpoints"))
+    measured, weights, name = min(reversed(found), key=lambda one: one[0])  # of two that are alike the average
+    if before is None or measured <= before or not _is_intact(best, trainer):
+        return weights, name
+    return load_weights(best), f"best checkpoint, step {int(best.name.removeprefix('step-'))}"
 
 
-def _measure(trainer: Trainer, name: str) -> bool:
-    """Validate the weights in the trainer's second model at the end of the run; whether none before were better."""
+def _measured(trainer: Trainer, weights: dict[str, Tensor], name: str) -> tuple[float, dict[str, Tensor], str]:
+    """These weights, which are in the trainer's second model, at the end of the run; the lower the number the better."""
     state = trainer.state
     assert trainer.validator is not None
     record = trainer.validator.measure(trainer.shadow, trainer.device, trainer.autocast)
@@ -100,7 +98,7 @@ def _measure(trainer: Trainer, name: str) -> bool:
     if is_best:
         state.best, state.best_step = measured, state.step
     trainer.write({"kind": "valid", **trainer.place(), **record, "best": is_best, "weights": name})
-    return is_best
+    return measured, weights, name
 
 
 def say_if_worse(trainer: Trainer) -> None:

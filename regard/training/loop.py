@@ -195,6 +195,7 @@ class Trainer:
         self.state.prepared += spent
         self.state.validation_seconds = spent
         self._tick()
+        self._validated_at = self.state.seconds
         self._check_budget("preparing and measuring the model in train.init", "give it more")
         self.write({"kind": "valid", **self.place(), **record, "best": False})
         self._window = self._new_window()

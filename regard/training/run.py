@@ -106,6 +106,10 @@ def train(
             step, command = trainer.saved_step, folder.resume_command
             if ranks.size > 1:
                 command = f"torchrun ... -m {command}"
+            if not step:
+                raise Interrupted(
+                    f"stopped before the first step, with nothing to save; begin again with: {command}"
+                ) from None
             raise Interrupted(f"stopped at step {step} and saved; go on with: {command}") from None
         if bundle is None:  # the first process has it
             return load_bundle(folder.model)
@@ -127,11 +131,11 @@ def prepare_run(
     stack.enter_context(locked(folder))
     stack.callback(display.close)
     claim_folder(folder, recipe)
-    if is_finished(folder, recipe):
+    finished = is_finished(folder, recipe)
+    for change in changes(load_recipe(folder.recipe), recipe) if was_begun else []:
+        display.say(f"not changed, since the run is finished: {change}" if finished else f"changed: {change}")
+    if finished:
         return None
-    if was_begun:
-        for change in changes(load_recipe(folder.recipe), recipe):
-            display.say(f"changed: {change}")
     newest, damaged = newest_intact(folder.checkpoints) if resume else (None, [])
     if newest is not None:
         check_checkpoint(newest, run_path(recipe.train, ranks.device, ranks.size))

@@ -66,6 +66,9 @@ from regard.decode.wishes import Ask
         ("300 coins", "3 Münzen", False),
         ("300 coins", "dreihundert Münzen", True),
         ("10,000 and 1 way", "zehntausend und 1 Weg", True),
+        ("Two of 2,000 people", "2 von zweitausend Leuten", True),
+        ("5,000,000 francs", "5 Mia. Franken", True),
+        ("2.500.000 Menschen", "2.5m people", True),
         ("2,000 in 1984, 365 of them here", "zweitausend, 1984 365 davon hier", True),
         ("500 people", "500.000 Menschen", True),  # a decimal, for all that can be known
         ("2002 119 000 people", "2002 119 000 Menschen", True),
@@ -92,7 +95,13 @@ from regard.decode.wishes import Ask
 )
 def test_what_is_lost(source: str, translation: str, is_there: bool) -> None:
     language = "de" if re.search(r"Euro\b|Pfund|Dollar|Menschen", source) else "en"
-    assert has_numbers(translation, found(source), source, language) == is_there
+    target = "en" if language == "de" else "de"
+    assert has_numbers(translation, found(source), source, language, target) == is_there
+
+
+@pytest.mark.parametrize("said", ["57 тысяч человек", "57 ezer", "57 mil pessoas", "57千人"])
+def test_words_for_zeros_may_be_any_where_they_are_not_known(said: str) -> None:
+    assert has_numbers(said, ["57,000"], "57,000 people", "en", "xx")
 
 
 def found(text: str) -> list[str]:

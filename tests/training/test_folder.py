@@ -95,8 +95,18 @@ def test_a_damaged_older_checkpoint_does_not_keep_a_run_from_its_end(tmp_path: P
     assert "passed over" in (out / "report.html").read_text(encoding="utf-8")
 
 
-def test_a_damaged_best_checkpoint_gives_way_to_the_average(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    losses = iter([5.0, 1.0, 3.0, 4.0, 4.0, 6.0, 6.0])
+@pytest.mark.parametrize(
+    ("last", "average", "chosen"),
+    [
+        (6.0, 5.0, "average of the last 2 checkpoints"),
+        (5.0, 5.0, "average of the last 2 checkpoints"),
+        (5.0, 6.0, "last checkpoint"),
+    ],
+)
+def test_a_damaged_best_checkpoint_gives_way_to_the_better_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: float, average: float, chosen: str
+) -> None:
+    losses = iter([5.0, 1.0, 3.0, 4.0, 4.0, last, average])
     monkeypatch.setattr("regard.training.validate.Validator.loss", lambda *_: next(losses))
     recipe, out = write_recipe(tmp_path / "recipe", average=2), tmp_path / "run"
     quiet(recipe, out)
@@ -105,7 +115,7 @@ def test_a_damaged_best_checkpoint_gives_way_to_the_average(tmp_path: Path, monk
     damage(best / "model.safetensors")
     said = quiet(recipe, out, "train.steps=45", resume=True)
     assert f"passed over, though it was the best: {best}" in said
-    assert load_bundle(out / "model").facts["weights"] == "average of the last 2 checkpoints"
+    assert load_bundle(out / "model").facts["weights"] == chosen
 
 
 def test_average_says_what_it_leaves_out_and_that_nothing_is_left(
@@ -156,3 +166,5 @@ def test_a_refused_resumption_leaves_a_finished_run_finished(tmp_path: Path) -> 
         quiet(recipe, out, "train.steps=7", "train.fast=slots", resume=True)
     assert (out / "report.html").read_bytes() == report
     assert "is finished" in quiet(recipe, out, resume=True)
+    said = quiet(recipe, out, "decode.beam=7", resume=True)
+    assert "not changed, since the run is finished: decode.beam 4 → 7" in said

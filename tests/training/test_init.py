@@ -13,11 +13,12 @@ from regard.bundle import Bundle, find_bundle, load_bundle, load_weights
 from regard.config import ModelConfig
 from regard.data.extend import extend
 from regard.data.tokenizer import Tokenizer
-from regard.errors import UserError
+from regard.errors import Interrupted, UserError
 from regard.models.transformer import Transformer
 from regard.recipe import DecodeRecipe, Recipe, load_recipe
 from regard.training.display import Display
 from regard.training.init import settled, start_bundle, start_weights
+from regard.training.loop import Trainer
 from regard.training.metrics import read_metrics
 from regard.training.run import train
 from tests.tiny import make_bundle, reversal_pairs, save_model, write_pairs, write_recipe
@@ -184,6 +185,16 @@ def test_the_model_that_a_run_starts_from_is_measured_and_a_worse_end_is_said(ol
     ]
 
 
+def test_a_run_that_is_stopped_while_its_start_is_measured_says_that_nothing_is_saved(
+    old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trainer, "_measure_start", lambda self: setattr(self, "stops", True))
+    with pytest.raises(
+        Interrupted, match="stopped before the first step, with nothing to save; begin again with: regard train"
+    ):
+        quiet(fine_tuning(tmp_path / "recipe", init=str(old), steps=2), tmp_path / "run")
+
+
 def test_where_no_rate_is_said_a_run_keeps_what_its_start_has_learnt(old: Path, tmp_path: Path) -> None:
     recipe = fine_tuning(tmp_path / "recipe", init=str(old), steps=20)
     assert not load_recipe(recipe).train.lr and settled(load_recipe(recipe)).train.lr == 2e-4
@@ -220,9 +231,12 @@ def test_a_start_of_other_languages_is_said(old: Path, tmp_path: Path) -> None:
 
 def test_a_recipe_that_is_written_names_a_built_in_model_by_its_name(tmp_path: Path) -> None:
     recipe = load_recipe(fine_tuning(tmp_path / "recipe", init="en-de"))
-    assert 'init = "en-de"' in recipe.to_toml()
-    (tmp_path / "written.toml").write_text(recipe.to_toml())
-    assert load_recipe(tmp_path / "written.toml") == recipe
+    assert 'init = "builtin:en-de"' in recipe.to_toml()
+    (tmp_path / "recipe" / "en-de").mkdir()  # is not meant
+    (tmp_path / "recipe" / "written.toml").write_text(recipe.to_toml())
+    assert load_recipe(tmp_path / "recipe" / "written.toml") == recipe
+    with pytest.raises(UserError, match="there is no built-in model 'xx'; there are en-de, de-en"):
+        load_recipe(tmp_path / "recipe" / "written.toml", ["train.init=builtin:xx"])
 
 
 def test_a_run_without_an_intact_checkpoint_says_that_it_needs_the_model_it_started_from(

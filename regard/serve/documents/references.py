@@ -19,7 +19,6 @@ _LINK = re.compile(
     rf"!?{_LABEL}(?:\[\])?"
 )
 _BOTH = re.compile(rf"{_LABEL}\[\1\](?![\[(:])")
-_BOTH = re.compile(rf"{_LABEL}\[\1\](?![\[(:])")
 
 
 def defined_by(line: str) -> str | None:
@@ -54,7 +53,6 @@ def shortened(translation: str, text: str, defined: Collection[str]) -> str:
         return text
     if spelled == text:
         return translation
-    as_they_were = {link[0] for link in _BOTH.finditer(text)}
     as_they_were = {link[0] for link in _BOTH.finditer(text)}
     written: dict[str, deque[str]] = {}
     for link in _LINK.finditer(text):
