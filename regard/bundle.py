@@ -83,6 +83,7 @@ def save_bundle(
     """Write a bundle in one step; an older one at the same place is replaced. `weights` are as `stored` says."""
     from safetensors.torch import save_file
 
+    decode = dataclasses.replace(decode, guard=bool(decode.guard))
     with atomic_folder(folder) as temporary:
         contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
         save_file(contiguous, str(temporary / WEIGHTS))
@@ -92,7 +93,7 @@ def save_bundle(
             "model": {k: v for k, v in switches.items() if v or k not in _LATER_SWITCHES},
             "source": source,
             "target": target,
-            "decode": {**dataclasses.asdict(decode), "guard": bool(decode.guard)},
+            "decode": dataclasses.asdict(decode),
             "max_length": max_length,
             "facts": dict(facts),
         }
@@ -135,7 +136,7 @@ def load_bundle(folder: Path) -> Bundle:
             config=ModelConfig(**model),
             source=settings["source"],
             target=settings["target"],
-            decode=DecodeRecipe(**settings["decode"]),
+            decode=DecodeRecipe(**{"guard": False, **settings["decode"]}),  # early bundles do not say it
             max_length=settings["max_length"],
             facts=settings.get("facts", {}),
             stored=stored,

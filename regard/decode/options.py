@@ -83,8 +83,7 @@ class SearchOptions:
     @classmethod
     def of(cls, bundle: Bundle) -> SearchOptions:
         """A model's own."""
-        own = {**asdict(bundle.decode), "guard": bool(bundle.decode.guard)}
-        return cls(**own, languages=(bundle.source, bundle.target))
+        return cls(**asdict(bundle.decode), languages=(bundle.source, bundle.target))
 
     @property
     def of_engine(self) -> SearchOptions:
