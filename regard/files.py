@@ -114,7 +114,7 @@ def check_new_folder(path: Path) -> None:
 def check_new_file(path: Path) -> None:
     """Refuse, before any work, what a finished file cannot take the place of."""
     if not path.name:
-        raise UserError(f"{path}: must be the name of a file")
+        raise UserError(f"{path}: must be the name of a file; give another with -o")
     folder = path.resolve().parent if path.is_symlink() else path.parent
     if not folder.is_dir():
         raise UserError(f"{path}: the folder {folder} does not exist")

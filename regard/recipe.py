@@ -20,6 +20,7 @@ from regard.builtin import builtin_models
 from regard.config import ModelConfig
 from regard.errors import UserError
 from regard.models.presets import PRESETS
+from regard.toml import dump_toml
 
 T = TypeVar("T")
 Schedule = Literal["paper", "linear", "cosine", "wsd"]
@@ -472,34 +473,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value
-
-
-def dump_toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
-    """Sections of plain values as TOML.
-
-    >>> print(dump_toml({"data": {"source": "en", "train": ["a.tsv", {"path": "b.tsv", "weight": 2.0}]}}), end="")
-    [data]
-    source = "en"
-    train = ["a.tsv", { path = "b.tsv", weight = 2.0 }]
-    """
-    blocks = []
-    for name, values in sections.items():
-        lines = [f"[{name}]", *(f"{key} = {_toml_value(value)}" for key, value in values.items())]
-        blocks.append("\n".join(lines) + "\n")
-    return "\n".join(blocks)
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        escaped = "".join(_TOML_ESCAPES.get(c, c if c.isprintable() else f"\\U{ord(c):08X}") for c in value)
-        return f'"{escaped}"'
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_toml_value(item)}" for key, item in value.items()) + " }"
-    return "[" + ", ".join(_toml_value(item) for item in value) + "]"
-
-
-_TOML_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}

@@ -33,7 +33,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("models",),
     ("nn", "data"),
     ("config", "layout", "device"),
-    ("files", "progress", "processes", "builtin", "version"),
+    ("files", "progress", "processes", "builtin", "version", "toml"),
     ("errors",),
 )
 LINE = {unit: number for number, units in enumerate(MAP) for unit in units}

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from regard.config import ModelConfig
 from regard.errors import UserError
 from regard.models.presets import PRESETS
-from regard.recipe import FAST_PARTS, dump_toml, load_recipe, recipe_from_dict
+from regard.recipe import FAST_PARTS, load_recipe, recipe_from_dict
+from regard.toml import dump_toml
 
 GOOD: dict[str, Any] = {
     "data": {"source": "en", "target": "de", "train": "a.{en,de}", "valid": "b.{en,de}"},

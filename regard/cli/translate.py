@@ -116,11 +116,9 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.glossary:
         check_file(arguments.glossary)
         given["glossary"] = sha256(arguments.glossary)
+    content = sha256(arguments.input) if arguments.input.is_file() else ""  # a pipe can be read only once
     return {
-        "input": [
-            arguments.input.name,
-            sha256(arguments.input) if arguments.input.is_file() else "",
-        ],  # a pipe has no second time
+        "input": [arguments.input.name, content],
         "model": [sha256(folder / MANIFEST) for folder in find_models(arguments)],
         **given,
         "prefix": arguments.prefix,

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
-from regard.data.terms import find_terms
+from regard.data.terms import find_terms, overlaps
 from regard.data.tokenizer import NUM_SPANS, Tokenizer
 
 _SPAN = re.compile(
@@ -103,7 +103,7 @@ def _longest(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Places of which no two overlap: the longer one stays."""
     kept: list[tuple[int, int]] = []
     for begin, end in sorted(places, key=lambda place: place[0] - place[1]):
-        if all(end <= other[0] or other[1] <= begin for other in kept):
+        if not overlaps((begin, end), kept):
             kept.append((begin, end))
     return sorted(kept)
 

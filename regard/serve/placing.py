@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from regard.data.terms import overlaps
 from regard.serve.backslashes import escaped_again, with_backslashes
 from regard.serve.elements import Inline
 
@@ -66,7 +67,7 @@ def _place(
 ) -> tuple[int, int]:
     """Where in `target`, inside `span`, an element belongs; `taken` are its neighbours, which it must not touch."""
     low, high = span
-    if (inline.start, inline.end) == source_span and not any(a < high and low < b for a, b in taken):
+    if (inline.start, inline.end) == source_span and not overlaps(span, taken):
         return low, high
     length = max(1, source_span[1] - source_span[0])
     share = ((inline.start + inline.end) / 2 - source_span[0]) / length

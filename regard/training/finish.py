@@ -7,6 +7,7 @@ import datetime
 import platform
 import re
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def to_average(folder: RunFolder, last: int, say: Callable[[str], None]) -> list
     others = (
         path for path in reversed(list_checkpoints(folder.checkpoints)) if path not in damaged and is_intact(path)
     )
-    found = found or [path for _, path in zip(range(1), others, strict=False)]
+    found = found or list(islice(others, 1))
     if not found and damaged:
         raise UserError(f"{next(iter(damaged.values()))}; no checkpoint is left")
     if not found:

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from regard.errors import UserError
 from regard.files import lock, sweep_temporaries, write_atomic
@@ -109,27 +110,26 @@ def write_recipe(folder: RunFolder, recipe: Recipe) -> None:
 
 def changes(old: Recipe, new: Recipe) -> list[str]:
     """What of a recipe is no longer as it was, such as "train.lr 0.001 → 0.0005"."""
-    before, after = (recipe.saying(protect=False, guard=False).to_dict() for recipe in (old, new))
-    return [
-        f"{section}.{key} {before[section].get(key)} → {value}"
-        for section, values in after.items()
-        for key, value in values.items()
-        if value != before[section].get(key)
-    ]
+    return [f"{section}.{key} {before} → {after}" for section, key, before, after in _differences(old, new)]
 
 
 def check_same_run(old: Recipe, new: Recipe, where: Path) -> None:
-    # Runs of early versions do not say everything.
+    for section, key, before, after in _differences(old, new):
+        is_held_out = key == "test" and any(isinstance(value, int) and value for value in (before, after))
+        if is_held_out or key not in _CHANGEABLE.get(section, ()):
+            raise UserError(
+                f"--resume: {section}.{key} is {after!r}, but the run was started with {before!r} ({where}); "
+                f"use the same recipe, or another folder with --out"
+            )
+
+
+def _differences(old: Recipe, new: Recipe) -> Iterator[tuple[str, str, Any, Any]]:
+    """Section, field, and what it was and is. Runs of early versions do not say everything."""
     before, after = (recipe.saying(protect=False, guard=False).to_dict() for recipe in (old, new))
     for section, values in before.items():
         for key in sorted(values.keys() | after[section].keys()):
-            old_value, new_value = values.get(key), after[section].get(key)
-            is_held_out = key == "test" and any(isinstance(value, int) and value for value in (old_value, new_value))
-            if old_value != new_value and (is_held_out or key not in _CHANGEABLE.get(section, ())):
-                raise UserError(
-                    f"--resume: {section}.{key} is {new_value!r}, but the run was started with {old_value!r} ({where}); "
-                    f"use the same recipe, or another folder with --out"
-                )
+            if values.get(key) != after[section].get(key):
+                yield section, key, values.get(key), after[section].get(key)
 
 
 @contextmanager

@@ -372,10 +372,8 @@ class Trainer:
 
     def _tick(self) -> None:
         """Look at the clock, and whether anything is asked for; the first process's clock counts for all."""
-        if (
-            self.ranks.size > 1 and os.getppid() != self._parent
-        ):  # torchrun is gone, and nobody could stop the run any more
-            self.stop_requested = True
+        if self.ranks.size > 1 and os.getppid() != self._parent:
+            self.stop_requested = True  # torchrun is gone, and nobody could stop the run any more
         seconds, due = time.perf_counter() - self._clock, float(self._is_log_due())
         (self.state.seconds, due), self.stops = self.ranks.agree([seconds, due], self.stop_requested)
         self._log_is_due = bool(due)

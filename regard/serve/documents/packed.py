@@ -68,7 +68,7 @@ def _read(archive: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo], most: in
 
 
 def _damaged() -> Refused:
-    return Refused(400, "file must be an intact .docx or .pptx")
+    return Refused(400, "file must be an intact .docx or .pptx; save it anew and send it again")
 
 
 def _too_large(most: int) -> Refused:
