@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from benchmarks.lengths import BOS, EOS, LONGEST, PAD, Batch, padded, sentences
 from regard.config import ModelConfig
 from regard.data.sampler import even_cuts
-from regard.data.slots import Slots
+from regard.data.slot_batch import Slots
 from regard.layout import SequenceLayout
 from regard.models.loss import linear_cross_entropy
 from regard.models.transformer import Transformer

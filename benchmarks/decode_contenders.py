@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.bundle import Bundle, load_bundle, load_weights
-from regard.decode.options import Engine, SearchOptions
+from regard.generate.options import Engine, SearchOptions
 
 Ids = list[int]
 Batches = Sequence[Sequence[Ids]]  # sentences of similar lengths together, each without an end
@@ -148,7 +148,7 @@ class CTranslate2:
     them as Regard's engine does it."""
 
     def __init__(self, bundle: Bundle, device: torch.device, compute_type: str) -> None:
-        from regard.decode.ctranslate2_model import convert, vocabularies
+        from regard.generate.engines.ctranslate2_model import convert, vocabularies
 
         self.device, self.compute_type = device, compute_type
         self.max_extra = bundle.decode.max_extra
@@ -159,7 +159,7 @@ class CTranslate2:
         self.translators: dict[tuple[int, int], Any] = {}
 
     def _translator(self, size: int) -> Any:
-        from regard.decode.ctranslate2_engine import share_cores
+        from regard.generate.engines.ctranslate2_engine import share_cores
 
         ctranslate2: Any = importlib.import_module("ctranslate2")
 
@@ -210,7 +210,7 @@ class Regard:
         return [list(hypotheses[0].ids) for hypotheses in self.engine.translate(flat(batches), options)]
 
     def _make(self, size: int) -> Engine:
-        from regard.decode.engines import make_engine
+        from regard.generate.engines.select import make_engine
 
         return make_engine(self.bundle, self.name, str(self.device), size)
 

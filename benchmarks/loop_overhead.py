@@ -31,9 +31,9 @@ from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
 from regard.device import pick_device
 from regard.errors import RegardError
+from regard.parallel.ranks import Ranks
 from regard.recipe import Recipe, load_recipe
 from regard.training.display import Display, make_display
-from regard.training.distributed import Ranks
 from regard.training.folder import RunFolder, claim_folder
 from regard.training.loop import Trainer
 from regard.training.optimizer import WARMUP

@@ -31,7 +31,7 @@ from benchmarks.train_throughput import free
 from regard.config import ModelConfig
 from regard.data.batch import Batch, make_batch
 from regard.data.sampler import Indices, Sampler
-from regard.data.slots import Slots, fit_slots
+from regard.data.slot_batch import Slots, fit_slots
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
 from regard.device import compute_dtype, pick_device

@@ -16,10 +16,10 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from regard.bundle import find_bundle, load_bundle
-from regard.decode.ctranslate2_cache import converted
-from regard.decode.ctranslate2_engine import import_ctranslate2, share_cores
-from regard.decode.ctranslate2_model import Weights, vocabularies
-from regard.processes import own_threads
+from regard.generate.engines.ctranslate2_cache import converted
+from regard.generate.engines.ctranslate2_engine import import_ctranslate2, share_cores
+from regard.generate.engines.ctranslate2_model import Weights, vocabularies
+from regard.parallel.processes import own_threads
 
 
 class Fields(BaseModel):

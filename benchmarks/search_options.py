@@ -11,7 +11,7 @@ machine hits all of them; the time is the median of the turns. Interrupted with 
 The glossary has words of the test set with what each is mostly called in the text of --terms-source and
 --terms-reference (Dice's coefficient): what a glossary would say that was made before the test set was seen. Without that text
 they come from the test set itself, whose references then agree with them more often than a stranger's would. Terms are counted
-twice: said as whole words, and said in any way that a glossary takes for said (`regard.decode.glossary.says`).
+twice: said as whole words, and said in any way that a glossary takes for said (`regard.translation.glossary.says`).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ import regard
 from benchmarks.common import machine, print_facts, print_markdown, write_json
 from regard.builtin import DEFAULT
 from regard.data.corpus import read_lines
-from regard.data.terms import find_terms as find_whole_words
-from regard.decode.glossary import Glossary, says, with_capital
-from regard.decode.options import SearchOptions
-from regard.decode.torch_engine import TorchEngine
 from regard.device import pick_device
 from regard.evaluate import score
+from regard.generate.engines.torch_engine import TorchEngine
+from regard.generate.options import SearchOptions
+from regard.translation.glossary import Glossary, says, with_capital
+from regard.translation.terms import find_terms as find_whole_words
 
 LEAST_LETTERS = 5  # of a glossary's words: shorter ones are mostly not terms
 COMMON = 0.01  # share of the lines that have a word: above it the word is no term, but one of those that all text has

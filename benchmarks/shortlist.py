@@ -32,11 +32,11 @@ from benchmarks.lexicon import Shortlist, learn
 from regard.bundle import Bundle, find_bundle, load_bundle
 from regard.config import ModelConfig
 from regard.data.corpus import read_lines, resolve_all
-from regard.decode.ctranslate2_engine import CTranslate2Engine
-from regard.decode.ctranslate2_model import convert, vocabularies
-from regard.decode.options import SearchOptions, forbidden_ids
-from regard.decode.text import Translator
 from regard.evaluate import score
+from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
+from regard.generate.engines.ctranslate2_model import convert, vocabularies
+from regard.generate.options import SearchOptions, forbidden_ids
+from regard.translation.translator import Translator
 
 STUDENT = Path(__file__).parents[1] / "recipes" / "builtin" / "student.toml"
 SHAPE = ("d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers")

@@ -178,8 +178,8 @@ def hf_command(bundle: Bundle, folder: Path, options: list[str]) -> list[str]:
 def ct2_command(bundle: Bundle, folder: Path, compute_type: str, device: torch.device, options: list[str]) -> list[str]:
     import torch
 
-    from regard.decode.ctranslate2_engine import share_cores
-    from regard.decode.ctranslate2_model import convert
+    from regard.generate.engines.ctranslate2_engine import share_cores
+    from regard.generate.engines.ctranslate2_model import convert
 
     out = folder / "ctranslate2"
     if not out.exists():

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from regard.bundle import Bundle, load_bundle
     from regard.config import ModelConfig
     from regard.data.tokenizer import Tokenizer
-    from regard.decode.options import SearchOptions
     from regard.errors import Interrupted, RegardError, UserError
     from regard.evaluate import compare, score
     from regard.explain.explanation import Explanation
+    from regard.generate.options import SearchOptions
     from regard.layout import SequenceLayout
     from regard.models.transformer import Transformer
     from regard.recipe import Recipe, load_recipe
@@ -39,7 +39,7 @@ _PLACES = {
     "ModelConfig": "regard.config",
     "Recipe": "regard.recipe",
     "RegardError": "regard.errors",
-    "SearchOptions": "regard.decode.options",
+    "SearchOptions": "regard.generate.options",
     "SequenceLayout": "regard.layout",
     "Tokenizer": "regard.data.tokenizer",
     "Transformer": "regard.models.transformer",

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.bundle import Bundle, find_bundle, load_bundle
-from regard.decode.alternatives import Alternative, find_alternatives
-from regard.decode.engines import make_engine
-from regard.decode.glossary import Glossary
-from regard.decode.options import Done, SearchOptions
-from regard.decode.text import Result, Translator
-from regard.decode.wishes import Ask
 from regard.errors import UserError
 from regard.evaluate import sentence_scorer
 from regard.explain.explanation import EXAMPLE, Explanation
+from regard.generate.engines.select import make_engine
+from regard.generate.options import Done, SearchOptions
+from regard.translation.alternatives import Alternative, find_alternatives
+from regard.translation.constraints import Ask
+from regard.translation.glossary import Glossary
+from regard.translation.translator import Result, Translator
 
 if TYPE_CHECKING:
     from regard.explain.explainer import Explainer
@@ -232,7 +232,7 @@ def load(
     engine: str = "auto",
 ) -> Model:
     """Load a bundle, the model of a run folder or a built-in one (the default). `engine` is auto, torch or ctranslate2: see
-    `regard.decode.engines`. Several models of one vocabulary translate together: a token's probability is the mean of theirs."""
+    `generate/engines/select.py`. Several models that share a vocabulary form an ensemble, which averages their probabilities."""
     names = [model] if model is None or isinstance(model, (str, Path)) else list(model)
     if not names:
         raise UserError("no model is named in the list; name one or several, or give none at all for the built-in one")

@@ -18,7 +18,6 @@ from typing import Any, Literal, get_args
 
 from regard.api import Model
 from regard.bundle import Bundle, find_bundle, load_bundle
-from regard.crew import Crew, Work, join_crew
 from regard.data.chunks import (
     Done,
     Pair,
@@ -33,14 +32,15 @@ from regard.data.chunks import (
 )
 from regard.data.clean import EMPTY, RATIO, REPETITION, CleanAccount, CleanOptions, is_empty, is_loop, length_fault
 from regard.data.corpus import brace_labels, name_files, read_lines, resolve_all
-from regard.data.language import other_language
-from regard.data.noise import JOINED, KINDS, Kind, NoiseAccount, make_kinds, noise
 from regard.data.tokenizer import Tokenizer
 from regard.data.writer import CorpusWriter
-from regard.decode.options import SearchOptions
-from regard.decode.text import Result
 from regard.errors import UserError
 from regard.files import MANIFEST, sha256
+from regard.generate.options import SearchOptions
+from regard.parallel.crew import Crew, Work, join_crew
+from regard.translation.languages import other_language
+from regard.translation.noise import JOINED, KINDS, Kind, NoiseAccount, make_kinds, noise
+from regard.translation.translator import Result
 
 Way = Literal["distill", "back-translate"]
 Choose = Literal["best", "bleu", "chrf"]

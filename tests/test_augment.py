@@ -21,10 +21,10 @@ from regard import Model, load
 from regard.augment import Filter, augment_corpus, noise_corpus
 from regard.cli import main
 from regard.data.corpus import read_lines, resolve
-from regard.data.noise import KINDS, make_kinds, noise
 from regard.errors import Interrupted, UserError
 from regard.evaluate import sentence_scorer
 from regard.files import MANIFEST, sha256
+from regard.translation.noise import KINDS, make_kinds, noise
 from tests.commands import fails, finished, start, together, wait_until
 from tests.tiny import LETTERS, make_bundle, reversal_pairs
 

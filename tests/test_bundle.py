@@ -13,9 +13,9 @@ import pytest
 from regard.builtin import builtin_models
 from regard.bundle import FORMAT, add_facts, find_bundle, load_bundle, load_weights
 from regard.card import make_card
-from regard.decode.torch_engine import load_model
 from regard.errors import UserError
 from regard.files import atomic_folder, write_manifest
+from regard.generate.engines.torch_engine import load_model
 from tests.tiny import make_bundle
 
 GOLDEN = Path(__file__).parent / "golden"

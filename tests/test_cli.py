@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from regard.cli import main
-from regard.decode.lines import LineFile
+from regard.translation.lines import LineFile
 from tests.commands import fails
 from tests.tiny import make_bundle, reversal_pairs, write_pairs, write_recipe
 

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from regard import processes
 from regard.cli import augment, average, evaluate, explain, export, import_, info, score, serve, train, translate
 from regard.errors import RegardError, UserError
-from regard.processes import Place, first_speaks, own_place
+from regard.parallel import processes
+from regard.parallel.processes import Place, first_speaks, own_place
 from regard.version import __version__
 
 # As --help lists them.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.cli.common import add_model, add_search, checked_batch, print_result, verb
 from regard.errors import UserError
-from regard.processes import first_speaks, own_place
+from regard.parallel.processes import first_speaks, own_place
 
 if TYPE_CHECKING:
     from regard.augment import Augmented
@@ -123,7 +123,7 @@ def _make_noise(arguments: argparse.Namespace) -> Callable[[], Augmented]:
         raise UserError("augment --noise is work for one process; start it without torchrun")
     _refuse(arguments, _FOR_MODELS, "--noise needs no model")
     from regard.augment import noise_corpus
-    from regard.data.noise import KINDS
+    from regard.translation.noise import KINDS
 
     return partial(
         noise_corpus,

@@ -14,7 +14,7 @@ from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.api import Model
-    from regard.decode.wishes import Ask
+    from regard.translation.constraints import Ask
 
 _NAMED = "a bundle, a run folder or a built-in model"
 MODEL = f"{_NAMED} (default: {DEFAULT})"
@@ -98,7 +98,7 @@ def given_search(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def given_ask(arguments: argparse.Namespace) -> Ask | None:
     """What the command wants of every translation."""
-    from regard.decode.wishes import Ask
+    from regard.translation.constraints import Ask
 
     if arguments.prefix is None and not arguments.phrases:
         return None

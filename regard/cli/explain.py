@@ -56,9 +56,9 @@ def add(verbs: Any) -> None:
 def run(arguments: argparse.Namespace) -> None:
 
     from regard.bundle import find_bundle, load_bundle
-    from regard.decode.options import SearchOptions
     from regard.explain.explanation import EXAMPLE
     from regard.explain.save import FIGURES, check_path
+    from regard.generate.options import SearchOptions
 
     named = {name: getattr(arguments, name) for name in ("attention", "layer", "head", "word", "pieces")}
     given = {f"--{name}": value for name, value in named.items() if value not in (None, False)}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.cli.common import verb
 from regard.errors import UserError
-from regard.processes import first_speaks, own_place
+from regard.parallel.processes import first_speaks, own_place
 
 if TYPE_CHECKING:
     from regard.recipe import Recipe

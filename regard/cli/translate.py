@@ -28,10 +28,10 @@ from regard.files import is_same_file
 
 if TYPE_CHECKING:
     from regard.api import Model
-    from regard.crew import Crew, Done
-    from regard.decode.lines import LineFile
-    from regard.decode.options import SearchOptions
-    from regard.decode.text import Result
+    from regard.generate.options import SearchOptions
+    from regard.parallel.crew import Crew, Done
+    from regard.translation.lines import LineFile
+    from regard.translation.translator import Result
 
 
 def add(verbs: Any) -> None:
@@ -62,7 +62,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from regard.crew import join_crew
+    from regard.parallel.crew import join_crew
 
     with join_crew(arguments.device, arguments.engine) as crew:
         opened = crew.first_does(partial(_open, arguments, crew))
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _open(arguments: argparse.Namespace, crew: Crew) -> tuple[LineFile, int]:
     """Where the translations go and how many lines there are, if that can be known, after a look at what can be wrong."""
-    from regard.decode.lines import LineFile
+    from regard.translation.lines import LineFile
 
     _check(arguments, crew)
     find_models(arguments)
@@ -163,7 +163,7 @@ def _load(arguments: argparse.Namespace, device: str) -> tuple[Model, SearchOpti
 def _blocks(arguments: argparse.Namespace, size: int) -> Iterator[list[str]]:
     """What is to be translated, `size` lines at most at a time."""
     from regard.data.corpus import read_lines
-    from regard.decode.lines import read_available, standard_input
+    from regard.translation.lines import read_available, standard_input
 
     if arguments.input or arguments.text:
         return _cut(read_lines(arguments.input) if arguments.input else arguments.text, size)

@@ -14,7 +14,7 @@ from regard.data.batch import Batch, make_batch, split_indices
 from regard.data.bpe_dropout import BpeDropout, Limits
 from regard.data.prefetch import Prefetcher
 from regard.data.sampler import Indices, Sampler
-from regard.data.slots import Slots
+from regard.data.slot_batch import Slots
 from regard.data.store import Gathered, Store
 from regard.errors import UserError
 

@@ -1,6 +1,6 @@
 """Which pairs make up each update: batches of similar lengths, as full as they can be, in an order that can be resumed.
 
-Batches of fixed slots (`data/slots.py`) have no padding to save and so mix all lengths: they are cut from a random order.
+Batches of fixed slots (`data/slot_batch.py`) have no padding to save and so mix all lengths: they are cut from a random order.
 An epoch is planned as a whole from (seed, epoch) alone, so its place is two numbers. Only raw bits of the generator are
 used: numpy keeps those the same from version to version, and its shuffles not.
 """
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.slots import Range, Slots, checked_ranges
+from regard.data.slot_batch import Range, Slots, checked_ranges
 from regard.errors import UserError
 
 Indices = NDArray[np.int64]

@@ -20,15 +20,14 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data import protect
 from regard.data.clean import DUPLICATE, CleanAccount, CleanOptions, is_empty
 from regard.data.corpus import Corpus, check_file
+from regard.data.encoding_workers import Chunk, ChunkEncoder, EncodedChunk, EncodePairs, Line, WorkerPool, encode_sides
 from regard.data.split import HeldOut
 from regard.data.tokenizer import Tokenizer
-from regard.data.workers import Chunk, EncodedChunk, Job, Line, WorkerPool
 from regard.errors import UserError
 from regard.files import atomic_folder
-from regard.processes import cores
+from regard.parallel.processes import cores
 
 FORMAT_VERSION = 1
 CHUNK_PAIRS = 4096
@@ -68,7 +67,7 @@ class SideArrays:
 
 
 class Store:
-    """Encoded pairs, on disk (`Store.open`) or in memory (`encode_pairs`)."""
+    """Encoded pairs, on disk (`Store.open`) or in memory (`store_in_memory`)."""
 
     def __init__(self, src: SideArrays, tgt: SideArrays, corpora: Sequence[CorpusRange], info: dict[str, Any]) -> None:
         self.src = src
@@ -107,9 +106,11 @@ class Store:
         return cls(sides[0], sides[1], corpora, info)
 
 
-def encode_pairs(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Store:
+def store_in_memory(
+    pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, encode_pairs: EncodePairs = encode_sides
+) -> Store:
     """A store in memory, for validation and test sets: every pair is kept, the empty ones too."""
-    ids = protect.encode_pairs(tokenizer, [src for src, _ in pairs], [tgt for _, tgt in pairs])
+    ids = encode_pairs(tokenizer, [src for src, _ in pairs], [tgt for _, tgt in pairs])
     src, tgt = map(_side_in_memory, ids)
     return Store(src, tgt, [CorpusRange("memory", 1.0, 0, len(pairs))], {"tokenizer": tokenizer.fingerprint})
 
@@ -129,6 +130,7 @@ def prepare(
     corpora: Sequence[Corpus],
     tokenizer: Tokenizer,
     clean: CleanOptions,
+    encode_pairs: EncodePairs = encode_sides,
     *,
     held_out: HeldOut | None = None,
     workers: int = 0,
@@ -142,10 +144,10 @@ def prepare(
         check_file(path)
     if folder.exists() and not (folder / "store.json").exists() and (folder.is_file() or any(folder.iterdir())):
         raise UserError(f"{folder}: must be free for the token store, but holds something else; move it away")
-    job = Job(tokenizer, clean, held_out, "<u2" if tokenizer.vocab_size <= 65535 else "<u4")
+    encoder = ChunkEncoder(tokenizer, clean, held_out, "<u2" if tokenizer.vocab_size <= 65535 else "<u4", encode_pairs)
     try:
         with atomic_folder(folder) as temporary:
-            account = _write_store(temporary, corpora, job, workers or cores(), progress)
+            account = _write_store(temporary, corpora, encoder, workers or cores(), progress)
     except OSError as error:
         raise UserError(f"{folder}: the token store cannot be written ({error.strerror or error})") from error
     return Store.open(folder), account
@@ -165,7 +167,7 @@ def store_key(
 def _write_store(
     folder: Path,
     corpora: Sequence[Corpus],
-    job: Job,
+    encoder: ChunkEncoder,
     workers: int,
     progress: Callable[[int], None] | None,
 ) -> CleanAccount:
@@ -174,8 +176,8 @@ def _write_store(
     num_read = 0
     with ExitStack() as stack:
         src, tgt = (stack.enter_context(_SideWriter(folder, side)) for side in _SIDES)
-        chunks = _chunks(corpora, job.clean.deduplicate, account)
-        for done in _encode_all(chunks, job, workers, stack):
+        chunks = _chunks(corpora, encoder.clean.deduplicate, account)
+        for done in _encode_all(chunks, encoder, workers, stack):
             src.write(done.src_ids, done.src_lengths)
             tgt.write(done.tgt_ids, done.tgt_lengths)
             kept[done.corpus] += done.account.kept
@@ -189,25 +191,27 @@ def _write_store(
     info = {
         "format": FORMAT_VERSION,
         "pairs": account.kept,
-        "dtype": job.dtype,
+        "dtype": encoder.dtype,
         "tokens": {"source": src.total, "target": tgt.total},
         "corpora": [
             CorpusRange(corpus.name, corpus.weight, stop - count, stop)
             for corpus, count, stop in zip(corpora, kept, stops, strict=True)
         ],
-        "tokenizer": job.tokenizer.fingerprint,
-        "key": store_key(corpora, job.tokenizer, job.clean, job.held_out),
+        "tokenizer": encoder.tokenizer.fingerprint,
+        "key": store_key(corpora, encoder.tokenizer, encoder.clean, encoder.held_out),
         "account": account.to_json(),
     }
     (folder / "store.json").write_text(json.dumps(info, indent=2, ensure_ascii=False), encoding="utf-8")
     return account
 
 
-def _encode_all(chunks: Iterator[Chunk], job: Job, workers: int, stack: ExitStack) -> Iterator[EncodedChunk]:
+def _encode_all(
+    chunks: Iterator[Chunk], encoder: ChunkEncoder, workers: int, stack: ExitStack
+) -> Iterator[EncodedChunk]:
     first = list(islice(chunks, INLINE_CHUNKS + 1))
     if workers == 1 or len(first) <= INLINE_CHUNKS:
-        return map(job.encode, chain(first, chunks))
-    pool = stack.enter_context(WorkerPool(job, workers))
+        return map(encoder.encode, chain(first, chunks))
+    pool = stack.enter_context(WorkerPool(encoder, workers))
     return pool.map(chain(first, chunks))
 
 

@@ -55,7 +55,7 @@ class Tokenizer:
     def __init__(self, models: Sequence[bytes], vocabulary: Vocabulary | None = None, protects: bool = False) -> None:
         """`models` are serialized sentencepiece models: one joint model, or an imported source and target model.
 
-        `protects`: spans such as addresses go through the model as reserved pieces (`regard.data.protect`).
+        `protects`: spans such as addresses go through the model as reserved pieces (`translation/protect.py`).
         """
         self.models, self.vocabulary, self.protects = tuple(models), vocabulary, protects
         self.kind: Literal["joint", "pair"] = "joint" if len(self.models) == 1 else "pair"

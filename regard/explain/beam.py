@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from regard.decode.search.core import SearchStep
+    from regard.generate.search.core import SearchStep
 
 # kept: lived on and was extended.  open: still alive when the search ended.  finished: ended and entered the pool.
 # dropped: among the best 2 * beam candidates of its step, but neither kept nor taken into the pool.

@@ -15,12 +15,6 @@ from torch import Tensor
 from regard.bundle import Bundle
 from regard.data.pieces import Side, is_punctuation, make_side
 from regard.data.tokenizer import Side as Language
-from regard.decode.alignment import aligning_layer
-from regard.decode.ctranslate2_engine import CTranslate2Engine
-from regard.decode.options import Engine, Matrix, Prefix, SearchOptions, Wish
-from regard.decode.reading import one_line
-from regard.decode.torch_engine import TorchEngine
-from regard.decode.words import word_beginnings
 from regard.errors import UserError
 from regard.explain.beam import BeamRecorder, Node
 from regard.explain.explanation import (
@@ -36,10 +30,15 @@ from regard.explain.explanation import (
     by_words,
     link_words,
 )
+from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
+from regard.generate.engines.torch_engine import TorchEngine
+from regard.generate.options import Engine, Matrix, Prefix, SearchOptions, Wish, aligning_layer
 from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
 from regard.nn.attention import Recorder, set_kernel
 from regard.nn.linear import set_row_tile
+from regard.translation.reading import one_line
+from regard.translation.words import word_beginnings
 
 MAX_PIECES = (
     128  # of what is given on either side; what is kept grows with its square, and nobody reads a drawing of more
@@ -292,7 +291,7 @@ def reading_copy(model: Transformer) -> Transformer:
 
 
 def align(cross: Sequence[Tensor], target: Side, source: Side, layer: int) -> Alignment:
-    """Words that go together; see `regard.decode.alignment`, which links them without weights."""
+    """Words that go together; see `regard.translation.alignment`, which links them without weights."""
     words = by_words(cross[layer].mean(0).tolist(), target, source)
     # The ends are no words, and the source's is where heads rest.
     weights, links = link_words([row[:-1] for row in words[:-1]])

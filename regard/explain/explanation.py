@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from regard.data.pieces import Piece, Side
-from regard.decode.options import Matrix
 from regard.errors import UserError
 from regard.explain.beam import Node
+from regard.generate.options import Matrix
 
 FORMAT = 1
 EXAMPLE = "The animal didn't cross the street because it was too tired"

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
-from regard.decode.options import Matrix
 from regard.errors import UserError
 from regard.explain.explanation import KINDS, Explanation, Kind, by_words
+from regard.generate.options import Matrix
 
 COLOURS = ("#3b6fb5", "#e0832b", "#3f9a54", "#c9463d", "#8560b0", "#8c6244", "#d26fae", "#6f7680", "#a9a22c", "#2fa4b5")
 NAMES: dict[Kind, str] = {

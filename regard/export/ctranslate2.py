@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import cast
 
 from regard.bundle import Bundle
-from regard.decode.ctranslate2_engine import CTranslate2Engine, import_ctranslate2
-from regard.decode.ctranslate2_model import Weights, convert, positions, vocabularies
-from regard.decode.options import forbidden_ids
 from regard.export.verify import Samples
+from regard.generate.engines.ctranslate2_engine import CTranslate2Engine, import_ctranslate2
+from regard.generate.engines.ctranslate2_model import Weights, convert, positions, vocabularies
+from regard.generate.options import forbidden_ids
 
 
 def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[list[float]]:

@@ -27,11 +27,11 @@ from torch import nn
 from regard.bundle import Bundle
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
-from regard.decode.options import forbidden_ids
-from regard.decode.torch_engine import load_model
 from regard.errors import RegardError, UserError
 from regard.export.padded import PaddedDecoder, PaddedEncoder, PaddedStep, prepare
 from regard.export.verify import TOLERANCE, Samples
+from regard.generate.engines.torch_engine import load_model
+from regard.generate.options import forbidden_ids
 from regard.models.transformer import Transformer
 
 OPSET = 18  # of 2022: what torch writes without conversion, and what every runtime of today reads

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from regard.bundle import Bundle, Stored, load_bundle, load_weights, save_bundle, scale_name
-from regard.decode.torch_engine import TorchEngine
 from regard.errors import UserError
 from regard.export.verify import Samples
+from regard.generate.engines.torch_engine import TorchEngine
 
 _POSITIONS = ".positions.weight"  # a table that is added, not multiplied with; CTranslate2 leaves it in fp32, too
 

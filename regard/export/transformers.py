@@ -20,10 +20,10 @@ from torch import Tensor
 from regard.bundle import Bundle, load_weights
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
-from regard.decode.options import forbidden_ids
 from regard.errors import RegardError, UserError
 from regard.export.marian import to_marian
 from regard.export.verify import Samples
+from regard.generate.options import forbidden_ids
 
 _MIN_POSITIONS = 512  # rows of the table of sinusoids, which transformers computes again when it loads a model
 

@@ -8,8 +8,8 @@ import random
 from dataclasses import dataclass
 
 from regard.bundle import Bundle
-from regard.decode.options import SearchOptions, forbidden_ids
 from regard.errors import RegardError
+from regard.generate.options import SearchOptions, forbidden_ids
 
 SENTENCES, LONGEST = 12, 40
 # The difference of log-probabilities that is rounding and not a mistake, by what the weights are stored as: the largest of all
@@ -31,7 +31,7 @@ class Samples:
 def make_samples(bundle: Bundle) -> Samples:
     """Sentences of random pieces, from one piece to the longest, half with the model's own translation and half with
     another sentence: what a model finds likely, and what it finds odd."""
-    from regard.decode.torch_engine import TorchEngine
+    from regard.generate.engines.torch_engine import TorchEngine
 
     tokenizer = bundle.tokenizer
     draw = random.Random(1)

@@ -24,7 +24,7 @@ from regard.nn.cache import CrossCache, DecoderCache, LayerCache, SelfCache
 from regard.nn.dropout import Dropout
 from regard.nn.embedding import LearnedPositions, NoPositions, SinusoidalPositions
 from regard.nn.linear import linear
-from regard.nn.slots import Entering, SlotCache, SlotLayerCache
+from regard.nn.slot_cache import Entering, SlotCache, SlotLayerCache
 
 
 def make_positions(config: ModelConfig) -> nn.Module:

@@ -18,7 +18,7 @@ from regard.nn.embedding import rotate
 from regard.nn.kernels import Kernel, attend_cross, attend_self, attention
 from regard.nn.kernels.reference import WeightsHook
 from regard.nn.linear import Linear
-from regard.nn.slots import SlotCrossCache, SlotSelfCache
+from regard.nn.slot_cache import SlotCrossCache, SlotSelfCache
 
 
 class Recorder:

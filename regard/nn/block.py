@@ -22,7 +22,7 @@ from regard.nn.attention import CrossAttention, Recorder, SelfAttention
 from regard.nn.cache import LayerCache
 from regard.nn.dropout import Dropout
 from regard.nn.linear import Linear
-from regard.nn.slots import SlotLayerCache
+from regard.nn.slot_cache import SlotLayerCache
 
 
 def make_norm(config: ModelConfig) -> nn.Module:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from regard.decode.alignment import Aligned, align_texts
-from regard.decode.sentences import Split
-from regard.decode.text import Translator
 from regard.serve.apart import Apart
+from regard.translation.alignment import Aligned, align_texts
+from regard.translation.sentences import Split
+from regard.translation.translator import Translator
 
 if TYPE_CHECKING:
     from regard.serve.service import Progress, Told

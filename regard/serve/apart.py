@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from regard.serve.refusal import Refused
+from regard.serve.refusal import Busy
 
 Found = TypeVar("Found")
 Given = TypeVar("Given")
@@ -56,7 +56,7 @@ class Apart:
 
     def _enter(self) -> None:
         if not self._free.acquire(blocking=False):
-            raise Refused(429, f"{self.places} {self.name} are being worked on; try again in {_RETRY} s", _RETRY)
+            raise Busy(f"{self.places} {self.name} are being worked on; try again in {_RETRY} s", _RETRY)
 
     async def _begin(
         self, work: Callable[..., Found], *arguments: object, done: Callable[[], None] | None = None

@@ -20,8 +20,8 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from regard.decode.options import Engine, Hypothesis, SearchOptions, Wish
 from regard.errors import RegardError
+from regard.generate.options import Engine, Hypothesis, SearchOptions, Wish
 
 _TURN = 16  # sentences that one job gives before it is another's turn
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from regard.decode.options import SearchOptions
 from regard.explain.page import page_data
+from regard.generate.options import SearchOptions
 from regard.serve.apart import Apart
 from regard.serve.refusal import refusing
 from regard.serve.served import Served

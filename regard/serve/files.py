@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from regard.serve.documents.formats import MEDIA_TYPES
+from regard.translation.documents.formats import MEDIA_TYPES
 
 _NAME = re.compile(rf"[0-9a-f]{{32}}\.({'|'.join(MEDIA_TYPES)})")
 _SECONDS = 600.0

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeVar
 
-from regard.decode.options import Engine, Finished, Hypothesis, Matrix, SearchOptions, Wish
-from regard.decode.reading import Part
-from regard.decode.text import Result, Translator
-from regard.decode.wishes import Ask
+from regard.generate.options import Engine, Finished, Hypothesis, Matrix, SearchOptions, Wish
+from regard.translation.constraints import Ask
+from regard.translation.reading import Part
+from regard.translation.translator import Result, Translator
 
 Known = TypeVar("Known")
 Run = Callable[[Callable[[], list[Result]]], Awaitable[list[Result]]]

@@ -20,7 +20,7 @@ from typing import Any
 
 from regard.errors import UserError
 from regard.files import read_json, write_atomic
-from regard.serve.refusal import Refused
+from regard.serve.refusal import Busy, Forbidden
 
 
 @dataclass
@@ -44,9 +44,7 @@ class Bucket:
         needed = min(amount, self.per_minute)
         if self.level < needed:
             seconds = math.ceil((needed - self.level) * 60 / self.per_minute)
-            raise Refused(
-                429, f"this key may use {self.per_minute:g} {what} a minute; try again in {seconds} s", seconds
-            )
+            raise Busy(f"this key may use {self.per_minute:g} {what} a minute; try again in {seconds} s", seconds)
         self.level -= amount
 
 
@@ -88,7 +86,7 @@ class Keys:
         # Every key is compared, each in constant time: how long it takes tells nothing.
         found = [key for key in self._keys if hmac.compare_digest(key.sha256, digest)]
         if not given or not found:
-            raise Refused(403, "api_key is missing or not known; ask whoever runs this server for one")
+            raise Forbidden("api_key is missing or not known; ask whoever runs this server for one")
         return found[0]
 
 

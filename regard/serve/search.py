@@ -9,16 +9,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from regard.bundle import Bundle
-from regard.decode.glossary import Glossary, with_capital
-from regard.decode.options import SearchOptions, Wish
-from regard.decode.reading import Part
-from regard.decode.text import Translator
-from regard.decode.wishes import Ask
-from regard.decode.words import phrase_of
-from regard.errors import UserError
+from regard.errors import InputError, UserError
 from regard.evaluate import sentence_scorer
+from regard.generate.options import SearchOptions, Wish
 from regard.serve.limits import Limits
-from regard.serve.refusal import Refused
+from regard.translation.constraints import Ask
+from regard.translation.glossary import Glossary, with_capital
+from regard.translation.reading import Part
+from regard.translation.translator import Translator
+from regard.translation.words import phrase_of
 
 # What may be asked for with a number, and from where to where; the widest beam is a limit of its own.
 RANGES: dict[str, tuple[float, float]] = {
@@ -84,14 +83,14 @@ class Search:
             highest = limits.beam if name in ("beam", "groups") else most
             value = self.changes.get(name)
             if value is not None and not least <= value <= highest:  # what is not a number is not, either
-                raise Refused(400, f"{name} must be between {least:g} and {highest:g}")
+                raise InputError(f"{name} must be between {least:g} and {highest:g}")
         beam = self.changes.get("beam")
         if beam is not None and beam <= alternatives:
-            raise Refused(400, f"beam must be more than alternatives ({alternatives}); use a wider beam")
+            raise InputError(f"beam must be more than alternatives ({alternatives}); use a wider beam")
         if len(self.glossary) + len(self.keep) > limits.terms:
-            raise Refused(400, f"glossary and keep may have at most {limits.terms} entries together; send fewer")
+            raise InputError(f"glossary and keep may have at most {limits.terms} entries together; send fewer")
         if len(self.phrases) > limits.sentence_terms:
-            raise Refused(400, f"phrases may be at most {limits.sentence_terms}; send fewer")
+            raise InputError(f"phrases may be at most {limits.sentence_terms}; send fewer")
         for number, pair in enumerate(self.glossary, 1):
             for term in pair:
                 _check_term(term, f"glossary, entry {number}", limits)
@@ -108,7 +107,7 @@ class Search:
         if not does_all:
             asked = ["glossary"] * bool(self.glossary) + ["phrases"] * bool(self.phrases) + options.beyond_beam
             if asked:
-                raise Refused(400, f"{' and '.join(asked)}: this server's engine, CTranslate2, cannot do it; {_REMEDY}")
+                raise InputError(f"{' and '.join(asked)}: this server's engine, CTranslate2, cannot do it; {_REMEDY}")
         for number, pair in enumerate(self.glossary, 1):
             _check_spelling(own, pair[1], f"glossary, entry {number}")
         for number, phrase in enumerate(self.phrases, 1):
@@ -121,7 +120,7 @@ class Search:
         try:
             options = own.changed(nbest=alternatives + 1, **self.changes)
         except UserError as error:  # it speaks of numbers
-            raise Refused(400, str(error)) from None
+            raise InputError(str(error)) from None
         terms: dict[str, list[str]] = {}
         for term, way in self.glossary:
             terms.setdefault(term.strip(), []).append(way)
@@ -136,20 +135,18 @@ def wishes_of(translator: Translator, search: Search, cut: Sequence[Sequence[Par
     """What an engine is to heed of each part of sentences; `most` things may have to appear in one."""
     if search.is_of_one_sentence and any(len(parts) > 1 for parts in cut):
         length = translator.max_length
-        raise Refused(
-            400, f"with prefix or phrases a text must be one sentence of at most {length} tokens; send a part of it"
+        raise InputError(
+            f"with prefix or phrases a text must be one sentence of at most {length} tokens; send a part of it"
         )
     asks = [search.ask] * len(cut) if search.ask is not None else []
     wishes = translator.wisher.wishes(cut, asks)
     for wish in wishes:
         if len(wish.phrases) > most:
-            raise Refused(
-                400, f"a sentence has more than {most} terms of glossary, keep and phrases; send fewer of them"
-            )
+            raise InputError(f"a sentence has more than {most} terms of glossary, keep and phrases; send fewer of them")
         tokens = len(wish.prefix) + sum(phrase.least for phrase in wish.phrases)
         if tokens > translator.max_length:
-            raise Refused(
-                400, f"what a sentence must hold may have at most {translator.max_length} tokens; give less of it"
+            raise InputError(
+                f"what a sentence must hold may have at most {translator.max_length} tokens; give less of it"
             )
     return wishes
 
@@ -159,22 +156,22 @@ def check_prefix(translator: Translator, prefix: str) -> None:
     most = translator.max_length
     # The first question spares the tokenizer what is far too long.
     if len(prefix) > _CHARACTERS * most or len(translator.tokenizer.encode(prefix.strip(), "target")) > most:
-        raise Refused(400, f"prefix may have at most {most} tokens; give a shorter beginning")
+        raise InputError(f"prefix may have at most {most} tokens; give a shorter beginning")
 
 
 def _check_term(term: str, place: str, limits: Limits) -> None:
     if not term.strip() or len(term.strip().splitlines()) > 1:
-        raise Refused(400, f"{place} must be words on one line, but is empty or has line breaks")
+        raise InputError(f"{place} must be words on one line, but is empty or has line breaks")
     if any(unicodedata.category(character) in ("Cc", "Cs") and character != "\t" for character in term):
-        raise Refused(400, f"{place} has a control character; leave it out")
+        raise InputError(f"{place} has a control character; leave it out")
     if len(term) > limits.term_characters:
-        raise Refused(400, f"{place} may have at most {limits.term_characters} characters; give a shorter one")
+        raise InputError(f"{place} may have at most {limits.term_characters} characters; give a shorter one")
 
 
 def _check_spelling(translator: Translator, text: str, place: str) -> None:
     try:
         phrase_of(translator.tokenizer, (text.strip(),), (with_capital(text.strip()),))
     except UserError:  # what it says quotes the text
-        raise Refused(
-            400, f"{place} cannot be made to appear: the model's vocabulary lacks a character of it; leave it out"
+        raise InputError(
+            f"{place} cannot be made to appear: the model's vocabulary lacks a character of it; leave it out"
         ) from None

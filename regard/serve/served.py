@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from regard.bundle import Bundle, find_bundle, load_bundle
-from regard.decode.ctranslate2_engine import CTranslate2Engine
-from regard.decode.engines import make_engine
-from regard.decode.options import SearchOptions, Wish
-from regard.decode.text import Translator
 from regard.errors import UserError
+from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
+from regard.generate.engines.select import make_engine
+from regard.generate.options import SearchOptions, Wish
 from regard.serve.apart import PATIENCE, Apart
 from regard.serve.batching import Batcher, Found, Full, Observe, Ways
 from regard.serve.limits import Limits
-from regard.serve.refusal import Refused, refusing
+from regard.serve.refusal import Busy, refusing
 from regard.serve.search import Search
+from regard.translation.translator import Translator
 
 _THREADS = 2  # of a model, for what goes past the batcher
 
@@ -96,7 +96,7 @@ class Served:
         try:
             future = batcher.submit(ids, options, found, wishes)
         except Full as full:
-            raise Refused(429, str(full), full.seconds) from None
+            raise Busy(str(full), full.seconds) from None
         with refusing("what is wanted of the search"):
             return await asyncio.wrap_future(future)
 

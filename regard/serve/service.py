@@ -8,20 +8,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from regard.decode.alignment import Aligned
-from regard.decode.sentences import Split, split_text
+from regard.errors import InputError, InputTooLarge
 from regard.serve.alignments import Heard, align
 from regard.serve.apart import Apart
-from regard.serve.documents.formats import open_document
-from regard.serve.elements import Cut
-from regard.serve.languages import detect, language_name, match_code
+from regard.serve.batched_sentences import INLINE_CHARACTERS, translate_sentences
 from regard.serve.limits import Limits
-from regard.serve.markup import Page, as_text
-from regard.serve.refusal import Refused
 from regard.serve.search import PLAIN, Search
-from regard.serve.sentences import INLINE_CHARACTERS, translate_sentences
 from regard.serve.served import Served
-from regard.serve.tags import Xml
+from regard.translation.alignment import Aligned
+from regard.translation.documents.formats import open_document
+from regard.translation.languages import detect, language_name, match_code
+from regard.translation.markup.elements import Cut
+from regard.translation.markup.marked_text import Page, as_text
+from regard.translation.markup.tags import Xml
+from regard.translation.sentences import Split, split_text
 
 _USUAL_BEAM = 4  # with a wider one a request may have less text
 _DOCUMENT_THREADS = 2  # besides the one that reads them
@@ -125,11 +125,11 @@ class Service:
         self._check_any()
         to = match_code(target, self.targets)
         if to is None:
-            raise Refused(400, f"target must be a language that is served: {', '.join(self.targets)}")
+            raise InputError(f"target must be a language that is served: {', '.join(self.targets)}")
         sources = [one for one, other in self.pairs if other == to]
         from_ = match_code(source, sources)
         if from_ is None:
-            raise Refused(400, f"source must be a language that is served into {to}: {', '.join(sorted(sources))}")
+            raise InputError(f"source must be a language that is served into {to}: {', '.join(sorted(sources))}")
         return self.pairs[from_, to]
 
     def detect_for(self, text: str, target: str) -> tuple[Served, Detected]:
@@ -138,14 +138,13 @@ class Service:
         self._check_any()
         to = match_code(target, self.targets)
         if to is None:
-            raise Refused(400, f"target must be a language that is served: {', '.join(self.targets)}")
+            raise InputError(f"target must be a language that is served: {', '.join(self.targets)}")
         sources = [one for one, other in self.pairs if other == to]
         found = detect(text)
         code = match_code(found[0], sources) if found else None
         if code is None:
             if len(sources) > 1:
-                raise Refused(
-                    400,
+                raise InputError(
                     f"source was not recognised as a language that is served into {to}; "
                     f"name it: {', '.join(sorted(sources))}",
                 )
@@ -156,7 +155,7 @@ class Service:
 
     def _check_any(self) -> None:
         if not self.pairs:
-            raise Refused(400, "no model is served here; start the server with one: regard serve -m MODEL")
+            raise InputError("no model is served here; start the server with one: regard serve -m MODEL")
 
     # --- translating ---
 
@@ -164,20 +163,20 @@ class Service:
         """Refuse what is beyond the limits."""
         limits = self.limits
         if len(ask.texts) > limits.texts:
-            raise Refused(400, f"there may be at most {limits.texts} texts in a request; send the rest in another")
+            raise InputError(f"there may be at most {limits.texts} texts in a request; send the rest in another")
         if ask.characters > limits.characters:
-            raise Refused(413, f"the texts of a request may have at most {limits.characters} characters; send parts")
+            raise InputTooLarge(f"the texts of a request may have at most {limits.characters} characters; send parts")
         if not 0 <= ask.alternatives <= limits.alternatives:
-            raise Refused(400, f"alternatives must be between 0 and {limits.alternatives}")
+            raise InputError(f"alternatives must be between 0 and {limits.alternatives}")
         if ask.alignments and ask.is_html:
-            raise Refused(400, "alignments go with format text only; leave them out, or send text")
+            raise InputError("alignments go with format text only; leave them out, or send text")
         ask.search.check(limits, ask.alternatives)
         if ask.search.is_of_one_sentence and (ask.is_html or ask.xml is not None):
-            raise Refused(400, "prefix and phrases go with plain text only; leave them out, or send text")
+            raise InputError("prefix and phrases go with plain text only; leave them out, or send text")
         widest = ask.search.widest
         if ask.characters * widest > limits.characters * _USUAL_BEAM:
             most = limits.characters * _USUAL_BEAM // widest
-            raise Refused(413, f"with so wide a beam the texts may have at most {most} characters; send parts")
+            raise InputTooLarge(f"with so wide a beam the texts may have at most {most} characters; send parts")
 
     async def translate(self, ask: Ask, told: Told | None = None) -> list[Answer]:
         """An answer for each text; `told` hears of sentences as they are finished."""
@@ -273,7 +272,7 @@ class Service:
         document = await self._reading.run(open_document, data, kind, limits.unpacked_bytes, column)
         characters = sum(map(len, document.texts))
         if characters > limits.file_characters:
-            raise Refused(413, f"file may have at most {limits.file_characters} characters of text; send it in parts")
+            raise InputTooLarge(f"file may have at most {limits.file_characters} characters of text; send it in parts")
         ask = Ask(
             document.texts,
             source,
@@ -314,4 +313,4 @@ def _renumbered(told: Told | None, numbers: Sequence[int]) -> Told | None:
 
 def check_one_line(text: str) -> None:
     if len(text.splitlines()) > 1:
-        raise Refused(400, "a text must be one sentence without line breaks where prefix or phrases are given")
+        raise InputError("a text must be one sentence without line breaks where prefix or phrases are given")

@@ -18,19 +18,19 @@ import torch
 from regard.config import ModelConfig
 from regard.data.batch import make_batch
 from regard.data.corpus import Corpus, check_file, read_lines
-from regard.data.language import guess_language
-from regard.data.slots import fit_slots
+from regard.data.slot_batch import fit_slots
 from regard.device import compute_dtype, describe, pick_device
 from regard.errors import UserError
 from regard.models.transformer import Transformer
-from regard.processes import own_place
+from regard.parallel.processes import own_place
+from regard.parallel.ranks import own_device
 from regard.recipe import Recipe, TrainRecipe, apply_overrides, recipe_from_dict, resolve_paths
 from regard.training.check import check_machine, run_path
-from regard.training.distributed import own_device
 from regard.training.init import RATE, check_start, settled, start_bundle, start_notes
 from regard.training.optimizer import make_optimizer, set_learning_rate
 from regard.training.prepare import find_inputs
 from regard.training.update import WARM_UPDATES, PlainUpdate, Result, SlotUpdate, UpdateOptions
+from regard.translation.languages import guess_language
 
 SAMPLE_LINES = 500
 _MORE_EPOCHS = 5  # at most, for a model that is trained already

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.files import atomic_folder, check_manifest, read_json, sweep_temporaries, write_manifest
-from regard.training.distributed import Ranks
+from regard.parallel.ranks import Ranks
 from regard.training.sharded import is_sharded, load_sharded, read_shards, run_tensors, save_sharded
 
 FORMAT = 1

@@ -19,19 +19,19 @@ from regard.config import ModelConfig
 from regard.data.split import Pair
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
-from regard.decode.options import SearchOptions
-from regard.decode.text import Translator
-from regard.decode.torch_engine import TorchEngine
 from regard.device import describe
 from regard.errors import UserError
 from regard.evaluate import Scores, score
 from regard.files import check_manifest, check_new_folder
+from regard.generate.engines.torch_engine import TorchEngine
+from regard.generate.options import SearchOptions
 from regard.progress import progress
 from regard.recipe import CorpusEntry, Recipe, TrainRecipe, load_recipe
 from regard.training.checkpoint import average_weights, list_checkpoints, load_weights, scheduled_checkpoints
 from regard.training.folder import RunFolder
 from regard.training.init import init_name
 from regard.training.loop import Trainer
+from regard.translation.translator import Translator
 from regard.version import __version__
 
 LAST = "last checkpoint"

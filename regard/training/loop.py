@@ -30,10 +30,10 @@ from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
 from regard.models.transformer import Transformer
+from regard.parallel.ranks import Ranks
 from regard.recipe import TrainRecipe
 from regard.training.checkpoint import prune, random_states, save_checkpoint
 from regard.training.display import Display
-from regard.training.distributed import Ranks
 from regard.training.metrics import RecordWriter
 from regard.training.optimizer import MovingAverage, learning_rate, set_learning_rate, warmup_steps
 from regard.training.sharded import put_away

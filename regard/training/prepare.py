@@ -18,6 +18,7 @@ from regard.recipe import Recipe
 from regard.training.display import Display
 from regard.training.folder import RunFolder
 from regard.training.init import start_tokenizer
+from regard.translation.protect import encode_pairs
 
 
 def find_inputs(recipe: Recipe) -> list[Corpus]:
@@ -128,6 +129,7 @@ def make_store(
             corpora,
             tokenizer,
             clean,
+            encode_pairs,
             held_out=held_out,
             workers=recipe.train.workers,
             progress=advance,

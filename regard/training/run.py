@@ -21,18 +21,18 @@ from regard.data.batch import Array
 from regard.data.bpe_dropout import BpeDropout
 from regard.data.feed import Feed
 from regard.data.sampler import Sampler
-from regard.data.slots import fit_slots
+from regard.data.slot_batch import fit_slots
 from regard.data.split import Pair
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
 from regard.device import compute_dtype, describe
 from regard.errors import Interrupted, RegardError, UserError
 from regard.models.transformer import Transformer
+from regard.parallel.ranks import EndedElsewhere, Ranks, join
 from regard.recipe import Recipe, TrainRecipe, load_recipe
 from regard.training.check import check_checkpoint, check_run, run_path
 from regard.training.checkpoint import load_checkpoint, newest_intact
 from regard.training.display import Display, make_display
-from regard.training.distributed import EndedElsewhere, Ranks, join
 from regard.training.fast import FastPath, obstacle
 from regard.training.finish import (
     final_weights,

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from regard.files import atomic_folder, write_manifest
 from regard.models.transformer import Transformer
-from regard.training.distributed import Ranks
+from regard.parallel.ranks import Ranks
 
 FORMAT = 1
 SHARDS = "shards"

@@ -19,14 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batch import Batch
-from regard.data.slots import SlotBatch, Slots
+from regard.data.slot_batch import SlotBatch, Slots
 from regard.models.loss import backward_linear_cross_entropy, linear_cross_entropy
 from regard.models.rdrop import rdrop_cross_entropy
 from regard.models.transformer import Stack, Transformer
 from regard.nn.attention import set_kernel
 from regard.nn.block import set_fused
 from regard.nn.embedding import SinusoidalPositions
-from regard.training.distributed import Ranks
+from regard.parallel.ranks import Ranks
 from regard.training.fast import FastPath
 from regard.training.sharded import whole
 

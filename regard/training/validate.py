@@ -11,17 +11,18 @@ import numpy as np
 import torch
 
 from regard.data.batch import make_batch
-from regard.data.store import encode_pairs
+from regard.data.store import store_in_memory
 from regard.data.tokenizer import Tokenizer
-from regard.decode.options import SearchOptions, forbidden_ids
-from regard.decode.text import Translator
-from regard.decode.torch_engine import TorchEngine
 from regard.errors import UserError
 from regard.evaluate import score
+from regard.generate.engines.torch_engine import TorchEngine
+from regard.generate.options import SearchOptions, forbidden_ids
 from regard.models.loss import linear_cross_entropy
 from regard.models.transformer import Transformer
 from regard.nn.attention import set_kernel
 from regard.nn.linear import set_row_tile
+from regard.translation.protect import encode_pairs
+from regard.translation.translator import Translator
 
 BATCH_TOKENS = 4_000
 SAMPLES = 3
@@ -39,7 +40,7 @@ class Validator:
     sentences: int  # how many are translated
 
     def __post_init__(self) -> None:
-        self._store = encode_pairs(self.pairs, self.tokenizer)
+        self._store = store_in_memory(self.pairs, self.tokenizer, encode_pairs)
         lengths = np.maximum(self._store.src_lengths, self._store.tgt_lengths)
         # One line of thousands of tokens would take the memory of the whole run, so the loss is without it.
         measured = np.flatnonzero(lengths <= self.max_length)

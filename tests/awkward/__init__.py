@@ -7,7 +7,7 @@ import unicodedata
 from collections import Counter
 from pathlib import Path
 
-from regard.data.protect import find_spans
+from regard.translation.protect import find_spans
 
 MAX_REPEATS = 3  # of a phrase, one after the other; or as often as the source has one
 LANGUAGES = ("en", "de")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data.batch import Batch, make_batch, split_indices
-from regard.data.store import encode_pairs
+from regard.data.store import store_in_memory
 from regard.data.tokenizer import Tokenizer
 
 BOS, EOS = 1, 2
@@ -40,7 +40,7 @@ def test_a_batch_is_the_pairs_end_to_end_with_their_marks(pairs: list[tuple[list
 
 def test_a_gathered_batch_equals_one_from_lists(tokenizer: Tokenizer, pairs: list[tuple[str, str]]) -> None:
     chosen = [5, 0, 17, 5]
-    gathered = make_batch(*encode_pairs(pairs, tokenizer).gather(np.array(chosen)), BOS, EOS)
+    gathered = make_batch(*store_in_memory(pairs, tokenizer).gather(np.array(chosen)), BOS, EOS)
     listed = batch_of([(tokenizer.encode(pairs[i][0]), tokenizer.encode(pairs[i][1])) for i in chosen])
     assert torch.equal(gathered.src, listed.src) and torch.equal(gathered.labels, listed.labels)
 

@@ -17,8 +17,8 @@ from regard.data.batch import Batch
 from regard.data.bpe_dropout import BpeDropout, Cutter, Limits, find_kinds, word_starts
 from regard.data.feed import Feed
 from regard.data.sampler import Sampler
-from regard.data.slots import Slots, fit_slots
-from regard.data.store import SideArrays, Store, encode_pairs
+from regard.data.slot_batch import Slots, fit_slots
+from regard.data.store import SideArrays, Store, store_in_memory
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
 
@@ -27,7 +27,7 @@ LONGEST = 60
 
 @pytest.fixture
 def store(pairs: list[tuple[str, str]], tokenizer: Tokenizer) -> Store:
-    return encode_pairs([*pairs, ("naïve ☃☃ café", "  zwei  Räume\u2581hier ")], tokenizer)
+    return store_in_memory([*pairs, ("naïve ☃☃ café", "  zwei  Räume\u2581hier ")], tokenizer)
 
 
 def words_of(side: SideArrays, tokenizer: Tokenizer) -> list[list[int]]:
@@ -41,7 +41,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Tokenizer]:
     sides = [lzma.decompress((folder / f"dev.{side}.xz").read_bytes()).decode().split("\n") for side in ("en", "de")]
     pairs = list(zip(*sides, strict=True))[:1000]
     tokenizer = Tokenizer.train([line for pair in pairs for line in pair], 1500, tmp_path_factory.mktemp("real"))
-    return encode_pairs(pairs, tokenizer), tokenizer
+    return store_in_memory(pairs, tokenizer), tokenizer
 
 
 def test_without_dropout_words_are_cut_as_sentencepiece_cuts_sentences(real: tuple[Store, Tokenizer]) -> None:

@@ -9,11 +9,11 @@ import pytest
 import sentencepiece
 
 from regard.data.clean import CleanOptions
+from regard.data.encoding_workers import ChunkEncoder, _encoder_message, _parse_encoder
 from regard.data.extend import extend, unknown_characters
 from regard.data.split import HeldOut
 from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Special, Vocabulary
-from regard.data.workers import Job, _job_message, _parse_job
 from regard.errors import UserError
 
 OLD = ["the cat sat on the mat and the dog did not", "a cat and a dog sat there", "not the mat"] * 5
@@ -77,8 +77,8 @@ def test_worker_processes_get_the_whole_tokenizer(old: Tokenizer) -> None:
     """What protects spans, and an imported model's own numbers, decide about ids as much as the pieces do."""
     vocabulary = Vocabulary({"▁the": 5, "▁cat": 7}, {"▁the": 6}, Special(0, 1, 2, 3, (4,)), 9)
     for tokenizer in (old, Tokenizer([old.models[0]] * 2, vocabulary)):
-        job = Job(tokenizer, CleanOptions(), HeldOut([], []), "<u2")
-        content, blocks = _job_message(job)
-        sent = _parse_job(json.loads(json.dumps(content)), blocks).tokenizer
+        job = ChunkEncoder(tokenizer, CleanOptions(), HeldOut([], []), "<u2")
+        content, blocks = _encoder_message(job)
+        sent = _parse_encoder(json.loads(json.dumps(content)), blocks).tokenizer
         assert sent.fingerprint == tokenizer.fingerprint
         assert (sent.protects, sent.encode("the cat")) == (tokenizer.protects, tokenizer.encode("the cat"))

@@ -14,8 +14,8 @@ import torch
 from regard.data.batch import Batch, make_batch, split_indices
 from regard.data.feed import DEPTH, Feed, PreparedUpdate
 from regard.data.sampler import Sampler
-from regard.data.slots import Slots
-from regard.data.store import Store, encode_pairs
+from regard.data.slot_batch import Slots
+from regard.data.store import Store, store_in_memory
 from regard.data.tokenizer import Tokenizer
 
 BATCH_TOKENS = 70  # several pairs a batch, and several epochs within the updates that are made ahead
@@ -28,7 +28,7 @@ parts = pytest.mark.parametrize("accumulate", [1, 3])
 
 @pytest.fixture
 def store(pairs: list[tuple[str, str]], tokenizer: Tokenizer) -> Store:
-    return encode_pairs(pairs, tokenizer)
+    return store_in_memory(pairs, tokenizer)
 
 
 @pytest.fixture(autouse=True)

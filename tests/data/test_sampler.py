@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data.sampler import Sampler
-from regard.data.slots import Slots, fit_slots
+from regard.data.slot_batch import Slots, fit_slots
 from regard.errors import UserError
 
 lengths = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), min_size=1, max_size=80)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data.batch import make_batch
-from regard.data.slots import SlotBatch, Slots, fit_slots
-from regard.data.store import encode_pairs
+from regard.data.slot_batch import SlotBatch, Slots, fit_slots
+from regard.data.store import store_in_memory
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.layout import SlotLayout, tile_groups
@@ -114,7 +114,7 @@ def test_every_sentence_can_be_read_back(drawn: tuple[Pairs, Slots]) -> None:
 
 
 def test_the_used_rows_equal_a_batch_of_no_fixed_shape(tokenizer: Tokenizer, pairs: list[tuple[str, str]]) -> None:
-    found = encode_pairs(pairs, tokenizer).gather(np.array([5, 0, 17, 5, 30]))
+    found = store_in_memory(pairs, tokenizer).gather(np.array([5, 0, 17, 5, 30]))
     plain = make_batch(*found, BOS, EOS)
     slots = Slots(plain.src_layout.num_tokens + 9, plain.num_tokens + 5, 7, 40)
     batch = slots.batch(slots.pack(*found, BOS, EOS, plain.num_tokens))

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 import regard.data.store as store_module
 from regard.data.clean import CleanOptions
 from regard.data.corpus import Corpus
+from regard.data.encoding_workers import Chunk, ChunkEncoder, WorkerPool
 from regard.data.split import HeldOut
-from regard.data.store import Store, encode_pairs, prepare, store_key
+from regard.data.store import Store, prepare, store_in_memory, store_key
 from regard.data.tokenizer import Tokenizer
-from regard.data.workers import Chunk, Job, WorkerPool
 from regard.errors import RegardError, UserError
 
 Files = tuple[Path, Path]
@@ -61,7 +61,7 @@ def test_a_store_holds_every_pair_in_order(
 @given(st.lists(st.integers(0, 4), max_size=20))
 def test_gathering_is_concatenating(tokenizer: Tokenizer, indices: list[int]) -> None:
     pairs = [("The dog", "Der Hund"), ("", ""), ("a", "ein Kind"), ("sees 12", ""), ("", "will")]
-    src_ids, src_lengths, tgt_ids, tgt_lengths = encode_pairs(pairs, tokenizer).gather(
+    src_ids, src_lengths, tgt_ids, tgt_lengths = store_in_memory(pairs, tokenizer).gather(
         np.array(indices, dtype=np.int64)
     )
     src = [tokenizer.encode(pairs[i][0]) for i in indices]
@@ -133,7 +133,7 @@ def test_a_mistake_in_the_text_reaches_the_caller_and_leaves_nothing_behind(
 class RecordedPool(WorkerPool):
     last: WorkerPool
 
-    def __init__(self, job: Job, num_workers: int) -> None:
+    def __init__(self, job: ChunkEncoder, num_workers: int) -> None:
         super().__init__(job, num_workers)
         RecordedPool.last = self
 
@@ -153,8 +153,8 @@ def test_ctrl_c_ends_the_processes_and_leaves_nothing_behind(
 
 
 def test_a_process_that_dies_or_fails_is_reported(tokenizer: Tokenizer) -> None:
-    job = Job(tokenizer, CleanOptions(), None, "<u2")
-    broken = Job(tokenizer, CleanOptions(), None, "no such type")
+    job = ChunkEncoder(tokenizer, CleanOptions(), None, "<u2")
+    broken = ChunkEncoder(tokenizer, CleanOptions(), None, "no such type")
     chunk = Chunk(0, "a", 0, [])
     with WorkerPool(broken, 1) as pool, pytest.raises(RegardError, match=r"(?s)failed: .*no such type"):
         list(pool.map([chunk]))

@@ -8,10 +8,10 @@ import random
 import pytest
 import torch
 
-from regard.decode.options import SearchOptions, Wish
-from regard.decode.search.core import SearchStep
-from regard.decode.torch_engine import TorchEngine
 from regard.explain.beam import BeamRecorder, Node
+from regard.generate.engines.torch_engine import TorchEngine
+from regard.generate.options import SearchOptions, Wish
+from regard.generate.search.core import SearchStep
 from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
 from tests.build import build, tiny_config

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from regard.decode.options import SearchOptions
 from regard.explain.explainer import Explainer
 from regard.explain.explanation import EXAMPLE, Explanation, by_words
+from regard.generate.options import SearchOptions
 from tests.browser import lowest_contrast, new_page, unnamed, without_focus_mark
 from tests.explain.payloads import PAYLOADS
 

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from regard.bundle import Bundle
 from regard.config import ModelConfig
-from regard.decode.options import SearchOptions, forbidden_ids
-from regard.decode.torch_engine import TorchEngine, load_model
 from regard.errors import UserError
 from regard.explain.explainer import MAX_PIECES, Explainer, head_facts, read
 from regard.explain.explanation import KINDS, Explanation, by_words
+from regard.generate.engines.torch_engine import TorchEngine, load_model
+from regard.generate.options import SearchOptions, forbidden_ids
 from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
 from regard.nn.embedding import sinusoids

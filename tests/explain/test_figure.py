@@ -11,11 +11,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from regard.decode.options import SearchOptions
 from regard.errors import UserError
 from regard.explain.explainer import Explainer
 from regard.explain.explanation import KINDS, Explanation, Kind, by_words
 from regard.explain.figure import COLOURS, draw, to_png
+from regard.generate.options import SearchOptions
 from tests.explain.payloads import PAYLOADS
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from regard.bundle import load_bundle
-from regard.decode.options import SearchOptions
 from regard.explain.explainer import Explainer
 from regard.export.imported import import_transformers
+from regard.generate.options import SearchOptions
 from tests.export.opus import write_opus
 
 

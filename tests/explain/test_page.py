@@ -11,10 +11,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from regard.decode.options import SearchOptions
 from regard.explain.explainer import Explainer
 from regard.explain.explanation import CAUTION, Explanation
 from regard.explain.page import render_frame, render_page, static
+from regard.generate.options import SearchOptions
 from tests.explain.payloads import PAYLOADS
 
 OPTIONS = SearchOptions(beam=2, max_extra=2)

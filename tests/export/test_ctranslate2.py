@@ -13,9 +13,9 @@ import pytest
 
 from regard.api import load
 from regard.bundle import load_bundle
-from regard.decode import ctranslate2_model
 from regard.errors import RegardError, UserError
 from regard.export import export
+from regard.generate.engines import ctranslate2_model
 from tests.tiny import make_bundle
 
 pytest.importorskip("ctranslate2")

@@ -22,16 +22,16 @@ from transformers.utils import logging as transformers_logging
 from regard.bundle import Bundle, load_bundle
 from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Vocabulary
-from regard.decode.glossary import Glossary
-from regard.decode.options import SearchOptions
-from regard.decode.reading import Part, cut_line
-from regard.decode.text import Translator
-from regard.decode.torch_engine import TorchEngine, load_model
 from regard.errors import UserError
 from regard.export import export
 from regard.export.imported import import_transformers
-from tests.decode.test_text import Echo
+from regard.generate.engines.torch_engine import TorchEngine, load_model
+from regard.generate.options import SearchOptions
+from regard.translation.glossary import Glossary
+from regard.translation.reading import Part, cut_line
+from regard.translation.translator import Translator
 from tests.export.opus import change_json, tatoeba, vocabulary, write_json, write_opus
+from tests.translation.test_translator import Echo
 
 pytestmark = [
     pytest.mark.slow,

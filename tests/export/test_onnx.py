@@ -24,13 +24,13 @@ from regard.bundle import Bundle, load_bundle
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Special, Vocabulary
-from regard.decode.options import SearchOptions
-from regard.decode.torch_engine import TorchEngine
 from regard.errors import RegardError, UserError
 from regard.export import export
 from regard.export import onnx as exporter
 from regard.export.padded import PaddedDecoder, PaddedEncoder, PaddedStep, prepare
 from regard.export.verify import make_samples
+from regard.generate.engines.torch_engine import TorchEngine
+from regard.generate.options import SearchOptions
 from regard.models.transformer import Transformer
 from tests.build import SWITCHES, build, pack, pad, random_sentences, tiny_config
 from tests.tiny import reversal_pairs, save_model

@@ -17,11 +17,11 @@ from regard import bundle as bundle_module
 from regard.api import load
 from regard.bundle import Bundle, load_bundle, load_weights
 from regard.cli import main
-from regard.decode.torch_engine import load_model
 from regard.errors import RegardError, UserError
 from regard.export import export, quantised
 from regard.export.verify import Difference, Samples, check
 from regard.files import write_manifest
+from regard.generate.engines.torch_engine import load_model
 from tests.build import SWITCHES, build, tiny_config
 from tests.tiny import make_bundle, save_model
 

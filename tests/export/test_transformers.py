@@ -17,14 +17,14 @@ from transformers.utils import logging as transformers_logging
 from regard.bundle import Bundle, save_bundle
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
-from regard.decode.options import SearchOptions
-from regard.decode.text import Translator
-from regard.decode.torch_engine import TorchEngine
 from regard.errors import RegardError, UserError
 from regard.export import export, marian
+from regard.generate.engines.torch_engine import TorchEngine
+from regard.generate.options import SearchOptions
 from regard.models.loss import linear_cross_entropy
 from regard.models.transformer import Transformer
 from regard.recipe import DecodeRecipe
+from regard.translation.translator import Translator
 from tests.build import SWITCHES, build, pack
 from tests.export.opus import tatoeba
 from tests.tiny import reversal_pairs

@@ -18,8 +18,8 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
-from regard.decode.options import SearchOptions
-from regard.decode.slot_search import SlotState
+from regard.generate.engines.slot_search import SlotState
+from regard.generate.options import SearchOptions
 from regard.layout import SlotLayout, tile_groups
 from regard.models.loss import backward_linear_cross_entropy
 from regard.nn.attention import set_kernel

@@ -21,15 +21,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.decode.options import SearchOptions
-from regard.decode.slot_search import SlotState, advance
+from regard.generate.engines.slot_search import SlotState, advance
+from regard.generate.options import SearchOptions
 from regard.layout import Layout, SequenceLayout, SlotLayout, tile_groups
 from regard.models.loss import backward_linear_cross_entropy, linear_cross_entropy
 from regard.nn import kernels
 from regard.nn.attention import set_kernel
 from regard.nn.block import set_fused
 from regard.nn.kernels import attention, residual
-from regard.nn.slots import gathered_attention
+from regard.nn.slot_cache import gathered_attention
 from tests.build import SWITCHES, build, tiny_config
 from tests.nn.test_attention import Case, assert_close, run_expected, with_gradients
 

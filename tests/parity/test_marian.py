@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers import MarianMTModel
 
-from regard.decode.options import SearchOptions
-from regard.decode.torch_engine import TorchEngine
+from regard.generate.engines.torch_engine import TorchEngine
+from regard.generate.options import SearchOptions
 from regard.models.loss import linear_cross_entropy
 from regard.models.transformer import Transformer
 from tests.build import build, pack, pad, random_sentences, tiny_config

@@ -104,7 +104,7 @@ def held_by(file: Path, engine: str = "ctranslate2_engine.CTranslate2Engine", se
     module, name = engine.split(".")
     return f"""
 import pathlib, time
-from regard.decode.{module} import {name} as Engine
+from regard.generate.engines.{module} import {name} as Engine
 search = Engine.{search}
 def wait(self, *arguments):
     pathlib.Path({str(started(file))!r}).touch()

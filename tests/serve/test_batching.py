@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from regard.decode.options import Finished, Hypothesis, SearchOptions, Wish
-from regard.decode.search.phrases import Phrase
 from regard.errors import RegardError
+from regard.generate.options import Finished, Hypothesis, SearchOptions, Wish
+from regard.generate.search.phrases import Phrase
 from regard.serve.batching import Batcher, Full, Job
 
 OPTIONS = SearchOptions()

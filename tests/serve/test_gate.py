@@ -180,7 +180,7 @@ def test_a_client_that_goes_away_frees_its_place(hold: Path) -> None:
 def test_a_client_that_goes_away_in_the_middle_of_events_frees_its_place() -> None:
     code = """
 import time
-from regard.decode.ctranslate2_engine import CTranslate2Engine as Engine
+from regard.generate.engines.ctranslate2_engine import CTranslate2Engine as Engine
 translate = Engine.translate
 def slowly(self, *arguments):
     time.sleep(0.2)

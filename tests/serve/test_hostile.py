@@ -16,7 +16,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.serve.server import Running, running, until
-from tests.serve.test_documents import TRAVERSAL, WORD, docx, packed
+from tests.translation.documents.test_documents import TRAVERSAL, WORD, docx, packed
 
 FIELDS = {"source": "src", "target": "tgt"}
 MB = 1_000_000

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 import regard
-from regard.decode.options import Hypothesis, SearchOptions, Wish
-from regard.decode.text import Result, Translator
+from regard.generate.options import Hypothesis, SearchOptions, Wish
 from regard.serve.joining import Wanted, join, without_searching
+from regard.translation.translator import Result, Translator
 from tests.serve.server import GOLDEN
 
 LINES = ["a Regard b c", "a b c", "Regard and so on, p o n m", "d Regard e Regard f"]

@@ -16,6 +16,7 @@ from regard.errors import UserError
 from regard.serve.keys import Bucket, Key, Keys, add_key, hash_key, load_keys
 from regard.serve.limits import Limits
 from regard.serve.refusal import Refused
+from regard.serve.web.status import as_http
 from tests.serve.server import running
 
 
@@ -92,7 +93,7 @@ def test_a_bucket_fills_with_time() -> None:
     bucket.take(60, "requests")
     with pytest.raises(Refused, match="60 requests a minute; try again in 1 s") as refused:
         bucket.take(1, "requests")
-    assert refused.value.status == 429 and refused.value.retry == 1
+    assert as_http(refused.value).status == 429 and refused.value.retry == 1
     now[0] = 1.0
     bucket.take(1, "requests")
     now[0] = 1000.0  # rest does not add up beyond a minute's worth

@@ -18,10 +18,9 @@ import pytest
 import regard
 from regard.bundle import load_bundle
 from regard.data.tokenizer import Tokenizer
-from regard.decode.ctranslate2_engine import CTranslate2Engine
-from regard.errors import UserError
+from regard.errors import InputError, UserError
+from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.serve.apart import Apart
-from regard.serve.refusal import Refused
 from regard.serve.search import Search
 from tests.serve.server import GOLDEN, Running, held_by, running, started, until
 
@@ -255,7 +254,7 @@ def test_a_word_that_the_vocabulary_cannot_spell_is_refused_by_number(monkeypatc
         (Search(glossary=(("a", "b"), ("b", "Geheim"))), "glossary, entry 2 cannot be made to appear: the model's"),
         (Search(phrases=("Geheim",)), "phrases, entry 1 cannot be made to appear"),
     ):
-        with pytest.raises(Refused, match=message) as refused:
+        with pytest.raises(InputError, match=message) as refused:
             search.translator(own, model.bundle, does_all=True)
         assert "Geheim" not in str(refused.value)
 
@@ -350,7 +349,7 @@ def test_torch_is_loaded_once_however_many_need_it(monkeypatch: pytest.MonkeyPat
         time.sleep(0.2)
         return made[-1]
 
-    monkeypatch.setattr("regard.decode.torch_engine.TorchEngine.from_bundle", from_bundle)
+    monkeypatch.setattr("regard.generate.engines.torch_engine.TorchEngine.from_bundle", from_bundle)
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(engine._instead, ["phrases"] * 4))
     assert found == made * 4
@@ -371,7 +370,7 @@ def test_choosing_for_nobody_ends_and_others_have_their_turn() -> None:
             await asyncio.sleep(0.001)
         assert await apart.run(work, "b") == "b"
         assert len(begun) < 10
-        with pytest.raises(Refused):
+        with pytest.raises(Busy):
             await asyncio.gather(*(apart.run(work, "c") for _ in range(2)))
         long.cancel()
         await asyncio.wait([long])

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard.config import ModelConfig
 from regard.data.batch import Batch, make_batch
-from regard.data.slots import Slots
+from regard.data.slot_batch import Slots
 from regard.errors import UserError
 from regard.models.rdrop import _chunk_loss
 from regard.models.transformer import Transformer

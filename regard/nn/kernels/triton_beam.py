@@ -1,4 +1,4 @@
-"""One step of beam search in three Triton kernels; the twin is `regard.decode.slot_search.advance`.
+"""One step of beam search in three Triton kernels; the twin is `regard.generate.engines.slot_search.advance`.
 
 The first two find a row's best tokens: a program takes a piece of the vocabulary, first for its best token alone, and once
 those of all pieces are known, for the few others that can be among the row's best. The third takes a slot: it merges the

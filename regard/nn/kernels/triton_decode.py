@@ -1,7 +1,7 @@
 """Attention of one query a row over a cache, in Triton: each row reads as many places as it has, from wherever they lie.
 
 `decode_attention` reads a cache; `extend_attention` also writes the row's own key and value into it. The twins are
-`regard.nn.slots.gathered_attention` and the same after the two are put in their place. `put` writes the keys and values of
+`regard.nn.slot_cache.gathered_attention` and the same after the two are put in their place. `put` writes the keys and values of
 source sentences; its twin is `index_put_`.
 """
 

@@ -16,14 +16,14 @@ from regard.serve.files import Store
 from regard.serve.jobs import Jobs
 from regard.serve.keys import Keys
 from regard.serve.limits import Limits
-from regard.serve.refusal import Refused
 from regard.serve.service import Service
 from regard.serve.watch import Watch
-from regard.serve.web import deepl, deepl_documents, explain, libretranslate, page, training, words
+from regard.serve.web import deepl, deepl_documents, explain, libretranslate, page, training, word_routes
 from regard.serve.web.context import Context, context_of
 from regard.serve.web.gate import Doors, Gate, internal_error, problem
 from regard.serve.web.metrics import Metrics
 from regard.serve.web.schemas import Health, Ready
+from regard.serve.web.status import REFUSALS, as_http
 from regard.version import __version__
 
 _STATUS = {404: "there is nothing at this address; see /docs", 405: "this address does not take this method; see /docs"}
@@ -73,7 +73,7 @@ def make_app(
     )
     app.include_router(libretranslate.router)
     app.include_router(deepl.router)
-    for part in (deepl_documents, words, explain, training, page):
+    for part in (deepl_documents, word_routes, explain, training, page):
         app.include_router(part.router)
     app.include_router(router)
     counters = metrics or Metrics()
@@ -83,7 +83,8 @@ def make_app(
     doors.abandoned_files = lambda: service.abandoned_documents
     jobs, explainers = Jobs(store.folder / "documents"), Explainers(service.limits.explain_places)
     app.state.context = Context(service, keys or Keys(), counters, doors, store, jobs, explainers, watch)
-    app.add_exception_handler(Refused, _refused)
+    for kind in REFUSALS:
+        app.add_exception_handler(kind, _refused)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _failed)
@@ -108,9 +109,9 @@ def _tell_limits(document: dict[str, Any], limits: Limits) -> None:
 
 
 def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
-    headers = {} if error.retry is None else {"retry-after": str(error.retry)}
-    return JSONResponse(problem(request.url.path, str(error)), error.status, headers)
+    refused = as_http(error)
+    headers = {} if refused.retry is None else {"retry-after": str(refused.retry)}
+    return JSONResponse(problem(request.url.path, str(refused)), refused.status, headers)
 
 
 def _http_error(request: Request, error: Exception) -> Response:

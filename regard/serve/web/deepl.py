@@ -7,10 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from regard.serve.languages import language_name
-from regard.serve.refusal import Refused
 from regard.serve.service import Ask
-from regard.serve.tags import Xml
 from regard.serve.web.context import admit, answer, context_of
 from regard.serve.web.fields import FORM, body_of, parse_body, read_fields
 from regard.serve.web.schemas import (
@@ -23,6 +20,9 @@ from regard.serve.web.schemas import (
     DeepLUsage,
 )
 from regard.serve.web.searches import search_of
+from regard.serve.web.status import HttpRefused
+from regard.translation.languages import language_name
+from regard.translation.markup.tags import Xml
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": DeepLError} for status in (400, 403, 408, 413, 415, 422, 429, 500, 501, 503)
@@ -37,10 +37,10 @@ async def translate(request: Request) -> DeepLTranslations:
     fields = await read_fields(request, DeepLFields)
     check_options(fields)
     if fields.tag_handling not in (None, "", "html", "xml"):
-        raise Refused(400, "tag_handling must be html, xml or left out")
+        raise HttpRefused(400, "tag_handling must be html, xml or left out")
     split = str(fields.split_sentences if fields.split_sentences is not None else "1").lower()
     if split not in ("0", "1", "nonewlines", "true", "false"):
-        raise Refused(400, "split_sentences must be 0, 1 or nonewlines")
+        raise HttpRefused(400, "split_sentences must be 0, 1 or nonewlines")
     texts = [fields.text] if isinstance(fields.text, str) else fields.text
     ask = Ask(
         texts,
@@ -65,9 +65,9 @@ def check_options(fields: DeepLRefused) -> None:
     for name in DeepLRefused.model_fields:
         if name != "formality" and getattr(fields, name):
             instead = "send the entries themselves as glossary" if name.startswith("glossary") else "leave it out"
-            raise Refused(400, f"{name} is not known to this server; {instead}")
+            raise HttpRefused(400, f"{name} is not known to this server; {instead}")
     if fields.formality not in (None, "", "default", "prefer_more", "prefer_less"):
-        raise Refused(400, "formality must be default, prefer_more or prefer_less: the models have one form only")
+        raise HttpRefused(400, "formality must be default, prefer_more or prefer_less: the models have one form only")
 
 
 def xml_of(fields: DeepLFields) -> Xml | None:
@@ -75,11 +75,11 @@ def xml_of(fields: DeepLFields) -> Xml | None:
     if fields.tag_handling != "xml":
         for name in ("splitting_tags", "non_splitting_tags", "ignore_tags"):
             if getattr(fields, name):
-                raise Refused(400, f"{name} goes with tag_handling=xml only; leave it out")
+                raise HttpRefused(400, f"{name} goes with tag_handling=xml only; leave it out")
         return None
     outline = str(1 if fields.outline_detection is None else fields.outline_detection).lower()
     if outline not in ("0", "1", "true", "false"):
-        raise Refused(400, "outline_detection must be 0 or 1")
+        raise HttpRefused(400, "outline_detection must be 0 or 1")
     return Xml(
         _names(fields.splitting_tags),
         _names(fields.non_splitting_tags),

@@ -8,9 +8,7 @@ import time
 
 from fastapi import APIRouter, Request, Response
 
-from regard.serve.documents.formats import MEDIA_TYPES, kind_of
 from regard.serve.jobs import Handle, State
-from regard.serve.refusal import Refused
 from regard.serve.web.context import Context, admit, context_of, find_key
 from regard.serve.web.deepl import ERRORS, check_options
 from regard.serve.web.fields import body_of, file_body_of, read_fields, read_upload
@@ -23,6 +21,8 @@ from regard.serve.web.schemas import (
     DeepLError,
 )
 from regard.serve.web.searches import terms_alone
+from regard.serve.web.status import REFUSALS, HttpRefused
+from regard.translation.documents.formats import MEDIA_TYPES, kind_of
 
 router = APIRouter(prefix="/v2", tags=["DeepL"], responses={**ERRORS, 404: {"model": DeepLError}})
 _PATIENCE, _LOOK = 1.0, 0.05  # seconds: clients ask only every five seconds, so an answer waits a little for the end
@@ -37,9 +37,9 @@ async def send(request: Request) -> DeepLDocument:
     check_options(fields)
     kind = kind_of(upload.name or fields.filename or "")
     if fields.output_format not in (None, "", kind):
-        raise Refused(400, "output_format must be that of the file, or left out")
+        raise HttpRefused(400, "output_format must be that of the file, or left out")
     if len(upload.content) > limits.file_bytes:
-        raise Refused(413, f"file may have at most {limits.file_bytes} bytes; send it in parts")
+        raise HttpRefused(413, f"file may have at most {limits.file_bytes} bytes; send it in parts")
     if fields.source_lang:
         context.service.find(fields.source_lang, fields.target_lang)
     search = terms_alone(fields)
@@ -65,9 +65,9 @@ async def send(request: Request) -> DeepLDocument:
         status, characters = "done", 0
         try:
             characters = await work()
-        except Refused as refused:
+        except REFUSALS as error:
             status = "refused"
-            context.jobs.fail(handle, str(refused))
+            context.jobs.fail(handle, str(error))
         except TimeoutError:
             status = "refused"
             context.jobs.fail(handle, f"the document took longer than {limits.file_seconds:g} s; send less text")
@@ -108,9 +108,9 @@ async def result_of(request: Request, document_id: str) -> Response:
     context, handle = await _asked(request, document_id)
     state = _found(context, handle)
     if state.status == "translating":
-        raise Refused(503, "the document is not finished; ask for its status", 1)
+        raise HttpRefused(503, "the document is not finished; ask for its status", 1)
     if state.status == "error":
-        raise Refused(404, "the document could not be translated; ask for its status")
+        raise HttpRefused(404, "the document could not be translated; ask for its status")
     try:
         content = await asyncio.to_thread(context.jobs.result, handle)
     except FileNotFoundError:  # its time was over in this moment
@@ -132,5 +132,5 @@ def _found(context: Context, handle: Handle) -> State:
     return state
 
 
-def _gone() -> Refused:
-    return Refused(404, "there is no document of this id and key, or no longer; send it again")
+def _gone() -> HttpRefused:
+    return HttpRefused(404, "there is no document of this id and key, or no longer; send it again")

@@ -10,8 +10,8 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 
-from regard.serve.refusal import Refused
 from regard.serve.service import Progress, Told
+from regard.serve.web.status import REFUSALS, HttpRefused, as_http
 
 MEDIA_TYPE = "text/event-stream"
 Event = tuple[str, dict[str, Any]]
@@ -43,7 +43,8 @@ async def stream(work: Callable[[Told], Coroutine[Any, Any, dict[str, Any]]]) ->
     async def run() -> None:
         try:
             queue.put_nowait(("result", await work(told)))
-        except Refused as refused:
+        except REFUSALS as error:
+            refused = as_http(error)
             queue.put_nowait(("error", {"error": str(refused), "status": refused.status, "retry": refused.retry}))
         except Exception:
             queue.put_nowait(("error", {"error": "internal error", "status": 500, "retry": None}))
@@ -57,7 +58,7 @@ async def stream(work: Callable[[Told], Coroutine[Any, Any, dict[str, Any]]]) ->
         raise
     if first[0] == "error":
         await task  # an error that is not the client's comes out here
-        raise Refused(first[1]["status"], first[1]["error"], first[1]["retry"])
+        raise HttpRefused(first[1]["status"], first[1]["error"], first[1]["retry"])
 
     async def events() -> AsyncIterator[str]:
         event = first

@@ -6,11 +6,11 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from regard.serve.refusal import Refused
 from regard.serve.web.context import admit, context_of
 from regard.serve.web.fields import body_of, read_fields
 from regard.serve.web.libretranslate import ERRORS
 from regard.serve.web.schemas import ExplainFields
+from regard.serve.web.status import HttpRefused
 
 _PARTS = (
     "model", "text", "translation", "given", "source", "decoder_input", "target", "attention", "heads", "steps", "log_prob",
@@ -31,7 +31,7 @@ async def explain(request: Request) -> Response:
     served = context.service.find(fields.source, fields.target)
     characters = len(fields.q) + len(fields.translation) + len(fields.prefix)
     if characters > context.service.limits.characters:
-        raise Refused(413, f"q may have at most {context.service.limits.characters} characters; send one sentence")
+        raise HttpRefused(413, f"q may have at most {context.service.limits.characters} characters; send one sentence")
     admit(request, fields.api_key, characters)
     content = await context.explainers.explain(served, fields.q, fields.translation or None, fields.prefix or None)
     context.metrics.characters.inc(characters)

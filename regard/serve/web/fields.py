@@ -11,8 +11,8 @@ from pydantic import BaseModel, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
-from regard.serve.refusal import Refused
 from regard.serve.web.schemas import SearchFields
+from regard.serve.web.status import HttpRefused
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -47,16 +47,16 @@ class Upload(NamedTuple):
 async def read_upload(request: Request, schema: type[Schema]) -> tuple[Upload, Schema]:
     """The one file of a form, and the fields beside it."""
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
-        raise Refused(415, "content-type must be multipart/form-data with a part named file")
+        raise HttpRefused(415, "content-type must be multipart/form-data with a part named file")
     try:
         async with request.form(max_files=1, max_fields=_MOST_PARTS, max_part_size=_PART_BYTES) as form:
             upload = form.get("file")
             if not isinstance(upload, UploadFile):
-                raise Refused(422, "file is missing: a document to translate")
+                raise HttpRefused(422, "file is missing: a document to translate")
             fields = {name: value for name, value in form.items() if isinstance(value, str)}
             return Upload(upload.filename or "", await upload.read()), check_fields(fields, schema)
     except (HTTPException, UnicodeError):
-        raise Refused(400, "the body must be a form with one file and a few fields") from None
+        raise HttpRefused(400, "the body must be a form with one file and a few fields") from None
 
 
 async def read_fields(request: Request, schema: type[Schema]) -> Schema:
@@ -69,15 +69,15 @@ def parse_body(content_type: str, body: bytes) -> dict[str, Any]:
     if kind == FORM:
         return _parse_form(body)
     if kind not in (JSON, "", "text/json"):
-        raise Refused(415, f"content-type must be {JSON} or {FORM}")
+        raise HttpRefused(415, f"content-type must be {JSON} or {FORM}")
     try:
         fields = json.loads(body)
         if b"\\ud" in body.lower():  # half a character, escaped, is no text and would fail much later
             json.dumps(fields, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
-        raise Refused(400, "the body must be JSON in UTF-8") from None
+        raise HttpRefused(400, "the body must be JSON in UTF-8") from None
     if not isinstance(fields, dict):
-        raise Refused(400, "the body must be a JSON object")
+        raise HttpRefused(400, "the body must be a JSON object")
     return fields
 
 
@@ -85,7 +85,7 @@ def _parse_form(body: bytes) -> dict[str, Any]:
     try:
         pairs = parse_qsl(body.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
     except ValueError:
-        raise Refused(400, f"the body must be a form in UTF-8 with at most {_MOST_FIELDS} fields") from None
+        raise HttpRefused(400, f"the body must be a form in UTF-8 with at most {_MOST_FIELDS} fields") from None
     fields: dict[str, Any] = {}
     for name, value in pairs:
         if name not in fields:
@@ -105,7 +105,7 @@ def check_fields(fields: dict[str, Any], schema: type[Schema]) -> Schema:
         name = str(first["loc"][0]) if first["loc"] else ""
         # Clients of LibreTranslate and DeepL know 422 of their own fields; ours are refused as any other wish is.
         status = 400 if name in SearchFields.model_fields else 422
-        raise Refused(status, explain(first["type"], name, schema)) from None
+        raise HttpRefused(status, explain(first["type"], name, schema)) from None
 
 
 def explain(kind: str, name: str, schema: type[BaseModel]) -> str:

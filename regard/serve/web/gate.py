@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regard.serve.limits import Limits
-from regard.serve.refusal import Refused
 from regard.serve.web.logs import log
 from regard.serve.web.metrics import Metrics
+from regard.serve.web.status import REFUSALS, HttpRefused, as_http
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -68,7 +68,7 @@ class Doors:
 
     def check(self, is_file: bool) -> None:
         if self.is_draining:
-            raise Refused(503, "the server is being stopped; try another one", 1)
+            raise HttpRefused(503, "the server is being stopped; try another one", 1)
         files = self.files_inside + self.abandoned_files()
         if self.are_full or (is_file and files >= self.limits.file_places):
             raise self.too_many()
@@ -95,9 +95,9 @@ class Doors:
         self.away.discard(task)
         self.leave(True)
 
-    def too_many(self) -> Refused:
+    def too_many(self) -> HttpRefused:
         seconds = self.seconds_left()
-        return Refused(429, f"too many requests are waiting; try again in {seconds} s", seconds)
+        return HttpRefused(429, f"too many requests are waiting; try again in {seconds} s", seconds)
 
 
 class _Exchange:
@@ -122,7 +122,7 @@ class _Exchange:
             self.is_complete = True
         await self._send(message)
 
-    async def refuse(self, path: str, refused: Refused, *, close: bool = True) -> None:
+    async def refuse(self, path: str, refused: HttpRefused, *, close: bool = True) -> None:
         if self.status:
             return  # it has begun; all that can be done is to stop
         headers, body = refusal(path, refused)
@@ -137,7 +137,7 @@ def problem(path: str, message: str) -> dict[str, str]:
     return {"message": message} if path.startswith("/v2/") else {"error": message}
 
 
-def refusal(path: str, refused: Refused) -> tuple[list[tuple[bytes, bytes]], bytes]:
+def refusal(path: str, refused: HttpRefused) -> tuple[list[tuple[bytes, bytes]], bytes]:
     """The headers and the body that say why."""
     body = json.dumps(problem(path, str(refused))).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
@@ -189,13 +189,13 @@ class Gate:
                 path = prefix
         try:
             await self._answer(scope, receive, exchange)
-        except Refused as refused:
+        except REFUSALS as error:
             if not exchange.is_read:
                 exchange.is_read = await self._drain(receive)
-            await exchange.refuse(scope["path"], refused, close=not exchange.is_read or self.doors.is_draining)
+            await exchange.refuse(scope["path"], as_http(error), close=not exchange.is_read or self.doors.is_draining)
         except Exception as error:  # noqa: BLE001 - logged without its message, which may hold somebody's text
             log("failure", level=logging.ERROR, error=error, id=exchange.number, path=path)
-            await exchange.refuse(scope["path"], Refused(500, internal_error(exchange.number)))
+            await exchange.refuse(scope["path"], HttpRefused(500, internal_error(exchange.number)))
         finally:
             self._record(scope, exchange, path, time.monotonic() - start)
 
@@ -272,7 +272,7 @@ class Gate:
         except TimeoutError:
             if not clock.expired():
                 raise
-            raise Refused(503, f"the request took longer than {seconds:g} s; send less text", 5) from None
+            raise HttpRefused(503, f"the request took longer than {seconds:g} s; send less text", 5) from None
         except asyncio.CancelledError:
             if not is_gone:
                 raise
@@ -310,21 +310,21 @@ class _Reading:
             async with asyncio.timeout(seconds):
                 return await self._receive(receive)
         except TimeoutError:
-            raise Refused(408, f"the request must arrive within {seconds:g} s") from None
+            raise HttpRefused(408, f"the request must arrive within {seconds:g} s") from None
 
     async def _receive(self, receive: Receive) -> bytes:
         chunks = []
         while True:
             message = await receive()
             if message["type"] != "http.request":
-                raise Refused(400, "the request ended early")
+                raise HttpRefused(400, "the request ended early")
             chunk = message.get("body", b"")
             self.held += len(chunk)
             self.doors.held_bytes += len(chunk)
             if self.held > self.most:  # counted as it comes: a chunked body does not say its length
                 raise self._too_large()
             if self.doors.held_bytes > self.doors.limits.held_bytes:
-                raise Refused(429, "too much is being received; try again in 1 s", 1)
+                raise HttpRefused(429, "too much is being received; try again in 1 s", 1)
             chunks.append(chunk)
             if not message.get("more_body", False):
                 return b"".join(chunks)
@@ -333,5 +333,5 @@ class _Reading:
         self.doors.held_bytes -= self.held
         self.held = 0
 
-    def _too_large(self) -> Refused:
-        return Refused(413, f"the request may have at most {self.most} bytes; send parts")
+    def _too_large(self) -> HttpRefused:
+        return HttpRefused(413, f"the request may have at most {self.most} bytes; send parts")

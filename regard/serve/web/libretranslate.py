@@ -7,9 +7,6 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from regard.serve.documents.formats import MEDIA_TYPES, kind_of
-from regard.serve.languages import detect
-from regard.serve.refusal import Refused
 from regard.serve.service import Answer, Ask, Told
 from regard.serve.web.context import admit, answer, context_of, count
 from regard.serve.web.events import stream, wants_events
@@ -26,6 +23,9 @@ from regard.serve.web.schemas import (
     TranslateFields,
 )
 from regard.serve.web.searches import search_of, terms_alone
+from regard.serve.web.status import HttpRefused
+from regard.translation.documents.formats import MEDIA_TYPES, kind_of
+from regard.translation.languages import detect
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": Error} for status in (400, 403, 404, 408, 413, 415, 422, 429, 500, 501, 503)
@@ -100,7 +100,7 @@ async def detect_language(request: Request) -> list[DetectedLanguage]:
     """Which language a text is in, and how sure that is; nothing where there are no letters to go by."""
     fields = await read_fields(request, DetectFields)
     if len(fields.q) > context_of(request).service.limits.characters:
-        raise Refused(413, "q has more characters than are allowed; a page of it is enough")
+        raise HttpRefused(413, "q has more characters than are allowed; a page of it is enough")
     admit(request, fields.api_key, 0)
     found = await asyncio.to_thread(detect, fields.q)
     return [DetectedLanguage(confidence=found[1], language=found[0])] if found else []
@@ -113,7 +113,7 @@ async def translate_file(request: Request) -> TranslatedFile | Response:
     context = context_of(request)
     kind = kind_of(upload.name)
     if len(upload.content) > context.service.limits.file_bytes:
-        raise Refused(413, f"file may have at most {context.service.limits.file_bytes} bytes; send it in parts")
+        raise HttpRefused(413, f"file may have at most {context.service.limits.file_bytes} bytes; send it in parts")
     source = None if fields.source.strip().lower() == "auto" else fields.source
     search = terms_alone(fields)
     search.check(context.service.limits)
@@ -137,7 +137,7 @@ async def download_file(request: Request, name: str) -> Response:
     """A document that was translated in the last minutes."""
     content = await asyncio.to_thread(context_of(request).store.read, name)
     if content is None:
-        raise Refused(404, "there is no such document, or no longer; translate it again")
+        raise HttpRefused(404, "there is no such document, or no longer; translate it again")
     kind = kind_of(name)
     headers = {"content-disposition": f'attachment; filename="translated.{kind}"'}
     return Response(content, media_type=MEDIA_TYPES[kind], headers=headers)

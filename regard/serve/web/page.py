@@ -9,11 +9,11 @@ from importlib.resources import files
 
 from fastapi import APIRouter, Request, Response
 
-from regard.serve.documents.formats import MEDIA_TYPES
-from regard.serve.languages import language_name
-from regard.serve.refusal import Refused
 from regard.serve.web.context import context_of
 from regard.serve.web.schemas import PageLanguage, PageLanguages, PageSettings
+from regard.serve.web.status import HttpRefused
+from regard.translation.documents.formats import MEDIA_TYPES
+from regard.translation.languages import language_name
 
 # Scripts and styles are files of this server; there is no inline script or style, and nothing comes from elsewhere.
 POLICY = (
@@ -49,7 +49,7 @@ def static_files() -> dict[str, File]:
 def _answer(request: Request, name: str) -> Response:
     file = static_files().get(name)
     if file is None:
-        raise Refused(404, "there is nothing at this address; see /docs")
+        raise HttpRefused(404, "there is nothing at this address; see /docs")
     # Asked for anew each time, so that a page never meets the files of another version; unchanged ones are not sent again.
     headers = {"content-security-policy": POLICY, "cache-control": "no-cache", "etag": file.tag}
     if request.headers.get("if-none-match") == file.tag:

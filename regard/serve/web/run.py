@@ -22,7 +22,6 @@ from regard.bundle import Bundle
 from regard.errors import UserError
 from regard.serve.files import Store
 from regard.serve.keys import Keys, load_keys
-from regard.serve.languages import detect
 from regard.serve.limits import Limits
 from regard.serve.served import Served, find_bundles
 from regard.serve.service import Service
@@ -33,6 +32,7 @@ from regard.serve.web.logs import log, set_up_logs
 from regard.serve.web.metrics import Metrics
 from regard.serve.web.protocol import make_protocol
 from regard.serve.web.workers import supervise
+from regard.translation.languages import detect
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
 _KEPT_BYTES = 32 << 20  # the largest block that is kept; glibc takes no more

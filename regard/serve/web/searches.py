@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from regard.decode.glossary import read_entry
-from regard.serve.refusal import Refused
 from regard.serve.search import RANGES, Search
 from regard.serve.web.schemas import SearchFields, TermFields
+from regard.serve.web.status import HttpRefused
+from regard.translation.glossary import read_entry
 
 _OPTIONS = (*RANGES, "sample", "mbr")
 
@@ -47,7 +47,9 @@ def _entries(text: str) -> list[tuple[str, str]]:
         try:
             entry = read_entry(line)
         except ValueError:
-            raise Refused(400, f"glossary, line {number} must be a term, a tab and what it must be called") from None
+            raise HttpRefused(
+                400, f"glossary, line {number} must be a term, a tab and what it must be called"
+            ) from None
         if entry is not None:
             entries.append(entry)
     return entries

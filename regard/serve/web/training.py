@@ -7,10 +7,10 @@ import asyncio
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from regard.serve.refusal import Refused
 from regard.serve.web.context import context_of, find_key
 from regard.serve.web.libretranslate import ERRORS
 from regard.serve.web.schemas import TrainingView
+from regard.serve.web.status import HttpRefused
 
 router = APIRouter(tags=["The page"], responses=ERRORS)
 
@@ -21,7 +21,7 @@ async def training(request: Request) -> Response:
     back as `If-None-Match`, it makes the server answer 304 until something is new."""
     watch = context_of(request).watch
     if watch is None:
-        raise Refused(404, "no run is watched; start the server with: regard serve --run DIR")
+        raise HttpRefused(404, "no run is watched; start the server with: regard serve --run DIR")
     find_key(request, None)  # not charged: whoever looks asks every few seconds
     if request.headers.get("if-none-match") == f'"{await asyncio.to_thread(watch.version)}"':
         return Response(status_code=304)

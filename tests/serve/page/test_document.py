@@ -42,7 +42,7 @@ def in_steps(folder: Path) -> str:
     """Code that makes the engine wait before its second batch until there is a file named 1, and before its third for 2."""
     return f"""
 import itertools, pathlib, time
-from regard.decode.ctranslate2_engine import CTranslate2Engine as Engine
+from regard.generate.engines.ctranslate2_engine import CTranslate2Engine as Engine
 translate, batches = Engine.translate, itertools.count()
 def wait(self, *arguments):
     number = next(batches)

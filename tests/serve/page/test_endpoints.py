@@ -19,6 +19,7 @@ from regard.serve.explainers import Explainers
 from regard.serve.limits import Limits
 from regard.serve.refusal import Refused
 from regard.serve.served import Served
+from regard.serve.web.status import as_http
 from tests.serve.server import GOLDEN, Running
 
 FIELDS = {"q": "a b c d", "source": "src", "target": "tgt"}
@@ -153,7 +154,7 @@ def test_explanations_wait_in_a_short_row_and_one_nobody_waits_for_is_never_begu
             await asyncio.sleep(0.01)
         with pytest.raises(Refused, match="2 explanations are being worked on") as refused:
             await explainers.explain(None, "c", None, None)
-        assert (refused.value.status, refused.value.retry) == (429, 3)
+        assert (as_http(refused.value).status, refused.value.retry) == (429, 3)
         second.cancel()
         await asyncio.wait({second})
         third = asyncio.create_task(explainers.explain(None, "d", None, None))
@@ -190,7 +191,7 @@ def test_a_model_that_is_not_there_any_more_is_not_explained(tmp_path: Path, rep
             shutil.copytree(GOLDEN.parent / "bundle-2", folder)  # another model of the same languages
         with pytest.raises(Refused, match="removed or replaced while it was served") as refused:
             asyncio.run(Explainers(1).explain(served, "a b", None, None))
-        assert refused.value.status == 503
+        assert as_http(refused.value).status == 503
         assert str(tmp_path) not in str(refused.value)
     finally:
         served.batcher.close()

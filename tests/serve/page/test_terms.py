@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from regard.decode.glossary import Glossary
+from regard.translation.glossary import Glossary
 from tests.serve.page.conftest import open_page
 from tests.serve.server import Running, running
 

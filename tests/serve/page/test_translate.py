@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from regard.decode.sentences import Split, split_text
 from regard.serve.keys import add_key
+from regard.translation.sentences import Split, split_text
 from tests.serve.page.conftest import open_page, wait_for_scripts
 from tests.serve.server import Running, running, until
 

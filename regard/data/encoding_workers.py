@@ -1,0 +1,291 @@
+"""Cleaning and tokenizing chunks of lines, here or in other processes, always in order.
+
+Processes are started by hand rather than through multiprocessing: its fork is unsafe once torch has threads, its spawn
+runs a caller's unguarded script again, and both speak pickle. Here a message is JSON and some blocks of bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import struct
+import subprocess
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from itertools import chain
+from queue import SimpleQueue
+from types import TracebackType
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.data.clean import EMPTY, HELD_OUT, CleanAccount, CleanOptions, is_empty, length_fault
+from regard.data.split import HeldOut
+from regard.data.tokenizer import Tokenizer
+from regard.data.vocabulary import Vocabulary
+from regard.errors import RegardError, UserError
+
+# Source and target texts to their token ids. It must be a module's own function: worker processes import it by name.
+EncodePairs = Callable[[Tokenizer, Sequence[str], Sequence[str]], tuple[list[list[int]], list[list[int]]]]
+
+_WORKER_CODE = "from regard.data.encoding_workers import worker_main; worker_main()"
+
+
+def encode_sides(
+    tokenizer: Tokenizer, src: Sequence[str], tgt: Sequence[str]
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Each side as the tokenizer reads it; a tokenizer with protected spans needs `regard.translation.protect.encode_pairs`."""
+    assert not tokenizer.protects, "protected spans would be lost"
+    return tokenizer.encode_batch(src, "source"), tokenizer.encode_batch(tgt, "target")
+
+
+class Line(NamedTuple):
+    number: int
+    src: str
+    tgt: str
+
+
+class Chunk(NamedTuple):
+    """Some lines of one corpus; `read` is how many it had before the duplicates among them were left out."""
+
+    corpus: int
+    name: str
+    read: int
+    lines: list[Line]
+
+
+class EncodedChunk(NamedTuple):
+    """What became of a chunk: the ids of the kept pairs end to end, their lengths, and the account of the others."""
+
+    corpus: int
+    read: int
+    src_ids: NDArray[Any]
+    src_lengths: NDArray[np.int64]
+    tgt_ids: NDArray[Any]
+    tgt_lengths: NDArray[np.int64]
+    account: CleanAccount
+
+
+@dataclass(frozen=True)
+class ChunkEncoder:
+    """Cleans and tokenizes chunks; one for all chunks of a store."""
+
+    tokenizer: Tokenizer
+    clean: CleanOptions
+    held_out: HeldOut | None
+    dtype: str
+    encode_pairs: EncodePairs = encode_sides
+
+    def encode(self, chunk: Chunk) -> EncodedChunk:
+        account = CleanAccount()
+        lines = [line for line in chunk.lines if not self._is_dropped(line, chunk.name, account)]
+        # White space around a sentence is no part of it; translation does not show it to the model either.
+        sides = [line.src.strip() for line in lines], [line.tgt.strip() for line in lines]
+        src, tgt = self.encode_pairs(self.tokenizer, *sides)
+        kept = []
+        for i, line in enumerate(lines):
+            fault = length_fault(len(src[i]), len(tgt[i]), self.clean)
+            if fault is None:
+                kept.append(i)
+            else:
+                account.drop(fault, chunk.name, line.number, line.src, line.tgt)
+        account.keep(len(kept))
+        src_ids, src_lengths = self._pack([src[i] for i in kept])
+        tgt_ids, tgt_lengths = self._pack([tgt[i] for i in kept])
+        return EncodedChunk(chunk.corpus, chunk.read, src_ids, src_lengths, tgt_ids, tgt_lengths, account)
+
+    def _is_dropped(self, line: Line, name: str, account: CleanAccount) -> bool:
+        if is_empty(line.src, line.tgt):
+            reason = EMPTY
+        elif self.held_out is not None and self.held_out.is_held_out(line.src, line.tgt):
+            reason = HELD_OUT
+        else:
+            return False
+        account.drop(reason, name, line.number, line.src, line.tgt)
+        return True
+
+    def _pack(self, sentences: list[list[int]]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
+        ids = np.fromiter(chain.from_iterable(sentences), dtype=self.dtype, count=int(lengths.sum()))
+        return ids, lengths
+
+
+class WorkerPool:
+    """Processes that run a encoder on chunks. Leaving the `with` block ends them, also after Ctrl-C."""
+
+    def __init__(self, encoder: ChunkEncoder, num_workers: int) -> None:
+        self._workers = [_Worker() for _ in range(num_workers)]
+        self._idle: SimpleQueue[_Worker] = SimpleQueue()
+        # A thread per process waits for its answers; threads cost nothing here, since they only wait.
+        self._threads = ThreadPoolExecutor(num_workers)
+        self._starts = [self._threads.submit(self._start, worker, encoder) for worker in self._workers]
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self._workers:
+            worker.kill()
+        # A thread that still waits for an answer wakes up now, because its pipe has ended.
+        self._threads.shutdown(cancel_futures=True)
+        for worker in self._workers:
+            worker.close()
+
+    def map(self, chunks: Iterable[Chunk]) -> Iterator[EncodedChunk]:
+        """The encoded chunks in the order of the chunks; only a few are in memory at a time."""
+        for start in self._starts:
+            start.result()
+        pending: deque[Future[EncodedChunk]] = deque()
+        for chunk in chunks:
+            pending.append(self._threads.submit(self._run, chunk))
+            if len(pending) > 2 * len(self._workers):
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+    def _start(self, worker: _Worker, encoder: ChunkEncoder) -> None:
+        worker.send(*_encoder_message(encoder))
+        self._idle.put(worker)
+
+    def _run(self, chunk: Chunk) -> EncodedChunk:
+        worker = self._idle.get()
+        try:
+            worker.send(chunk, [])
+            return _parse_answer(chunk, *worker.receive())
+        finally:
+            self._idle.put(worker)
+
+
+class _Worker:
+    """One process, and the pipes to it."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _WORKER_CODE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            start_new_session=True,  # Ctrl-C goes to this process alone, which then ends the worker
+        )
+
+    def send(self, content: Any, blocks: Sequence[bytes]) -> None:
+        assert self._process.stdin is not None
+        try:
+            _write_message(self._process.stdin, content, blocks)
+        except OSError:
+            raise self._death() from None
+
+    def receive(self) -> tuple[Any, list[bytes]]:
+        assert self._process.stdout is not None
+        try:
+            return _read_message(self._process.stdout)
+        except EOFError:
+            raise self._death() from None
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):  # what was still to be sent has nowhere to go
+                    pipe.close()
+
+    def _death(self) -> RegardError:
+        return RegardError(
+            f"a tokenizing process ended before its time (exit code {self._process.wait()}); "
+            "if memory ran out, use fewer of them"
+        )
+
+
+def worker_main() -> None:
+    """What a worker process runs: a encoder, then chunks, from standard input; answers on standard output."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever prints must not get between the answers
+    try:
+        encoder = _parse_encoder(*_read_message(sys.stdin.buffer))
+        while True:
+            (corpus, name, read, lines), _ = _read_message(sys.stdin.buffer)
+            chunk = Chunk(corpus, name, read, [Line(*line) for line in lines])
+            _write_message(answers, *_answer(encoder, chunk))
+    except (EOFError, BrokenPipeError):
+        return
+
+
+# --- messages: the length of the JSON, the JSON, the blocks ---
+
+
+def _write_message(pipe: IO[bytes], content: Any, blocks: Sequence[bytes]) -> None:
+    sizes = [len(block) for block in blocks]
+    head = json.dumps([content, sizes], ensure_ascii=False).encode("utf-8", "surrogatepass")
+    for part in (struct.pack("<Q", len(head)), head, *blocks):
+        pipe.write(part)
+    pipe.flush()
+
+
+def _read_message(pipe: IO[bytes]) -> tuple[Any, list[bytes]]:
+    (size,) = struct.unpack("<Q", _read_exactly(pipe, 8))
+    content, sizes = json.loads(_read_exactly(pipe, size).decode("utf-8", "surrogatepass"))
+    return content, [_read_exactly(pipe, size) for size in sizes]
+
+
+def _read_exactly(pipe: IO[bytes], size: int) -> bytes:
+    data = pipe.read(size)
+    if len(data) < size:
+        raise EOFError
+    return data
+
+
+def _encoder_message(encoder: ChunkEncoder) -> tuple[Any, list[bytes]]:
+    held_out = None if encoder.held_out is None else asdict(encoder.held_out)
+    vocabulary = encoder.tokenizer.vocabulary
+    content = {
+        "clean": asdict(encoder.clean),
+        "held_out": held_out,
+        "dtype": encoder.dtype,
+        "encode_pairs": [encoder.encode_pairs.__module__, encoder.encode_pairs.__qualname__],
+        "protects": encoder.tokenizer.protects,
+        "vocabulary": None if vocabulary is None else json.loads(vocabulary.to_bytes()),
+    }
+    return content, list(encoder.tokenizer.models)
+
+
+def _parse_encoder(content: Any, models: list[bytes]) -> ChunkEncoder:
+    held_out = None if content["held_out"] is None else HeldOut(**content["held_out"])
+    vocabulary = None if content["vocabulary"] is None else Vocabulary.from_json(content["vocabulary"])
+    tokenizer = Tokenizer(models, vocabulary, content["protects"])
+    module, name = content["encode_pairs"]
+    encode_pairs: EncodePairs = getattr(import_module(module), name)
+    return ChunkEncoder(tokenizer, CleanOptions(**content["clean"]), held_out, content["dtype"], encode_pairs)
+
+
+def _answer(encoder: ChunkEncoder, chunk: Chunk) -> tuple[Any, list[bytes]]:
+    try:
+        done = encoder.encode(chunk)
+    except UserError as error:
+        return {"user_error": str(error)}, []
+    except Exception:  # noqa: BLE001 - the caller raises it again
+        return {"failure": traceback.format_exc()}, []
+    arrays = (done.src_ids, done.src_lengths, done.tgt_ids, done.tgt_lengths)
+    return {"account": done.account.to_json(), "dtype": encoder.dtype}, [array.tobytes() for array in arrays]
+
+
+def _parse_answer(chunk: Chunk, content: Any, blocks: list[bytes]) -> EncodedChunk:
+    if "user_error" in content:
+        raise UserError(content["user_error"])
+    if "failure" in content:
+        raise RegardError(f"a tokenizing process failed: {content['failure']}")
+    dtypes = (content["dtype"], np.int64, content["dtype"], np.int64)
+    arrays = [np.frombuffer(block, dtype=dtype) for block, dtype in zip(blocks, dtypes, strict=True)]
+    account = CleanAccount.from_json(content["account"])
+    return EncodedChunk(chunk.corpus, chunk.read, arrays[0], arrays[1], arrays[2], arrays[3], account)

@@ -1,0 +1,308 @@
+"""A bundle's weights as a CTranslate2 model folder: model.bin, config.json and the vocabularies.
+
+The file is written here and not by CTranslate2's own `specs`, since those import torch (two seconds), and with them the first
+translation of a command line would. `tests/generate/test_ctranslate2.py` holds the two against each other, byte by byte.
+Neither torch nor CTranslate2 is imported here.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import sentencepiece
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from regard.bundle import Bundle
+from regard.config import ModelConfig
+from regard.data.tokenizer import Tokenizer
+from regard.errors import UserError
+from regard.generate.options import aligning_layer
+
+Weights = Literal["fp32", "fp16", "int8"]
+Array = NDArray[Any]
+
+CONVERTER = 2  # raised when the same bundle would give another folder; folders in the cache are named after it
+_POSITIONS = 1024  # rows of the table of sinusoids, at least
+
+_BINARY_VERSION, _SPEC, _REVISION = 6, "TransformerSpec", 7  # CTranslate2 reads older ones, too
+_TYPES = ("float32", "int8", "int16", "int32", "float16")  # its numbers for them are their places here
+# What CTranslate2 has for each choice of a switch. A choice that is missing here is refused by name.
+_KNOWN: dict[str, dict[str, int]] = {
+    "norm_position": {"post": 0, "pre": 1},
+    "norm": {"layer": 0, "rms": 1},
+    "activation": {"relu": 0, "silu": 2, "swiglu": 2, "gelu": 3},
+    "positions": {"sinusoidal": 0, "learned": 0, "rotary": 0},
+}
+
+
+def refusal(bundle: Bundle) -> str | None:
+    """Why CTranslate2 cannot run this model; None: it can."""
+    for name, choices in _KNOWN.items():
+        if (value := getattr(bundle.config, name)) not in choices:
+            return f"CTranslate2 does not know model.{name} = {value!r}"
+    source, target = vocabularies(bundle.tokenizer, bundle.config.vocab_size)
+    for pieces in (source, target):
+        if len(set(pieces)) < len(pieces):
+            twice = next(piece for number, piece in enumerate(pieces) if piece in pieces[:number])
+            return f"CTranslate2 takes pieces for ids, and two ids have the piece {twice!r}"
+    end = bundle.tokenizer.eos_id
+    if source[end] != target[end]:
+        return f"CTranslate2 has one end token, and source and target have {source[end]!r} and {target[end]!r}"
+    return None
+
+
+def positions(bundle: Bundle) -> int:
+    """Rows of the converted model's table of positions: CTranslate2 raises where a sentence goes beyond them."""
+    if bundle.config.positions == "rotary":
+        return 1 << 30
+    if bundle.config.positions == "learned":
+        return bundle.config.max_positions
+    return max(_POSITIONS, bundle.max_length + bundle.decode.max_extra + 1)
+
+
+def convert(bundle: Bundle, folder: Path, weights: Weights) -> None:
+    """Write the bundle into an existing folder as CTranslate2 reads it."""
+    if reason := refusal(bundle):
+        raise UserError(f"{bundle.folder}: {reason}; use --engine torch, or export to another format")
+    try:
+        variables, aliases = _variables(bundle.config, read_weights(bundle), positions(bundle))
+    except _WrongTensor as error:
+        raise UserError(f"{bundle.weights}: tensor {error}") from None
+    if weights == "int8":
+        variables = _to_int8(variables)
+    elif weights == "fp16":
+        variables = {name: _to_fp16(value) for name, value in variables.items()}
+    _write_binary(folder / "model.bin", variables, aliases)
+    tokenizer = bundle.tokenizer
+    source, target = vocabularies(tokenizer, bundle.config.vocab_size)
+    for name, pieces in ({"shared": source} if source == target else {"source": source, "target": target}).items():
+        _write_json(folder / f"{name}_vocabulary.json", pieces)
+    settings = {
+        "add_source_bos": False,
+        "add_source_eos": True,
+        "bos_token": target[tokenizer.bos_id],
+        "decoder_start_token": target[tokenizer.bos_id],
+        "eos_token": target[tokenizer.eos_id],
+        "layer_norm_epsilon": bundle.config.norm_eps,
+        "multi_query_attention": False,
+        "unk_token": target[tokenizer.unk_id],
+    }
+    _write_json(folder / "config.json", settings)
+
+
+def vocabularies(tokenizer: Tokenizer, vocab_size: int) -> tuple[list[str], list[str]]:
+    """The piece of each id of the source and of the target; an id without one gets a name that is no piece."""
+    if tokenizer.vocabulary is not None:
+        known = [
+            {i: piece for piece, i in side.items()}
+            for side in (tokenizer.vocabulary.source, tokenizer.vocabulary.target)
+        ]
+    else:
+        processors = [sentencepiece.SentencePieceProcessor(model_proto=model) for model in tokenizer.models]
+        known = [{i: p.id_to_piece(i) for i in range(p.get_piece_size())} for p in processors]
+    source, target = ([side.get(i, f"<no piece {i}>") for i in range(vocab_size)] for side in (known[0], known[-1]))
+    return source, target
+
+
+# --- reading ---
+
+
+def read_weights(bundle: Bundle) -> dict[str, Array]:
+    """As `regard.bundle.load_weights`, without torch."""
+    tensors = load_file(bundle.weights)
+    weights = {}
+    for name, tensor in tensors.items():
+        if tensor.dtype == np.int8:
+            if f"{name}_scale" not in tensors:
+                raise UserError(f"{bundle.weights}: tensor {name}_scale is missing")
+            tensor = tensor.astype(np.float32) / tensors[f"{name}_scale"].astype(np.float32)[:, None]
+        elif name.endswith("_scale"):
+            continue
+        weights[name] = tensor.astype(np.float32, copy=False)
+    return weights
+
+
+def sinusoids(length: int, d_model: int) -> Array:
+    """As `regard.nn.embedding.sinusoids`, without torch."""
+    exponents = np.arange(0, d_model, 2, dtype=np.float64) / d_model
+    angles = np.arange(length, dtype=np.float64)[:, None] * 10_000.0**-exponents
+    # (length, d_model / 2) sines and cosines, interleaved -> (length, d_model)
+    return np.stack((np.sin(angles), np.cos(angles)), axis=-1).reshape(length, d_model).astype(np.float32)
+
+
+# --- naming ---
+
+
+class _WrongTensor(Exception):
+    """What is wrong with which tensor of the bundle."""
+
+
+class _Variables(dict[str, Array]):
+    """CTranslate2's names and arrays, filled from Regard's."""
+
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Array]) -> None:
+        super().__init__()
+        self.config, self.weights, self.used = config, weights, set[str]()
+
+    def take(self, name: str, *shape: int) -> Array:
+        if name not in self.weights:
+            raise _WrongTensor(f"{name} is missing")
+        if self.weights[name].shape != shape:
+            raise _WrongTensor(f"{name} must have shape {shape}, but has {self.weights[name].shape}")
+        self.used.add(name)
+        return self.weights[name]
+
+    def number(self, name: str, value: float, kind: type[np.generic]) -> None:
+        self[name] = np.asarray(value, dtype=kind)
+
+    def linear(self, name: str, ours: str, d_out: int, d_in: int) -> None:
+        self[f"{name}/weight"] = self.take(f"{ours}.weight", d_out, d_in)
+        self[f"{name}/bias"] = self.take(f"{ours}.bias", d_out)
+
+    def norm(self, name: str, ours: str) -> None:
+        self[f"{name}/gamma"] = self.take(f"{ours}.weight", self.config.d_model)
+        if self.config.norm == "layer":
+            self[f"{name}/beta"] = self.take(f"{ours}.bias", self.config.d_model)
+
+    def attention(self, name: str, projections: Mapping[str, int], residual: str, rotary: bool) -> None:
+        """`projections` and the width that each gives; both sides stack queries, keys and values alike."""
+        self.norm(f"{name}/layer_norm", f"{residual}.norm")
+        for number, (ours, d_out) in enumerate(projections.items()):
+            self.linear(f"{name}/linear_{number}", ours, d_out, self.config.d_model)
+        if self.config.kv_heads != self.config.num_heads:
+            self.number(f"{name}/num_heads_kv", self.config.kv_heads, np.int32)
+        if rotary:
+            self.number(f"{name}/rotary_dim", self.config.d_head, np.int32)
+            self.number(f"{name}/rotary_interleave", 1, np.int8)  # pairs of neighbours, as the paper's sinusoids are
+            self.number(f"{name}/rotary_base", 10_000, np.float32)
+
+    def feed_forward(self, name: str, ours: str, residual: str) -> None:
+        self.norm(f"{name}/layer_norm", f"{residual}.norm")
+        d_model, d_ff = self.config.d_model, self.config.d_ff
+        if self.config.activation != "swiglu":
+            self.linear(f"{name}/linear_0", f"{ours}.inner", d_ff, d_model)
+        else:
+            for part, shape in {"weight": (2 * d_ff, d_model), "bias": (2 * d_ff,)}.items():
+                gate, value = np.split(self.take(f"{ours}.inner.{part}", *shape), 2)
+                self[f"{name}/linear_0/{part}"], self[f"{name}/linear_0_noact/{part}"] = gate, value
+        self.linear(f"{name}/linear_1", f"{ours}.outer", d_model, d_ff)
+
+    def stack(self, name: str, layers: int, rows: int) -> None:
+        """What encoder and decoder share."""
+        config = self.config
+        self.number(f"{name}/num_heads", config.num_heads, np.int16)
+        self.number(f"{name}/pre_norm", _KNOWN["norm_position"][config.norm_position], np.int8)
+        self.number(f"{name}/activation", _KNOWN["activation"][config.activation], np.int8)
+        self.number(f"{name}/scale_embeddings", 1, np.int8)
+        if config.positions == "learned":
+            table = self.take(f"{name}.positions.weight", rows, config.d_model)
+            self[f"{name}/position_encodings/encodings"] = table
+        elif config.positions == "sinusoidal":
+            self[f"{name}/position_encodings/encodings"] = sinusoids(rows, config.d_model)
+        if config.norm_position == "pre":
+            self.norm(f"{name}/layer_norm", f"{name}.final_norm")
+        d_model, d_kv = config.d_model, 2 * config.kv_heads * config.d_head
+        for number in range(layers):
+            theirs, ours = f"{name}/layer_{number}", f"{name}.layers.{number}"
+            projections = {f"{ours}.self_attention.qkv": d_model + d_kv, f"{ours}.self_attention.out": d_model}
+            rotary = config.positions == "rotary"
+            self.attention(f"{theirs}/self_attention", projections, f"{ours}.self_residual", rotary)
+            if name == "decoder":
+                widths = {"q": d_model, "kv": d_kv, "out": d_model}
+                projections = {f"{ours}.cross_attention.{part}": width for part, width in widths.items()}
+                self.attention(f"{theirs}/attention", projections, f"{ours}.cross_residual", False)
+            self.feed_forward(f"{theirs}/ffn", f"{ours}.feed_forward", f"{ours}.feed_forward_residual")
+
+
+def _variables(config: ModelConfig, weights: Mapping[str, Array], rows: int) -> tuple[dict[str, Array], dict[str, str]]:
+    """CTranslate2's variables, and names that stand for another's array."""
+    found = _Variables(config, weights)
+    found.stack("encoder", config.encoder_layers, rows)
+    found.number("encoder/multi_query_attention", 0, np.int8)
+    found.number("encoder/embeddings_merge", 0, np.int8)
+    found.stack("decoder", config.decoder_layers, rows)
+    # The attention that it shows: the mean of all heads of the layer that words are aligned by.
+    found.number("decoder/alignment_layer", aligning_layer(config), np.int16)
+    found.number("decoder/alignment_heads", config.num_heads, np.int16)
+    for flag in ("alibi", "alibi_use_positive_positions", "scale_alibi", "start_from_zero_embedding"):
+        found.number(f"decoder/{flag}", 0, np.int8)
+    aliases = {}
+    matrix = (config.vocab_size, config.d_model)
+    if config.tie_embeddings:
+        found["decoder/embeddings/weight"] = found.take("embedding.weight", *matrix)
+        aliases["decoder/projection/weight"] = "decoder/embeddings/weight"
+        aliases["encoder/embeddings_0/weight"] = "decoder/embeddings/weight"
+    else:
+        found["encoder/embeddings_0/weight"] = found.take("src_embedding.weight", *matrix)
+        found["decoder/embeddings/weight"] = found.take("tgt_embedding.weight", *matrix)
+        found["decoder/projection/weight"] = found.take("output.weight", *matrix)
+    if config.output_bias:
+        found["decoder/projection/bias"] = found.take("output_bias", config.vocab_size)
+    if config.positions == "sinusoidal":
+        del found["encoder/position_encodings/encodings"]
+        aliases["encoder/position_encodings/encodings"] = "decoder/position_encodings/encodings"
+    if extra := set(weights) - found.used:
+        raise _WrongTensor(f"{min(extra)} does not belong to this model")
+    return dict(found), aliases
+
+
+# --- storing ---
+
+
+def _is_matrix(name: str, value: Array) -> bool:
+    """Whether CTranslate2 multiplies with it; its tables of positions are only looked up."""
+    return value.ndim == 2 and name.endswith("/weight")
+
+
+def _to_int8(variables: Mapping[str, Array]) -> dict[str, Array]:
+    """Matrices as 8-bit integers with a scale for each row, the rest as it is."""
+    small: dict[str, Array] = {}
+    for name, value in variables.items():
+        if not _is_matrix(name, value):
+            small[name] = value
+            continue
+        largest = np.abs(value).max(axis=1)
+        largest[largest == 0] = 127.0
+        scale = 127.0 / np.maximum(largest, np.float32(127) / np.finfo(np.float32).max)
+        small[name] = np.rint(value * scale[:, None]).astype(np.int8)
+        small[f"{name}_scale"] = scale
+    return small
+
+
+def _to_fp16(value: Array) -> Array:
+    return value.astype(np.float16) if value.ndim and value.dtype == np.float32 else value
+
+
+def _write_binary(path: Path, variables: Mapping[str, Array], aliases: Mapping[str, str]) -> None:
+    with path.open("wb") as file:
+
+        def write(form: str, *values: int) -> None:
+            file.write(struct.pack(f"<{form}", *values))
+
+        def write_string(text: str) -> None:
+            encoded = text.encode() + b"\0"
+            write("H", len(encoded))
+            file.write(encoded)
+
+        write("I", _BINARY_VERSION)
+        write_string(_SPEC)
+        write("II", _REVISION, len(variables))
+        for name, value in sorted(variables.items()):
+            write_string(name)
+            write(f"B{value.ndim}I", value.ndim, *value.shape)
+            write("BI", _TYPES.index(value.dtype.name), value.nbytes)
+            file.write(np.ascontiguousarray(value).tobytes())
+        write("I", len(aliases))
+        for name, stands_for in sorted(aliases.items()):
+            write_string(name)
+            write_string(stands_for)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")

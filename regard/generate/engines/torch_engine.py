@@ -1,0 +1,309 @@
+"""The engine that runs the model itself, on any device that torch knows.
+
+Sentences are sorted by length and searched in batches. What a sentence gets does not depend on its batch: linear layers
+take rows in tiles of a fixed size, and attention works at lengths that are a function of the sentence alone. On GPUs with
+Triton they take turns in slots of a fixed shape instead, in captured graphs and in fp16 (`slot_engine.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from regard.bundle import Bundle, load_weights
+from regard.device import numbered, pick_device
+from regard.errors import RegardError, UserError
+from regard.generate.engines.batches import cut_batches, length_limit
+from regard.generate.engines.slot_engine import SlotDecoder
+from regard.generate.engines.stepper import Stepper, encode, mean_probability
+from regard.generate.options import Finished, Hypothesis, Matrix, SearchOptions, Wish, forbidden_ids
+from regard.generate.search.constrained import insist
+from regard.generate.search.core import NOTHING_FOUND, Observer, Task, beam_search, search_steps
+from regard.generate.search.phrases import Phrases
+from regard.generate.search.stable import stable_prefixes
+from regard.layout import SequenceLayout
+from regard.models.transformer import Transformer
+from regard.nn.attention import set_kernel
+from regard.nn.kernels import on_triton
+from regard.nn.linear import set_row_tile
+
+_ROW_TILE = {"cpu": 64, "cuda": 256, "mps": 256}
+_BUCKET = {"cpu": 8, "cuda": 64, "mps": 64}
+_SCORED = 2_048  # rows of logits held at a time; a multiple of every row tile
+_ROOM = {"cpu": 8_192, "cuda": 32_768, "mps": 8_192}  # tokens of a batch, counted at the longest sentence's length
+_BATCH = {"cpu": 32, "cuda": 256, "mps": 64}  # sentences searched together
+_SLOTS = 512  # likewise, in slots; fewer where the memory does not hold so many
+
+
+class TorchEngine:
+    """Holds a model for translation; the model must not be trained while it is in here."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        bos_id: int,
+        eos_id: int,
+        *,
+        forbidden: Sequence[int] = (),
+        device: torch.device | str = "cpu",
+        batch: int = 0,
+        slots: bool = False,
+        others: Sequence[Transformer] = (),
+    ) -> None:
+        """`others` are models of the same vocabulary: a token's probability is then the mean of all models'."""
+        self.device = numbered(torch.device(device))
+        self.models = [one.to(self.device).eval() for one in (model, *others)]
+        self.model = self.models[0]
+        self.bos_id, self.eos_id, self.forbidden = bos_id, eos_id, tuple(forbidden)
+        self.batch = batch or (_SLOTS if slots else _BATCH.get(self.device.type, 64))
+        self.parallel = 1
+        self.takes_phrases = True
+        self.room = _ROOM.get(self.device.type, 8_192)
+        self.bucket = _BUCKET.get(self.device.type, 64)
+        self.slots: SlotDecoder | None = None
+        self._lock = threading.Lock()  # see `_alone`
+        if slots:
+            self.slots = SlotDecoder(self.model, self.bos_id, self.eos_id, self.forbidden, self.batch)
+            return
+        for one in self.models:
+            set_row_tile(one, _ROW_TILE.get(self.device.type, 64))
+            set_kernel(one, "by_length")
+
+    @classmethod
+    def from_bundle(
+        cls, bundle: Bundle, device: str = "auto", batch: int = 0, others: Sequence[Bundle] = ()
+    ) -> TorchEngine:
+        """In slots and fp16 where there is a GPU for them and one model, else in batches and fp32."""
+        tokenizer = bundle.tokenizer
+        model = load_model(bundle)
+        place = pick_device(device)
+        slots = on_triton(place) and not others
+        if slots:
+            model = model.half()  # eleven bits of a number where bf16 has eight: fewer near-ties fall another way
+        return cls(
+            model,
+            tokenizer.bos_id,
+            tokenizer.eos_id,
+            forbidden=forbidden_ids(tokenizer),
+            device=place,
+            batch=batch,
+            slots=slots,
+            others=[load_model(other) for other in others],
+        )
+
+    def translate(
+        self,
+        ids: Sequence[Sequence[int]],
+        options: SearchOptions,
+        finished: Finished | None = None,
+        wishes: Sequence[Wish] = (),
+    ) -> list[list[Hypothesis]]:
+        if any(wish.phrases for wish in wishes):
+            return insist(ids, options, finished, wishes, self.translate, self.in_batches, self.score)
+        wishes = wishes if any(wish != Wish() for wish in wishes) else ()
+        if self.slots is not None and not wishes and not options.beyond_beam:
+            with self._alone():
+                return self._translate_in_slots(self.slots, ids, options, finished)
+        return self.in_batches(ids, options, finished, wishes)
+
+    def in_batches(
+        self,
+        ids: Sequence[Sequence[int]],
+        options: SearchOptions,
+        finished: Finished | None = None,
+        wishes: Sequence[Wish] = (),
+    ) -> list[list[Hypothesis]]:
+        """As `translate`, but phrases are insisted on from the start, and slots are not used."""
+        results: list[list[Hypothesis]] = [[] for _ in ids]
+        order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
+        for numbers in cut_batches(order, [len(sentence) for sentence in ids], self.batch, self.room):
+            wished = [wishes[number] for number in numbers] if wishes else ()
+            with self._alone():
+                found = self.search([ids[number] for number in numbers], options, wished)
+            for number, hypotheses in zip(numbers, found, strict=True):
+                results[number] = hypotheses
+            if finished is not None:
+                finished(numbers)
+        return results
+
+    def _translate_in_slots(
+        self, slots: SlotDecoder, ids: Sequence[Sequence[int]], options: SearchOptions, finished: Finished | None
+    ) -> list[list[Hypothesis]]:
+        results: list[list[Hypothesis]] = [[] for _ in ids]
+        limits = self._limits(ids, options)
+        for number, hypotheses in slots.translate(ids, limits, options):
+            if not hypotheses:
+                raise RegardError(f"{NOTHING_FOUND} in half precision, in which GPUs translate; use --device cpu")
+            results[number] = hypotheses
+            if finished is not None:
+                finished([number])
+        return results
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """For a caller's work on the device. With slots it is one caller's at a time: their graphs are captured and replayed on
+        memory that stays, and nothing else may be computed meanwhile. Without them, callers share nothing that changes."""
+        with self._lock if self.slots is not None else nullcontext(), self._on_device():
+            yield
+
+    def _on_device(self) -> AbstractContextManager[object]:
+        """Triton and events go to the current device, which is a matter of the thread."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+
+    @torch.inference_mode()
+    def search(
+        self,
+        ids: Sequence[Sequence[int]],
+        options: SearchOptions,
+        wishes: Sequence[Wish] = (),
+        observer: Observer | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Search all sentences together, without slots."""
+        with self._on_device():
+            stepper, task = self._task(ids, options, wishes)
+            return beam_search(stepper.step, stepper.select, task, self.device, observer)
+
+    @torch.inference_mode()
+    def stream(self, src: Sequence[int], options: SearchOptions, wish: Wish | None = None) -> Iterator[tuple[int, ...]]:
+        """The beginning of one sentence's translation as far as the search can no longer change it, as it grows; last of all the
+        whole translation. With phrases it comes at once."""
+        if wish is not None and wish.phrases:
+            yield self.translate([src], options, None, [wish])[0][0].ids
+            return
+        with self._alone():
+            stepper, task = self._task([src], options, [wish or Wish()])
+            steps = stable_prefixes(search_steps(stepper.step, stepper.select, task, self.device))
+        while True:
+            # The device is a matter of the thread, whose other work goes on between two steps.
+            with self._alone():
+                begun = next(steps, None)
+            if begun is None:
+                return
+            yield begun
+
+    def _task(
+        self, ids: Sequence[Sequence[int]], options: SearchOptions, wishes: Sequence[Wish]
+    ) -> tuple[Stepper, Task]:
+        limits = self._limits(ids, options, wishes)
+        longest = max(map(len, ids)) + 1
+        capacity = min(max(limits) + 1, 2 * longest + 16)
+        phrases = [Phrases(wish.phrases) if wish.phrases else None for wish in wishes]
+        watch = options.coverage > 0 or any(some is not None and some.has_places for some in phrases)
+        stepper = Stepper(self.models, ids, self.eos_id, options.beam, capacity, self.bucket, self.device, watch)
+        task = Task(
+            limits,
+            options,
+            self.bos_id,
+            self.eos_id,
+            self.forbidden,
+            prefixes=[wish.prefix for wish in wishes] if any(wish.prefix for wish in wishes) else (),
+            phrases=phrases if any(phrases) else (),
+            src=ids,
+            attention=stepper.attention if watch else None,
+        )
+        return stepper, task
+
+    def _limits(self, ids: Sequence[Sequence[int]], options: SearchOptions, wishes: Sequence[Wish] = ()) -> list[int]:
+        wishes = wishes or [Wish()] * len(ids)
+        return [
+            min(length_limit(sentence, options, model.config, wish) for model in self.models)
+            for sentence, wish in zip(ids, wishes, strict=True)
+        ]
+
+    @torch.inference_mode()
+    def attention(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[Matrix]:
+        """As `Engine` says; of several models the mean."""
+        results: list[Matrix] = [[] for _ in src]
+        lengths = [max(map(len, pair)) for pair in zip(src, tgt, strict=True)]
+        order = sorted((n for n in range(len(src)) if src[n]), key=lambda number: (len(tgt[number]), len(src[number])))
+        for numbers in cut_batches(order, lengths, self.batch, self.room):
+            with self._alone():
+                found = self._attention([src[number] for number in numbers], [tgt[number] for number in numbers])
+            for number, matrix in zip(numbers, found, strict=True):
+                results[number] = matrix
+        return results
+
+    def _attention(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[Matrix]:
+        found: list[Matrix] = [[] for _ in src]
+        longest = max(map(len, tgt))
+        stepper = Stepper(self.models, src, self.eos_id, 1, longest + 1, self.bucket, self.device, watch=True)
+        for place in range(longest):
+            # What stands after the end is computed and thrown away.
+            newest = [(self.bos_id, *target, *[self.eos_id] * longest)[place] for target in tgt]
+            stepper.step(torch.tensor(newest, device=self.device))
+            for number, row in enumerate(stepper.attention().tolist()):
+                if place < len(tgt[number]):
+                    found[number].append(row[: len(src[number])])
+        return found
+
+    @torch.inference_mode()
+    def score(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Log-probabilities of the tokens of given translations, the end token last."""
+        results: list[list[float]] = [[] for _ in src]
+        order = sorted(range(len(src)), key=lambda number: (len(tgt[number]), len(src[number])))
+        lengths = [max(map(len, pair)) for pair in zip(src, tgt, strict=True)]
+        for numbers in cut_batches(order, lengths, self.batch, self.room):
+            with self._alone():
+                found = list(self._score(src, tgt, numbers))
+            for number, values in zip(numbers, found, strict=True):
+                results[number] = values
+        return results
+
+    def _score(
+        self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], numbers: Sequence[int]
+    ) -> Iterator[list[float]]:
+        sources, targets = [src[number] for number in numbers], [tgt[number] for number in numbers]
+        flat = [token for target in targets for token in (*target, self.eos_id)]
+        labels = torch.tensor(flat, device=self.device)
+        each = []
+        for model in self.models:
+            picked = []
+            hidden = self._decode(model, sources, targets)
+            # The logits of all tokens would be too much to hold at once.
+            for part, label in zip(torch.split(hidden, _SCORED), torch.split(labels, _SCORED), strict=True):
+                log_probs = torch.log_softmax(model.logits(part).float(), dim=-1)
+                picked.append(log_probs.gather(1, label[:, None])[:, 0])
+            each.append(torch.cat(picked))
+        values = iter(mean_probability(each).tolist())
+        for target in targets:
+            yield list(islice(values, len(target) + 1))
+
+    def _decode(self, model: Transformer, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> Tensor:
+        """Hidden states at the start and after each token of given translations, (tokens, d_model)."""
+        memory, src_layout = encode(model, src, self.eos_id, self.device)
+        tgt_in = torch.tensor([token for target in tgt for token in (self.bos_id, *target)], device=self.device)
+        layout = SequenceLayout.from_lengths([len(target) + 1 for target in tgt], self.device)
+        return model.decode(tgt_in, layout, memory, src_layout)
+
+    @torch.inference_mode()
+    def next_log_probs(self, src: Sequence[int], prefix: Sequence[int]) -> list[float]:
+        each = []
+        with self._alone():
+            for model in self.models:
+                logits = model.logits(self._decode(model, [src], [prefix])[-1:])
+                each.append(torch.log_softmax(logits.float(), dim=-1)[0])
+            values: list[float] = mean_probability(each).tolist()
+        return values
+
+
+def load_model(bundle: Bundle) -> Transformer:
+    """The bundle's model with its weights, on the CPU, ready to translate."""
+    with torch.device("meta"):
+        model = Transformer(bundle.config)
+    weights = load_weights(bundle)
+    expected = model.state_dict()
+    for name, tensor in expected.items():
+        if name not in weights:
+            raise UserError(f"{bundle.weights}: tensor {name} is missing")
+        if weights[name].shape != tensor.shape:
+            shape, wanted = tuple(weights[name].shape), tuple(tensor.shape)
+            raise UserError(f"{bundle.weights}: tensor {name} must have shape {wanted}, but has {shape}")
+    if extra := set(weights) - set(expected):
+        raise UserError(f"{bundle.weights}: tensor {min(extra)} does not belong to this model")
+    model.load_state_dict(weights, assign=True)
+    return model.eval().requires_grad_(False)

@@ -1,0 +1,62 @@
+"""What the page asks while somebody types or changes words: sentences with their words, and other words at a place."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fastapi import APIRouter, Request
+
+from regard.serve.search import Search
+from regard.serve.service import Ask
+from regard.serve.web.context import admit, context_of
+from regard.serve.web.fields import body_of, read_fields
+from regard.serve.web.libretranslate import ERRORS
+from regard.serve.web.schemas import (
+    AlternativesFields,
+    DetectedLanguage,
+    OtherWord,
+    OtherWords,
+    Sentence,
+    Sentences,
+    SentencesFields,
+)
+from regard.serve.web.searches import search_of, terms_of
+from regard.serve.word_by_word import other_words, translate_words
+
+router = APIRouter(tags=["The page"], responses=ERRORS)
+
+
+@router.post("/sentences", openapi_extra=body_of(SentencesFields))
+async def sentences(request: Request) -> Sentences:
+    """Translate a text sentence by sentence, with how sure the model is of each word. With `prefix`, one sentence whose translation
+    begins so; with `phrases`, one in whose translation they appear."""
+    fields = await read_fields(request, SentencesFields)
+    context = context_of(request)
+    source = None if fields.source.strip().lower() == "auto" else fields.source
+    ask = Ask([fields.q], source, fields.target, alternatives=fields.alternatives, search=search_of(fields))
+    context.service.check(ask)
+    admit(request, fields.api_key, ask.characters)
+    found = await translate_words(context.service, ask)
+    context.metrics.characters.inc(ask.characters)
+    bundle, taken = found.served.bundle, found.detected
+    detected = DetectedLanguage(confidence=taken.confidence, language=taken.language) if taken else None
+    return Sentences(
+        sentences=[Sentence.model_validate(dataclasses.asdict(one)) for one in found.sentences],
+        after=found.after,
+        source=bundle.source,
+        target=bundle.target,
+        detectedLanguage=detected,
+    )
+
+
+@router.post("/alternatives", openapi_extra=body_of(AlternativesFields))
+async def alternatives(request: Request) -> OtherWords:
+    """The likeliest words right after the beginning of a translation: what else could stand there."""
+    fields = await read_fields(request, AlternativesFields)
+    context = context_of(request)
+    search = Search(keep=terms_of(fields.keep), prefix=fields.prefix)
+    ask = Ask([fields.q], fields.source, fields.target, search=search)
+    context.service.check(ask)
+    admit(request, fields.api_key, ask.characters)
+    found = await other_words(context.service, ask, fields.count)
+    return OtherWords(words=[OtherWord(word=one.word, probability=min(1.0, one.probability)) for one in found])

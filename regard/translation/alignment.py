@@ -1,0 +1,85 @@
+"""Which words of a translation go with which words of its source: the cross-attention of the last decoder layer but one, the mean
+of its heads, gathered by words (Garg et al., 2019). Engines compute the attention; what is made of it is the same for all of them.
+No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from regard.data.tokenizer import Tokenizer
+from regard.generate.options import Engine
+from regard.translation.protect import protect
+from regard.translation.words import Spelt, links_of, spell
+
+Span = tuple[int, int]  # characters from, to
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """The words of a text and of its translation, and which of them go together."""
+
+    source: tuple[Span, ...] = ()
+    target: tuple[Span, ...] = ()
+    pairs: tuple[
+        tuple[int, int], ...
+    ] = ()  # (source word, target word), both from 0: for each target word the heaviest
+
+
+def align_texts(
+    engine: Engine, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], max_length: int
+) -> list[Aligned]:
+    """Aligned words of texts and their translations, whoever made these. One that is longer than `max_length` tokens, more than the
+    model has ever seen, has words, but no pairs."""
+    read = [_read(tokenizer, source, target) for source, target in pairs]
+    short = [
+        number
+        for number, sides in enumerate(read)
+        if all(side.ids for side in sides) and max(len(side.ids) for side in sides) <= max_length
+    ]
+    found = engine.attention([read[n][0].ids for n in short], [read[n][1].ids for n in short]) if short else []
+    attention = dict(zip(short, found, strict=True))
+    aligned = []
+    for number, (source, target) in enumerate(read):
+        links = links_of(target.spelt, source.spelt, attention[number]) if number in attention else ()
+        # Words that are not found in the text as they are (a tokenizer may rewrite it) are left out.
+        left, right = ({word: place for place, word in enumerate(side.spans)} for side in (source, target))
+        known = tuple((left[there], right[here]) for here, there in links if there in left and here in right)
+        aligned.append(Aligned(tuple(source.spans.values()), tuple(target.spans.values()), known))
+    return aligned
+
+
+@dataclass(frozen=True)
+class _Words:
+    """One side of a pair: its tokens, the words that they make, and where these stand in the text."""
+
+    ids: list[int]
+    spelt: Spelt
+    spans: dict[int, Span]
+
+
+def _read(tokenizer: Tokenizer, source: str, target: str) -> tuple[_Words, _Words]:
+    protected = protect(source) if tokenizer.protects else None
+    if protected is None:
+        src, tgt = tokenizer.encode(source), tokenizer.encode(target, "target")
+    else:
+        src, tgt = protected.ids(tokenizer), protected.ids_of_other(tokenizer, target)
+    sides = spell(tokenizer, src, "source", protected), spell(tokenizer, tgt, "target", protected)
+    return (
+        _Words(src, sides[0], dict(_find(sides[0].words, source))),
+        _Words(tgt, sides[1], dict(_find(sides[1].words, target))),
+    )
+
+
+def _find(words: Sequence[str], text: str) -> Iterator[tuple[int, Span]]:
+    """Where words stand in a text, one after the other.
+
+    >>> dict(_find(["so", ",", "so", "?!"], "so, so"))
+    {0: (0, 2), 1: (2, 3), 2: (4, 6)}
+    """
+    position = 0
+    for number, word in enumerate(words):
+        start = text.find(word, position) if word else -1
+        if start >= 0:
+            position = start + len(word)
+            yield number, (start, position)

@@ -1,0 +1,86 @@
+"""Other words that may stand at a place of a translation. The likeliest tokens there are completed to words, each greedily, and
+what gives the same word is added up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from regard.data.pieces import begins_word
+from regard.data.tokenizer import Tokenizer
+from regard.errors import UserError
+from regard.generate.options import Wish, forbidden_ids
+from regard.translation.protect import Protected
+from regard.translation.translator import Translator
+from regard.translation.words import prefix_ids, word_beginnings
+
+_SPACE = "\u2581"
+_LONGEST = 12  # pieces of a word at most; what is longer is shown as far as that
+_SPARE = 2  # times as many tokens as words are completed, since several may give the same word
+
+
+@dataclass(frozen=True)
+class Alternative:
+    word: str  # punctuation counts as words
+    probability: float  # of its pieces, given the source and what stands before them; it may go on to a longer word
+
+
+def find_alternatives(translator: Translator, text: str, prefix: str, count: int) -> list[Alternative]:
+    """The likeliest words right after the target text `prefix`, best first, at most `count`."""
+    if count < 1:
+        raise UserError(f"k must be at least 1, but is {count}")
+    cut = translator.reader.cut([text])[0]
+    if not cut:
+        return []
+    if len(cut) > 1:
+        raise UserError(
+            f"alternatives are for one sentence of at most {translator.max_length} tokens, but the text has more; give a part of it"
+        )
+    tokenizer, engine = translator.tokenizer, translator.engine
+    [src] = translator.reader.encode([cut[0].text])
+    protected = translator.reader.protected(cut[0].text)
+    before = [token for token in prefix_ids(tokenizer, prefix.strip(), protected) if isinstance(token, int)]
+    first = _likeliest(translator, src, before, _SPARE * count)
+    options = replace(translator.options.of_engine, beam=1, nbest=1)
+    wishes = [Wish((*before, *tokens), most=len(before) + _LONGEST) for tokens in first]
+    found = engine.translate([src] * len(first), options, None, wishes)
+    words = [_first_word(tokenizer, ways[0].ids[len(before) :]) for ways in found]
+    scores = engine.score([src] * len(words), [[*before, *word] for word in words])
+    total: dict[str, float] = {}
+    for word, values in zip(words, scores, strict=True):
+        if shown := _shown(tokenizer, word, protected):
+            total[shown] = total.get(shown, 0.0) + math.exp(sum(values[len(before) : len(before) + len(word)]))
+    ranked = sorted(total.items(), key=lambda one: -one[1])
+    return [Alternative(word, probability) for word, probability in ranked[:count]]
+
+
+def _likeliest(translator: Translator, src: Sequence[int], before: Sequence[int], count: int) -> list[tuple[int, ...]]:
+    """The likeliest tokens that begin a word after these. A space alone says nothing yet, so it comes with one more token."""
+    tokenizer, engine = translator.tokenizer, translator.engine
+    values = engine.next_log_probs(src, before)
+    begin = word_beginnings(tokenizer, before[-1] if before else None)
+    found: dict[tuple[int, ...], float] = {(token,): values[token] for token in begin}
+    for space in [tokens for tokens in found if not tokenizer.pieces(tokens)[0].strip(_SPACE)]:
+        log_prob = found.pop(space)
+        after = engine.next_log_probs(src, [*before, *space])
+        inside = set(range(tokenizer.vocab_size)) - {*word_beginnings(tokenizer, space[-1]), *forbidden_ids(tokenizer)}
+        found |= {(*space, token): log_prob + after[token] for token in inside - {tokenizer.eos_id}}
+    return sorted(found, key=lambda tokens: -found[tokens])[:count]
+
+
+def _first_word(tokenizer: Tokenizer, ids: Sequence[int]) -> Sequence[int]:
+    """The tokens of the first word."""
+    pieces = tokenizer.pieces(ids)
+    for place in range(1, len(ids)):
+        if begins_word(pieces[place - 1], pieces[place]) or {ids[place - 1], ids[place]} & set(tokenizer.span_ids):
+            return ids[:place]
+    return ids
+
+
+def _shown(tokenizer: Tokenizer, ids: Sequence[int], protected: Protected | None) -> str:
+    if protected is None:
+        return tokenizer.decode(ids).strip()
+    spans = dict(zip(tokenizer.span_ids, protected.spans, strict=False))
+    parts = tokenizer.decode_parts(ids)
+    return "".join(part if isinstance(part, str) else spans.get(part, "") for part in parts).strip()

@@ -1,0 +1,107 @@
+"""What an engine must heed of each part of a line: what a person asked of the line, terms of a glossary that the part has, and
+words to be kept where the model has no reserved pieces for them. How an engine gets them said is in `insist.py`. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from regard.generate.options import Mixed, Wish
+from regard.generate.search.phrases import Phrase
+from regard.translation.glossary import Glossary, Ways, put_terms, says, with_capital
+from regard.translation.protect import Protected
+from regard.translation.reading import Part, Reader
+from regard.translation.terms import Place
+from regard.translation.words import phrase_of, prefix_ids, tokens_at
+
+Term = tuple[Phrase, Ways, list[Place]]  # of a source: what must appear, the ways to say it, where the source has it
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a person wants of one line's translation."""
+
+    prefix: str = ""  # what it begins with; the last word may go on, unless a space follows it
+    phrases: tuple[str, ...] = ()  # what must appear in it, as whole words
+
+
+@dataclass(frozen=True)
+class Wisher:
+    """Makes wishes for the parts of lines."""
+
+    reader: Reader
+    glossary: Glossary | None
+    insists_on_kept: bool  # whether what is to be kept is something that must appear
+
+    def wishes(self, cut: Sequence[Sequence[Part]], asks: Sequence[Ask] = ()) -> list[Wish]:
+        """One for each part, from what was asked of the lines; none where there is nothing. A prefix, and what must appear, is that
+        of a line's first part; terms of the glossary are those of the part that has them."""
+        if not asks and self.glossary is None and not self.insists_on_kept:
+            return []
+        wishes = []
+        for parts, ask in zip(cut, asks or [Ask()] * len(cut), strict=True):
+            wishes += [self._wish(part.text, Ask() if number else ask) for number, part in enumerate(parts)]
+        return wishes if any(wish != Wish() for wish in wishes) else []
+
+    def _wish(self, text: str, ask: Ask) -> Wish:
+        tokenizer, terms = self.reader.tokenizer, self._terms(text)
+        asked = [phrase_of(tokenizer, (phrase,)) for phrase in ask.phrases]
+        phrases = (*asked, *(phrase for phrase, _, _ in terms), *self._kept(text))
+        mixed = partial(self._mixed, text, terms) if terms else None
+        return Wish(prefix_ids(tokenizer, ask.prefix, self.reader.protected(text)), phrases, mixed=mixed)
+
+    def _terms(self, text: str) -> list[Term]:
+        wanted = {} if self.glossary is None else self.glossary.wanted(text, self.reader.places_kept(text))
+        if not wanted:
+            return []
+        spelt = self.reader.spelt(text)
+        terms = []
+        for ways, places in wanted.items():
+            cases = tuple(map(with_capital, ways))  # a sentence may begin with it
+            phrase = phrase_of(self.reader.tokenizer, ways, cases)
+            source, is_said = tokens_at(spelt, text, places), partial(self._says, ways)
+            terms.append((replace(phrase, source=source, is_said=is_said), ways, places))
+        return terms
+
+    def _kept(self, text: str) -> list[Phrase]:
+        """What is to be kept of a text, if it must appear and the model can say it."""
+        tokenizer = self.reader.tokenizer
+        kept = self.reader.kept(text) if self.insists_on_kept else None
+        phrases = []
+        for span in kept.spans if kept is not None else ():
+            if tokenizer.unk_id not in tokenizer.encode(span, "target"):
+                places = [place for place in self.reader.places_kept(text) if text[slice(*place)] == span]
+                source = tokens_at(self.reader.spelt(text), text, places)
+                phrases.append(replace(phrase_of(tokenizer, (span,)), source=source))
+        return phrases
+
+    def _mixed(self, text: str, terms: Sequence[Term], phrases: Sequence[Phrase]) -> Mixed | None:
+        """A text in which those of its terms that are among these phrases are already translated. None where that changes nothing,
+        or where the model cannot read it: it would be too long, have characters in a term that the source's side of the vocabulary
+        lacks, or more in it that is kept than the text has."""
+        reader, tokenizer = self.reader, self.reader.tokenizer
+        ways_of = {phrase: ways for phrase, ways, _ in terms if phrase in phrases}
+        wanted = {ways: places for phrase, ways, places in terms if phrase in ways_of}
+        mixed, places = put_terms(text, wanted, len(tokenizer.split_code(text)[0]))
+        [own, ids] = reader.encode([text, mixed])
+        put = [mixed[slice(*place)] for some in places.values() for place in some]
+        is_too_long = len(ids) > max(len(own), reader.max_length)
+        is_unknown = any(tokenizer.unk_id in some for some in tokenizer.encode_batch(put))
+        has_more = _spans_of(reader.protected(text)) != _spans_of(reader.protected(mixed))
+        if mixed == text or is_too_long or is_unknown or has_more:
+            return None
+        spelt = reader.spelt(mixed)
+        # What is no term of the glossary may stand anywhere.
+        sources = [tokens_at(spelt, mixed, places[ways_of[one]] if one in ways_of else []) for one in phrases]
+        return Mixed(ids, tuple(replace(one, source=source) for one, source in zip(phrases, sources, strict=True)))
+
+    def _says(self, ways: Sequence[str], ids: Sequence[int]) -> bool:
+        return says(self.reader.tokenizer.decode(ids), ways)
+
+
+def _spans_of(protected: Protected | None) -> list[str]:
+    """What was taken out of a text, in order."""
+    if protected is None:
+        return []
+    return [protected.spans[part] for part in protected.parts if isinstance(part, int)]

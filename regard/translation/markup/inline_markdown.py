@@ -1,0 +1,38 @@
+"""The markup inside a line of Markdown: emphasis and links go around the translation of their words, as the tags of HTML do (see
+`markup.py`); code, images and bare addresses stay as they are and separate; a mark after a backslash is text. What makes a line a
+heading or an item is not seen here."""
+
+from __future__ import annotations
+
+import re
+
+from regard.translation.markup.backslashes import Escaped
+from regard.translation.markup.cutting import Cutting
+from regard.translation.markup.elements import Run
+
+# All of bounded length: a line of opening brackets must not take for ever.
+_SPAN = re.compile(
+    r"\\(?P<escaped>[!-/:-@\[-`{-~])|"
+    r"(?P<kept>\\(?=[\r\n])|`{1,9}[^`]{0,300}`{1,9}|!\[[^\]]{0,300}\](?:\([^)]{0,999}\)|\[[^\]]{0,300}\])|<[^<>\s]{1,999}>|\|)|"
+    r"(?P<link>\[)|(?P<linked>\]\([^)]{0,999}\)|\]\[[^\]]{0,300}\])|"
+    r"(?P<mark>\*\*|__|(?<!\w)[*_](?=\S)|(?<=\S)[*_](?!\w))"
+)
+
+
+def cut_markdown(text: str) -> list[str | Run]:
+    """A line as what stays and runs of text with elements in them."""
+    cutting, position = Cutting(), 0
+    for span in _SPAN.finditer(text):
+        cutting.text(text[position : span.start()])
+        position = span.end()
+        mark = span[0]
+        if span["escaped"]:
+            cutting.text(Escaped(span["escaped"]))
+        elif cutting.innermost and (cutting.innermost == (mark if span["mark"] else "[" if span["linked"] else "")):
+            cutting.close(mark)
+        elif span["mark"] or span["link"]:
+            cutting.open(mark)
+        else:
+            cutting.separator(mark)
+    cutting.text(text[position:])
+    return cutting.parts()

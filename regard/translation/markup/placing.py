@@ -1,0 +1,147 @@
+"""Where the elements of a sentence belong in its translation: around the translation of the words that they enclosed, where that is
+found, else at the same share of its length."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from regard.translation.markup.backslashes import escaped_again, with_backslashes
+from regard.translation.markup.elements import Inline
+from regard.translation.terms import overlaps
+
+# A phrase of at most so many words is found again by a word of at least so many letters, without the small ones beside it.
+_FEW, _LONG = 10, 4
+_BETWEEN = (" ", "\xa0", "-")  # two words of one phrase
+_WORD = re.compile(r"\w+|[^\w\s]", re.UNICODE)
+
+
+class Sentence(NamedTuple):
+    """A sentence of a run with its elements; `first` is its number among all sentences, those of its elements follow; `escaped`
+    says which of its characters were written with a backslash."""
+
+    text: str
+    inlines: list[Inline]
+    first: int
+    escaped: frozenset[int]
+
+
+def tagged(sentence: Sentence, target: str, inner: Sequence[str], escape: Callable[[str], str]) -> str:
+    """The translation of a sentence with its elements in it; `inner`: what they enclose, translated by itself."""
+    spans: dict[Inline | None, tuple[int, int]] = {None: (0, len(target))}
+    children: dict[Inline | None, list[Inline]] = {}
+    for inline, words in zip(sentence.inlines, inner, strict=True):
+        beside = children.setdefault(inline.parent, [])
+        if target == sentence.text:
+            spans[inline] = inline.start, inline.end
+        else:
+            parent = inline.parent
+            source_span = (parent.start, parent.end) if parent else (0, len(sentence.text))
+            spans[inline] = _place(inline, words, target, spans[parent], source_span, [spans[one] for one in beside])
+        beside.append(inline)
+
+    escaped = escaped_again(sentence.text, sentence.escaped, target)
+
+    def written(start: int, end: int) -> str:
+        return escape(with_backslashes(target, escaped, start, end))
+
+    def render(parent: Inline | None) -> str:
+        position, end = spans[parent]
+        text = []
+        for one in sorted(children.get(parent, []), key=lambda child: spans[child]):
+            text += [written(position, spans[one][0]), one.opening, render(one), one.closing]
+            position = spans[one][1]
+        return "".join([*text, written(position, end)])
+
+    return render(None)
+
+
+def _place(
+    inline: Inline,
+    inner: str,
+    target: str,
+    span: tuple[int, int],
+    source_span: tuple[int, int],
+    taken: Sequence[tuple[int, int]],
+) -> tuple[int, int]:
+    """Where in `target`, inside `span`, an element belongs; `taken` are its neighbours, which it must not touch."""
+    low, high = span
+    if (inline.start, inline.end) == source_span and not overlaps(span, taken):
+        return low, high
+    length = max(1, source_span[1] - source_span[0])
+    share = ((inline.start + inline.end) / 2 - source_span[0]) / length
+    free = [(a, b) for a, b in _free(low, high, taken) if b > a]
+    bare = inner.strip().rstrip(".,;:!?…").strip()
+    if inline.end > inline.start and bare:
+        found = [
+            (match.start() + a, match.end() + a)
+            for a, b in free
+            for match in re.finditer(rf"(?<!\w){re.escape(bare)}(?!\w)", target[a:b], re.IGNORECASE)
+        ]
+        found = found or _with_longest_word(bare, target, free)
+        if found:  # of several the one that stands most nearly where the words stood
+            return min(found, key=lambda place: abs((sum(place) / 2 - low) / max(1, high - low) - share))
+    words = [(m.start() + a, m.end() + a) for a, b in free for m in _WORD.finditer(target[a:b])]
+    if not words:
+        edge = free[0][0] if free else high
+        return edge, edge
+    middle = low + share * (high - low)
+    if inline.start == inline.end:
+        edge = min((place for word in words for place in word), key=lambda place: abs(place - middle))
+        return edge, edge
+    # So many words as are due, around the same share of the length.
+    a, b = min(
+        (region for region in free if any(region[0] <= w[0] < region[1] for w in words)),
+        key=lambda region: max(region[0] - middle, middle - region[1], 0.0),
+    )
+    near = [word for word in words if a <= word[0] < b]
+    wanted = (inline.end - inline.start) / length * (high - low)
+    first = min(near, key=lambda word: abs(word[0] - (middle - wanted / 2)))
+    last = min(near, key=lambda word: abs(word[1] - (middle + wanted / 2)))
+    return (first[0], last[1]) if first[0] < last[1] else first
+
+
+def _with_longest_word(phrase: str, target: str, free: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Where in a translation a phrase may stand whose small words are others there ("der Laden" by itself is "den Laden" in the
+    sentence): around its longest word that is found, with as many words before and after as in the phrase.
+
+    >>> _with_longest_word("der Laden", "Geh in den Laden, und zwar jetzt.", [(0, 33)])
+    [(7, 16)]
+    """
+    words = re.findall(r"\w+", phrase.lower())
+    if len(words) > _FEW:
+        return []
+    for word in sorted(words, key=len, reverse=True):
+        if len(word) < _LONG:
+            break
+        before = words.index(word)
+        found = [
+            place for a, b in free for place in _phrases_around(word, before, len(words) - before - 1, target[a:b], a)
+        ]
+        if found:
+            return found
+    return []
+
+
+def _phrases_around(word: str, before: int, after: int, text: str, start: int) -> Iterator[tuple[int, int]]:
+    """A word wherever it is in a text, with at most so many words before and after it; `start` is where the text begins."""
+    words = [match.span() for match in re.finditer(r"\w+", text)]
+    for number, (begin, end) in enumerate(words):
+        if text[begin:end].lower() != word:
+            continue
+        first = last = number
+        while number - first < before and first and text[words[first - 1][1] : words[first][0]] in _BETWEEN:
+            first -= 1
+        while last - number < after and last + 1 < len(words) and text[words[last][1] : words[last + 1][0]] in _BETWEEN:
+            last += 1
+        yield start + words[first][0], start + words[last][1]
+
+
+def _free(low: int, high: int, taken: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    free, position = [], low
+    for a, b in sorted(taken):
+        if b > low and a < high:
+            free.append((position, a))
+            position = max(position, b)
+    return [*free, (position, high)]

@@ -1,0 +1,215 @@
+"""HTML and XML cut at their tags: what stays as it is, and runs of text with elements in them.
+
+Tags that separate text (paragraphs, cells, line breaks) stay where they are. Scripts, styles, comments, code and `translate="no"`
+stay untouched. XML does not say which of its tags separate: an element that has text beside it, in what encloses it, is taken for
+a part of a sentence, any other separates; `Xml` says it better, where somebody knows.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from regard.errors import InputError
+from regard.translation.markup.elements import DEEPEST, MOST, Inline, Run, Tag, separate
+
+# Inside a sentence; any other tag separates.
+_INLINE = frozenset(
+    "a abbr acronym b bdi bdo big cite data del dfn em font i ins mark q s small span strike strong sub sup time tt u".split()
+)
+_UNTOUCHED = frozenset("script style code pre textarea kbd samp var svg math template noscript iframe object".split())
+_VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
+_LOOK_BACK = 100
+_RAW = frozenset("script style textarea iframe xmp".split())
+# A comment, a declaration or a tag. A tag ends at the first ">" outside of quotes, and a "<" before that means that it is none;
+# every length is bounded, or ends at the next "<", so that a page of unfinished tags is read in linear time.
+_MARKUP = re.compile(
+    r"<!--|<!\[CDATA\[|<[!?][^<>]{0,9999}>|"
+    r"<(?P<slash>/?)(?P<name>[A-Za-z][\w:.-]{0,99})"
+    r"(?:[^<>\"']|(?>\"[^\"<>]*\"|\"[^\"]{0,9999}\")|(?>'[^'<>]*'|'[^']{0,9999}')){0,999}+>",
+    re.DOTALL,
+)
+_NO = re.compile(r"""\stranslate\s*=\s*["']?no["'\s/>]|\sclass\s*=\s*("[^"]*|'[^']*|)\bnotranslate\b""", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Xml:
+    """What is known of a text's tags, by their names."""
+
+    separating: frozenset[str] = frozenset()
+    inside: frozenset[str] = frozenset()  # of sentences
+    untouched: frozenset[str] = frozenset()
+    by_outline: bool = True  # whether tags that are in none of these may separate
+
+
+class TagReader:
+    """Cuts a page into literal markup and runs of text. It is a scanner of its own because the one in Python's library takes
+    minutes for a page of unfinished tags, and does not tell end tags as they were written."""
+
+    def __init__(self, xml: Xml | None = None) -> None:
+        self._xml = xml
+        self._is_beside_text: Iterator[bool] = iter(())  # for each start tag of XML
+        self.parts: list[str | Run] = []
+        self._open: list[tuple[str, Inline]] = []  # inline elements of the current run that are not closed yet
+        self._count = 0  # inline elements of the current run
+        self._kept: list[str] = []  # tags of the untouched element that we are in, outermost first
+
+    def cut(self, text: str) -> list[str | Run]:
+        if self._xml is not None:
+            self._is_beside_text = iter(_outline(text))
+        position = 0
+        while position < len(text):
+            found = _MARKUP.search(text, position)
+            start = found.start() if found else len(text)
+            if start > position:
+                self._text(text[position:start])
+            if found is None:
+                break
+            position = self._markup(text, found)
+        self._close_run()
+        return self.parts
+
+    def _markup(self, text: str, found: re.Match[str]) -> int:
+        """Take one piece of markup; where the next thing begins."""
+        raw, name = found[0], found["name"] or ""
+        if self._xml is None:
+            name = name.lower()
+        if raw == "<![CDATA[":
+            end = text.find("]]>", found.end())
+            stop = end + 3 if end >= 0 else len(text)
+            self._literal(text[found.start() : stop])
+            return stop
+        if raw == "<!--":
+            end = text.find("-->", found.end())
+            stop = end + 3 if end >= 0 else len(text)  # a comment that is not closed goes on to the end
+            self._literal(text[found.start() : stop])
+            return stop
+        if not name:
+            self._literal(raw)  # a declaration
+            return found.end()
+        if found["slash"]:
+            self._end_tag(name, raw)
+            return found.end()
+        if self._xml is not None:
+            self._start_xml_tag(name, raw, self._xml)
+            return found.end()
+        self._start_tag(name, raw)
+        if name in _RAW and not raw.endswith("/>"):
+            # Nothing is markup in there but its own end.
+            closing = re.compile(rf"</{name}(?![\w-])", re.IGNORECASE).search(text, found.end())
+            stop = closing.start() if closing else len(text)
+            self._literal(text[found.end() : stop])
+            return stop
+        return found.end()
+
+    def _start_tag(self, name: str, raw: str) -> None:
+        is_empty = name in _VOID or raw.endswith("/>")
+        if self._kept or (not is_empty and (name in _UNTOUCHED or _NO.search(raw))):
+            if not is_empty:
+                self._kept.append(name)
+            self._literal(raw)
+        elif name in _INLINE and not is_empty and len(self._open) < DEEPEST and self._count < MOST:
+            self._count += 1
+            inline = Inline(raw)
+            self._run().tokens.append(Tag(inline, False))
+            self._open.append((name, inline))
+        else:
+            self._literal(raw)
+
+    def _start_xml_tag(self, name: str, raw: str, xml: Xml) -> None:
+        is_empty = raw.endswith("/>")
+        is_beside_text = next(self._is_beside_text, False)
+        is_inside = name in xml.inside or (name not in xml.separating and (is_beside_text or not xml.by_outline))
+        if self._kept or name in xml.untouched:
+            if not is_empty:
+                self._kept.append(name)
+            self._literal(raw)
+        elif is_inside and len(self._open) < DEEPEST and self._count < MOST:
+            self._count += 1
+            inline = Inline(raw)
+            self._run().tokens.append(Tag(inline, False))
+            if is_empty:
+                self._run().tokens.append(Tag(inline, True))
+            else:
+                self._open.append((name, inline))
+        else:
+            self._literal(raw)
+
+    def _end_tag(self, name: str, raw: str) -> None:
+        if self._kept:
+            # What is left open inside ends with what is around it; a stray end tag ends nothing.
+            if name in self._kept[-_LOOK_BACK:]:
+                while self._kept.pop() != name:
+                    pass
+            self._literal(raw)
+        elif self._open and self._open[-1][0] == name:
+            inline = self._open.pop()[1]
+            inline.closing = raw
+            self._run().tokens.append(Tag(inline, True))
+        else:
+            self._literal(raw)
+
+    def _text(self, text: str) -> None:
+        if self._kept:
+            self._literal(text)
+        else:
+            self._run().tokens.append(html.unescape(text))
+
+    def _run(self) -> Run:
+        if not self.parts or not isinstance(self.parts[-1], Run):
+            self.parts.append(Run())
+        run = self.parts[-1]
+        assert isinstance(run, Run)
+        return run
+
+    def _literal(self, raw: str) -> None:
+        self._close_run()
+        self.parts.append(raw)
+
+    def _close_run(self) -> None:
+        """End the current run. An element that is still open there reaches over a separating tag, so it separates, too."""
+        if not self.parts or not isinstance(self.parts[-1], Run):
+            return
+        run = self.parts.pop()
+        assert isinstance(run, Run)
+        unclosed = [inline for _, inline in self._open]
+        self._open.clear()
+        self._count = 0
+        self.parts += separate(run, unclosed)
+
+
+def _outline(text: str) -> list[bool]:
+    """For each start tag of an XML text, whether there is text beside its element; a text that is not well-formed is refused."""
+    around: list[tuple[str, list[bool]]] = [
+        ("", [False])
+    ]  # names of open elements, and whether they have text of their own
+    found: list[list[bool]] = []
+    position = 0
+    while tag := _MARKUP.search(text, position):  # from the end of each comment, as `_Parser.cut` does
+        if text[position : tag.start()].strip():
+            around[-1][1][0] = True
+        position = tag.end()
+        name, raw = tag["name"], tag[0]
+        if raw in ("<!--", "<![CDATA["):
+            end = text.find("-->" if raw == "<!--" else "]]>", position)
+            if end < 0:
+                raise _not_well_formed()
+            position = end + 3
+        elif name and tag["slash"]:
+            if around.pop()[0] != name or not around:
+                raise _not_well_formed()
+        elif name:
+            found.append(around[-1][1])
+            if not raw.endswith("/>"):
+                around.append((name, [False]))
+    if text[position:].strip():
+        around[-1][1][0] = True
+    if len(around) > 1:
+        raise _not_well_formed()
+    return [has_text for (has_text,) in found]
+
+
+def _not_well_formed() -> InputError:
+    return InputError("text must be XML in which each tag that is opened is closed, in order")

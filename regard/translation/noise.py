@@ -1,0 +1,390 @@
+"""Noise: a pair of a parallel corpus as people really type it, so that a model learns to stand it.
+
+Every kind is a pure function of a pair and a generator, None where it would change nothing. Addresses, placeholders and tags
+stay as they are. Generators are asked for `random()` alone, whose numbers Python promises to keep from version to version.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
+from random import Random
+from typing import Any, TypeVar
+
+from regard.data.chunks import Pair
+from regard.data.clean import is_empty
+from regard.data.corpus import shorten
+from regard.translation.protect import find_spans
+
+Kind = Callable[[Sequence[Pair], Random], Pair | None]  # of a pair and those after it
+
+KINDS = ("lower", "upper", "title", "unpunctuated", "typos", "join", "copy", "spacing")
+JOINED = 4  # pairs in a line at most
+_TOO_LONG = 10_000  # characters of a side, for training; looking for places takes quadratic time
+
+T = TypeVar("T")
+
+
+def make_kinds(names: Sequence[str], source: str, target: str) -> dict[str, Kind]:
+    """The kinds of these names, in the order of KINDS, for a corpus in these languages."""
+    alone: dict[str, Callable[[Pair, Random], Pair | None]] = {
+        "lower": partial(lower, language=source),
+        "upper": partial(upper, languages=(source, target)),
+        "title": partial(title, language=source),
+        "unpunctuated": unpunctuated,
+        "typos": typos,
+        "copy": copy,
+        "spacing": spacing,
+    }
+    every: dict[str, Kind] = {name: partial(_first, function) for name, function in alone.items()} | {"join": join}
+    return {name: every[name] for name in KINDS if name in names}
+
+
+def _first(function: Callable[[Pair, Random], Pair | None], pairs: Sequence[Pair], draw: Random) -> Pair | None:
+    return function(pairs[0], draw)
+
+
+def noise(pairs: Sequence[Pair], number: int, seed: int, kinds: Mapping[str, Kind]) -> tuple[str, Pair] | None:
+    """The kind that was drawn for the first of `pairs`, which is number `number` of the corpus, and what it made of it. A kind
+    that would change nothing gives way to another; None where all do, or nobody trains on the pair."""
+    if is_empty(*pairs[0]) or max(map(len, pairs[0])) > _TOO_LONG:
+        return None
+    draw = Random(f"{seed} {number}")
+    for name in _shuffled(list(kinds), draw):
+        made = kinds[name](pairs, draw)
+        if made is not None:
+            return name, made
+    return None
+
+
+# --- drawing ---
+
+
+def _below(draw: Random, count: int) -> int:
+    return int(draw.random() * count)
+
+
+def _shuffled(items: Sequence[T], draw: Random) -> list[T]:
+    left = list(items)
+    return [left.pop(_below(draw, len(left))) for _ in items]
+
+
+def _some(places: Sequence[T], count: int, draw: Random) -> list[T]:
+    return _shuffled(places, draw)[:count]
+
+
+# --- what stays as it is ---
+
+
+_NAME = re.compile(
+    r"""
+      (?<!\w) [@#] \w+                                    # @somebody, #something
+    | (?<!\w) \w* _ \w*                                   # a_name
+    | (?<![\w.-]) (?: [\w-]+ \. )+ [a-z]{2,24} \b (?: / \S* )?  # example.com/page, notes.txt
+    | \\ [a-z]                                            # \n
+    """,
+    re.VERBOSE,
+)
+Span = tuple[int, int]
+
+
+def fixed_spans(text: str) -> list[Span]:
+    """Where addresses, placeholders, tags and names of files are, from left to right; some may overlap."""
+    return sorted([*find_spans(text), *(match.span() for match in _NAME.finditer(text))])
+
+
+def _is_free(place: Span, spans: Sequence[Span]) -> bool:
+    return all(place[1] <= begin or end <= place[0] for begin, end in spans)
+
+
+def _outside(text: str, change: Callable[[str], str]) -> str:
+    """The text, changed where nothing is fixed."""
+    parts, done = [], 0
+    for begin, end in fixed_spans(text):
+        if done < begin:
+            parts.append(change(text[done:begin]))
+        parts.append(text[max(done, begin) : end])
+        done = max(done, end)
+    return "".join([*parts, change(text[done:])])
+
+
+# --- capitals ---
+
+
+_TURKIC = {"tr", "az"}  # i and İ are a letter, ı and I another
+
+
+def _is_turkic(language: str) -> bool:
+    return re.split("[-_]", language)[0].lower() in _TURKIC
+
+
+def _lower_case(text: str, language: str) -> str:
+    return (text.replace("I", "ı").replace("İ", "i") if _is_turkic(language) else text).lower()
+
+
+def _upper_case(text: str, language: str) -> str:
+    return (text.replace("i", "İ") if _is_turkic(language) else text).upper()
+
+
+def lower(pair: Pair, draw: Random, language: str = "") -> Pair | None:
+    """The source without capitals; its translation has them as before.
+
+    >>> lower(("Ask Ann: Ann@Example.org", "Frag Ann: Ann@Example.org"), Random(1))
+    ('ask ann: Ann@Example.org', 'Frag Ann: Ann@Example.org')
+    """
+    src = _outside(pair[0], lambda text: _lower_case(text, language))
+    return None if src == pair[0] else (src, pair[1])
+
+
+def upper(pair: Pair, draw: Random, languages: tuple[str, str] = ("", "")) -> Pair | None:
+    """Both sides in capitals. ß becomes SS on either side: so people type it, and so it is spelt; ẞ stays. A source that
+    does not change, such as "USA" or one in a script without capitals, is no reason to shout.
+
+    >>> upper(("Open {Name}, please", "Bitte {Name} schließen"), Random(1))
+    ('OPEN {Name}, PLEASE', 'BITTE {Name} SCHLIESSEN')
+    """
+    src, tgt = (_outside(text, partial(_upper_case, language=code)) for text, code in zip(pair, languages, strict=True))
+    return None if src == pair[0] else (src, tgt)
+
+
+_INITIAL = re.compile(r"(?<![\w'’])[^\W\d_]")  # not in "don't"
+
+
+def title(pair: Pair, draw: Random, language: str = "") -> Pair | None:
+    """The source as a headline, every word with a capital; its translation stays. None for a single word.
+
+    >>> title(("the weather isn't nice in {town}", "das Wetter in {town} ist nicht schön"), Random(1))
+    ("The Weather Isn't Nice In {town}", 'das Wetter in {town} ist nicht schön')
+    """
+    src = _outside(pair[0], lambda text: _INITIAL.sub(lambda match: _upper_case(match[0], language), text))
+    return None if src == pair[0] or len(src.split()) < 2 else (src, pair[1])
+
+
+# --- punctuation, spaces, lists ---
+
+
+_FINAL = ".!?…。！？؟।"
+_SPACES = " \t\u00a0\u202f\u3000"
+
+
+def unpunctuated(pair: Pair, draw: Random) -> Pair | None:
+    """Both sides without what ends a sentence: who types no full stop wants none. None where not both have one.
+
+    >>> unpunctuated(("¿Cómo estás?", "How are you?"), Random(1))
+    ('Cómo estás', 'How are you')
+    """
+    src, tgt = (_without_end(text) for text in pair)
+    return None if src is None or tgt is None else (src, tgt)
+
+
+def _without_end(text: str) -> str | None:
+    bare = text.rstrip(_FINAL + _SPACES)
+    end = text[len(bare) :]
+    if not bare.strip() or not end.strip(_SPACES) or "." in bare.split()[-1]:  # the last is "U.S."
+        return None
+    for opening, closing in ("¿?", "¡!"):
+        if closing in end:
+            bare = "".join(bare.rpartition(opening)[::2])
+    return bare if bare.strip() else None
+
+
+_MARK = re.compile(r"\s*(?:[-–—•*·‣]|\d+[.)])\s")  # of a list
+_AFTER_MARK = re.compile(r"(?<=[^\W\d_][,;:.!?]) (?=[^\W\d_])")
+_ONE_SPACE = re.compile(r"(?<=\S) (?=\S)")
+
+
+def spacing(pair: Pair, draw: Random) -> Pair | None:
+    """Doubled spaces or none after commas and full stops, in the source alone; or an item of a list, on both sides."""
+    for change in _shuffled((_double_spaces, _close_up, _list_item), draw):
+        made = change(pair, draw)
+        if made is not None:
+            return made
+    return None
+
+
+def _double_spaces(pair: Pair, draw: Random) -> Pair | None:
+    return _respaced(pair, _ONE_SPACE, "  ", 3, draw)
+
+
+def _close_up(pair: Pair, draw: Random) -> Pair | None:
+    return _respaced(pair, _AFTER_MARK, "", len(pair[0]), draw)
+
+
+def _respaced(pair: Pair, pattern: re.Pattern[str], space: str, most: int, draw: Random) -> Pair | None:
+    """The source with other spaces in some places that the pattern finds, in `most` of them at most."""
+    src, spans = pair[0], fixed_spans(pair[0])
+    places = [match.start() for match in pattern.finditer(src) if _is_free(match.span(), spans)]
+    if not places:
+        return None
+    for place in sorted(_some(places, 1 + _below(draw, min(most, len(places))), draw), reverse=True):
+        src = src[:place] + space + src[place + 1 :]
+    return src, pair[1]
+
+
+def _list_item(pair: Pair, draw: Random) -> Pair | None:
+    if any(_MARK.match(text) for text in pair):
+        return None
+    number = 1 + _below(draw, 20)
+    marks = ("- ", "- ", "– ", "• ", "• ", "* ", f"{number}. ", f"{number}. ", f"{number}) ")
+    mark = marks[_below(draw, len(marks))]
+    return mark + pair[0].lstrip(), mark + pair[1].lstrip()
+
+
+# --- typing errors ---
+
+
+# A letter of an alphabet (from Latin to Arabic, Georgian, Vietnamese): elsewhere a letter is no key.
+_LETTER = r"(?:(?![\u0700-\u109f\u1100-\u1dff\u2000-\U0010ffff])[^\W\d_])"
+_PART = r"[\w\u0300-\u036f\u0591-\u05c7\u064b-\u065f]"  # also accents that are characters of their own
+_WORD = re.compile(rf"(?<!{_PART}){_LETTER}{{4,}}(?!{_PART})")
+_TOKEN = re.compile(r"\S+")
+_DIGIT = re.compile(r"\d")
+
+_KEYBOARDS = (
+    ("qwertyuiop", "asdfghjkl", "zxcvbnm"),
+    ("йцукенгшщзхъ", "фывапролджэ", "ячсмитьбю"),
+    (" ςερτυθιοπ", "ασδφγηξκλ", "ζχψωβνμ"),
+)
+
+
+def _neighbours() -> dict[str, str]:
+    """Each letter's neighbours on the keyboard; a row stands half a key to the right of the one above."""
+    found = {}
+    for rows in _KEYBOARDS:
+        places = ((row, column) for row, letters in enumerate(rows) for column in range(len(letters)))
+        keys = {(row, column): rows[row][column] for row, column in places if rows[row][column] != " "}
+        for (row, column), key in keys.items():
+            around = ((0, -1), (0, 1), (-1, 0), (-1, 1), (1, -1), (1, 0))
+            found[key] = "".join(keys.get((row + down, column + right), "") for down, right in around)
+    return found
+
+
+_NEIGHBOURS = _neighbours()
+
+
+def typos(pair: Pair, draw: Random) -> Pair | None:
+    """One to three typing errors in the source, each in a word of its own of four letters or more; a short sentence gets fewer."""
+    src = pair[0]
+    with_digits = [match.span() for match in _TOKEN.finditer(src) if _DIGIT.search(match[0])]
+    spans = [*fixed_spans(src), *with_digits]
+    words = [match.span() for match in _WORD.finditer(src) if match[0].isalpha() and _is_free(match.span(), spans)]
+    if not words:
+        return None
+    count = min(1 + _below(draw, 3), 1 + len(words) // 3)
+    for begin, end in sorted(_some(words, count, draw), reverse=True):
+        src = src[:begin] + _mistype(src[begin:end], draw) + src[end:]
+    return src, pair[1]
+
+
+def _mistype(word: str, draw: Random) -> str:
+    """The word with one error, never in its first letter, where people make few."""
+    for change in _shuffled((_swap, _drop, _double, _next_key), draw):
+        made = change(word, draw)
+        if made is not None:
+            return made
+    raise AssertionError("a letter can always be dropped")
+
+
+def _swap(word: str, draw: Random) -> str | None:
+    places = [place for place in range(1, len(word) - 1) if word[place] != word[place + 1]]
+    if not places:
+        return None
+    place = places[_below(draw, len(places))]
+    return word[:place] + word[place + 1] + word[place] + word[place + 2 :]
+
+
+def _drop(word: str, draw: Random) -> str:
+    place = 1 + _below(draw, len(word) - 1)
+    return word[:place] + word[place + 1 :]
+
+
+def _double(word: str, draw: Random) -> str:
+    place = 1 + _below(draw, len(word) - 1)
+    return word[:place] + word[place] + word[place:]
+
+
+def _next_key(word: str, draw: Random) -> str | None:
+    places = [place for place in range(1, len(word)) if word[place].lower() in _NEIGHBOURS]
+    if not places:
+        return None
+    place = places[_below(draw, len(places))]
+    keys = _NEIGHBOURS[word[place].lower()]
+    key = keys[_below(draw, len(keys))]
+    return word[:place] + (key.upper() if word[place].isupper() else key) + word[place + 1 :]
+
+
+# --- whole sides ---
+
+
+_LONGEST = 600  # characters of a joined side, so that training does not drop it as too long
+
+
+def join(pairs: Sequence[Pair], draw: Random) -> Pair | None:
+    """Two to four neighbouring pairs in one line; None where no other follows, or the line would be long.
+
+    >>> join([("Hi.", "Hallo."), ("Go!", "Geh!")], Random(1))
+    ('Hi. Go!', 'Hallo. Geh!')
+    """
+    wanted = pairs[: 2 + _below(draw, JOINED - 1)]
+    taken = list(takewhile(lambda pair: not is_empty(*pair), wanted))
+    for count in range(len(taken), 1, -1):
+        src, tgt = (" ".join(pair[side].strip() for pair in taken[:count]) for side in (0, 1))
+        if max(len(src), len(tgt)) <= _LONGEST:
+            return src, tgt
+    return None
+
+
+def copy(pair: Pair, draw: Random) -> Pair | None:
+    """The target as both sides: what is in the target language already stays as it is."""
+    return None if pair[0] == pair[1] else (pair[1], pair[1])
+
+
+# --- the account ---
+
+
+@dataclass
+class NoiseAccount:
+    """How many pairs each kind made, and how many were left out."""
+
+    kinds: dict[str, int] = field(default_factory=dict)
+    skipped: int = 0
+    first: str | None = None  # that was skipped: "corpus, line N: text"
+
+    @property
+    def kept(self) -> int:
+        return sum(self.kinds.values())
+
+    @property
+    def read(self) -> int:
+        return self.kept + self.skipped
+
+    def keep(self, kind: str) -> None:
+        self.kinds[kind] += 1
+
+    def skip(self, where: str, line: int, src: str, tgt: str) -> None:
+        self.skipped += 1
+        if self.first is None:
+            self.first = f"{where}, line {line}: {shorten(src, 40)!r} / {shorten(tgt, 40)!r}"
+
+    def lines(self) -> list[str]:
+        """The account for people: the whole, the kinds, and what was skipped."""
+        share = f" ({100 * self.kept / self.read:.1f}%)" if self.read else ""
+        kinds = ", ".join(f"{kind}: {count:,}" for kind, count in self.kinds.items())
+        skipped = (
+            [f"  skipped, empty, too long or nothing to change: {self.skipped:,}, first {self.first}"]
+            if self.skipped
+            else []
+        )
+        return [f"{self.read:,} pairs read, {self.kept:,} noised{share}", f"  {kinds}", *skipped]
+
+    def to_json(self) -> dict[str, Any]:
+        skipped = {"count": self.skipped, "first": self.first}
+        return {"read": self.read, "kept": self.kept, "kinds": dict(self.kinds), "skipped": skipped}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> NoiseAccount:
+        kinds = {str(kind): int(count) for kind, count in data["kinds"].items()}
+        return cls(kinds, int(data["skipped"]["count"]), data["skipped"]["first"])

@@ -1,0 +1,168 @@
+"""What a model reads of lines: their parts, the ids of those, and what of them is kept as it is. The same for every engine.
+
+A line longer than the model was trained on is cut at the end of a sentence, else at a clause, else at a space; it is never
+truncated. White space around a line is not shown to the model. Where the tokenizer protects, addresses, placeholders and tags go
+through the model as reserved pieces, and so do words that a person wants kept. A model without reserved pieces is shown those as
+they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from types import MappingProxyType
+
+from regard.data.tokenizer import NUM_SPANS, Tokenizer
+from regard.generate.options import Done, Finished
+from regard.translation.protect import Protected, find_spans, protect, take_out
+from regard.translation.terms import Place, find_terms, overlaps
+from regard.translation.words import Spelt, spell
+
+# Places to cut, best first: after the end of a sentence, after a clause, between words, anywhere.
+_CUTS = [
+    re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])"),
+    re.compile(r"(?<=[;:,–—])\s+|(?<=[；：，、])"),
+    re.compile(r"\s+"),
+]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a line that goes through the engine, and the white space that follows it."""
+
+    text: str
+    after: str
+
+
+def cut_line(line: str, tokenizer: Tokenizer, max_length: int, keep: Sequence[str] = ()) -> list[Part]:
+    """The parts of a line, none longer than `max_length` tokens; most lines are one part. What is to be kept is not cut."""
+    if len(line) <= 1 or len(_encode(line, tokenizer, keep)) <= max_length:
+        return [Part(line, "")]
+    code, text = tokenizer.split_code(line)
+    if code:  # every part must say into which language it goes
+        parts = cut_line(text.lstrip(), tokenizer, max(1, max_length - 1), keep)
+        return [Part(f"{code} {part.text}", part.after) for part in parts]
+    left, after, right = _cut_once(line, find_spans(line, keep) if tokenizer.protects else find_terms(line, keep))
+    parts = cut_line(left, tokenizer, max_length, keep)
+    parts[-1] = Part(parts[-1].text, parts[-1].after + after)
+    return parts + cut_line(right, tokenizer, max_length, keep)
+
+
+def _encode(text: str, tokenizer: Tokenizer, keep: Sequence[str]) -> list[int]:
+    """The ids that the model reads."""
+    protected = protect(text, terms=keep) if tokenizer.protects else None
+    return tokenizer.encode(text) if protected is None else protected.ids(tokenizer)
+
+
+def _cut_once(line: str, spans: Sequence[tuple[int, int]]) -> tuple[str, str, str]:
+    """Split a line in two at the best kind of place, as near to the middle as there is one, but not near its ends, and not
+    inside a span."""
+    middle = len(line) / 2
+    for pattern in _CUTS:
+        places = [
+            m for m in pattern.finditer(line) if len(line) * 0.2 < m.end() < len(line) * 0.8 or pattern is _CUTS[-1]
+        ]
+        places = [m for m in places if line[: m.start()].strip() and line[m.end() :].strip()]
+        places = [m for m in places if not overlaps(m.span(), spans)]
+        if places:
+            best = min(places, key=lambda m: abs(m.end() - middle))
+            space = re.search(r"\s*$", line[: best.end()])
+            assert space is not None
+            return line[: space.start()], space[0], line[best.end() :]
+    half = len(line) // 2
+    for begin, end in spans:
+        if begin < half < end and (begin > 0 or end < len(line)):
+            half = begin or end
+    return line[:half], "", line[half:]
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks: line N of the output is the translation of line N of the input."""
+    return re.sub(r"[\r\n]+", " ", text)
+
+
+def count_lines(cut: Sequence[Sequence[Part]], done: Done) -> Finished:
+    """Tells `done` of lines, from what an engine tells of their parts; of empty lines at once. The parts of a line may be finished
+    far from each other, so each counts as its share of the line: a file of long lines shows how far it is before the first is
+    whole."""
+    shares = [Fraction(1, len(parts)) for parts in cut for _ in parts]  # exact: in the end every line is counted
+    count, told = Fraction(sum(not parts for parts in cut)), 0
+
+    def finished(numbers: Sequence[int]) -> None:
+        nonlocal count, told
+        count += sum(shares[number] for number in numbers)
+        if (more := int(count) - told) > 0:
+            told += more
+            done(more)
+
+    finished([])
+    return finished
+
+
+class Reader:
+    """Reads text for a model; `keep` are words that are not translated, and `more` are such words of single texts."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        max_length: int,
+        keep: Sequence[str] = (),
+        more: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> None:
+        self.tokenizer, self.max_length, self.keep, self.more = tokenizer, max_length, keep, more
+
+    def cut(self, lines: Sequence[str]) -> list[list[Part]]:
+        """The parts of every line, each to be translated on its own; an empty line has none."""
+        stripped = [one_line(line.strip()) for line in lines]  # no model knows line breaks
+        # One token a byte is the most, and one for the space before it, so that short lines need not be counted. (Imported
+        # tokenizers write some characters out.)
+        may_be_short = self.tokenizer.kind == "joint"
+        long = [
+            number
+            for number, line in enumerate(stripped)
+            if not (may_be_short and len(line.encode("utf-8", "surrogatepass")) < self.max_length)
+        ]
+        cut = [[Part(line, "")] if line else [] for line in stripped]
+        for number, ids in zip(long, self.tokenizer.encode_batch([stripped[n] for n in long]), strict=True):
+            if len(ids) > self.max_length:
+                cut[number] = cut_line(stripped[number], self.tokenizer, self.max_length, self.keep)
+        return cut
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids that an engine translates, of parts as `cut` gives them."""
+        ids = self.tokenizer.encode_batch(texts)
+        for number, text in enumerate(texts):
+            if (protected := self.protected(text)) is not None:
+                ids[number] = protected.ids(self.tokenizer)
+        return ids
+
+    def protected(self, text: str) -> Protected | None:
+        """The text with its spans taken out, those that a person wants kept among them, where the model knows reserved pieces."""
+        return protect(text, terms=self._keep(text)) if self.tokenizer.protects else None
+
+    def has_room(self, text: str) -> bool:
+        """Whether there is a reserved piece for all that is kept of a text."""
+        return len({text[begin:end] for begin, end in find_spans(text, self._keep(text))}) <= NUM_SPANS
+
+    def _keep(self, text: str) -> Sequence[str]:
+        return (*self.keep, *self.more.get(text, ()))
+
+    def places_kept(self, text: str) -> list[Place]:
+        """Where something stands in a text that is not translated, a language code with it."""
+        keep = self._keep(text)
+        kept = find_spans(text, keep) if self.tokenizer.protects else find_terms(text, keep)
+        code, _ = self.tokenizer.split_code(text)
+        return [(0, len(code)), *kept] if code else kept
+
+    def kept(self, text: str) -> Protected | None:
+        """The text with its spans taken out that must be kept in any case, whether the model knows reserved pieces or not."""
+        if self.tokenizer.protects:
+            return self.protected(text)
+        places = find_terms(text, self._keep(text))
+        return take_out(text, places, most=len(places)) if places else None
+
+    def spelt(self, text: str) -> Spelt:
+        """The words of a source."""
+        return spell(self.tokenizer, self.encode([text])[0], "source", self.protected(text))

@@ -1,0 +1,399 @@
+"""Every option of the search, and every pair of options that can meet, against the oracle in plain Python (`oracle.py`)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from regard.errors import UserError
+from regard.generate.options import Hypothesis, Prefix, SearchOptions, Wish
+from regard.generate.search.core import Task, beam_search, search_steps
+from regard.generate.search.phrases import Phrase, Phrases
+from regard.generate.search.sampling import source_of_chance
+from regard.generate.search.stable import stable_prefixes
+from tests.generate.oracle import OVERDUE, Found, Oracle, Tokens, appears, missing_tokens
+
+BOS, EOS, VOCAB, SRC = 0, 1, 7, 4
+WORDS = range(2, VOCAB)
+
+
+class Book:
+    """A model as a book of random numbers: logits and attention for every source and prefix."""
+
+    def __init__(self, seed: int, sentences: int, beam: int) -> None:
+        self.seed = seed
+        self.rows: list[Tokens] = [(number,) for number in range(sentences) for _ in range(beam)]
+
+    def logits(self, row: Tokens) -> list[float]:
+        chance = random.Random(hash((self.seed, row)))
+        return [chance.gauss(0.0, 1.5) for _ in range(VOCAB)]
+
+    def log_probs(self, row: Tokens) -> list[float]:
+        logits = self.logits(row)
+        total = math.log(sum(math.exp(value) for value in logits))
+        return [value - total for value in logits]
+
+    def weights(self, row: Tokens) -> list[float]:
+        """Over the source's tokens and its end."""
+        chance = random.Random(hash((self.seed, -1, row)))
+        values = [chance.random() ** 8 for _ in range(SRC + 1)]
+        return [value / sum(values) for value in values]
+
+    def step(self, newest: Tensor) -> Tensor:
+        self.rows = [(*row, token) for row, token in zip(self.rows, newest.tolist(), strict=True)]
+        return torch.tensor([self.logits(row) for row in self.rows])
+
+    def attention(self) -> Tensor:
+        return torch.tensor([self.weights(row) for row in self.rows])
+
+    def select(self, rows: Tensor, sentences: list[int] | None) -> None:
+        self.rows = [self.rows[row] for row in rows.tolist()]
+
+
+def source(number: int) -> list[int]:
+    return [number, *range(SRC - 1)]
+
+
+def limit_of(limit: int, wish: Wish) -> int:
+    return max(limit, len(wish.prefix) + sum(min(map(len, phrase.ways)) for phrase in wish.phrases))
+
+
+def task_of(
+    options: SearchOptions, limits: list[int], wishes: list[Wish], forbidden: tuple[int, ...], book: Book
+) -> Task:
+    phrases = [Phrases(wish.phrases) if wish.phrases else None for wish in wishes]
+    return Task(
+        [limit_of(*pair) for pair in zip(limits, wishes, strict=True)],
+        options,
+        BOS,
+        EOS,
+        forbidden,
+        prefixes=[wish.prefix for wish in wishes],
+        phrases=phrases if any(phrases) else (),
+        src=[source(number) for number in range(len(limits))],
+        attention=book.attention,
+    )
+
+
+def found(
+    seed: int, options: SearchOptions, limits: list[int], wishes: list[Wish], forbidden: tuple[int, ...]
+) -> list[list[Hypothesis]]:
+    book = Book(seed, len(limits), options.beam)
+    return beam_search(book.step, book.select, task_of(options, limits, wishes, forbidden, book))
+
+
+def at(read: Callable[[Tokens], list[float]], number: int, tokens: Tokens) -> list[float]:
+    return read((number, BOS, *tokens))
+
+
+def expected(
+    seed: int, options: SearchOptions, limits: list[int], wishes: list[Wish], forbidden: tuple[int, ...]
+) -> list[list[Found]]:
+    book = Book(seed, 1, 1)
+    results = []
+    for number, (limit, wish) in enumerate(zip(limits, wishes, strict=True)):
+        oracle = Oracle(
+            partial(at, book.log_probs, number),
+            limit_of(limit, wish),
+            options,
+            EOS,
+            forbidden,
+            wish,
+            partial(at, lambda row: book.weights(row)[:SRC], number),
+        )
+        chance = source_of_chance(options.seed, source(number))
+        results.append(oracle.sample(chance) if options.sample else oracle.search())
+    return results
+
+
+def assert_found(ours: list[list[Hypothesis]], theirs: list[list[Found]]) -> None:
+    for mine, slow in zip(ours, theirs, strict=True):
+        assert [one.ids for one in mine] == [one.tokens for one in slow]
+        assert [one.log_prob for one in mine] == pytest.approx([one.log_prob for one in slow], abs=1e-4)
+        assert [one.score for one in mine] == pytest.approx([one.score for one in slow], abs=1e-4)
+
+
+# --- the options, each as something that hypothesis draws ---
+
+tokens = st.sampled_from(WORDS)
+prefixes = st.one_of(
+    st.lists(tokens, min_size=1, max_size=3),
+    st.builds(
+        lambda begin, choice: [*begin, tuple(choice)],
+        st.lists(tokens, max_size=2),
+        st.lists(st.sampled_from([EOS, *WORDS]), min_size=2, max_size=4, unique=True),
+    ),
+).map(tuple)
+ends = st.one_of(st.none(), st.frozensets(tokens, min_size=2).map(lambda some: some | {2, 3}))
+ways = st.lists(st.lists(st.sampled_from([2, 3, 4]), min_size=1, max_size=3).map(tuple), min_size=1, max_size=2)
+# A phrase begins with what may follow another, as words do in text.
+phrase = st.builds(
+    lambda some, end, source: Phrase(tuple((way[0] % 2 + 2, *way[1:]) for way in some), end, source),
+    ways,
+    ends,
+    st.one_of(st.just(frozenset()), st.frozensets(st.integers(0, SRC - 1), max_size=2)),
+)
+OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    "greedy": st.just({"beam": 1}),
+    "narrow": st.just({"beam": 2}),
+    "nbest": st.just({"beam": 4, "nbest": 3}),
+    "alpha": st.sampled_from([{"alpha": 0.0}, {"alpha": 2.0}]),
+    "coverage": st.sampled_from([{"coverage": 0.2}, {"coverage": 3.0}]),
+    "no_repeat": st.integers(1, 3).map(lambda n: {"no_repeat": n}),
+    "max_repeat": st.integers(1, 2).map(lambda n: {"max_repeat": n}),
+    "groups": st.sampled_from([{"beam": 4, "groups": 2}, {"beam": 4, "groups": 4}]).flatmap(
+        lambda some: st.sampled_from([0.0, 0.5, 3.0]).map(lambda by: {**some, "diversity": by})
+    ),
+    "sample": st.integers(0, 99).map(lambda seed: {"sample": True, "seed": seed}),
+    "temperature": st.sampled_from([0.3, 2.0]).map(lambda t: {"sample": True, "temperature": t}),
+    "top_k": st.integers(1, 4).map(lambda k: {"sample": True, "top_k": k}),
+    "top_p": st.sampled_from([0.2, 0.7, 0.95]).map(lambda p: {"sample": True, "top_p": p}),
+    "prefix": prefixes.map(lambda some: {"prefix": some}),
+    "phrases": st.lists(phrase, min_size=1, max_size=2).map(lambda some: {"phrases": tuple(some)}),
+    "forbidden": st.sampled_from([(5,), (4, 6)]).map(lambda some: {"forbidden": some}),
+}
+SAMPLED = {"sample", "temperature", "top_k", "top_p"}
+WIDTHS = {"greedy", "narrow", "nbest", "groups"}
+PAIRS = [
+    pair
+    for pair in itertools.combinations_with_replacement(OPTIONS, 2)
+    if not (pair[0] != pair[1] and set(pair) <= WIDTHS) and not ("groups" in pair and SAMPLED & set(pair))
+]
+
+
+def checked(seed: int, limits: list[int], drawn: list[dict[str, Any]]) -> None:
+    """Compare with the oracle. The first sentence has the wishes, the others only if hypothesis drew several."""
+    fields: dict[str, Any] = {"beam": 3}
+    for some in drawn:
+        fields |= some
+    wish = Wish(fields.pop("prefix", ()), fields.pop("phrases", ()))
+    forbidden = (BOS, *fields.pop("forbidden", ()))
+    options = SearchOptions(**fields)
+    wishes = [wish, *[Wish() if number % 2 else replace(wish, prefix=()) for number in range(1, len(limits))]]
+    assert_found(found(seed, options, limits, wishes, forbidden), expected(seed, options, limits, wishes, forbidden))
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+def test_every_pair_of_options_finds_what_the_oracle_finds(pair: tuple[str, str]) -> None:
+    @settings(max_examples=8, deadline=None, database=None)
+    @given(
+        st.integers(0, 10_000), st.lists(st.integers(0, 6), min_size=1, max_size=3), *(OPTIONS[name] for name in pair)
+    )
+    def compare(seed: int, limits: list[int], first: dict[str, Any], second: dict[str, Any]) -> None:
+        checked(seed, limits, [first, second])
+
+    compare()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_number_of_options_together_finds_what_the_oracle_finds(data: st.DataObject) -> None:
+    names = data.draw(st.sets(st.sampled_from(sorted(set(OPTIONS) - WIDTHS)), min_size=3))
+    width = data.draw(st.sampled_from(sorted(WIDTHS)))
+    if width == "groups":
+        names -= SAMPLED
+    drawn = [data.draw(OPTIONS[name]) for name in (*sorted(names), width)]
+    checked(data.draw(st.integers(0, 10_000)), data.draw(st.lists(st.integers(0, 8), min_size=1, max_size=3)), drawn)
+
+
+def test_the_pairs_above_are_all_that_can_meet() -> None:
+    refused = {frozenset(pair) for pair in itertools.combinations(OPTIONS, 2)} - {frozenset(pair) for pair in PAIRS}
+    for pair in refused - {frozenset(two) for two in itertools.combinations(WIDTHS, 2)}:
+        assert "groups" in pair
+        with pytest.raises(UserError, match="samples are drawn on their own"):
+            SearchOptions(beam=4, groups=2, sample=True)
+
+
+# --- against all sequences there are ---
+
+
+def lawful(sequence: Tokens, options: SearchOptions, wish: Wish) -> bool:
+    n, times = options.no_repeat, options.max_repeat
+    grams = [sequence[i : i + n] for i in range(len(sequence) - n + 1)]
+    loops = any(
+        sequence[i : i + size] * (times + 1) == sequence[i : i + size * (times + 1)]
+        for size in range(1, 9)
+        for i in range(len(sequence) - size * (times + 1) + 1)
+    )
+    begun = all(token == place for token, place in zip(sequence, wish.prefix, strict=False))
+    return (
+        (not n or len(set(grams)) == len(grams))
+        and not (times and loops)
+        and begun
+        and len(sequence) >= len(wish.prefix)
+        and all(appears(sequence, phrase) for phrase in wish.phrases)
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 10_000),
+    st.sampled_from([0.0, 0.6]),
+    st.sampled_from([0.0, 0.5]),
+    st.integers(0, 2),
+    st.lists(tokens, max_size=1).map(tuple),
+    st.lists(tokens, max_size=2).map(tuple),
+)
+def test_a_wide_beam_finds_the_best_of_all_lawful_sequences(
+    seed: int, alpha: float, coverage: float, no_repeat: int, prefix: Prefix, must: Tokens
+) -> None:
+    wish = Wish(prefix, (Phrase((must,)),) if must and not (no_repeat == 1 and len(set(must)) < len(must)) else ())
+    options = SearchOptions(beam=160, nbest=3, alpha=alpha, coverage=coverage, no_repeat=no_repeat)
+    limit = limit_of(3, wish)
+    book = Book(seed, 1, 1)
+    oracle = Oracle(partial(at, book.log_probs, 0), limit, options, EOS, (BOS,), wish)
+    scored = []
+    for sequence in (s for size in range(limit + 1) for s in itertools.product(WORDS, repeat=size)):
+        # A phrase may break the rule of repetitions, and then the search may, too: those cases are for the oracle.
+        if lawful(sequence, options, wish):
+            rows = [(0, BOS, *sequence[:n]) for n in range(len(sequence) + 1)]
+            log_prob = sum(book.log_probs(row)[t] for row, t in zip(rows, (*sequence, EOS), strict=True))
+            covered = [sum(column) for column in zip(*(book.weights(row)[:SRC] for row in rows), strict=True)]
+            penalty = coverage * sum(math.log(min(max(value, 1e-6), 1.0)) for value in covered)
+            late = OVERDUE * oracle.is_overdue(sequence)
+            scored.append((log_prob / ((6 + len(sequence)) / 6) ** alpha + penalty - late, sequence))
+    best = sorted(scored, reverse=True)[:3]
+    [ours] = found(seed, options, [3], [wish], (BOS,))
+    if not wish.phrases or not no_repeat:
+        assert [one.ids for one in ours] == [sequence for _, sequence in best]
+    assert not best or ours[0].score >= best[0][0] - 1e-4
+    assert all(appears(one.ids, phrase) for one in ours for phrase in wish.phrases)
+
+
+# --- phrases ---
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(phrase, min_size=1, max_size=3), st.lists(tokens, max_size=12))
+def test_the_automaton_knows_what_reading_the_tokens_tells(some: list[Phrase], written: list[int]) -> None:
+    automaton = Phrases(some)
+    state = 0
+    for place in range(len(written) + 1):
+        read = tuple(written[:place])
+        assert automaton.missing(state) == missing_tokens(read, some)
+        table = automaton.missing_after(state, VOCAB)
+        assert table.tolist()[2:] == [missing_tokens((*read, token), some) for token in WORDS]
+        if place < len(written):
+            state = automaton.after(state, written[place])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 10_000),
+    st.lists(phrase, min_size=1, max_size=3),
+    st.integers(1, 5),
+    st.integers(0, 5),
+    st.booleans(),
+)
+def test_phrases_always_appear(seed: int, some: list[Phrase], beam: int, limit: int, sample: bool) -> None:
+    options = SearchOptions(beam=beam, nbest=beam, sample=sample)
+    [ours] = found(seed, options, [limit], [Wish(phrases=tuple(some))], (BOS, 4))
+    assert ours
+    for one in ours:
+        assert all(appears(one.ids, phrase) for phrase in some), (one.ids, some)
+
+
+# --- samples ---
+
+
+def test_samples_come_as_often_as_the_model_says() -> None:
+    book = Book(3, 1, 1)
+    options = SearchOptions(beam=4000, nbest=4000, sample=True)
+    [ours] = found(3, options, [1], [Wish()], (BOS,))
+    firsts = [one.ids[0] if one.ids else EOS for one in ours]
+    probs = [math.exp(value) for value in book.log_probs((0, BOS))]
+    for token in range(1, VOCAB):
+        share = probs[token] / sum(probs[1:])
+        assert firsts.count(token) / 4000 == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / 4000))
+
+
+def test_a_seed_gives_the_same_samples_and_another_gives_others() -> None:
+    options = SearchOptions(beam=5, nbest=5, sample=True)
+    wishes = [Wish()] * 2
+    first = found(1, options, [8, 8], wishes, (BOS,))
+    assert found(1, options, [8, 8], wishes, (BOS,)) == first
+    assert found(1, options, [8], wishes[:1], (BOS,)) == first[:1]  # whoever shares the batch
+    assert found(1, replace(options, seed=1), [8, 8], wishes, (BOS,)) != first
+
+
+# --- groups ---
+
+
+def test_no_two_groups_begin_alike_and_a_plain_beam_does() -> None:
+    alike = 0
+    for seed in range(20):
+        options = SearchOptions(beam=4, nbest=4, groups=4, diversity=100.0)
+        [apart] = found(seed, options, [6], [Wish()], (BOS,))
+        assert len({one.ids[:1] for one in apart}) == len(apart)
+        [together] = found(seed, SearchOptions(beam=4, nbest=4), [6], [Wish()], (BOS,))
+        alike += len({one.ids[:1] for one in together}) < len(together)
+    assert alike > 10
+
+
+# --- streaming ---
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 10_000), st.sampled_from(["greedy", "narrow", "nbest", "phrases", "coverage", "groups"]), st.data()
+)
+def test_what_was_streamed_is_never_taken_back(seed: int, name: str, data: st.DataObject) -> None:
+    drawn = data.draw(OPTIONS[name])
+    wish = Wish(phrases=drawn.pop("phrases", ()))
+    options = SearchOptions(**{"beam": 3, **drawn})
+    book = Book(seed, 1, options.beam)
+    task = task_of(options, [8], [wish], (BOS,), book)
+    shown = list(stable_prefixes(search_steps(book.step, book.select, task)))
+    [[best, *_]] = found(seed, options, [8], [wish], (BOS,))
+    assert shown[-1] == best.ids
+    for one in shown:
+        assert best.ids[: len(one)] == one
+    if options.beam == 1 and not wish.phrases:  # greedy search never changes its mind
+        assert [len(one) for one in shown[:-1]] == list(range(1, len(best.ids) + 1))
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"groups": 0}, "groups must be at least 1"),
+        ({"beam": 4, "groups": 3}, "the beam must be a multiple of groups"),
+        ({"coverage": -1.0}, "coverage must not be negative"),
+        ({"no_repeat": -1}, "no_repeat must not be negative"),
+        ({"max_repeat": -1}, "max_repeat must not be negative"),
+        ({"sample": True, "temperature": 0.0}, "temperature must be above 0"),
+        ({"sample": True, "top_p": 0.0}, "top_p must be above 0"),
+        ({"sample": True, "top_p": 1.5}, "top_p must be above 0"),
+        ({"sample": True, "top_k": -1}, "top_k must not be negative"),
+        ({"temperature": 0.5}, "are for drawing at random; add sample"),
+        ({"seed": 3}, "are for drawing at random; add sample"),
+    ],
+)
+def test_impossible_options_are_refused_by_name(fields: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        SearchOptions(**fields)
+
+
+def test_a_change_of_options_keeps_the_rest() -> None:
+    own = SearchOptions(beam=4, alpha=1.0, guard=True)
+    assert own.changed(nbest=6) == replace(own, beam=6, nbest=6)
+    assert own.changed(sample=True, seed=3) == replace(own, beam=1, sample=True, seed=3)
+    assert own.changed(groups=3).beam == 6
+    assert own.changed(beam=8, alpha=0.0, coverage=0.2) == replace(own, beam=8, alpha=0.0, coverage=0.2)
+    with pytest.raises(UserError, match="there is no search option 'languages'"):  # those are the model's
+        SearchOptions().changed(languages=("en", "de"))
+    with pytest.raises(UserError, match="there is no search option 'coverge'"):
+        own.changed(coverge=1.0)
