@@ -21,6 +21,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.errors import InputError, UserError
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.serve.apart import Apart
+from regard.serve.refusal import Busy
 from regard.serve.search import Search
 from tests.serve.server import GOLDEN, Running, held_by, running, started, until
 
