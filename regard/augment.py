@@ -19,7 +19,6 @@ from typing import Any, Literal, get_args
 from regard.api import Model
 from regard.bundle import Bundle, find_bundle, load_bundle
 from regard.data.chunks import (
-    Done,
     Pair,
     Row,
     Text,
@@ -38,6 +37,7 @@ from regard.errors import UserError
 from regard.files import MANIFEST, sha256
 from regard.generate.options import SearchOptions
 from regard.parallel.crew import Crew, Work, join_crew
+from regard.progress import OnProgress
 from regard.translation.languages import other_language
 from regard.translation.noise import JOINED, KINDS, Kind, NoiseAccount, make_kinds, noise
 from regard.translation.translator import Result
@@ -329,7 +329,7 @@ def _translate(model: Model, job: _Job, total: int, account: CleanAccount, write
     """Translate what is not yet written. Choosing and filtering a chunk goes on beside the translation of the next."""
     maker, work = job.maker, _work(model, job)
 
-    def translate(rows: list[Row], done: Done) -> Callable[[], list[Pair]]:
+    def translate(rows: list[Row], done: OnProgress) -> Callable[[], list[Pair]]:
         if crew.size > 1:
             chosen = crew.share(rows, work, done)
             return lambda: maker.pairs(rows, chosen, account)
@@ -342,14 +342,14 @@ def _translate(model: Model, job: _Job, total: int, account: CleanAccount, write
 def _work(model: Model, job: _Job) -> Work:
     """What each of several processes does with its share of a chunk: translate, and choose."""
 
-    def work(rows: list[Any], done: Done) -> list[str]:
+    def work(rows: list[Any], done: OnProgress) -> list[str]:
         own = [Row(*row) for row in rows]
         return job.maker.chosen(own, _results(model, job, own, done))
 
     return work
 
 
-def _results(model: Model, job: _Job, rows: Sequence[Row], done: Done) -> list[Result]:
+def _results(model: Model, job: _Job, rows: Sequence[Row], done: OnProgress) -> list[Result]:
     # As long as the chunks of the run that is resumed, which may have had another engine.
     return list(model.stream([row.text for row in rows], job.options, len(rows), done))
 
@@ -416,7 +416,7 @@ def _add_noise(
 ) -> None:
     """Make noise of what is not yet written, a chunk beside the reading of the next."""
 
-    def pairs(windows: list[tuple[int, list[Row]]], done: Done) -> list[Pair]:
+    def pairs(windows: list[tuple[int, list[Row]]], done: OnProgress) -> list[Pair]:
         kept = []
         for number, rows in windows:
             neighbours = [(row.text, row.reference or "") for row in rows]

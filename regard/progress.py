@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from rich.console import Console
 
+OnProgress = Callable[[int], None]  # called with the number of units newly finished
+
 QUIET_SECONDS = 10.0  # without a terminal: silence before the first line and between two
 # Of the work, whichever is less: before that, its speed says nothing about the rest.
 ENOUGH_UNITS = 10
@@ -20,9 +22,7 @@ ENOUGH_SHARE = 0.1
 
 
 @contextmanager
-def progress(
-    description: str, total: int | None, unit: str = "lines", before: int = 0
-) -> Iterator[Callable[[int], None]]:
+def progress(description: str, total: int | None, unit: str = "lines", before: int = 0) -> Iterator[OnProgress]:
     """Show the progress of the work inside; the function that it gives is called with the number of units newly done.
     `before` of them were done in an earlier sitting: they count, but say nothing about the speed.
 
@@ -87,7 +87,7 @@ def _left(speed: float, count: float, total: float | None, before: int) -> list[
 
 
 @contextmanager
-def _bar(description: str, total: int | None, unit: str, before: int) -> Iterator[Callable[[int], None]]:
+def _bar(description: str, total: int | None, unit: str, before: int) -> Iterator[OnProgress]:
     from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
     from rich.text import Text
 
@@ -111,7 +111,7 @@ def _bar(description: str, total: int | None, unit: str, before: int) -> Iterato
 
 
 @contextmanager
-def _plain_lines(description: str, total: int | None, unit: str, before: int) -> Iterator[Callable[[int], None]]:
+def _plain_lines(description: str, total: int | None, unit: str, before: int) -> Iterator[OnProgress]:
     start = time.monotonic()
     count, due, spoken = before, start + QUIET_SECONDS, False
 

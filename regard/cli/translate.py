@@ -29,7 +29,8 @@ from regard.files import is_same_file
 if TYPE_CHECKING:
     from regard.api import Model
     from regard.generate.options import SearchOptions
-    from regard.parallel.crew import Crew, Done
+    from regard.parallel.crew import Crew
+    from regard.progress import OnProgress
     from regard.translation.lines import LineFile
     from regard.translation.translator import Result
 
@@ -179,7 +180,7 @@ def _cut(lines: Iterable[str], size: int) -> Iterator[list[str]]:
 
 
 def _work(
-    arguments: argparse.Namespace, model: Model, options: SearchOptions, lines: list[str], done: Done
+    arguments: argparse.Namespace, model: Model, options: SearchOptions, lines: list[str], done: OnProgress
 ) -> list[Any]:
     """What is shown of each line's translations: in JSON, the n best or the best."""
     results = model.stream(lines, options, len(lines), done, given_ask(arguments))

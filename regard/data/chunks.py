@@ -17,10 +17,9 @@ from regard.data.corpus import Corpus, has_tabs, read_lines
 from regard.data.writer import CorpusWriter
 from regard.errors import Interrupted, UserError
 from regard.files import sha256
-from regard.progress import progress
+from regard.progress import OnProgress, progress
 
 Pair = tuple[str, str]
-Done = Callable[[int], None]
 
 
 class Row(NamedTuple):
@@ -104,7 +103,7 @@ class Account(Protocol):
 
 
 R = TypeVar("R")
-Make = Callable[[list[R], Done], Callable[[], list[Pair]]]
+Make = Callable[[list[R], OnProgress], Callable[[], list[Pair]]]
 
 
 def write_chunks(

@@ -13,7 +13,7 @@ import json
 import lzma
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,7 @@ from typing import IO, Any, cast
 from regard.data.corpus import import_zstandard
 from regard.errors import UserError
 from regard.files import lock, read_json, sync, write_atomic
+from regard.progress import OnProgress
 
 _BLOCK = 1 << 20
 
@@ -119,14 +120,14 @@ class CorpusWriter:
         """Leave nothing of what was written so far behind."""
         self.saved = None
 
-    def finish(self, done: Callable[[int], None] = lambda count: None) -> None:
-        """Give the files their names; `done` hears of the bytes as they are compressed. A killed one is repeated."""
+    def finish(self, on_progress: OnProgress = lambda count: None) -> None:
+        """Give the files their names; `on_progress` is called with the bytes newly compressed. A killed one is repeated."""
         self.is_complete = True
         self._write_state()
         for path, partial in zip(self.paths, self.partials, strict=True):
             if partial.exists():
                 if path.suffix in _COMPRESSORS:
-                    _compress(partial, path, done)
+                    _compress(partial, path, on_progress)
                     partial.unlink()
                 else:
                     os.replace(partial, path)
@@ -178,12 +179,12 @@ def _columns(pairs: Sequence[tuple[str, str]], num_files: int) -> list[str]:
 # --- compression ---
 
 
-def _compress(plain: Path, path: Path, done: Callable[[int], None]) -> None:
+def _compress(plain: Path, path: Path, on_progress: OnProgress) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with plain.open("rb") as source, temporary.open("wb") as file, _COMPRESSORS[path.suffix](file) as packed:
         while block := source.read(_BLOCK):
             packed.write(block)
-            done(len(block))
+            on_progress(len(block))
     shutil.copymode(plain, temporary)
     sync(temporary)
     os.replace(temporary, path)

@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from regard.errors import RegardError
 from regard.parallel.processes import own_place, own_threads
+from regard.progress import OnProgress
 
 if TYPE_CHECKING:
     from regard.parallel.ranks import Ranks
 
 T = TypeVar("T")
-Done = Callable[[int], None]  # hears of rows as they are finished
-Work = Callable[[list[Any], Done], list[Any]]  # rows to results, one for each
+Work = Callable[[list[Any], OnProgress], list[Any]]  # rows to results, one for each
 
 
 @contextmanager
@@ -83,12 +83,12 @@ class Crew:
         self._others_wait = True
         return loaded
 
-    def share(self, rows: list[Any], work: Work, done: Done) -> list[Any]:
+    def share(self, rows: list[Any], work: Work, on_progress: OnProgress) -> list[Any]:
         """For the first process: the results of all rows, each process having worked on some of them."""
         if self._ranks is None:
-            return work(rows, done)
+            return work(rows, on_progress)
         self._tell(rows)
-        shares = self._own_share(rows, work, done)
+        shares = self._own_share(rows, work, on_progress)
         self._others_wait = True
         return [result for share in shares for result in share]
 
@@ -113,14 +113,14 @@ class Crew:
         self._others_wait = False
         self._ranks.from_first(rows)
 
-    def _own_share(self, rows: list[Any], work: Work, done: Done) -> list[list[Any]]:
+    def _own_share(self, rows: list[Any], work: Work, on_progress: OnProgress) -> list[list[Any]]:
         """What each process has made of its share, for the first one; the others get nothing."""
         ranks = self._ranks
         assert ranks is not None
         bounds = [len(rows) * rank // ranks.size for rank in range(ranks.size + 1)]
         own = rows[bounds[ranks.rank] : bounds[ranks.rank + 1]]
-        shares = ranks.gather_values(ranks.all_do(lambda: work(own, done) if own else []))
-        done(len(rows) - len(own))
+        shares = ranks.gather_values(ranks.all_do(lambda: work(own, on_progress) if own else []))
+        on_progress(len(rows) - len(own))
         return shares
 
 
