@@ -645,7 +645,7 @@ def test_a_mistake_with_noise_gets_one_line_and_leaves_nothing(
 def test_noise_options_are_refused_where_a_model_works(capfd: Capture) -> None:
     for option in (["--kinds", "lower"], ["--seed", "0"], ["--source", "en"], ["--target", "de"]):
         said = fails(capfd, *command("distill", "new.tsv", "old.{src,tgt}"), *option)
-        assert f"--distill makes no noise; leave out {option[0]}" in said
+        assert f"--distill adds no noise; leave out {option[0]}" in said
     with pytest.raises(UserError, match="but is 'noise'; noise is made by noise_corpus"):
         augment_corpus(GOLDEN, "x", "y.tsv", way="noise")
     with pytest.raises(UserError, match="--kinds must name at least one of lower, "):

@@ -91,7 +91,7 @@ def test_an_interrupted_file_is_finished_with_resume(
     with monkeypatch.context() as patch:
         patch.setattr(LineFile, "write", stop_after_two)
         assert main([*command, "-m", bundle]) == 130
-    told = "regard: stopped after 2 lines, which are saved; go on with the same command and --resume\n"
+    told = "regard: stopped after 2 lines, which are saved; continue with the same command and --resume\n"
     assert capfd.readouterr().err.endswith(told)
     assert partial.read_text(encoding="utf-8").splitlines() == expected[:2]
     partial.write_text("done before\nhal", encoding="utf-8")
@@ -119,7 +119,7 @@ def test_a_file_is_not_translated_into_itself(bundle: str, tmp_path: Path, capfd
     link.symlink_to(source)
     for out in (source, link):
         said = fails(capfd, "translate", "-m", bundle, "-i", str(source), "-o", str(out))
-        assert f"-o {out}: is the file that is translated; name another" in said
+        assert f"-o {out}: must not be the input file; name another" in said
     assert source.read_text() == "a b\n"
 
 
@@ -130,7 +130,7 @@ def test_the_name_of_a_file_is_not_translated_as_text(
     for name in ("a", "a b"):
         Path(name).write_text("c\n")
     said = fails(capfd, "translate", "-m", bundle, "c", "a", "-o", "out.txt")
-    assert "a: is a file, and TEXT is what to translate; give it as -i a" in said
+    assert "a: is a file; translate it with -i a" in said
     assert not Path("out.txt").exists()
     assert (
         len(translate(capfd, "-m", bundle, "a b", "", "c" * 300)) == 3
@@ -193,7 +193,7 @@ def test_evaluate_scores_a_model_and_a_file_alike(
     ("arguments", "message"),
     [
         (["train", "nothing.toml"], "nothing.toml: there is no such recipe file"),
-        (["train", "corpus.en"], "one argument must be a recipe"),
+        (["train", "corpus.en"], "a single argument must be a recipe"),
         (["train", "a", "b", "c"], "one recipe or two text files"),
         (["translate", "-m", "nothing", "hello"], "nothing: there is no such model"),
         (["translate", "--resume", "-m", "x", "hello"], "--resume needs -i FILE and -o FILE"),
@@ -442,7 +442,7 @@ def test_a_place_that_no_file_can_take_is_refused_before_any_work(
             assert "must be" in said or "must end in" in said
         assert "gone does not exist" in fails(capfd, *command, "link.html")
     for name in ("a.txt", "b.txt"):
-        assert f"-o {name}: is a file that is read; name another" in fails(capfd, *evaluate, name)
+        assert f"-o {name}: must not be one of the input files; name another" in fails(capfd, *evaluate, name)
     assert "is the folder that you are in" in refused_in_an_empty_folder(capfd, bundle)
     assert Path("a.txt").read_text() == "a b\n" and Path("b.txt").read_text() == "c d\n"
     assert stat.S_ISFIFO(Path("pipe").stat().st_mode)

@@ -1,5 +1,5 @@
-"""The command line: verbs to typed functions. Errors become one clear line and an exit code: 2 for what the person can repair,
-1 for anything else. Each verb is a file with `add` (its arguments) and `run`; nothing slow is imported until a verb needs it."""
+"""The command line. Each verb is a file with `add` (declares its arguments) and `run` (does the work); nothing slow is imported
+until a verb needs it. Errors become one line and an exit code: 2 for a user's mistake, 1 for anything else, 130 for Ctrl-C."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from regard.parallel import processes
 from regard.parallel.processes import Place, first_speaks, own_place
 from regard.version import __version__
 
-# As --help lists them.
+# In the order of --help.
 VERBS = (train, translate, evaluate, score, explain, serve, export, import_, augment, average, info)
-SHARED_OUT = (train, translate, augment)  # what several processes of torchrun can do together
+DISTRIBUTED = (train, translate, augment)  # the verbs that torchrun can start in several processes
 
 
 class _Parser(argparse.ArgumentParser):
@@ -35,14 +35,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = own_place()
         with first_speaks():
             arguments = make_parser().parse_args(argv)
-            if place.size > 1 and arguments.run not in [verb.run for verb in SHARED_OUT]:
-                raise UserError(f"{arguments.verb} is work for one process; start it without torchrun")
+            if place.size > 1 and arguments.run not in [verb.run for verb in DISTRIBUTED]:
+                raise UserError(f"{arguments.verb} runs in one process; start it without torchrun")
         arguments.run(arguments)
         if sys.stdout is not None:
-            sys.stdout.flush()  # so that a reader who has left is noticed here
+            sys.stdout.flush()  # a closed pipe raises here, not at exit
         return _leave(0)
     except RegardError as error:
-        if str(error):  # else another process has said it
+        if str(error):  # empty where another process has printed it
             sys.stderr.write(f"regard: {place.name}{error}\n")
         return _leave(error.exit_code)
     except KeyboardInterrupt:
@@ -50,11 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stderr.write("regard: interrupted\n")
         return _leave(130)
     except BrokenPipeError:
-        # The reader of our output has left; nothing more can be said to it, and Python must not try at exit.
+        # Nobody reads our output any more; Python must not try to flush it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _leave(1)
     except OSError as error:
-        # A full disk, a folder that may not be written: the system's own words say what.
+        # A full disk, a read-only folder: the system's message says which.
         where = f"{error.filename}: " if error.filename else ""
         sys.stderr.write(f"regard: {place.name}{where}{error.strerror or error}\n")
         return _leave(1)
@@ -66,23 +66,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _leave(code: int) -> int:
-    """The exit code; but one of several processes that have met ends here. What torch has for their exchange may live on in its own
-    caches: threads that abort where they meet the end of Python, or GPUs' connections whose end waits for the others."""
+    """Return the exit code, or end the process here if it is one of several that have met.
+
+    Torch caches the objects that processes exchange data through. If they outlive Python, their threads abort, or closing a GPU
+    connection waits for the other processes.
+    """
     if not processes.have_met:
         return code
     if code == 0 or not sys.modules["torch"].cuda.is_initialized():
         atexit._run_exitfuncs()
-    with suppress(OSError):  # who reads it has left
+    with suppress(OSError):  # the pipe is closed
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)
 
 
 def make_parser() -> argparse.ArgumentParser:
+    """The parser of all verbs; `arguments.run` is the function of the one that was given."""
     parser = _Parser(
         prog="regard",
-        description='The Transformer of "Attention Is All You Need" as a tool: train, translate, evaluate.',
-        epilog="regard VERB --help tells more of each.",
+        description='Train, use and examine translation models: the Transformer of "Attention Is All You Need" as a tool.',
+        epilog="Run `regard VERB --help` for the options of a verb.",
     )
     parser.add_argument("--version", action="version", version=f"regard {__version__}")
     verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True, parser_class=_Parser)

@@ -1,4 +1,4 @@
-"""`regard augment`."""
+"""`regard augment`: a new parallel corpus, made by a model or by adding noise to another corpus."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ def add(verbs: Any) -> None:
         "augment",
         run,
         "make training text: distillation, back-translation, noise",
-        "Make a parallel corpus with a model, or with --noise from another one. Corpora are written as in the recipe that trains "
-        "on the new one, in quotes: 'news.{en,de}.xz' is two files, 'news.tsv' one with tabs.",
+        "Make a parallel corpus with a model, or with --noise from another corpus. Name corpora as in a recipe, in quotes: "
+        "'news.{en,de}.xz' is two files, 'news.tsv' is one file with a tab between source and target.",
     )
-    way = parser.add_mutually_exclusive_group(required=True)
-    way.add_argument(
+    method = parser.add_mutually_exclusive_group(required=True)
+    method.add_argument(
         "--distill",
-        dest="way",
+        dest="method",
         action="store_const",
         const="distill",
-        help="the model's translation of the source side becomes the target side",
+        help="translate the source side; the translations become the target side",
     )
-    way.add_argument(
+    method.add_argument(
         "--back-translate",
-        dest="way",
+        dest="method",
         action="store_const",
         const="back-translate",
-        help="the model's translation of the target side becomes the source side; the model goes from target to source",
+        help="translate the target side with a target-to-source model; the translations become the source side",
     )
-    way.add_argument(
+    method.add_argument(
         "--noise",
-        dest="way",
+        dest="method",
         action="store_const",
         const="noise",
-        help="the pairs of a parallel corpus as people really type: without capitals, with typing errors, ...; needs no model",
+        help="rewrite a parallel corpus as people type: no capitals, typos, ...; needs no model",
     )
     add_model(parser)
     parser.add_argument(
@@ -54,8 +54,7 @@ def add(verbs: Any) -> None:
         nargs="+",
         required=True,
         metavar="CORPUS",
-        help="what it is made from: a corpus, or for a model a file in the one language; may be given several times, and * ? [abc] "
-        "stand for what they match",
+        help="a parallel corpus, or a file in the language that the model reads; repeatable, and * ? [abc] match file names",
     )
     parser.add_argument("-o", "--output", nargs="+", required=True, metavar="CORPUS", help="the new corpus")
     add_search(parser)
@@ -63,24 +62,24 @@ def add(verbs: Any) -> None:
         "--choose",
         default="best",
         choices=("best", "bleu", "chrf"),
-        help="which translation is taken: the model's best, or of the N best the one nearest to the reference, by the sentence's "
-        "BLEU or chrF (default: best)",
+        help="which translation to take: the best by the model's score, or the one of the N best closest to the reference by "
+        "sentence BLEU or chrF (default: best)",
     )
-    parser.add_argument("--nbest", type=int, metavar="N", help="with --choose bleu or chrf (default: the beam)")
+    parser.add_argument(
+        "--nbest", type=int, metavar="N", help="candidates for --choose bleu or chrf (default: the beam width)"
+    )
     parser.add_argument(
         "--max-ratio",
         type=float,
         metavar="R",
-        help="drop pairs with one side more than R times as long as the other, in tokens (default: 4)",
+        help="drop pairs in which one side has more than R times the tokens of the other (default: 4)",
     )
     parser.add_argument(
-        "--keep-all", action="store_true", help="drop nothing: line N of the new corpus comes from line N of the input"
+        "--keep-all", action="store_true", help="drop nothing: line N of the output comes from line N of the input"
     )
     _add_noise(parser)
-    parser.add_argument(
-        "--resume", action="store_true", help="go on after the last line that was saved, if there is one"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--resume", action="store_true", help="continue after the last saved line, if there is one")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_noise(parser: argparse.ArgumentParser) -> None:
@@ -88,14 +87,14 @@ def _add_noise(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--kinds",
         metavar="A,B,...",
-        help="of noise: lower, upper, title, unpunctuated, typos, join, copy, spacing (default: all)",
+        help="kinds of noise: lower, upper, title, unpunctuated, typos, join, copy, spacing (default: all)",
     )
-    group.add_argument("--seed", type=int, metavar="N", help="another seed, another noise (default: 1)")
-    group.add_argument("--source", metavar="CODE", help="language of the source side, where no braces say it")
-    group.add_argument("--target", metavar="CODE", help="language of the target side, where no braces say it")
+    group.add_argument("--seed", type=int, metavar="N", help="random seed (default: 1)")
+    group.add_argument("--source", metavar="CODE", help="source language, if the file names have no {src,tgt}")
+    group.add_argument("--target", metavar="CODE", help="target language, if the file names have no {src,tgt}")
 
 
-# What the ways of augment do not share, with the values that nobody has given.
+# Options of one method only, with their defaults.
 _FOR_MODELS = {
     "-m": None, "--engine": "auto", "--device": "auto", "--batch": 0, "--beam": None, "--alpha": None, "--choose": "best",
     "--nbest": None, "--max-ratio": None, "--keep-all": False,
@@ -105,9 +104,9 @@ _FOR_NOISE = {"--kinds": None, "--seed": None, "--source": None, "--target": Non
 
 def run(arguments: argparse.Namespace) -> None:
     with first_speaks():
-        make = (_make_noise if arguments.way == "noise" else _make_with_model)(arguments)
+        make = (_make_noise if arguments.method == "noise" else _make_with_model)(arguments)
     made = make()
-    if own_place().is_first:  # of several processes the first one speaks
+    if own_place().is_first:
         print_result(arguments, made.to_json(), made.lines())
 
 
@@ -120,7 +119,7 @@ def _refuse(arguments: argparse.Namespace, options: Mapping[str, Any], why: str)
 
 def _make_noise(arguments: argparse.Namespace) -> Callable[[], Augmented]:
     if own_place().size > 1:
-        raise UserError("augment --noise is work for one process; start it without torchrun")
+        raise UserError("augment --noise runs in one process; start it without torchrun")
     _refuse(arguments, _FOR_MODELS, "--noise needs no model")
     from regard.augment import noise_corpus
     from regard.translation.noise import KINDS
@@ -138,7 +137,7 @@ def _make_noise(arguments: argparse.Namespace) -> Callable[[], Augmented]:
 
 
 def _make_with_model(arguments: argparse.Namespace) -> Callable[[], Augmented]:
-    _refuse(arguments, _FOR_NOISE, f"--{arguments.way} makes no noise")
+    _refuse(arguments, _FOR_NOISE, f"--{arguments.method} adds no noise")
     from regard.bundle import find_bundle
 
     if arguments.keep_all and arguments.max_ratio is not None:
@@ -151,7 +150,7 @@ def _make_with_model(arguments: argparse.Namespace) -> Callable[[], Augmented]:
         folder,
         [_one_corpus("-i", names) for names in arguments.input],
         _one_corpus("-o", arguments.output),
-        way=arguments.way,
+        way=arguments.method,
         beam=arguments.beam,
         alpha=arguments.alpha,
         nbest=arguments.nbest,
@@ -166,10 +165,10 @@ def _make_with_model(arguments: argparse.Namespace) -> Callable[[], Augmented]:
 
 
 def _one_corpus(option: str, names: Sequence[str]) -> str:
-    """The one name that came; a shell makes two of NAME.{en,de} where there are no quotes."""
+    """The one name given; without quotes the shell expands NAME.{en,de} to two."""
     if len(names) > 1:
         raise UserError(
-            f"{option} takes one corpus, but got {len(names)} names, {names[0]} and {names[1]} first; put quotes around it, as in "
-            f"{option} 'NAME.{{en,de}}', so that the shell leaves it alone"
+            f"{option} takes one corpus, but got {len(names)} names, {names[0]} and {names[1]} first; quote it so that the "
+            f"shell does not expand it: {option} 'NAME.{{en,de}}'"
         )
     return names[0]

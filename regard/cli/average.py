@@ -1,4 +1,4 @@
-"""`regard average`."""
+"""`regard average`: a bundle from the mean of a run's last checkpoints."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from regard.cli.common import verb
 
 
 def add(verbs: Any) -> None:
-    parser = verb(verbs, "average", run, "make a model of the average of a run's last checkpoints")
+    parser = verb(verbs, "average", run, "average a run's last checkpoints into a model")
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="run folder")
-    parser.add_argument("--last", type=int, default=5, metavar="N", help="how many checkpoints (default: 5)")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where the bundle goes")
+    parser.add_argument("--last", type=int, default=5, metavar="N", help="number of checkpoints (default: 5)")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="folder for the new bundle")
 
 
 def run(arguments: argparse.Namespace) -> None:
     from regard.training.finish import average
 
-    def say(text: str) -> None:
+    def report(text: str) -> None:
         sys.stderr.write(f"{text}\n")
 
-    bundle, used = average(arguments.run_folder, arguments.last, arguments.output, say)
+    bundle, used = average(arguments.run_folder, arguments.last, arguments.output, report)
     sys.stdout.write(f"{bundle.folder}: average of {', '.join(used)}\n")

@@ -1,4 +1,4 @@
-"""What the verbs share: the arguments about models and search, loading, printing."""
+"""What the verbs share: arguments for models and search, loading a model, printing a result."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ if TYPE_CHECKING:
 
 _NAMED = "a bundle, a run folder or a built-in model"
 MODEL = f"{_NAMED} (default: {DEFAULT})"
-TOGETHER = f"{MODEL}; several of one vocabulary translate together"
-ALL = f"{_NAMED}; may come several times (default: all built-in ones)"
+ENSEMBLE = f"{MODEL}; repeat for an ensemble of models with the same vocabulary"
+ALL = f"{_NAMED}; repeatable (default: all built-in models)"
 
 
 def verb(verbs: Any, name: str, run: Any, help: str, description: str = "") -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=help, description=description or help)
+    """Add a verb; `help` is its line in `regard --help`, `description` opens its own --help (default: that line)."""
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        name, help=help, description=description or f"{help[0].upper()}{help[1:]}."
+    )
     parser.set_defaults(run=run)
     return parser
 
 
 def add_model(parser: argparse.ArgumentParser, *, several: str = "") -> None:
-    """`several` is the help where several models may be named, and says what for."""
+    """Arguments for a model and where it runs. With `several`, -m is repeatable, and `several` is its help text."""
     parser.add_argument(
         "-m", "--model", action="append" if several else "store", metavar="MODEL", help=several or MODEL
     )
@@ -37,58 +40,66 @@ def add_model(parser: argparse.ArgumentParser, *, several: str = "") -> None:
         "--engine",
         default="auto",
         choices=("auto", "torch", "ctranslate2"),
-        help="auto: ctranslate2 on CPUs where it is installed and knows the model, else torch (default: auto)",
+        help="auto: ctranslate2 on CPUs if it is installed and supports the model, else torch (default: auto)",
     )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
     parser.add_argument(
-        "--batch", type=int, default=0, metavar="N", help="sentences computed together (default: by device)"
+        "--batch", type=int, default=0, metavar="N", help="sentences per batch (default: depends on the device)"
     )
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:
+    """--beam and --alpha."""
     parser.add_argument(
-        "--beam", type=int, metavar="N", help="beam width; 1 is greedy (default: the model's, as a rule 4)"
+        "--beam", type=int, metavar="N", help="beam width; 1 is greedy search (default: the model's, usually 4)"
     )
     parser.add_argument(
-        "--alpha", type=float, metavar="A", help="length penalty ((5 + |Y|) / 6)^A (default: the model's, 0.6)"
+        "--alpha", type=float, metavar="A", help="length penalty ((5 + |Y|) / 6)^A (default: the model's, usually 0.6)"
     )
 
 
 def add_all_search(parser: argparse.ArgumentParser) -> None:
+    """All search options and constraints."""
     add_search(parser)
-    wishes = parser.add_argument_group("what a translation must hold")
-    wishes.add_argument("--glossary", type=Path, metavar="FILE", help="source term, tab, target term on each line")
-    wishes.add_argument("--keep", action="append", metavar="TEXT", help="is not translated; may come several times")
-    wishes.add_argument("--prefix", metavar="TEXT", help="what every translation begins with")
-    wishes.add_argument(
-        "--phrase", action="append", dest="phrases", metavar="TEXT", help="must appear; may come several times"
+    constraints = parser.add_argument_group("constraints on the translation")
+    constraints.add_argument("--glossary", type=Path, metavar="FILE", help="source term, tab, target term on each line")
+    constraints.add_argument("--keep", action="append", metavar="TEXT", help="leave this text untranslated; repeatable")
+    constraints.add_argument("--prefix", metavar="TEXT", help="forced prefix: every translation begins with it")
+    constraints.add_argument(
+        "--phrase", action="append", dest="phrases", metavar="TEXT", help="must appear in every translation; repeatable"
     )
-    how = parser.add_argument_group("how it is searched for")
-    how.add_argument("--mbr", choices=("bleu", "chrf"), help="of the whole beam take what is most like the others")
+    how = parser.add_argument_group("search")
     how.add_argument(
-        "--coverage", type=float, metavar="B", help="what source words that were left out cost, such as 0.2"
+        "--mbr", choices=("bleu", "chrf"), help="minimum Bayes risk reranking of the beam with this metric"
     )
-    how.add_argument("--no-repeat", type=int, metavar="N", help="no N tokens in a row come twice")
-    how.add_argument("--max-repeat", type=int, metavar="N", help="the same tokens follow each other at most N times")
-    how.add_argument("--groups", type=int, metavar="N", help="groups of the beam that shun each other's tokens")
-    how.add_argument("--diversity", type=float, metavar="D", help="how much they do (default: 0.5)")
+    how.add_argument("--coverage", type=float, metavar="B", help="penalty for untranslated source words, such as 0.2")
+    how.add_argument("--no-repeat", type=int, metavar="N", help="n-gram size that may not repeat; 0 disables")
     how.add_argument(
-        "--sample", action="store_const", const=True, help="draw at random; --beam N draws N, and the best is taken"
+        "--max-repeat", type=int, metavar="N", help="times that a run of tokens may repeat in a row; 0 disables"
     )
+    how.add_argument("--groups", type=int, metavar="N", help="diverse beam search with N groups")
+    how.add_argument("--diversity", type=float, metavar="D", help="penalty between groups (default: 0.5)")
     how.add_argument(
-        "--temperature", type=float, metavar="T", help="with --sample: below 1 the likely is drawn more often"
-    )
-    how.add_argument("--top-k", type=int, metavar="K", help="with --sample: draw among the K likeliest tokens")
-    how.add_argument(
-        "--top-p", type=float, metavar="P", help="with --sample: draw among the likeliest that have P together"
+        "--sample",
+        action="store_const",
+        const=True,
+        help="sample instead of searching; --beam N takes the best of N samples",
     )
     how.add_argument(
-        "--seed", type=int, metavar="S", help="with --sample: other seeds give other translations (default: 0)"
+        "--temperature", type=float, metavar="T", help="with --sample: below 1 favours likely tokens (default: 1)"
     )
+    how.add_argument("--top-k", type=int, metavar="K", help="with --sample: only from the K likeliest tokens")
+    how.add_argument(
+        "--top-p",
+        type=float,
+        metavar="P",
+        help="with --sample: only from the likeliest tokens that make up probability P",
+    )
+    how.add_argument("--seed", type=int, metavar="S", help="with --sample: random seed (default: 0)")
 
 
 def given_search(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the command says of the search, beside beam and alpha, by the names of SearchOptions."""
+    """The search options that were given, apart from beam and alpha, by their names in the Python API."""
     names = (
         "glossary", "keep", "mbr", "coverage", "no_repeat", "max_repeat", "groups", "diversity", "sample", "temperature", "top_k",
         "top_p", "seed",
@@ -97,7 +108,7 @@ def given_search(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def given_ask(arguments: argparse.Namespace) -> Ask | None:
-    """What the command wants of every translation."""
+    """The prefix and phrases for every translation; None if neither was given."""
     from regard.translation.constraints import Ask
 
     if arguments.prefix is None and not arguments.phrases:
@@ -106,8 +117,8 @@ def given_ask(arguments: argparse.Namespace) -> Ask | None:
 
 
 def load_model(arguments: argparse.Namespace, device: str | None = None) -> Model:
-    """The model that the arguments name; on `device`, where this is one of several processes that each have their own."""
-    folders = find_models(arguments)  # before anything slow is imported: a wrong name is said at once
+    """The model that the arguments name. `device` replaces --device where each of several processes has its own."""
+    folders = find_models(arguments)  # before the slow imports: a wrong name fails at once
     batch = checked_batch(arguments)
     from regard.api import load
 
@@ -115,6 +126,7 @@ def load_model(arguments: argparse.Namespace, device: str | None = None) -> Mode
 
 
 def find_models(arguments: argparse.Namespace) -> list[Path]:
+    """The bundle folders of all -m."""
     from regard.bundle import find_bundle
 
     names = arguments.model if isinstance(arguments.model, list) else [arguments.model]
@@ -122,12 +134,14 @@ def find_models(arguments: argparse.Namespace) -> list[Path]:
 
 
 def checked_batch(arguments: argparse.Namespace) -> int:
+    """--batch; 0 leaves the size to the engine."""
     batch: int = arguments.batch
     if batch < 0:
-        raise UserError(f"--batch must be at least 1, but is {batch}")
+        raise UserError(f"--batch must be at least 1, but is {batch}; leave it out for the default")
     return batch
 
 
 def print_result(arguments: argparse.Namespace, document: Any, lines: Sequence[str]) -> None:
+    """Write the document as JSON with --json, else the lines, to standard output."""
     text = json.dumps(document, ensure_ascii=False, indent=2) if arguments.json else "\n".join(lines)
     sys.stdout.write(text + "\n")

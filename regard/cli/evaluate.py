@@ -1,4 +1,4 @@
-"""`regard evaluate`."""
+"""`regard evaluate`: scores of a model or of a file of translations, and comparison of two systems."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.builtin import DEFAULT
 from regard.cli.common import (
-    TOGETHER,
+    ENSEMBLE,
     add_all_search,
     add_model,
     given_ask,
@@ -29,19 +29,25 @@ def add(verbs: Any) -> None:
         verbs,
         "evaluate",
         run,
-        "BLEU, chrF and TER of a model or of translations; comparing two systems",
+        "score a model or a file with BLEU, chrF and TER; compare two systems",
         "Score a model's translations of --source, or a file of translations, against --reference.",
     )
-    add_model(parser, several=TOGETHER)
-    parser.add_argument("--hypothesis", type=Path, metavar="FILE", help="score this file instead of translating")
-    parser.add_argument("--against", type=Path, metavar="FILE", help="compare with this second system's translations")
+    add_model(parser, several=ENSEMBLE)
+    parser.add_argument("--hypothesis", type=Path, metavar="FILE", help="score this file instead of a model")
+    parser.add_argument("--against", type=Path, metavar="FILE", help="compare with the translations of a second system")
     parser.add_argument("--source", type=Path, metavar="FILE", help="text to translate with the model")
-    parser.add_argument("--reference", type=Path, required=True, metavar="FILE", help="correct translations")
-    parser.add_argument("--target-language", metavar="CODE", help="picks sacreBLEU's tokenizer for zh, ja and ko")
-    parser.add_argument("--bootstrap", type=int, default=1000, metavar="N", help="resamples for the intervals; 0: none")
+    parser.add_argument("--reference", type=Path, required=True, metavar="FILE", help="reference translations")
+    parser.add_argument("--target-language", metavar="CODE", help="selects sacreBLEU's tokenizer for zh, ja and ko")
+    parser.add_argument(
+        "--bootstrap",
+        type=int,
+        default=1000,
+        metavar="N",
+        help="resamples for confidence intervals; 0 disables (default: 1000)",
+    )
     add_all_search(parser)
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="also write the model's translations there")
-    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="also write the model's translations to FILE")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -61,7 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
         check_new_file(arguments.output)
         for given_file in (arguments.source, arguments.reference, arguments.against):
             if given_file is not None and is_same_file(given_file, arguments.output):
-                raise UserError(f"-o {arguments.output}: is a file that is read; name another")
+                raise UserError(f"-o {arguments.output}: must not be one of the input files; name another")
     references = list(read_lines(arguments.reference))
     language = arguments.target_language
     if arguments.hypothesis:

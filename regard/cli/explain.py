@@ -1,4 +1,4 @@
-"""`regard explain`."""
+"""`regard explain`: how a model arrived at one translation, as a page, a figure or JSON."""
 
 from __future__ import annotations
 
@@ -18,43 +18,49 @@ def add(verbs: Any) -> None:
         verbs,
         "explain",
         run,
-        "look into a translation: attention, candidates, the beam, saliency; as a page or a figure",
-        "Look into the translation of one sentence. A page (.html) shows every layer and head, the likeliest pieces at each "
-        "step, the beam and saliency; a figure (.svg, .png) shows attention in the style of the paper's figures 3 to 5.",
+        "show attention, candidates, beam and saliency of a translation, as a page or a figure",
+        "Show how a model translates one sentence. A page (.html) has the attention of every layer and head, the likeliest tokens "
+        "at each step, the beam and saliency; a figure (.svg, .png) shows attention in the style of the paper's figures 3 to 5.",
     )
-    parser.add_argument("text", nargs="?", metavar="TEXT", help="a sentence (default: the one about the tired animal)")
+    parser.add_argument(
+        "text",
+        nargs="?",
+        metavar="TEXT",
+        help='a sentence (default: "The animal didn\'t cross the street because it was too tired")',
+    )
     parser.add_argument("-m", "--model", metavar="MODEL", help=MODEL)
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="page.html, figure.svg, figure.png or data.json"
     )
-    parser.add_argument("--target", metavar="TEXT", help="look at this translation instead of the model's own")
-    parser.add_argument("--prefix", metavar="TEXT", help="what the translation begins with; the rest is searched for")
+    parser.add_argument("--target", metavar="TEXT", help="explain this translation instead of the model's")
+    parser.add_argument("--prefix", metavar="TEXT", help="forced prefix of the translation")
     parser.add_argument(
         "--force",
         action="append",
         default=[],
         metavar="N=WORD",
-        help="what stands at word N of the translation, counted from 1; the rest is searched for; may be given several times",
+        help="force word N of the translation, counting from 1; repeatable",
     )
     add_search(parser)
     parser.add_argument("--top", type=int, default=8, metavar="K", help="candidates shown at each step (default: 8)")
-    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     figure = parser.add_argument_group("figures")
     figure.add_argument(
         "--attention",
         choices=("encoder", "decoder", "cross"),
-        help="which is drawn (default: encoder, as in the paper)",
+        help="attention to draw (default: encoder, as in the paper)",
     )
-    figure.add_argument("--layer", type=int, metavar="N", help="from 1 (default: the last but one, as in the paper)")
     figure.add_argument(
-        "--head", type=int, action="append", metavar="N", help="from 1; may be given several times (default: all)"
+        "--layer", type=int, metavar="N", help="counting from 1 (default: the last but one, as in the paper)"
     )
-    figure.add_argument("--word", metavar="WORD", help="draw only what this word looks at")
-    figure.add_argument("--pieces", action="store_true", help="lines between pieces instead of words")
+    figure.add_argument(
+        "--head", type=int, action="append", metavar="N", help="counting from 1; repeatable (default: all)"
+    )
+    figure.add_argument("--word", metavar="WORD", help="draw only the attention of this word")
+    figure.add_argument("--pieces", action="store_true", help="draw subword tokens instead of words")
 
 
 def run(arguments: argparse.Namespace) -> None:
-
     from regard.bundle import find_bundle, load_bundle
     from regard.explain.explanation import EXAMPLE
     from regard.explain.save import FIGURES, check_path
@@ -90,7 +96,7 @@ def run(arguments: argparse.Namespace) -> None:
             "pieces": arguments.pieces,
         }
         explanation.save(arguments.output, **(options if arguments.output.suffix.lower() in FIGURES else {}))
-    # On one line: matrices with a number a line would be read by nobody.
+    # Not indented: attention matrices with a number per line would be unreadable.
     sys.stdout.write((json.dumps(explanation.to_json()) if arguments.json else explanation.translation) + "\n")
 
 

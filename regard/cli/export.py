@@ -1,4 +1,4 @@
-"""`regard export`."""
+"""`regard export`: a model for another program, or a smaller bundle."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def add(verbs: Any) -> None:
         verbs,
         "export",
         run,
-        "write a model for another program, or a smaller one, and compare the two",
-        "Write a model for another program, or a smaller bundle. What was written is loaded there and compared with the original, "
-        "token by token; where the numbers differ by more than rounding, nothing is left behind.",
+        "write a model for another program, or a smaller bundle, and verify it",
+        "Write a model for another program, or a smaller bundle. The export is loaded in that program and compared with the "
+        "original, token by token; if they differ by more than rounding, the export fails and leaves nothing behind.",
     )
     parser.add_argument(
         "--to", required=True, metavar="FORMAT", help="ctranslate2, onnx, transformers, or bundle (a smaller one)"
@@ -24,7 +24,7 @@ def add(verbs: Any) -> None:
     parser.add_argument("-m", "--model", metavar="MODEL", help=MODEL)
     parser.add_argument("--weights", metavar="TYPE", help="fp32, fp16 or int8 (default: fp32; for --to bundle, int8)")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="a new folder")
-    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -42,10 +42,10 @@ def run(arguments: argparse.Namespace) -> None:
         "tolerance": report.tolerance,
         "notes": report.notes,
     }
-    found, most = report.difference, f"{report.tolerance:.2g} would be too much"
-    mean, largest = (f" ({most})", "") if report.weights == "int8" else ("", f" ({most})")
+    difference, limit = report.difference, f" (limit {report.tolerance:.2g})"
+    mean, largest = (limit, "") if report.weights == "int8" else ("", limit)
     line = (
-        f"{report.folder}: written for {arguments.to}, weights in {report.weights}; log-probabilities of tokens differ from the "
-        f"original's by {found.mean:.2g} on average{mean} and {found.largest:.2g} at most{largest}"
+        f"{report.folder}: written for {arguments.to}, weights in {report.weights}; token log-probabilities differ from the "
+        f"original by {difference.mean:.2g} on average{mean} and {difference.largest:.2g} at most{largest}"
     )
     print_result(arguments, document, [line, *(f"note: {note}" for note in report.notes)])

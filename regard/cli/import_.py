@@ -1,4 +1,4 @@
-"""`regard import`."""
+"""`regard import`: a bundle from a Marian model."""
 
 from __future__ import annotations
 
@@ -14,24 +14,20 @@ def add(verbs: Any) -> None:
         verbs,
         "import",
         run,
-        "make a bundle of a translation model of Hugging Face transformers",
-        "Make a bundle of a translation model in Marian's format, such as those of OPUS-MT.",
+        "convert a Marian model of Hugging Face transformers to a bundle",
+        "Convert a translation model in Marian's format, such as those of OPUS-MT, to a bundle.",
     )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder with the model")
-    parser.add_argument("--from", dest="format", required=True, choices=("transformers",), help="what wrote the folder")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="BUNDLE", help="where the bundle goes")
-    parser.add_argument(
-        "--source", metavar="CODE", help="language that it translates from (default: as the folder says)"
-    )
-    parser.add_argument(
-        "--target", metavar="CODE", help="language that it translates into (default: as the folder says)"
-    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of the model")
+    parser.add_argument("--from", dest="format", required=True, choices=("transformers",), help="format of the folder")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder for the new bundle")
+    parser.add_argument("--source", metavar="CODE", help="source language (default: read from the folder)")
+    parser.add_argument("--target", metavar="CODE", help="target language (default: read from the folder)")
     parser.add_argument(
         "--allow-pickle",
         action="store_true",
-        help="read weights that are stored as a pickle, which can run any code: only from people whom you trust",
+        help="read weights that are stored as a pickle, which can run any code; only for sources that you trust",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""`regard info`."""
+"""`regard info`: a model's card."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from regard.cli.common import MODEL, print_result, verb
 
 
 def add(verbs: Any) -> None:
-    parser = verb(verbs, "info", run, "parameters, vocabulary, languages, training data and scores of a model")
+    parser = verb(verbs, "info", run, "show languages, parameters, vocabulary, training data and scores of a model")
     parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL)
-    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""`regard score`."""
+"""`regard score`: log-probabilities of given translations."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from regard.cli.common import TOGETHER, add_model, load_model, print_result, verb
+from regard.cli.common import ENSEMBLE, add_model, load_model, print_result, verb
 
 
 def add(verbs: Any) -> None:
-    parser = verb(verbs, "score", run, "log-probability of given translations, a line each")
-    add_model(parser, several=TOGETHER)
-    parser.add_argument("--source", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--target", type=Path, required=True, metavar="FILE")
-    parser.add_argument(
-        "--json", action="store_true", help="one JSON document, with the log-probability of every token"
-    )
+    parser = verb(verbs, "score", run, "print the log-probability of given translations, one per line")
+    add_model(parser, several=ENSEMBLE)
+    parser.add_argument("--source", type=Path, required=True, metavar="FILE", help="source sentences, one per line")
+    parser.add_argument("--target", type=Path, required=True, metavar="FILE", help="their translations, one per line")
+    parser.add_argument("--json", action="store_true", help="print JSON, with the log-probability of every token")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""`regard serve`."""
+"""`regard serve`: models behind HTTP."""
 
 from __future__ import annotations
 
@@ -16,31 +16,33 @@ def add(verbs: Any) -> None:
         verbs,
         "serve",
         run,
-        "translate on a page and over HTTP, with the APIs of LibreTranslate and DeepL",
-        "Serve one or several models over HTTP: a page to translate, explain and watch training on, and the APIs of "
-        "LibreTranslate and DeepL; /docs on the server tells more.",
+        "serve a translation page and the APIs of LibreTranslate and DeepL over HTTP",
+        "Serve one or more models over HTTP: a page for translating, explaining and watching a training run, and the APIs of "
+        "LibreTranslate and DeepL. The server documents its API at /docs.",
     )
     add_model(parser, several=ALL)
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine only)"
     )
-    parser.add_argument("--port", type=int, default=8000, metavar="N", help="port; 0: any that is free (default: 8000)")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="server processes on the port (default: 1)")
-    parser.add_argument("--keys", type=Path, metavar="FILE", help="API keys; without it everybody who comes is served")
-    parser.add_argument("--new-key", metavar="NAME", help="add a key of this name to --keys FILE, print it and stop")
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="port; 0 picks a free one (default: 8000)")
+    parser.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="server processes that share the port (default: 1)"
+    )
+    parser.add_argument("--keys", type=Path, metavar="FILE", help="file of API keys; without it no key is needed")
+    parser.add_argument("--new-key", metavar="NAME", help="add a key with this name to --keys FILE, print it and exit")
     parser.add_argument(
         "--run",
-        dest="watched",  # `run` is what each verb calls its function
+        dest="watched",  # `run` is taken: the verb's function
         type=Path,
         metavar="DIR",
-        help="watch a run folder on the page; without -m its model is served, if it has one already",
+        help="show a training run on the page; without -m, serve its model if it already has one",
     )
     parser.add_argument(
         "--limit",
         action="append",
         default=[],
         metavar="NAME=NUMBER",
-        help="change a limit, as in --limit characters=10000",
+        help="change a limit, such as --limit characters=10000; repeatable",
     )
 
 
@@ -53,14 +55,14 @@ def run(arguments: argparse.Namespace) -> None:
 
     if arguments.new_key is not None:
         if arguments.keys is None:
-            raise UserError("--new-key needs --keys FILE: only a hash of the key is kept there")
+            raise UserError("--new-key needs --keys FILE, where the hash of the key is stored")
         sys.stdout.write(add_key(arguments.keys, arguments.new_key) + "\n")
         return
     limits = Limits().changed(arguments.limit)
-    # Folders, for their names may also be those of other folders here.
+    # Paths, not names: the working folder may hold a folder called en-de.
     named = arguments.model or list(builtin_models().values()) or [None]
     if arguments.watched is not None:
-        Watch(arguments.watched)  # a wrong name is said at once
+        Watch(arguments.watched)  # a wrong name fails at once
         if arguments.model is None:
             named = [arguments.watched] if (arguments.watched / "model" / "config.json").is_file() else []
     models = [str(find_bundle(model)) for model in named]
@@ -71,7 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
         if (error.name or "").startswith("regard"):
             raise
         raise UserError(
-            f"serving needs more packages ({error.name} is missing); install them with pip install 'regard[serve]'"
+            f"serve needs the package {error.name}, which is missing; install it with pip install 'regard[serve]'"
         ) from None
     serve(
         Settings(

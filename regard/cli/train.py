@@ -1,4 +1,4 @@
-"""`regard train`."""
+"""`regard train`: from a recipe, or from two parallel text files with everything else chosen."""
 
 from __future__ import annotations
 
@@ -22,28 +22,27 @@ def add(verbs: Any) -> None:
         "train",
         run,
         "train a model from a recipe, or from two parallel files",
-        "Train a model from a recipe (one .toml file), or from two parallel text files with everything chosen for you.",
+        "Train a model from a recipe (a .toml file), or from two parallel text files; Regard then chooses the settings. "
+        "docs/recipe.md lists every field of a recipe.",
     )
     parser.add_argument(
-        "inputs", nargs="+", metavar="RECIPE.toml | SRC TGT", help="a recipe, or source and target text"
+        "inputs", nargs="+", metavar="RECIPE.toml | SRC TGT", help="a recipe, or a source and a target file"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: runs/NAME)")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change a field of the recipe"
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change a recipe field; repeatable"
     )
     parser.add_argument(
-        "--resume", action="store_true", help="go on from the newest intact checkpoint, if there is one"
+        "--resume", action="store_true", help="continue from the newest intact checkpoint, if there is one"
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be trained and how long it takes, and stop"
+        "--dry-run", action="store_true", help="print what would be trained and how long it would take, and exit"
     )
-    parser.add_argument(
-        "--dump-recipe", action="store_true", help="write the resolved recipe to standard output and stop"
-    )
+    parser.add_argument("--dump-recipe", action="store_true", help="print the resolved recipe and exit")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    is_first = own_place().is_first  # of several processes that torchrun started, one speaks
+    is_first = own_place().is_first  # under torchrun only the first process prints
     with first_speaks():
         recipe, name, lines = chosen_recipe(arguments, is_first)
     if is_first:
@@ -62,7 +61,7 @@ def _out(arguments: argparse.Namespace, name: str) -> Path:
 
 
 def chosen_recipe(arguments: argparse.Namespace, is_first: bool) -> tuple[Recipe, str, list[str]]:
-    """The recipe that the arguments name or that is chosen for them, the run's name, and what there is to say of it."""
+    """The recipe, given or chosen for two text files; the name of the run; lines that describe the choice."""
     from regard.recipe import load_recipe
 
     inputs: list[str] = arguments.inputs
@@ -70,7 +69,7 @@ def chosen_recipe(arguments: argparse.Namespace, is_first: bool) -> tuple[Recipe
     if len(inputs) == 1:
         if not inputs[0].endswith(".toml"):
             raise UserError(
-                f"{inputs[0]}: one argument must be a recipe that ends in .toml; for plain text give SRC and TGT"
+                f"{inputs[0]}: a single argument must be a recipe ending in .toml; for plain text give SRC and TGT"
             )
         recipe = load_recipe(Path(inputs[0]), arguments.set)
         lines = []
@@ -89,7 +88,7 @@ def chosen_recipe(arguments: argparse.Namespace, is_first: bool) -> tuple[Recipe
 
 
 def _check(arguments: argparse.Namespace, recipe: Recipe) -> None:
-    """Refuse, before two files are read, what a run of any recipe for them would be refused for."""
+    """Fail before the two files are read, if the run would be refused whatever they contain."""
     from regard.training.auto import own_process_device
     from regard.training.check import check_machine
     from regard.training.folder import RunFolder, check_folder

@@ -1,4 +1,4 @@
-"""`regard translate`."""
+"""`regard translate`: text, a file or standard input, line by line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.cli.common import (
-    TOGETHER,
+    ENSEMBLE,
     add_all_search,
     add_model,
     checked_batch,
@@ -41,25 +41,33 @@ def add(verbs: Any) -> None:
         "translate",
         run,
         "translate text, a file or standard input",
-        "Translate. Line N of the output is the translation of line N of the input, also when that line is empty.",
+        "Translate text, a file or standard input. Line N of the output translates line N of the input; empty lines stay empty.",
     )
-    parser.add_argument("text", nargs="*", metavar="TEXT", help="sentences; without any, -i or standard input is read")
-    add_model(parser, several=TOGETHER)
-    parser.add_argument("-i", "--input", type=Path, metavar="FILE", help="file to translate (also .gz, .xz, .zst)")
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="where the translations go (default: standard output)"
+        "text", nargs="*", metavar="TEXT", help="sentences to translate (default: read -i or standard input)"
+    )
+    add_model(parser, several=ENSEMBLE)
+    parser.add_argument("-i", "--input", type=Path, metavar="FILE", help="file to translate, plain or .gz, .xz, .zst")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="file for the translations (default: standard output)"
     )
     add_all_search(parser)
     parser.add_argument(
-        "--nbest", type=int, default=1, metavar="N", help="N translations a line: line number, score, text"
+        "--nbest",
+        type=int,
+        default=1,
+        metavar="N",
+        help="print N translations per line, as line number, score and text",
+    )
+    parser.add_argument("--resume", action="store_true", help="with -i and -o: continue after the last line written")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--words", action="store_true", help="with --json: each word with its log-probability")
+    parser.add_argument(
+        "--alignment", action="store_true", help="with --json: the source word that each word is aligned to"
     )
     parser.add_argument(
-        "--resume", action="store_true", help="with -i and -o: go on after the last line that was written"
+        "--follow", action="store_true", help="print each translation word by word while it is being searched"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.add_argument("--words", action="store_true", help="with --json: each word with its log-probability")
-    parser.add_argument("--alignment", action="store_true", help="with --json: which source word each word comes from")
-    parser.add_argument("--follow", action="store_true", help="show each translation while it grows, word by word")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -84,7 +92,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _open(arguments: argparse.Namespace, crew: Crew) -> tuple[LineFile, int]:
-    """Where the translations go and how many lines there are, if that can be known, after a look at what can be wrong."""
+    """Check the arguments; return the output and the number of input lines (0 if unknown)."""
     from regard.translation.lines import LineFile
 
     _check(arguments, crew)
@@ -95,21 +103,21 @@ def _open(arguments: argparse.Namespace, crew: Crew) -> tuple[LineFile, int]:
         from regard.data.corpus import check_file, read_lines
 
         check_file(arguments.input)
-        # A pipe can be read only once, so its lines are not counted first.
+        # A pipe can be read only once, so its lines cannot be counted first.
         total = sum(1 for _ in read_lines(arguments.input)) if arguments.input.is_file() else 0
     elif not arguments.text and sys.stdin is None:
-        raise UserError("there is no TEXT, no -i FILE and no standard input to translate")
+        raise UserError("translate needs TEXT, -i FILE or standard input, but got none of them")
     settings = _settings(arguments) if arguments.input and arguments.output and _is_plain(arguments) else None
     return LineFile(arguments.output, arguments.resume, settings, is_kept=not arguments.json), total
 
 
 def _is_plain(arguments: argparse.Namespace) -> bool:
-    """Whether line N of the output is that of line N of the input."""
+    """Whether line N of the output translates line N of the input."""
     return not arguments.json and arguments.nbest == 1
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the result depends on; engine and device may change between two sittings."""
+    """What a resumed command must not change; engine and device may change."""
     from regard.data.corpus import check_file
     from regard.files import MANIFEST, sha256
 
@@ -129,28 +137,28 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _check(arguments: argparse.Namespace, crew: Crew) -> None:
     if arguments.text and arguments.input:
-        raise UserError("translate takes TEXT or -i FILE, but got both")
+        raise UserError("translate takes TEXT or -i FILE, but got both; leave one out")
     for text in arguments.text:
         if os.path.isfile(text) and len(text.split()) == 1:
             raise UserError(
-                f"{text}: is a file, and TEXT is what to translate; give it as -i {text}, or the word on standard input"
+                f"{text}: is a file; translate it with -i {text}, or give the word itself on standard input"
             )
     if arguments.resume and not (arguments.input and arguments.output):
-        raise UserError("--resume needs -i FILE and -o FILE: only then is it known which lines are done")
+        raise UserError("--resume needs -i FILE and -o FILE to know which lines are done")
     if arguments.output and arguments.output.suffix in COMPRESSION_SUFFIXES:
         raise UserError(f"-o {arguments.output}: translate writes plain text; leave out {arguments.output.suffix}")
     if arguments.output and arguments.input and is_same_file(arguments.input, arguments.output):
-        raise UserError(f"-o {arguments.output}: is the file that is translated; name another")
+        raise UserError(f"-o {arguments.output}: must not be the input file; name another")
     if arguments.nbest > 1 and arguments.resume:
-        raise UserError("--resume goes with one translation a line; leave out --nbest")
+        raise UserError("--resume needs one translation per line; leave out --nbest")
     if arguments.json and arguments.resume:
-        raise UserError("--resume goes with plain lines; leave out --json")
+        raise UserError("--resume needs plain text output; leave out --json")
     if (arguments.words or arguments.alignment) and not arguments.json:
-        raise UserError("--words and --alignment are shown in JSON; add --json")
+        raise UserError("--words and --alignment need JSON output; add --json")
     if arguments.follow and (arguments.json or arguments.nbest > 1 or arguments.output):
-        raise UserError("--follow is for reading along on standard output; leave out --json, --nbest and -o")
+        raise UserError("--follow prints to standard output; leave out --json, --nbest and -o")
     if arguments.follow and crew.size > 1:
-        raise UserError("--follow is work for one process; start it without torchrun")
+        raise UserError("--follow runs in one process; start it without torchrun")
 
 
 def _load(arguments: argparse.Namespace, device: str) -> tuple[Model, SearchOptions]:
@@ -162,7 +170,7 @@ def _load(arguments: argparse.Namespace, device: str) -> tuple[Model, SearchOpti
 
 
 def _blocks(arguments: argparse.Namespace, size: int) -> Iterator[list[str]]:
-    """What is to be translated, `size` lines at most at a time."""
+    """The lines to translate, in blocks of at most `size`."""
     from regard.data.corpus import read_lines
     from regard.translation.lines import read_available, standard_input
 
@@ -182,12 +190,14 @@ def _cut(lines: Iterable[str], size: int) -> Iterator[list[str]]:
 def _work(
     arguments: argparse.Namespace, model: Model, options: SearchOptions, lines: list[str], done: OnProgress
 ) -> list[Any]:
-    """What is shown of each line's translations: in JSON, the n best or the best."""
+    """What is printed for each line: a JSON object, the n-best rows or the best translation."""
     results = model.stream(lines, options, len(lines), done, given_ask(arguments))
     if arguments.json:
         return [_result_json(result, options.words, options.alignment) for result in results]
     if arguments.nbest > 1:
-        return [[f"{way.score:.4f}\t{way.text}" for way in result.translations] for result in results]
+        return [
+            [f"{hypothesis.score:.4f}\t{hypothesis.text}" for hypothesis in result.translations] for result in results
+        ]
     return [result.text for result in results]
 
 
@@ -214,32 +224,32 @@ def _translate_blocks(
         if arguments.output and arguments.input and _is_plain(arguments):
             saved = out.saved_lines()
             raise Interrupted(
-                f"stopped after {saved:,} lines, which are saved; go on with the same command and --resume"
+                f"stopped after {saved:,} lines, which are saved; continue with the same command and --resume"
                 if saved
                 else "stopped before anything was written"
             ) from None
         raise
     if skip:
         raise UserError(
-            f"--resume: {arguments.output}.partial has {skip} more lines than {arguments.input}, so it belongs to another file; "
-            f"name that one, or remove {arguments.output}.partial"
+            f"--resume: {arguments.output}.partial must not be longer than {arguments.input}, but has {skip} more lines; name the "
+            f"file that it was made from, or remove {arguments.output}.partial"
         )
     if arguments.json:
         out.write("\n]\n" if number else "[]\n")
 
 
 def _text(shown: Any, number: int, arguments: argparse.Namespace) -> str:
-    """What is written of line `number`; the lines of JSON are those of one list."""
+    """The output for line `number`; with --json, one entry of a list."""
     if arguments.json:
         entry = json.dumps(shown, ensure_ascii=False, indent=2).replace("\n", "\n  ")
         return f"{'[' if number == 1 else ','}\n  {entry}"
     if arguments.nbest > 1:
-        return "".join(f"{number}\t{way}\n" for way in shown)
+        return "".join(f"{number}\t{row}\n" for row in shown)
     return f"{shown}\n"
 
 
 def _follow(model: Model, options: SearchOptions, line: str, out: Any, arguments: argparse.Namespace) -> None:
-    """Write what is new of a translation as soon as it is certain."""
+    """Write each word of a translation as soon as the search can no longer change it."""
     shown = ""
     for begun in model.follow_line(line, options, given_ask(arguments)):
         out.write(begun[len(shown) :])
@@ -254,11 +264,11 @@ def _result_json(result: Result, words: bool, alignment: bool) -> dict[str, Any]
     if alignment:
         document["source_words"] = list(result.source_words)
     document["translations"] = []
-    for way in result.translations:
-        shown: dict[str, Any] = {"text": way.text, "score": way.score}
+    for hypothesis in result.translations:
+        shown: dict[str, Any] = {"text": hypothesis.text, "score": hypothesis.score}
         if words:
-            shown["words"] = [{"text": word.text, "log_prob": word.log_prob} for word in way.words]
+            shown["words"] = [{"text": word.text, "log_prob": word.log_prob} for word in hypothesis.words]
         if alignment:
-            shown["alignment"] = [list(link) for link in way.alignment]
+            shown["alignment"] = [list(link) for link in hypothesis.alignment]
         document["translations"].append(shown)
     return document

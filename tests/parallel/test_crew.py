@@ -117,7 +117,7 @@ def test_what_killed_and_stopped_processes_have_written_is_gone_on_with(
     said = finished(process)
     second = written()
     assert expected.startswith(second) and not out.exists() and not children(process.pid)
-    assert said.count("lines, which are saved; go on with the same command and --resume") == 1, said
+    assert said.count("lines, which are saved; continue with the same command and --resume") == 1, said
     assert f"stopped after {second.count(10):,} lines" in said
     assert "interrupted" not in said and "lost the others" not in said
 
@@ -168,9 +168,9 @@ def test_what_is_for_one_process_is_refused_under_torchrun(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "info is work for one process; start it without torchrun" in fails(capfd, "info", GOLDEN)
+    assert "info runs in one process; start it without torchrun" in fails(capfd, "info", GOLDEN)
     noise = ("augment", "--noise", "-i", "x.{en,de}", "-o", "y.{en,de}")
-    assert "augment --noise is work for one process" in fails(capfd, *noise)
+    assert "augment --noise runs in one process" in fails(capfd, *noise)
     monkeypatch.setenv("RANK", "zero")
     assert "RANK must be a whole number, but is 'zero'" in fails(capfd, "info", GOLDEN)
 

@@ -46,7 +46,7 @@ sys.exit(main(["serve", "-m", {str(GOLDEN)!r}]))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 2
     assert done.stderr == (
-        "regard: serving needs more packages (fastapi is missing); install them with pip install 'regard[serve]'\n"
+        "regard: serve needs the package fastapi, which is missing; install it with pip install 'regard[serve]'\n"
     )
 
 
