@@ -1,11 +1,11 @@
-"""Regard: the Transformer of "Attention Is All You Need" as a tool for translation.
+"""Regard: train, use and examine translation models with the Transformer of "Attention Is All You Need".
 
-    regard.load().translate("Good morning!")  # with the built-in model
+    regard.load().translate("Good morning!")  # the built-in model
     regard.load("runs/en-de").translate(["Good morning!"])
     regard.train(regard.load_recipe("recipe.toml"), "runs/mine")
     regard.Transformer(regard.ModelConfig(vocab_size=37_000))  # a plain nn.Module
 
-Names are loaded when they are first used, so that `import regard` is quick.
+Names are imported on first use, so `import regard` is fast.
 """
 
 from __future__ import annotations

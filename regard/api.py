@@ -1,4 +1,4 @@
-"""The Python API: `regard.load(...)` gives a Model that translates, scores and explains."""
+"""The Python API: `regard.load(...)` returns a Model that translates, scores and explains."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class Model:
-    """A trained translation model.
+    """A trained translation model, or an ensemble; `regard.load` makes one.
 
-    >>> model = load("tests/golden/bundle-1")  # a very small one: it reverses letters
+    >>> model = load("tests/golden/bundle-1")  # a tiny model that reverses letters
     >>> model.translate(["a b c", "p o n m"])
     ['c b a', 'm n o p']
     """
@@ -39,7 +39,7 @@ class Model:
         engine: str = "auto",
         others: Sequence[Bundle] = (),
     ) -> None:
-        """`others` are models of the same vocabulary that translate together with this one."""
+        """`others` are models with the same vocabulary; together they form an ensemble. `batch=0` leaves the size to the engine."""
         self.bundle = bundle
         self.options = SearchOptions.of(bundle)
         self.engine = make_engine(bundle, engine, device, batch, others)
@@ -58,17 +58,17 @@ class Model:
         phrases: Sequence[str] | Sequence[Sequence[str]] | None = None,
         **search: Any,
     ) -> str | list[str]:
-        """Translate one sentence or a list of them; options that are not given are the model's own.
+        """Translate a text (returns a string) or a list of texts (returns a list). Options default to the model's settings.
 
-        A translation begins with its `prefix`, one for all or one for each sentence, and the rest is searched for. The last word
-        of a prefix may go on, unless a space follows it. `phrases` must appear, as whole words: a list for all sentences, or a list
-        of lists. All fields of `SearchOptions` may be given: `sample=True, seed=3`, `glossary={"cat": "Katze"}`, `keep=["Regard"]`.
+        `prefix` is a forced prefix, one for all texts or one for each; the search may extend its last word unless it ends in a
+        space. `phrases` must appear as whole words: a list for all texts, or a list of lists. `search` takes every search option:
+        `sample=True, seed=3`, `glossary={"cat": "Katze"}`, `keep=["Regard"]`.
 
         >>> load("tests/golden/bundle-1").translate("a b c", prefix="b ")[:2]
         'b '
         """
         if "nbest" in search:
-            raise UserError("translate gives one translation of each sentence; for several call nbest")
+            raise UserError("translate returns one translation per sentence; call `nbest` for more")
         lines = [text] if isinstance(text, str) else list(text)
         options = self.search_options(beam, alpha, 1, **search)
         results = self._translator(options).translate(lines, asks=_asks(lines, prefix, phrases))
@@ -86,8 +86,8 @@ class Model:
         phrases: Sequence[str] | Sequence[Sequence[str]] | None = None,
         **search: Any,
     ) -> list[Result]:
-        """The n best translations of every sentence, with their scores; with `words=True` also with the log-probability of each
-        word, with `alignment=True` with the source words that they come from. Else as `translate`."""
+        """The `n` best translations of each sentence with their scores. `words=True` adds the log-probability of each word,
+        `alignment=True` the source words that it is aligned to. Other options as for `translate`."""
         if isinstance(text, str):
             raise TypeError("`text` must be a list of sentences, but is one string")
         lines = list(text)
@@ -104,7 +104,8 @@ class Model:
         phrases: Sequence[str] | None = None,
         **search: Any,
     ) -> Iterator[str]:
-        """One text's translation as it grows: beginnings that the search can no longer change, and in the end all of it.
+        """Yield the translation of one text as it grows: each string extends the one before, and the last is complete. The search
+        can no longer change what has been yielded.
 
         >>> [*load("tests/golden/bundle-1", engine="torch").follow("a b c")][-1]
         'c b a'
@@ -114,12 +115,11 @@ class Model:
         return self.follow_line(text, options, ask)
 
     def follow_line(self, text: str, options: SearchOptions, ask: Ask | None = None) -> Iterator[str]:
-        """As `follow`, with options at hand."""
+        """`follow` with a finished `SearchOptions`."""
         return self._translator(options).follow(text, ask or Ask())
 
     def alternatives(self, text: str, prefix: str = "", *, k: int = 8) -> list[Alternative]:
-        """The likeliest words right after `prefix`, which is the beginning of a translation of this sentence, with their
-        probabilities.
+        """The `k` likeliest next words after `prefix`, the beginning of a translation of `text`, with their probabilities.
 
         >>> [word.word for word in load("tests/golden/bundle-1").alternatives("a b c", "c b", k=2)][0]
         'a'
@@ -128,7 +128,7 @@ class Model:
 
     @property
     def chunk(self) -> int:
-        """Lines to hold at a time: so many batches that the engine can sort them by length, and that their end costs little."""
+        """Lines to translate at a time: enough batches for sorting by length to pay, and for the last, short one not to matter."""
         return max(1024, 32 * self.engine.batch)
 
     def stream(
@@ -139,20 +139,20 @@ class Model:
         done: Done | None = None,
         ask: Ask | None = None,
     ) -> Iterator[Result]:
-        """Translate any number of lines in order, holding only `chunk` of them at a time (0: `Model.chunk`); `ask` is what is
-        wanted of each."""
+        """Translate any number of lines in order, with at most `chunk` of them in memory (0: `Model.chunk`); `ask` holds for
+        every line."""
         return self._translator(options or self.options).stream(lines, chunk or self.chunk, done, ask)
 
     def score(self, src: Sequence[str], tgt: Sequence[str]) -> list[float]:
-        """The natural log-probability of each given translation, its end included."""
+        """The natural log-probability of each given translation, end token included."""
         return [sum(tokens) for tokens in self.token_scores(src, tgt)]
 
     def token_scores(self, src: Sequence[str], tgt: Sequence[str]) -> list[list[float]]:
-        """The log-probability of each token of given translations, the end's last."""
+        """The natural log-probability of each token of the given translations; the last is the end token's."""
         if isinstance(src, str) or isinstance(tgt, str):
             raise TypeError("`src` and `tgt` must be lists of sentences, but one is a string")
         if len(src) != len(tgt):
-            raise ValueError(f"`src` and `tgt` must be of one length, but have {len(src)} and {len(tgt)} sentences")
+            raise ValueError(f"`src` and `tgt` must have the same length, but have {len(src)} and {len(tgt)} sentences")
         return self._translator(self.options).score(src, tgt)
 
     def explain(
@@ -166,10 +166,10 @@ class Model:
         alpha: float | None = None,
         top: int = 8,
     ) -> Explanation:
-        """Look into the translation of one sentence: attention, candidates, the beam, saliency. A notebook shows it as a page.
+        """Attention, candidates, beam and saliency of one translation. A notebook shows the result as a page.
 
-        `target` is a translation to look at instead of the model's own. `prefix` is what the translation begins with, `force` says
-        which word stands at which place, counted from 1; the rest is searched for. In fp32 on the CPU, whatever the engine.
+        `target` is a translation to explain instead of the model's. `prefix` forces how the translation begins, `force` maps
+        positions, counting from 1, to forced words. `top` is the number of candidates at each step. Always fp32 on the CPU.
 
         >>> load("tests/golden/bundle-1").explain("a b c", force={1: "b"}).target.words[0]
         'b'
@@ -190,8 +190,8 @@ class Model:
     def search_options(
         self, beam: int | None = None, alpha: float | None = None, nbest: int | None = None, **search: Any
     ) -> SearchOptions:
-        """The model's own options with these changes; the beam is at least as wide as `nbest`. A glossary may be a mapping or the
-        path of a file."""
+        """The model's options with these changes; the beam is widened to `nbest`. `glossary` is a mapping or the path of a
+        file."""
         glossary = search.get("glossary")
         if isinstance(glossary, Mapping):
             search["glossary"] = Glossary.of(glossary)
@@ -208,7 +208,7 @@ def _asks(
     prefix: str | Sequence[str] | None,
     phrases: Sequence[str] | Sequence[Sequence[str]] | None,
 ) -> list[Ask]:
-    """What was asked of each line; nothing where nothing was."""
+    """The constraints of each line; an empty list if there are none."""
     if prefix is None and phrases is None:
         return []
     if isinstance(phrases, str):
@@ -217,10 +217,12 @@ def _asks(
     common = [phrase for phrase in phrases or () if isinstance(phrase, str)]
     by_line = [tuple(some) for some in phrases or () if not isinstance(some, str)] or [tuple(common)] * len(lines)
     if common and len(common) != len(phrases or ()):
-        raise TypeError("`phrases` must be a list of phrases for all sentences or a list of lists, but is a mixture")
+        raise TypeError(
+            "`phrases` must be a list of phrases for all sentences or a list of lists, but is a mixture of both"
+        )
     for name, values in (("prefix", prefixes), ("phrases", by_line)):
         if len(values) != len(lines):
-            raise ValueError(f"`{name}` must be one for each of {len(lines)} sentences, but there are {len(values)}")
+            raise ValueError(f"`{name}` must have one entry for each of {len(lines)} sentences, but has {len(values)}")
     return [Ask(prefix, some) for prefix, some in zip(prefixes, by_line, strict=True)]
 
 
@@ -231,10 +233,13 @@ def load(
     batch: int = 0,
     engine: str = "auto",
 ) -> Model:
-    """Load a bundle, the model of a run folder or a built-in one (the default). `engine` is auto, torch or ctranslate2: see
-    `generate/engines/select.py`. Several models that share a vocabulary form an ensemble, which averages their probabilities."""
+    """Load a bundle, the model of a run folder or a built-in model (default: "en-de").
+
+    A list of models with the same vocabulary forms an ensemble, which averages their probabilities. `engine` is "auto", "torch" or
+    "ctranslate2" (see `generate/engines/select.py`); `batch` is the number of sentences per batch, 0 for the engine's default.
+    """
     names = [model] if model is None or isinstance(model, (str, Path)) else list(model)
     if not names:
-        raise UserError("no model is named in the list; name one or several, or give none at all for the built-in one")
+        raise UserError("`model` must name at least one model, but is an empty list; leave it out for the built-in one")
     first, *others = [load_bundle(find_bundle(name)) for name in names]
     return Model(first, device=device, batch=batch, engine=engine, others=others)

@@ -42,7 +42,7 @@ def test_one_sentence_gives_text_and_a_list_gives_a_list(model: regard.Model) ->
 
 
 def test_an_empty_list_of_models_is_refused_with_the_remedy() -> None:
-    with pytest.raises(regard.UserError, match="name one or several, or give none at all"):
+    with pytest.raises(regard.UserError, match="must name at least one model, but is an empty list"):
         regard.load([])
 
 
