@@ -25,8 +25,8 @@ from typing import Any
 
 from benchmarks.common import machine, print_facts, print_table, synchronize, write_json
 from regard.data.batch import Batch
+from regard.data.corpus import Pair
 from regard.data.feed import Feed, PreparedUpdate
-from regard.data.split import Pair
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
 from regard.device import pick_device

@@ -29,8 +29,9 @@ from benchmarks.common import machine, print_facts, print_table, write_json
 from benchmarks.loop_overhead import prepare_run
 from benchmarks.train_throughput import free
 from regard.config import ModelConfig
+from regard.data.arrays import Int64Array
 from regard.data.batch import Batch, make_batch
-from regard.data.sampler import Indices, Sampler
+from regard.data.sampler import Sampler
 from regard.data.slot_batch import Slots, fit_slots
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
@@ -68,7 +69,7 @@ class Data:
 
     store: Store
     slots: Slots
-    updates: list[list[Indices]]
+    updates: list[list[Int64Array]]
     marks: tuple[int, int]  # of the beginning and the end of a sentence
 
     def count(self, number: int) -> int:

@@ -19,7 +19,6 @@ from typing import Any, Literal, get_args
 from regard.api import Model
 from regard.bundle import Bundle, find_bundle, load_bundle
 from regard.data.chunks import (
-    Pair,
     Row,
     Text,
     count_rows,
@@ -29,8 +28,8 @@ from regard.data.chunks import (
     windows_of,
     write_chunks,
 )
-from regard.data.clean import EMPTY, RATIO, REPETITION, CleanAccount, CleanOptions, is_empty, is_loop, length_fault
-from regard.data.corpus import brace_labels, name_files, read_lines, resolve_all
+from regard.data.clean import EMPTY, RATIO, REPETITION, CleanAccount, CleanOptions, is_empty, length_fault
+from regard.data.corpus import Pair, brace_labels, name_files, read_lines, resolve_all
 from regard.data.tokenizer import Tokenizer
 from regard.data.writer import CorpusWriter
 from regard.errors import UserError
@@ -40,9 +39,10 @@ from regard.parallel.crew import Crew, Work, join_crew
 from regard.progress import OnProgress
 from regard.translation.languages import other_language
 from regard.translation.noise import JOINED, KINDS, Kind, NoiseAccount, make_kinds, noise
+from regard.translation.repetition import is_loop
 from regard.translation.translator import Result
 
-Way = Literal["distill", "back-translate"]
+Method = Literal["distill", "back-translate"]
 Choose = Literal["best", "bleu", "chrf"]
 
 MAX_RATIO = 4.0  # what training keeps by default, too
@@ -76,7 +76,7 @@ class Filter:
 class Augmented:
     """What was made."""
 
-    way: Way | Literal["noise"]
+    way: Method | Literal["noise"]
     output: str  # as a recipe names it
     files: list[Path]
     source: str  # languages of the new corpus
@@ -109,7 +109,7 @@ def augment_corpus(
     inputs: str | Sequence[str],
     output: str,
     *,
-    way: Way,
+    way: Method,
     beam: int | None = None,
     alpha: float | None = None,
     nbest: int | None = None,
@@ -127,8 +127,10 @@ def augment_corpus(
     a file in the one language that the model reads. `choose` takes, of the `nbest` translations, the one nearest to the reference.
     Everything that can be wrong is looked at before the model is loaded.
     """
-    if way not in get_args(Way):
-        raise UserError(f"way must be one of {', '.join(get_args(Way))}, but is {way!r}; noise is made by noise_corpus")
+    if way not in get_args(Method):
+        raise UserError(
+            f"way must be one of {', '.join(get_args(Method))}, but is {way!r}; noise is made by noise_corpus"
+        )
     checked = partial(_Job.checked, model, inputs, output, way, beam, alpha, nbest, choose, Filter(max_ratio, keep_all))
     with join_crew(device, engine) as crew:
 
@@ -160,7 +162,7 @@ class _Job:
         model: str | Path,
         inputs: str | Sequence[str],
         output: str,
-        way: Way,
+        way: Method,
         beam: int | None,
         alpha: float | None,
         nbest: int | None,
@@ -202,7 +204,7 @@ def _augment(opened: tuple[_Job, CorpusWriter, int], load: Callable[[Bundle], Mo
 # --- what comes in ---
 
 
-def _find_texts(spec: str, bundle: Bundle, way: Way, languages: tuple[str, str]) -> list[Text]:
+def _find_texts(spec: str, bundle: Bundle, way: Method, languages: tuple[str, str]) -> list[Text]:
     _check_labels(spec, bundle, way, languages)
     texts = [Text(corpus, 0 if way == "distill" else 1) for corpus in resolve_all(spec, Path(), *languages)]
     for text in texts:
@@ -211,7 +213,7 @@ def _find_texts(spec: str, bundle: Bundle, way: Way, languages: tuple[str, str])
     return texts
 
 
-def _check_labels(spec: str, bundle: Bundle, way: Way, languages: tuple[str, str]) -> None:
+def _check_labels(spec: str, bundle: Bundle, way: Method, languages: tuple[str, str]) -> None:
     """Refuse a corpus in other languages than those that the model reads and writes, or with its sides the other way round."""
     source, target = languages
     for labels in brace_labels(spec):
@@ -302,14 +304,14 @@ class _Maker:
     """Makes pairs of lines and their translations."""
 
     tokenizer: Tokenizer
-    way: Way
+    way: Method
     filter: Filter
     choose: Chooser
 
     def chosen(self, rows: Sequence[Row], results: Sequence[Result]) -> list[str]:
         return [self.choose(result, row.reference) for row, result in zip(rows, results, strict=True)]
 
-    def pairs(self, rows: Sequence[Row], chosen: Sequence[str], account: CleanAccount) -> list[tuple[str, str]]:
+    def pairs(self, rows: Sequence[Row], chosen: Sequence[str], account: CleanAccount) -> list[Pair]:
         """The pairs that are kept, in order; the account hears of them and of the others."""
         text_ids = self.tokenizer.encode_batch([row.text.strip() for row in rows], "source")
         chosen_ids = self.tokenizer.encode_batch([text.strip() for text in chosen], "target")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from sacrebleu.metrics.base import Metric as SacreMetric
 
-    Array: TypeAlias = npt.NDArray[np.float64]
+    _FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 METRICS = ("bleu", "chrf", "ter")
 SIGNIFICANT = 0.05
@@ -93,7 +93,7 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Difference:
+class MetricDifference:
     """One metric of two systems. `difference` is b - a as the metric counts it; for TER, less is better."""
 
     name: str
@@ -133,7 +133,7 @@ class Comparison:
     name_b: str
     a: Scores
     b: Scores
-    differences: tuple[Difference, ...]
+    differences: tuple[MetricDifference, ...]
     bootstrap: int
 
     def to_json(self) -> dict[str, Any]:
@@ -170,7 +170,7 @@ class Comparison:
             parts.append(f"the difference by {_listed(undecided)} may be chance")
         return "; ".join(parts) + "."
 
-    def _sentence(self, difference: Difference) -> str:
+    def _sentence(self, difference: MetricDifference) -> str:
         if difference.better is None:
             return "equal"
         name = self.name_b if difference.better == "b" else self.name_a
@@ -227,7 +227,7 @@ def compare(
         p_value = _p_value(b.score - a.score, samples[1] - samples[0])
         measured_a.append(a)
         measured_b.append(b)
-        differences.append(Difference(a.name, a.score, b.score, b.score - a.score, p_value))
+        differences.append(MetricDifference(a.name, a.score, b.score, b.score - a.score, p_value))
     scores_a = Scores(tuple(measured_a), len(references), (*notes, *_tokenized_note(names[0], hypotheses_a)))
     scores_b = Scores(tuple(measured_b), len(references), (*notes, *_tokenized_note(names[1], hypotheses_b)))
     return Comparison(names[0], names[1], scores_a, scores_b, tuple(differences), bootstrap)
@@ -292,12 +292,12 @@ def _language(label: str | None) -> str:
     return _SAME_LANGUAGE.get(code, code)
 
 
-def _statistics(counter: SacreMetric, hypotheses: Sequence[str], references: Sequence[str]) -> Array:
+def _statistics(counter: SacreMetric, hypotheses: Sequence[str], references: Sequence[str]) -> _FloatArray:
     """What the metric counts in each sentence: (sentences, counts)."""
     return np.array(counter._extract_corpus_statistics(hypotheses, [references]), dtype=np.float64)
 
 
-def _resampled(counter: SacreMetric, systems: Sequence[Array], bootstrap: int, seed: int) -> list[Array]:
+def _resampled(counter: SacreMetric, systems: Sequence[_FloatArray], bootstrap: int, seed: int) -> list[_FloatArray]:
     """The metric of each system over `bootstrap` sets of sentences drawn with replacement, the same for all systems.
 
     sacreBLEU's own resampling is not called: it gathers the counts of all resamples at once, 8 GB for 100,000 lines,
@@ -314,7 +314,7 @@ def _resampled(counter: SacreMetric, systems: Sequence[Array], bootstrap: int, s
     return list(samples)
 
 
-def _measure(counter: SacreMetric, statistics: Array, samples: Array | None, seed: int) -> Metric:
+def _measure(counter: SacreMetric, statistics: _FloatArray, samples: _FloatArray | None, seed: int) -> Metric:
     result = counter._compute_score_from_stats(list(statistics.sum(axis=0)))
     mean = confidence = None
     if samples is not None:
@@ -326,7 +326,7 @@ def _measure(counter: SacreMetric, statistics: Array, samples: Array | None, see
     return Metric(result.name, float(result.score), counter.get_signature().format(), mean, confidence)
 
 
-def _p_value(difference: float, sampled: Array) -> float:
+def _p_value(difference: float, sampled: _FloatArray) -> float:
     """How often chance alone makes a difference as large (Koehn 2004, as sacreBLEU computes it)."""
     if difference == 0:
         return 1.0  # sacreBLEU says 0.001 for a system against itself, which reads like a finding

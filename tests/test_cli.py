@@ -281,11 +281,11 @@ def test_import_passes_on_what_it_is_told(
 
     calls = []
 
-    def import_transformers(folder: Path, out: Path, **options: object) -> object:
+    def import_marian(folder: Path, out: Path, **options: object) -> object:
         calls.append((folder, out, options))
         return load_bundle(Path(bundle))
 
-    monkeypatch.setattr(imported, "import_transformers", import_transformers)
+    monkeypatch.setattr(imported, "import_transformers", import_marian)
     command = ["import", "--from", "transformers", str(tmp_path), "-o", "out"]
     assert main(command) == 0
     assert capfd.readouterr().out == f"{bundle}: en → de\n"

@@ -31,9 +31,9 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from regard.export.imported import import_transformers
+    from regard.export.imported import import_marian
 
-    bundle = import_transformers(
+    bundle = import_marian(
         arguments.folder,
         arguments.output,
         source=arguments.source,

@@ -6,17 +6,14 @@ source   ids </s>          tgt_in   <s> ids          labels   ids </s>
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from regard.data.arrays import Int64Array, IntArray
 from regard.data.sampler import even_cuts
 from regard.layout import SequenceLayout
-
-Array = NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ class Batch:
 
 
 def make_batch(
-    src_ids: Array, src_lengths: Array, tgt_ids: Array, tgt_lengths: Array, bos_id: int, eos_id: int
+    src_ids: IntArray, src_lengths: IntArray, tgt_ids: IntArray, tgt_lengths: IntArray, bos_id: int, eos_id: int
 ) -> Batch:
     """A batch out of what `Store.gather` gives: ids end to end, and the length of each sentence."""
     return Batch(
@@ -69,7 +66,7 @@ def make_batch(
     )
 
 
-def split_indices(indices: NDArray[np.int64], lengths: Array, parts: int) -> list[NDArray[np.int64]]:
+def split_indices(indices: Int64Array, lengths: IntArray, parts: int) -> list[Int64Array]:
     """Cut an update's pairs into `parts` micro-batches of about equal tokens, or into fewer, so that none is empty.
 
     `lengths[i]` are the tokens of pair `indices[i]`. Neighbours stay together, since they are of similar length.
@@ -82,7 +79,7 @@ def split_indices(indices: NDArray[np.int64], lengths: Array, parts: int) -> lis
     return np.split(indices, even_cuts(lengths, parts))
 
 
-def _with_ends(ids: Array, lengths: Array, mark: int, shift: int) -> Tensor:
+def _with_ends(ids: IntArray, lengths: IntArray, mark: int, shift: int) -> Tensor:
     """The sequences, each one longer: by `mark` at its end (shift 0) or at its beginning (shift 1)."""
     lengths = np.asarray(lengths)
     out = np.full(len(ids) + len(lengths), mark, dtype=np.int64)

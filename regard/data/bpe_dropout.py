@@ -22,13 +22,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.arrays import Int64Array
 from regard.data.store import Gathered, SideArrays, Store
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
 
 FEWEST, MOST = 8, 32  # cuts drawn for a word, by how often it comes in the corpus
-
-Ints = NDArray[np.int64]
 
 
 class Cutter:
@@ -90,34 +89,34 @@ class Pool:
 
     words: SideArrays  # of each sentence, the kinds of its words
     cuts: SideArrays  # the ids of all cuts, kind by kind
-    first: Ints  # of each kind, its first cut: the usual one; the drawn ones follow
+    first: Int64Array  # of each kind, its first cut: the usual one; the drawn ones follow
     count: NDArray[np.uint64]  # drawn ones
-    lengths: Ints  # ids of each cut
+    lengths: Int64Array  # ids of each cut
 
-    def draw(self, indices: Ints, bits: np.random.PCG64) -> tuple[Ints, Ints, Ints]:
+    def draw(self, indices: Int64Array, bits: np.random.PCG64) -> tuple[Int64Array, Int64Array, Int64Array]:
         """For the words of these sentences, end to end, which cut each gets, and the usual one; the words of each sentence."""
         kinds, num_words = self.words.gather(indices)
-        usual: Ints = self.first[kinds]
+        usual: Int64Array = self.first[kinds]
         high = np.asarray(bits.random_raw(len(kinds)), dtype=np.uint64) >> np.uint64(32)
         chosen = (high * self.count[kinds] >> np.uint64(32)).astype(np.int64)
         return usual + 1 + chosen, usual, num_words
 
-    def sentence_lengths(self, drawn: Ints, num_words: Ints) -> Ints:
+    def sentence_lengths(self, drawn: Int64Array, num_words: Int64Array) -> Int64Array:
         return _sums(self.lengths[drawn], num_words)
 
-    def expected_lengths(self, usual: NDArray[Any], longest: int) -> Ints:
+    def expected_lengths(self, usual: NDArray[Any], longest: int) -> Int64Array:
         """About how many tokens each sentence will have, and never fewer than it has as it is."""
         count = self.count.astype(np.int64)
         sums = _sums(self.lengths, count + 1) - self.lengths[self.first]
         mean = np.maximum(sums / count, self.lengths[self.first])
         num_words = np.diff(self.words.offsets)
         expected = np.ceil(_sums(mean[self.words.ids], num_words) - 1e-6).astype(np.int64)
-        planned: Ints = np.maximum(np.minimum(expected, longest), usual)
+        planned: Int64Array = np.maximum(np.minimum(expected, longest), usual)
         return planned
 
 
 @dataclass(frozen=True)
-class Limits:
+class TokenLimits:
     """The tokens that a sentence may have without `</s>`, and a batch with one for each of its sentences (0: no limit)."""
 
     sentence: int
@@ -129,8 +128,8 @@ class Limits:
 class Drawn:
     """The cuts of one batch."""
 
-    cuts: tuple[Ints, Ints]
-    lengths: tuple[Ints, Ints]
+    cuts: tuple[Int64Array, Int64Array]
+    lengths: tuple[Int64Array, Int64Array]
 
 
 def check_bpe(tokenizer: Tokenizer) -> None:
@@ -153,7 +152,7 @@ class BpeDropout:
             pool.expected_lengths(lengths, longest) for pool, lengths in zip(self._pools, self._usual, strict=True)
         )
 
-    def draw(self, parts: Sequence[Ints], epoch: int, position: int, limits: Limits) -> list[Drawn]:
+    def draw(self, parts: Sequence[Int64Array], epoch: int, position: int, limits: TokenLimits) -> list[Drawn]:
         """The cuts of an update's parts; the update is the one after which the sampler stands there."""
         bits = [np.random.PCG64(np.random.SeedSequence([self._seed, epoch, position, side])) for side in (0, 1)]
         return [self._draw_part(part, bits, limits) for part in parts]
@@ -162,7 +161,7 @@ class BpeDropout:
         src, tgt = (pool.cuts.gather(cuts)[0] for pool, cuts in zip(self._pools, drawn.cuts, strict=True))
         return src, drawn.lengths[0], tgt, drawn.lengths[1]
 
-    def _draw_part(self, indices: Ints, bits: Sequence[np.random.PCG64], limits: Limits) -> Drawn:
+    def _draw_part(self, indices: Int64Array, bits: Sequence[np.random.PCG64], limits: TokenLimits) -> Drawn:
         cuts, lengths = [], []
         rooms = (limits.src, limits.tgt)
         for pool, all_lengths, generator, room in zip(self._pools, self._usual, bits, rooms, strict=True):
@@ -177,7 +176,7 @@ class BpeDropout:
         return Drawn((cuts[0], cuts[1]), (lengths[0], lengths[1]))
 
 
-def _to_leave_as_they_are(tokens: Ints, usual: Ints, longest: int, room: int) -> NDArray[np.bool_]:
+def _to_leave_as_they_are(tokens: Int64Array, usual: Int64Array, longest: int, room: int) -> NDArray[np.bool_]:
     """Sentences that would be too long by themselves, and of the last ones so many that the batch fits."""
     plain = tokens > longest
     if room:
@@ -210,7 +209,7 @@ def make_pool(side: SideArrays, tokenizer: Tokenizer, probability: float, genera
     return Pool(SideArrays(kinds, offsets), pool, first, drawn, lengths)
 
 
-def word_starts(side: SideArrays, tokenizer: Tokenizer) -> Ints:
+def word_starts(side: SideArrays, tokenizer: Tokenizer) -> Int64Array:
     """Where words begin among the ids: with a space, around reserved pieces, and with the sentence."""
     pieces = tokenizer.pieces(range(tokenizer.vocab_size))
     spaced = np.array([piece.startswith("\u2581") for piece in pieces])
@@ -221,7 +220,7 @@ def word_starts(side: SideArrays, tokenizer: Tokenizer) -> Ints:
     return np.flatnonzero(begins)
 
 
-def find_kinds(words: SideArrays) -> tuple[NDArray[np.int32], Ints, Ints]:
+def find_kinds(words: SideArrays) -> tuple[NDArray[np.int32], Int64Array, Int64Array]:
     """Of each word its kind; of each kind one of its words, and how many it has. A hash tells words apart, and is checked."""
     lengths = np.diff(words.offsets)
     places = np.arange(len(words.ids)) - np.repeat(words.offsets[:-1], lengths)
@@ -238,7 +237,7 @@ def find_kinds(words: SideArrays) -> tuple[NDArray[np.int32], Ints, Ints]:
     return kinds.astype(np.int32), examples, counts
 
 
-def _sums(values: NDArray[Any], counts: Ints) -> NDArray[Any]:
+def _sums(values: NDArray[Any], counts: Int64Array) -> NDArray[Any]:
     """The sums of the first counts[0] values, of the next counts[1], and so on; none of nothing is 0."""
     ends = np.concatenate([[0], np.cumsum(values)])
     places = np.concatenate([[0], np.cumsum(counts)])

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from regard.data.corpus import Corpus, has_tabs, read_lines
+from regard.data.corpus import Corpus, Pair, has_tabs, read_lines
 from regard.data.writer import CorpusWriter
 from regard.errors import Interrupted, UserError
 from regard.files import sha256
 from regard.progress import OnProgress, progress
-
-Pair = tuple[str, str]
 
 
 class Row(NamedTuple):

@@ -22,6 +22,8 @@ from regard.errors import UserError
 
 COMPRESSION_SUFFIXES = (".gz", ".xz", ".zst")
 
+Pair = tuple[str, str]  # source and target text
+
 _BOM = b"\xef\xbb\xbf"
 _BLOCK = 1 << 18
 _BRACE = re.compile(r"\{([^{}]*)\}")
@@ -159,12 +161,12 @@ class Corpus:
     def files(self) -> list[Path]:
         return [self.source] if self.target is None else [self.source, self.target]
 
-    def pairs(self) -> Iterator[tuple[str, str]]:
+    def pairs(self) -> Iterator[Pair]:
         """The sentence pairs, one per line and in order, the empty ones too."""
         return _pairs_of_tabs(self.source) if self.target is None else _pairs_of_files(self.source, self.target)
 
 
-def _pairs_of_tabs(path: Path) -> Iterator[tuple[str, str]]:
+def _pairs_of_tabs(path: Path) -> Iterator[Pair]:
     number = 0
     for number, line in enumerate(read_lines(path), 1):
         columns = line.split("\t", 2)
@@ -178,7 +180,7 @@ def _pairs_of_tabs(path: Path) -> Iterator[tuple[str, str]]:
         raise UserError(f"{path}: must hold at least one line, but is empty")
 
 
-def _pairs_of_files(source: Path, target: Path) -> Iterator[tuple[str, str]]:
+def _pairs_of_files(source: Path, target: Path) -> Iterator[Pair]:
     number = 0
     src_lines, tgt_lines = read_lines(source), read_lines(target)
     for src, tgt in zip_longest(src_lines, tgt_lines):

@@ -26,6 +26,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.arrays import Int64Array
 from regard.data.clean import EMPTY, HELD_OUT, CleanAccount, CleanOptions, is_empty, length_fault
 from regard.data.split import HeldOut
 from regard.data.tokenizer import Tokenizer
@@ -46,7 +47,7 @@ def encode_sides(
     return tokenizer.encode_batch(src, "source"), tokenizer.encode_batch(tgt, "target")
 
 
-class Line(NamedTuple):
+class NumberedPair(NamedTuple):
     number: int
     src: str
     tgt: str
@@ -58,7 +59,7 @@ class Chunk(NamedTuple):
     corpus: int
     name: str
     read: int
-    lines: list[Line]
+    lines: list[NumberedPair]
 
 
 class EncodedChunk(NamedTuple):
@@ -67,9 +68,9 @@ class EncodedChunk(NamedTuple):
     corpus: int
     read: int
     src_ids: NDArray[Any]
-    src_lengths: NDArray[np.int64]
+    src_lengths: Int64Array
     tgt_ids: NDArray[Any]
-    tgt_lengths: NDArray[np.int64]
+    tgt_lengths: Int64Array
     account: CleanAccount
 
 
@@ -101,7 +102,7 @@ class ChunkEncoder:
         tgt_ids, tgt_lengths = self._pack([tgt[i] for i in kept])
         return EncodedChunk(chunk.corpus, chunk.read, src_ids, src_lengths, tgt_ids, tgt_lengths, account)
 
-    def _is_dropped(self, line: Line, name: str, account: CleanAccount) -> bool:
+    def _is_dropped(self, line: NumberedPair, name: str, account: CleanAccount) -> bool:
         if is_empty(line.src, line.tgt):
             reason = EMPTY
         elif self.held_out is not None and self.held_out.is_held_out(line.src, line.tgt):
@@ -111,7 +112,7 @@ class ChunkEncoder:
         account.drop(reason, name, line.number, line.src, line.tgt)
         return True
 
-    def _pack(self, sentences: list[list[int]]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    def _pack(self, sentences: list[list[int]]) -> tuple[NDArray[Any], Int64Array]:
         lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
         ids = np.fromiter(chain.from_iterable(sentences), dtype=self.dtype, count=int(lengths.sum()))
         return ids, lengths
@@ -216,7 +217,7 @@ def worker_main() -> None:
         encoder = _parse_encoder(*_read_message(sys.stdin.buffer))
         while True:
             (corpus, name, read, lines), _ = _read_message(sys.stdin.buffer)
-            chunk = Chunk(corpus, name, read, [Line(*line) for line in lines])
+            chunk = Chunk(corpus, name, read, [NumberedPair(*line) for line in lines])
             _write_message(answers, *_answer(encoder, chunk))
     except (EOFError, BrokenPipeError):
         return

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.data.arrays import Int64Array
 from regard.data.batch import Batch, make_batch, split_indices
-from regard.data.bpe_dropout import BpeDropout, Limits
+from regard.data.bpe_dropout import BpeDropout, TokenLimits
 from regard.data.prefetch import Prefetcher
-from regard.data.sampler import Indices, Sampler
+from regard.data.sampler import Sampler
 from regard.data.slot_batch import Slots
 from regard.data.store import Gathered, Store
 from regard.errors import UserError
@@ -74,7 +75,7 @@ class Feed:
         self._num_parts = self.share * num_ranks
         self._dropout, self._equal = dropout, equal
         room = (slots.src_tokens, slots.tgt_tokens) if slots is not None else (0, 0)
-        self._limits = Limits(max_length, *room)
+        self._limits = TokenLimits(max_length, *room)
         self.epoch, self.position, self.progress = sampler.epoch, sampler.position, sampler.progress
         # A batch with slots is one part of an update, and one without is a whole update, cut into parts here.
         self.updates_per_epoch = sampler.batches_per_epoch / (accumulate if slots is not None else 1)
@@ -126,7 +127,7 @@ class Feed:
             sampler = self._sampler
             yield PreparedUpdate(tensors, count, sampler.epoch, sampler.position, sampler.progress)  # type: ignore[arg-type]
 
-    def _gathered(self, parts: list[Indices]) -> tuple[int, Iterable[Gathered]]:
+    def _gathered(self, parts: list[Int64Array]) -> tuple[int, Iterable[Gathered]]:
         """The target tokens of an update's parts, and this process's share of them."""
         share = slice(self._rank * self.share, (self._rank + 1) * self.share)
         if self._dropout is None:
@@ -137,7 +138,7 @@ class Feed:
         count = sum(int(each.lengths[1].sum()) + len(each.lengths[1]) for each in drawn)
         return count, map(self._dropout.gather, drawn[share])
 
-    def _idle(self, part: Indices) -> Batch:
+    def _idle(self, part: Int64Array) -> Batch:
         """A batch to go through the model with the other processes, without a label."""
         batch = make_batch(*self._store.gather(part[:1]), *self._marks)
         return replace(batch, labels=torch.full_like(batch.labels, -1))

@@ -25,7 +25,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Side:
+class TokenizedSide:
     """The tokens of one side, those for start or end included, and its words."""
 
     pieces: list[Piece]
@@ -36,7 +36,7 @@ class Side:
         return [place for place, piece in enumerate(self.pieces) if piece.word == word]
 
 
-def make_side(ids: Sequence[int], pieces: Sequence[str], special: Sequence[int]) -> Side:
+def make_side(ids: Sequence[int], pieces: Sequence[str], special: Sequence[int]) -> TokenizedSide:
     """Words from pieces as sentencepiece writes them; `special` ids are words of their own, as they are.
 
     >>> make_side([5, 6, 7, 2], ["▁die", "▁Kat", "ze", "</s>"], [2]).words
@@ -56,7 +56,7 @@ def make_side(ids: Sequence[int], pieces: Sequence[str], special: Sequence[int])
         Piece(i, piece if i in special else _text([piece]) or piece, word)
         for i, piece, word in zip(ids, pieces, numbered, strict=True)
     ]
-    return Side(shown, [_text(parts) or "".join(parts) for parts in raw])
+    return TokenizedSide(shown, [_text(parts) or "".join(parts) for parts in raw])
 
 
 def is_punctuation(text: str) -> bool:

@@ -15,12 +15,10 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regard.data.arrays import Int64Array, IntArray
 from regard.data.slot_batch import Range, Slots, checked_ranges
 from regard.errors import UserError
-
-Indices = NDArray[np.int64]
 
 SOURCE_ROOM = 1.5  # a batch may have so many times as many source tokens as target tokens
 
@@ -38,8 +36,8 @@ class Sampler:
 
     def __init__(
         self,
-        src_lengths: NDArray[np.integer[Any]],
-        tgt_lengths: NDArray[np.integer[Any]],
+        src_lengths: IntArray,
+        tgt_lengths: IntArray,
         batch_tokens: int,
         seed: int,
         corpora: Sequence[Range] | None = None,
@@ -62,7 +60,7 @@ class Sampler:
     def __iter__(self) -> Sampler:
         return self
 
-    def __next__(self) -> Indices:
+    def __next__(self) -> Int64Array:
         if self.position == self.batches_per_epoch:
             self.epoch += 1
             self.position = 0
@@ -141,18 +139,18 @@ class Sampler:
             raise UserError("an epoch must have at least one pair, but the corpora and their weights give none")
         if self._slots is None:
             pairs = pairs[_sorting(self._tgt[pairs], self._src[pairs], bits)]
-            limits = Limits(self._batch_tokens, int(SOURCE_ROOM * self._batch_tokens), len(pairs))
+            limits = BatchLimits(self._batch_tokens, int(SOURCE_ROOM * self._batch_tokens), len(pairs))
             self._bounds = _cut(self._tgt[pairs], self._src[pairs], limits)
             self._order = np.argsort(bits.random_raw(len(self._bounds) - 1), kind="stable")
         else:
             pairs = pairs[np.argsort(bits.random_raw(len(pairs)), kind="stable")]
             slots = self._slots
-            limits = Limits(min(self._batch_tokens, slots.tgt_tokens), slots.src_tokens, slots.pairs)
+            limits = BatchLimits(min(self._batch_tokens, slots.tgt_tokens), slots.src_tokens, slots.pairs)
             self._bounds = _with_even_end(self._tgt[pairs], self._src[pairs], limits)
             self._order = np.arange(len(self._bounds) - 1)
         self._pairs = pairs
 
-    def _draw(self, bits: np.random.PCG64) -> Indices:
+    def _draw(self, bits: np.random.PCG64) -> Int64Array:
         drawn = []
         for _, weight, start, stop in self._corpora:
             copies = math.floor(weight)
@@ -164,7 +162,7 @@ class Sampler:
         return np.concatenate(drawn)
 
 
-class Limits(NamedTuple):
+class BatchLimits(NamedTuple):
     """What a batch may hold; a pair beyond them is a batch of its own."""
 
     tgt: int
@@ -172,7 +170,7 @@ class Limits(NamedTuple):
     pairs: int
 
 
-def _sorting(tgt: Indices, src: Indices, bits: np.random.PCG64) -> Indices:
+def _sorting(tgt: Int64Array, src: Int64Array, bits: np.random.PCG64) -> Int64Array:
     """The order by target length, then source length, then chance; one sort of (16, 16, 32) bits is the fastest way."""
     top = np.uint64(0xFFFF)
     key = np.minimum(tgt.astype(np.uint64), top) << np.uint64(48)
@@ -181,7 +179,7 @@ def _sorting(tgt: Indices, src: Indices, bits: np.random.PCG64) -> Indices:
     return np.argsort(key, kind="stable")
 
 
-def _cut(tgt: Indices, src: Indices, limits: Limits) -> Indices:
+def _cut(tgt: Int64Array, src: Int64Array, limits: BatchLimits) -> Int64Array:
     """The bounds of batches, as few as can be; equally full where that leaves room, so that none is a tiny rest."""
     full = _fill(tgt, src, limits)
     even = np.concatenate([[0], even_cuts(tgt, len(full) - 1), [len(tgt)]])
@@ -191,14 +189,14 @@ def _cut(tgt: Indices, src: Indices, limits: Limits) -> Indices:
     return even if np.all(fits | (np.diff(even) == 1)) else full
 
 
-def _with_even_end(tgt: Indices, src: Indices, limits: Limits) -> Indices:
+def _with_even_end(tgt: Int64Array, src: Int64Array, limits: BatchLimits) -> Int64Array:
     """The bounds of `_cut`, with the last two batches equally full where a whole epoch of equally full ones does not fit."""
     bounds = _cut(tgt, src, limits)
     begin = int(bounds[-3]) if len(bounds) > 2 else 0
     return np.concatenate([bounds[:-3], begin + _cut(tgt[begin:], src[begin:], limits)])
 
 
-def even_cuts(lengths: NDArray[np.integer[Any]], parts: int) -> Indices:
+def even_cuts(lengths: IntArray, parts: int) -> Int64Array:
     """Where to cut a row of sentences into `parts` of about equal tokens, none empty; `parts` - 1 places."""
     ends = np.cumsum(lengths, dtype=np.int64)
     marks = int(ends[-1]) * np.arange(1, parts) / parts
@@ -208,7 +206,7 @@ def even_cuts(lengths: NDArray[np.integer[Any]], parts: int) -> Indices:
     return np.minimum(cuts, len(lengths) - parts + steps)  # and on the right
 
 
-def _fill(tgt: Indices, src: Indices, limits: Limits) -> Indices:
+def _fill(tgt: Int64Array, src: Int64Array, limits: BatchLimits) -> Int64Array:
     """Bounds of batches filled one after the other until the next pair would not fit."""
     tgt_ends, src_ends = tgt.cumsum(), src.cumsum()
     bounds = [0]

@@ -10,17 +10,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regard.data.arrays import Int64Array, IntArray
 from regard.errors import UserError
 from regard.layout import SlotLayout, tile_groups
 
-Array = NDArray[np.integer[Any]]
 Words = NDArray[np.int32]
 Range = tuple[str, float, int, int]  # name, weight, start, stop
 
@@ -72,10 +71,10 @@ class Slots:
 
     def pack(
         self,
-        src_ids: Array,
-        src_lengths: Array,
-        tgt_ids: Array,
-        tgt_lengths: Array,
+        src_ids: IntArray,
+        src_lengths: IntArray,
+        tgt_ids: IntArray,
+        tgt_lengths: IntArray,
         bos_id: int,
         eos_id: int,
         count: int,
@@ -128,7 +127,7 @@ class Slots:
     def _layout(self, positions: Tensor, sequence_ids: Tensor, groups: Tensor) -> SlotLayout:
         return SlotLayout(positions, sequence_ids, groups, self.max_length)
 
-    def _check_side(self, side: str, ids: Array, lengths: NDArray[np.int64], limit: int) -> None:
+    def _check_side(self, side: str, ids: IntArray, lengths: Int64Array, limit: int) -> None:
         tokens = int(lengths.sum())
         longest = int(lengths.max(initial=0))
         if tokens > limit:
@@ -140,12 +139,12 @@ class Slots:
 
 
 def write_layout(
-    lengths: NDArray[np.int64],
-    group_starts: NDArray[np.int64],
+    lengths: Int64Array,
+    group_starts: Int64Array,
     positions: Words,
     sequence_ids: Words,
     groups: Words,
-) -> NDArray[np.int64]:
+) -> Int64Array:
     """Fill in a layout whose words are 0; returns the rows where the sentences end."""
     ends = lengths.cumsum()
     used = int(lengths.sum())
@@ -157,7 +156,7 @@ def write_layout(
     return ends
 
 
-def write_sentences(ids: Array, ends: NDArray[np.int64], eos_id: int, out: Words) -> None:
+def write_sentences(ids: IntArray, ends: Int64Array, eos_id: int, out: Words) -> None:
     """Sentences end to end, each with `</s>` in the row before its end."""
     used = len(ids) + len(ends)
     inside = np.ones(used, dtype=np.bool_)
@@ -170,7 +169,7 @@ def write_sentences(ids: Array, ends: NDArray[np.int64], eos_id: int, out: Words
 
 
 def fit_slots(
-    src_lengths: Array, tgt_lengths: Array, corpora: Sequence[Range] | None, tgt_tokens: int, max_length: int
+    src_lengths: IntArray, tgt_lengths: IntArray, corpora: Sequence[Range] | None, tgt_tokens: int, max_length: int
 ) -> Slots:
     """Slots for random batches of up to `tgt_tokens`, all of them nearly full: the target nearly always ends a batch first.
 

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from regard.data.corpus import Pair
 from regard.errors import UserError
-
-Pair = tuple[str, str]
 
 
 class _Kept(dict[int, int | None]):

@@ -20,9 +20,18 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.arrays import Int64Array, IntArray
 from regard.data.clean import DUPLICATE, CleanAccount, CleanOptions, is_empty
-from regard.data.corpus import Corpus, check_file
-from regard.data.encoding_workers import Chunk, ChunkEncoder, EncodedChunk, EncodePairs, Line, WorkerPool, encode_sides
+from regard.data.corpus import Corpus, Pair, check_file
+from regard.data.encoding_workers import (
+    Chunk,
+    ChunkEncoder,
+    EncodedChunk,
+    EncodePairs,
+    NumberedPair,
+    WorkerPool,
+    encode_sides,
+)
 from regard.data.split import HeldOut
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
@@ -45,7 +54,7 @@ class CorpusRange(NamedTuple):
     stop: int
 
 
-Gathered = tuple[NDArray[Any], NDArray[np.int64], NDArray[Any], NDArray[np.int64]]
+Gathered = tuple[NDArray[Any], Int64Array, NDArray[Any], Int64Array]
 
 
 @dataclass(frozen=True)
@@ -53,9 +62,9 @@ class SideArrays:
     """One side of a store: the ids of all sentences end to end, and where each begins."""
 
     ids: NDArray[Any]
-    offsets: NDArray[np.int64]
+    offsets: Int64Array
 
-    def gather(self, indices: NDArray[np.integer[Any]]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    def gather(self, indices: IntArray) -> tuple[NDArray[Any], Int64Array]:
         """The ids of the sentences `indices`, end to end, and their lengths."""
         starts = self.offsets[indices]
         lengths = self.offsets[indices + 1] - starts
@@ -89,7 +98,7 @@ class Store:
     def account(self) -> CleanAccount:
         return CleanAccount.from_json(self.info["account"]) if "account" in self.info else CleanAccount(len(self))
 
-    def gather(self, indices: NDArray[np.integer[Any]]) -> Gathered:
+    def gather(self, indices: IntArray) -> Gathered:
         """(src ids, src lengths, tgt ids, tgt lengths) of these pairs: ids end to end, in the order of `indices`."""
         return *self.src.gather(indices), *self.tgt.gather(indices)
 
@@ -106,9 +115,7 @@ class Store:
         return cls(sides[0], sides[1], corpora, info)
 
 
-def store_in_memory(
-    pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, encode_pairs: EncodePairs = encode_sides
-) -> Store:
+def store_in_memory(pairs: Sequence[Pair], tokenizer: Tokenizer, encode_pairs: EncodePairs = encode_sides) -> Store:
     """A store in memory, for validation and test sets: every pair is kept, the empty ones too."""
     ids = encode_pairs(tokenizer, [src for src, _ in pairs], [tgt for _, tgt in pairs])
     src, tgt = map(_side_in_memory, ids)
@@ -220,12 +227,14 @@ def _chunks(corpora: Sequence[Corpus], deduplicate: bool, account: CleanAccount)
     seen: set[int] = set()
     for index, corpus in enumerate(corpora):
         pairs = enumerate(corpus.pairs(), 1)
-        while block := [Line(number, src, tgt) for number, (src, tgt) in islice(pairs, CHUNK_PAIRS)]:
+        while block := [NumberedPair(number, src, tgt) for number, (src, tgt) in islice(pairs, CHUNK_PAIRS)]:
             lines = _without_duplicates(block, seen, corpus.name, account) if deduplicate else block
             yield Chunk(index, corpus.name, len(block), lines)
 
 
-def _without_duplicates(lines: Iterable[Line], seen: set[int], name: str, account: CleanAccount) -> list[Line]:
+def _without_duplicates(
+    lines: Iterable[NumberedPair], seen: set[int], name: str, account: CleanAccount
+) -> list[NumberedPair]:
     out = []
     for line in lines:
         # 64 bits a pair instead of its text: a hundred million pairs still fit into memory.
@@ -247,7 +256,7 @@ class _SideWriter:
         self._offsets.write(np.zeros(1, dtype="<i8").tobytes())
         self.total = 0
 
-    def write(self, ids: NDArray[Any], lengths: NDArray[np.int64]) -> None:
+    def write(self, ids: NDArray[Any], lengths: Int64Array) -> None:
         self._ids.write(ids.tobytes())
         self._offsets.write((self.total + lengths.cumsum()).astype("<i8").tobytes())
         self.total += len(ids)

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
-from regard.data.corpus import import_zstandard
+from regard.data.corpus import Pair, import_zstandard
 from regard.errors import UserError
 from regard.files import lock, read_json, sync, write_atomic
 from regard.progress import OnProgress
@@ -105,7 +105,7 @@ class CorpusWriter:
             for path in (*self.partials, self.state):
                 path.unlink(missing_ok=True)
 
-    def append(self, pairs: Sequence[tuple[str, str]], saved: dict[str, Any]) -> None:
+    def append(self, pairs: Sequence[Pair], saved: dict[str, Any]) -> None:
         """Write a chunk; once this returns, neither the pairs nor `saved` are lost, whatever happens."""
         for number, (file, text) in enumerate(zip(self._files, _columns(pairs, len(self.paths)), strict=True)):
             data = text.encode("utf-8")
@@ -168,7 +168,7 @@ def _beside(path: Path, ending: str) -> Path:
     return path.with_name(path.name + ending)
 
 
-def _columns(pairs: Sequence[tuple[str, str]], num_files: int) -> list[str]:
+def _columns(pairs: Sequence[Pair], num_files: int) -> list[str]:
     """The text of each file; a tab inside a side would be read as its end."""
     if num_files == 1:
         rows = ("\t".join(side.replace("\t", " ") for side in pair) for pair in pairs)

@@ -13,20 +13,20 @@ import torch
 from torch import Tensor
 
 from regard.bundle import Bundle
-from regard.data.pieces import Side, is_punctuation, make_side
-from regard.data.tokenizer import Side as Language
+from regard.data.pieces import TokenizedSide, is_punctuation, make_side
+from regard.data.tokenizer import Side
 from regard.errors import UserError
 from regard.explain.beam import BeamRecorder, Node
 from regard.explain.explanation import (
-    KINDS,
-    Alignment,
+    ATTENTION_KINDS,
+    AttentionKind,
     Candidate,
     Explanation,
     HeadFacts,
-    Kind,
     ModelFacts,
     Saliency,
-    Step,
+    StepFacts,
+    WordAlignment,
     by_words,
     link_words,
 )
@@ -48,12 +48,12 @@ _PART = {"encoder": ("encoder", "self"), "decoder": ("decoder", "self"), "cross"
 
 
 @dataclass
-class _Reading:
+class _RecordedPass:
     """One pass over source and translation, with what backward passes need."""
 
     embedded: list[Tensor]  # source, decoder input: (tokens, d_model)
     log_probs: Tensor  # (target tokens, vocab_size)
-    weights: dict[Kind, list[Tensor]]  # a layer each: (heads, queries, keys)
+    weights: dict[AttentionKind, list[Tensor]]  # a layer each: (heads, queries, keys)
 
 
 class Explainer:
@@ -105,7 +105,7 @@ class Explainer:
         with self._lock:
             return self._describe(text, translation, src, found, len(forced), tree, options, target is not None, top)
 
-    def _encode(self, text: str, side: Language, name: str) -> list[int]:
+    def _encode(self, text: str, side: Side, name: str) -> list[int]:
         limit = min(MAX_PIECES, self.bundle.max_length) if side == "source" else MAX_PIECES
         return self._checked(self.tokenizer.encode(text, side), limit, name)
 
@@ -159,7 +159,7 @@ class Explainer:
             for i, piece in zip(ids, self.tokenizer.pieces(ids), strict=True)
         ]
 
-    def _side(self, ids: Sequence[int], side: Language) -> Side:
+    def _side(self, ids: Sequence[int], side: Side) -> TokenizedSide:
         tokenizer = self.tokenizer
         return make_side(ids, tokenizer.pieces(ids, side), (tokenizer.bos_id, tokenizer.eos_id))
 
@@ -182,7 +182,7 @@ class Explainer:
         source, target = self._side([*src, eos], "source"), self._side(labels, "target")
         reading = read(self.reader, [*src, eos], [bos, *tgt])
         steps = self._steps(reading.log_probs.detach(), labels, num_forced + given, top)
-        attention = {kind: [_rounded(layer) for layer in reading.weights[kind]] for kind in KINDS}
+        attention = {kind: [_rounded(layer) for layer in reading.weights[kind]] for kind in ATTENTION_KINDS}
         return Explanation(
             model=ModelFacts(
                 self.bundle.source, self.bundle.target, config.encoder_layers, config.decoder_layers, config.num_heads,
@@ -195,7 +195,7 @@ class Explainer:
             decoder_input=self._side([bos, *tgt], "target"),
             target=target,
             attention=attention,
-            heads={kind: [head_facts(layer, kind) for layer in reading.weights[kind]] for kind in KINDS},
+            heads={kind: [head_facts(layer, kind) for layer in reading.weights[kind]] for kind in ATTENTION_KINDS},
             steps=steps,
             log_prob=round(sum(step.log_prob for step in steps), _DIGITS),
             alignment=align(reading.weights["cross"], target, source, aligning_layer(config)),
@@ -203,7 +203,7 @@ class Explainer:
             beam=tree,
         )  # fmt: skip
 
-    def _steps(self, log_probs: Tensor, labels: list[int], num_forced: int, top: int) -> list[Step]:
+    def _steps(self, log_probs: Tensor, labels: list[int], num_forced: int, top: int) -> list[StepFacts]:
         allowed = log_probs.clone()
         forbidden = [i for i in self.engine.forbidden if i not in labels]
         allowed[:, forbidden] = -math.inf  # the search never takes them, so they are no candidates
@@ -218,11 +218,11 @@ class Explainer:
             ]
             log_prob = float(allowed[place, label])
             rank = int((allowed[place] > log_prob).sum()) + 1
-            steps.append(Step(own[place], round(log_prob, _DIGITS), rank, place < num_forced, candidates))
+            steps.append(StepFacts(own[place], round(log_prob, _DIGITS), rank, place < num_forced, candidates))
         return steps
 
 
-def read(model: Transformer, src: Sequence[int], tgt_in: Sequence[int]) -> _Reading:
+def read(model: Transformer, src: Sequence[int], tgt_in: Sequence[int]) -> _RecordedPass:
     """Run the model over one source (with its end) and one decoder input, recording attention; embeddings are left open to
     gradients."""
     embedded: list[Tensor] = []
@@ -245,14 +245,14 @@ def read(model: Transformer, src: Sequence[int], tgt_in: Sequence[int]) -> _Read
             hook.remove()
     config = model.config
     layers = {"encoder": config.encoder_layers, "decoder": config.decoder_layers, "cross": config.decoder_layers}
-    weights: dict[Kind, list[Tensor]] = {}
-    for kind in KINDS:
+    weights: dict[AttentionKind, list[Tensor]] = {}
+    for kind in ATTENTION_KINDS:
         stack, attention = _PART[kind]
         weights[kind] = [recorder.weights[f"{stack}.{layer}.{attention}"][0] for layer in range(layers[kind])]
-    return _Reading(embedded, log_probs, weights)
+    return _RecordedPass(embedded, log_probs, weights)
 
 
-def saliency(reading: _Reading, labels: Sequence[int]) -> Saliency:
+def saliency(reading: _RecordedPass, labels: Sequence[int]) -> Saliency:
     """Gradient x input, summed over d_model: a pass backwards for every target piece."""
     of_source: Matrix = []
     of_input: Matrix = []
@@ -267,7 +267,7 @@ def saliency(reading: _Reading, labels: Sequence[int]) -> Saliency:
     return Saliency(of_source, of_input)
 
 
-def head_facts(weights: Tensor, kind: Kind) -> list[HeadFacts]:
+def head_facts(weights: Tensor, kind: AttentionKind) -> list[HeadFacts]:
     """Entropy and distance of every head of a layer; weights are (heads, queries, keys)."""
     queries, keys = weights.shape[1:]
     entropy = -(weights * weights.clamp_min(1e-12).log2()).sum(-1).mean(-1)
@@ -290,13 +290,13 @@ def reading_copy(model: Transformer) -> Transformer:
     return copied
 
 
-def align(cross: Sequence[Tensor], target: Side, source: Side, layer: int) -> Alignment:
+def align(cross: Sequence[Tensor], target: TokenizedSide, source: TokenizedSide, layer: int) -> WordAlignment:
     """Words that go together; see `regard.translation.alignment`, which links them without weights."""
     words = by_words(cross[layer].mean(0).tolist(), target, source)
     # The ends are no words, and the source's is where heads rest.
     weights, links = link_words([row[:-1] for row in words[:-1]])
     rounded = [[round(weight, _DIGITS) for weight in row] for row in weights]
-    return Alignment(layer, rounded, [list(link) for link in links])
+    return WordAlignment(layer, rounded, [list(link) for link in links])
 
 
 def _clean(text: str) -> str:

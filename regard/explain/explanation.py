@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from regard.data.pieces import Piece, Side
+from regard.data.pieces import Piece, TokenizedSide
 from regard.errors import UserError
 from regard.explain.beam import Node
 from regard.generate.options import Matrix
@@ -17,8 +17,8 @@ from regard.generate.options import Matrix
 FORMAT = 1
 EXAMPLE = "The animal didn't cross the street because it was too tired"
 
-Kind = Literal["encoder", "decoder", "cross"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+AttentionKind = Literal["encoder", "decoder", "cross"]
+ATTENTION_KINDS: tuple[AttentionKind, ...] = get_args(AttentionKind)
 
 CAUTION = (
     "Attention says where a head reads, not what becomes of it: values, other heads, residual paths and feed-forward layers "
@@ -59,7 +59,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepFacts:
     """One target piece: how likely it was, and what else the model thought of."""
 
     text: str  # of the piece, as those of candidates: with a space in front where a word begins
@@ -70,7 +70,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Alignment:
+class WordAlignment:
     """Which source words a target word goes with: cross-attention of one layer, the mean of its heads, by words."""
 
     layer: int  # from 0
@@ -98,14 +98,14 @@ class Explanation:
     text: str
     translation: str
     given: bool  # the translation was given instead of searched for
-    source: Side
-    decoder_input: Side  # the start, then the target without its end
-    target: Side  # with its end
-    attention: dict[Kind, list[list[Matrix]]]  # [layer][head][query][key], from the reference kernel
-    heads: dict[Kind, list[list[HeadFacts]]]  # [layer][head]
-    steps: list[Step]
+    source: TokenizedSide
+    decoder_input: TokenizedSide  # the start, then the target without its end
+    target: TokenizedSide  # with its end
+    attention: dict[AttentionKind, list[list[Matrix]]]  # [layer][head][query][key], from the reference kernel
+    heads: dict[AttentionKind, list[list[HeadFacts]]]  # [layer][head]
+    steps: list[StepFacts]
     log_prob: float
-    alignment: Alignment
+    alignment: WordAlignment
     saliency: Saliency
     beam: list[Node]  # the search's tree; with a given translation, of the model's own search
 
@@ -135,21 +135,22 @@ class Explanation:
             raise UserError(f"an explanation must have format {FORMAT}, but has {document.get('format')!r}")
         for name in ("source", "decoder_input", "target"):
             side = fields[name]
-            fields[name] = Side([Piece(**piece) for piece in side["pieces"]], side["words"])
+            fields[name] = TokenizedSide([Piece(**piece) for piece in side["pieces"]], side["words"])
         fields["model"] = ModelFacts(**fields["model"])
         fields["heads"] = {
             kind: [[HeadFacts(**head) for head in layer] for layer in layers]
             for kind, layers in fields["heads"].items()
         }
         fields["steps"] = [
-            Step(**{**step, "candidates": [Candidate(**one) for one in step["candidates"]]}) for step in fields["steps"]
+            StepFacts(**{**step, "candidates": [Candidate(**one) for one in step["candidates"]]})
+            for step in fields["steps"]
         ]
-        fields["alignment"] = Alignment(**fields["alignment"])
+        fields["alignment"] = WordAlignment(**fields["alignment"])
         fields["saliency"] = Saliency(**fields["saliency"])
         fields["beam"] = [Node(**node) for node in fields["beam"]]
         return cls(**fields)
 
-    def sides(self, kind: Kind) -> tuple[Side, Side]:
+    def sides(self, kind: AttentionKind) -> tuple[TokenizedSide, TokenizedSide]:
         """What stands at the queries and at the keys; the queries of cross-attention go by the piece that they choose."""
         if kind == "encoder":
             return self.source, self.source
@@ -163,7 +164,7 @@ class Explanation:
 
     def figure(
         self,
-        kind: Kind = "encoder",
+        kind: AttentionKind = "encoder",
         layer: int | None = None,
         heads: Sequence[int] = (),
         word: str | None = None,
@@ -186,7 +187,7 @@ class Explanation:
         return render_frame(self)
 
 
-def by_words(matrix: Matrix, queries: Side, keys: Side) -> Matrix:
+def by_words(matrix: Matrix, queries: TokenizedSide, keys: TokenizedSide) -> Matrix:
     """Weights between words from weights between pieces: what goes to a word's pieces is added up, what comes from a word's pieces
     is averaged, so that rows still sum to one."""
     columns = [piece.word for piece in keys.pieces]

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
 from regard.errors import UserError
-from regard.explain.explanation import KINDS, Explanation, Kind, by_words
+from regard.explain.explanation import ATTENTION_KINDS, AttentionKind, Explanation, by_words
 from regard.generate.options import Matrix
 
 COLOURS = ("#3b6fb5", "#e0832b", "#3f9a54", "#c9463d", "#8560b0", "#8c6244", "#d26fae", "#6f7680", "#a9a22c", "#2fa4b5")
-NAMES: dict[Kind, str] = {
+NAMES: dict[AttentionKind, str] = {
     "encoder": "Encoder self-attention",
     "decoder": "Decoder self-attention",
     "cross": "Cross-attention",
@@ -27,7 +27,7 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 @dataclass(frozen=True)
-class Line:
+class Stroke:
     x1: float
     y1: float
     x2: float
@@ -47,7 +47,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Word:
+class Label:
     """Written upwards; `x`, `y` is the middle of its lower end, or of its upper one."""
 
     x: float
@@ -63,13 +63,13 @@ class Drawing:
     height: float
     title: str
     boxes: list[Box] = field(default_factory=list)
-    lines: list[Line] = field(default_factory=list)
-    words: list[Word] = field(default_factory=list)
+    lines: list[Stroke] = field(default_factory=list)
+    words: list[Label] = field(default_factory=list)
 
 
 def draw(
     explanation: Explanation,
-    kind: Kind = "encoder",
+    kind: AttentionKind = "encoder",
     layer: int | None = None,
     heads: Sequence[int] = (),
     word: str | None = None,
@@ -77,8 +77,8 @@ def draw(
 ) -> Drawing:
     """Layers and heads are counted from 1. By default the last layer but one, as in the paper, with all heads, between words;
     `word` shows only what that word looks at."""
-    if kind not in KINDS:
-        raise UserError(f"attention must be one of {', '.join(KINDS)}, but is {kind!r}")
+    if kind not in ATTENTION_KINDS:
+        raise UserError(f"attention must be one of {', '.join(ATTENTION_KINDS)}, but is {kind!r}")
     layers = explanation.attention[kind]
     layer = max(1, len(layers) - 1) if layer is None else layer
     if not 1 <= layer <= len(layers):
@@ -138,14 +138,14 @@ def _lay_out(
                 if weight < _FAINTEST:
                     continue
                 opacity = round(min(1.0, weight), 3)
-                drawing.lines.append(Line(x(query, above), start, x(key, below), end, colour, opacity))
+                drawing.lines.append(Stroke(x(query, above), start, x(key, below), end, colour, opacity))
                 if isolated:  # as in figure 3: how much of each head a word gets, behind the word
                     left = x(key, below) - _COLUMN / 2 + 2 + number * strip
                     drawing.boxes.append(Box(left, end + 3, strip, bottom - 6, colour, opacity))
     for place, text in enumerate(above):
         faded = 0.35 if isolated and place not in rows else 1.0
-        drawing.words.append(Word(x(place, above), start - 5, text, from_below=True, opacity=faded))
-    drawing.words += [Word(x(place, below), end + 5, text, from_below=False) for place, text in enumerate(below)]
+        drawing.words.append(Label(x(place, above), start - 5, text, from_below=True, opacity=faded))
+    drawing.words += [Label(x(place, below), end + 5, text, from_below=False) for place, text in enumerate(below)]
     return drawing
 
 

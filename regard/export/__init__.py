@@ -14,7 +14,7 @@ from pathlib import Path
 
 from regard.bundle import Bundle
 from regard.errors import UserError
-from regard.export.verify import TOLERANCE, Difference, check, make_samples
+from regard.export.verify import TOLERANCE, LogProbDifference, check, make_samples
 from regard.files import atomic_folder, check_new_folder
 
 # What each target can store its weights as; the first one is the default.
@@ -31,7 +31,7 @@ _MODULES = {"ctranslate2": "ctranslate2", "onnx": "onnx", "transformers": "trans
 class Report:
     folder: Path
     weights: str
-    difference: Difference
+    difference: LogProbDifference
     tolerance: float  # of the largest difference; for int8 of the mean
     notes: tuple[str, ...] = ()  # what Regard does around the model and other programs do not
 

@@ -82,7 +82,7 @@ _OFF: dict[str, Any] = {
 _IMPOSSIBLE = -1e4  # added to a logit that must not take part: e^-10000 is 0, and the number still fits into 16 bits
 
 
-def import_transformers(
+def import_marian(
     folder: Path, out: Path, *, source: str | None = None, target: str | None = None, allow_pickle: bool = False
 ) -> Bundle:
     """Make a bundle of a folder in Marian's format; `source` and `target` are labels, by default those of the folder."""

@@ -42,7 +42,7 @@ _PAGE = 4_096  # weights begin at multiples of it, so that a runtime can map the
 _MIN_POSITIONS = 1_024  # rows of a table of sinusoids at least
 _TOGETHER = 4  # sentences that are scored in one batch
 
-Array = np.ndarray[Any, Any]
+_Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -375,7 +375,7 @@ def score(folder: Path, settings: dict[str, Any], samples: Samples, tolerance: f
     return scores
 
 
-def run_steps(step: Any, settings: dict[str, Any], tgt_in: Array, mask: Array, cross: Sequence[Array]) -> Array:
+def run_steps(step: Any, settings: dict[str, Any], tgt_in: _Array, mask: _Array, cross: Sequence[_Array]) -> _Array:
     """Logits of `decoder_step.onnx`, which gets the given tokens one after the other."""
     names = settings["graphs"]["decoder_step"]["inputs"]
     past = [np.zeros((len(tgt_in), settings["kv_heads"], 0, settings["d_head"]), np.float32) for _ in cross]
@@ -387,7 +387,7 @@ def run_steps(step: Any, settings: dict[str, Any], tgt_in: Array, mask: Array, c
     return np.concatenate(parts, axis=1)
 
 
-def pad(sentences: Sequence[Sequence[int]], pad_id: int) -> tuple[Array, Array]:
+def pad(sentences: Sequence[Sequence[int]], pad_id: int) -> tuple[_Array, _Array]:
     """(sentences, longest) ids, and 1 where they are a token."""
     longest = max(len(sentence) for sentence in sentences)
     ids = np.full((len(sentences), longest), pad_id, np.int64)
@@ -398,8 +398,8 @@ def pad(sentences: Sequence[Sequence[int]], pad_id: int) -> tuple[Array, Array]:
     return ids, mask
 
 
-def log_softmax(logits: Array) -> Array:
+def log_softmax(logits: _Array) -> _Array:
     """In float64, over the last dimension."""
     shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
-    result: Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    result: _Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return result

@@ -50,14 +50,14 @@ def make_samples(bundle: Bundle) -> Samples:
 
 
 @dataclass(frozen=True)
-class Difference:
+class LogProbDifference:
     """Of the samples' log-probabilities, token by token."""
 
     largest: float
     mean: float
 
 
-def check(samples: Samples, scores: list[list[float]], weights: str, target: str) -> Difference:
+def check(samples: Samples, scores: list[list[float]], weights: str, target: str) -> LogProbDifference:
     """How much they differ; too much is an error, and so are numbers that are missing or none."""
     differences = [
         abs(one - other)
@@ -65,7 +65,7 @@ def check(samples: Samples, scores: list[list[float]], weights: str, target: str
         for one, other in zip(ours, theirs, strict=True)
     ]
     differences = [difference if math.isfinite(difference) else math.inf for difference in differences]
-    found = Difference(max(differences), sum(differences) / len(differences))
+    found = LogProbDifference(max(differences), sum(differences) / len(differences))
     judged, how = (found.mean, "an average of") if weights == "int8" else (found.largest, "up to")
     if judged > TOLERANCE[weights]:
         raise RegardError(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from regard.bundle import Bundle, save_bundle
 from regard.config import ModelConfig
-from regard.data.split import Pair
+from regard.data.corpus import Pair
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
 from regard.device import describe

@@ -7,8 +7,8 @@ from itertools import chain
 from pathlib import Path
 
 from regard.data.clean import CleanOptions
-from regard.data.corpus import Corpus, resolve, resolve_all
-from regard.data.split import HeldOut, Pair, hold_out
+from regard.data.corpus import Corpus, Pair, resolve, resolve_all
+from regard.data.split import HeldOut, hold_out
 from regard.data.store import Store, prepare, store_key
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError

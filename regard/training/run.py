@@ -17,12 +17,12 @@ import numpy as np
 import torch
 
 from regard.bundle import Bundle, load_bundle
-from regard.data.batch import Array
+from regard.data.arrays import IntArray
 from regard.data.bpe_dropout import BpeDropout
+from regard.data.corpus import Pair
 from regard.data.feed import Feed
 from regard.data.sampler import Sampler
 from regard.data.slot_batch import fit_slots
-from regard.data.split import Pair
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
 from regard.device import compute_dtype, describe
@@ -276,7 +276,7 @@ def make_feed(recipe: Recipe, store: Store, tokenizer: Tokenizer, path: FastPath
     """Batches of similar lengths, or on the fast path batches of one fixed shape with sentences of all lengths."""
     train, longest = recipe.train, recipe.data.max_length
     dropout = None
-    lengths: tuple[Array, Array] = store.src_lengths, store.tgt_lengths
+    lengths: tuple[IntArray, IntArray] = store.src_lengths, store.tgt_lengths
     if train.bpe_dropout:
         dropout = BpeDropout(store, tokenizer, train.bpe_dropout, train.seed, longest)
         lengths = dropout.src_lengths, dropout.tgt_lengths

@@ -6,9 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from regard.data.clean import is_loop, loops
 from regard.data.pieces import is_without_spaces
 from regard.data.tokenizer import Tokenizer
+from regard.translation.repetition import is_loop, loops
 
 _MANY = 50  # characters of scripts without spaces: a vocabulary with so many is about such a language
 _TIMES = 3  # that a phrase may come in a row, and more often where the source repeats one more often

@@ -14,9 +14,8 @@ from itertools import takewhile
 from random import Random
 from typing import Any, TypeVar
 
-from regard.data.chunks import Pair
 from regard.data.clean import is_empty
-from regard.data.corpus import shorten
+from regard.data.corpus import Pair, shorten
 from regard.translation.protect import find_spans
 
 Kind = Callable[[Sequence[Pair], Random], Pair | None]  # of a pair and those after it

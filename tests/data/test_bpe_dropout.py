@@ -14,7 +14,7 @@ import sentencepiece
 
 from regard.data import bpe_dropout
 from regard.data.batch import Batch
-from regard.data.bpe_dropout import BpeDropout, Cutter, Limits, find_kinds, word_starts
+from regard.data.bpe_dropout import BpeDropout, Cutter, TokenLimits, find_kinds, word_starts
 from regard.data.feed import Feed
 from regard.data.sampler import Sampler
 from regard.data.slot_batch import Slots, fit_slots
@@ -78,7 +78,7 @@ def test_the_text_stays_the_same(store: Store, tokenizer: Tokenizer) -> None:
     usual = store.gather(everything)
     differ = 0
     for position in range(3):
-        [drawn] = dropout.draw([everything], 0, position, Limits(10_000))
+        [drawn] = dropout.draw([everything], 0, position, TokenLimits(10_000))
         gathered = dropout.gather(drawn)
         for side in (0, 2):
             ends = np.cumsum(gathered[side + 1])[:-1], np.cumsum(usual[side + 1])[:-1]
@@ -119,7 +119,7 @@ def test_a_resumed_feed_draws_the_same_and_a_later_epoch_something_else(
     resumed.close()
     dropout = BpeDropout(store, tokenizer, 0.3, 1, LONGEST)
     part = [np.arange(20)]
-    draws = [dropout.draw(part, epoch, 5, Limits(LONGEST))[0].cuts[0].tolist() for epoch in (0, 0, 1)]
+    draws = [dropout.draw(part, epoch, 5, TokenLimits(LONGEST))[0].cuts[0].tolist() for epoch in (0, 0, 1)]
     assert draws[0] == draws[1] != draws[2]
 
 
@@ -138,16 +138,16 @@ def test_what_would_not_fit_is_left_as_it_is(store: Store, tokenizer: Tokenizer)
     dropout = BpeDropout(store, tokenizer, 0.9, 1, LONGEST)
     indices = np.arange(12)
     usual = int(store.tgt_lengths[indices].sum()) + len(indices)
-    [free] = dropout.draw([indices], 0, 1, Limits(10_000))
+    [free] = dropout.draw([indices], 0, 1, TokenLimits(10_000))
     wanted = int(free.lengths[1].sum()) + len(indices)
     assert wanted > 1.5 * usual
     room = (usual + wanted) // 2
-    [drawn] = dropout.draw([indices], 0, 1, Limits(10_000, 10_000, room))
+    [drawn] = dropout.draw([indices], 0, 1, TokenLimits(10_000, 10_000, room))
     total = int(drawn.lengths[1].sum()) + len(indices)
     assert 0.7 * room < total <= room
     assert drawn.lengths[1].tolist()[:3] == free.lengths[1].tolist()[:3]  # the first keep their draws
     assert drawn.lengths[0].tolist() == free.lengths[0].tolist()
-    [short] = dropout.draw([indices], 0, 1, Limits(int(store.tgt_lengths[indices].max())))
+    [short] = dropout.draw([indices], 0, 1, TokenLimits(int(store.tgt_lengths[indices].max())))
     assert short.lengths[1].max() <= store.tgt_lengths[indices].max()
 
 
@@ -157,7 +157,7 @@ def test_planned_lengths_are_about_those_that_come_and_never_below_the_usual(
     dropout = BpeDropout(store, tokenizer, 0.2, 1, LONGEST)
     everything = np.arange(len(store))
     assert (dropout.tgt_lengths >= store.tgt_lengths).all()
-    found = [dropout.draw([everything], 0, n, Limits(10_000))[0].lengths[1].sum() for n in range(20)]
+    found = [dropout.draw([everything], 0, n, TokenLimits(10_000))[0].lengths[1].sum() for n in range(20)]
     assert np.mean(found) == pytest.approx(dropout.tgt_lengths.sum(), rel=0.05)
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from regard.data.clean import CleanAccount, CleanOptions, is_empty, is_loop, length_fault, looped_tokens
+from regard.data.clean import CleanAccount, CleanOptions, is_empty, length_fault
 
 
 @pytest.mark.parametrize(
@@ -50,31 +50,3 @@ def test_the_account_survives_json() -> None:
     account.drop("length ratio", "train.en", 5, "ä", "b" * 50)
     again = CleanAccount.from_json(json.loads(json.dumps(account.to_json())))
     assert again == account and again.read == 4
-
-
-@pytest.mark.parametrize(
-    ("words", "looped"),
-    [
-        ("", 0),
-        ("a b c d e f g h i j k l", 0),
-        ("ha ha ha ha", 0),  # too short to be one
-        ("no no no no no no no no", 8),
-        ("x a b a b a b a b y", 8),
-        ("x a b a b a b a b a y", 9),  # broken off in the middle
-        ("the cat and the dog and the cow and the pig and the hen", 0),
-        ("a b c a b c a b c d e f g h", 0),  # three times
-        (" ".join("abcdefghijklmnop" * 4), 64),
-        (" ".join("abcdefghijklmnopq" * 4), 0),  # units of 17
-        ("q " * 20 + "a b " * 9, 20),  # the longest of two
-        ("a " * 8 + "b " * 12, 12),
-    ],
-)
-def test_loops_are_found_wherever_they_are(words: str, looped: int) -> None:
-    assert looped_tokens([hash(word) for word in words.split()]) == looped
-
-
-def test_a_translation_may_repeat_what_its_source_repeats() -> None:
-    assert is_loop([1, 2, 3], [7] * 8)
-    assert not is_loop([1] * 8, [7] * 16)
-    assert is_loop([1] * 8, [7] * 17)
-    assert not is_loop([1] * 8, [7, 8, 9])

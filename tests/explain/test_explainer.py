@@ -15,7 +15,7 @@ from regard.bundle import Bundle
 from regard.config import ModelConfig
 from regard.errors import UserError
 from regard.explain.explainer import MAX_PIECES, Explainer, head_facts, read
-from regard.explain.explanation import KINDS, Explanation, by_words
+from regard.explain.explanation import ATTENTION_KINDS, Explanation, by_words
 from regard.generate.engines.torch_engine import TorchEngine, load_model
 from regard.generate.options import SearchOptions, forbidden_ids
 from regard.layout import SequenceLayout
@@ -102,7 +102,7 @@ def test_attention_is_the_papers_formula_in_every_layer_and_head(
         "decoder": "decoder.layers.{}.self",
         "cross": "decoder.layers.{}.cross",
     }
-    for kind in KINDS:
+    for kind in ATTENTION_KINDS:
         assert len(explanation.attention[kind]) == 2
         for layer, shown in enumerate(explanation.attention[kind]):
             expected = plain[0].attention[names[kind].format(layer)]
@@ -111,7 +111,7 @@ def test_attention_is_the_papers_formula_in_every_layer_and_head(
 
 
 def test_rows_sum_to_one_and_nothing_looks_ahead(explanation: Explanation) -> None:
-    for kind in KINDS:
+    for kind in ATTENTION_KINDS:
         for layer in explanation.attention[kind]:
             for head in layer:
                 assert [sum(row) for row in head] == pytest.approx([1.0] * len(head), abs=1e-4)

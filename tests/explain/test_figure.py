@@ -13,7 +13,7 @@ import pytest
 
 from regard.errors import UserError
 from regard.explain.explainer import Explainer
-from regard.explain.explanation import KINDS, Explanation, Kind, by_words
+from regard.explain.explanation import ATTENTION_KINDS, AttentionKind, Explanation, by_words
 from regard.explain.figure import COLOURS, draw, to_png
 from regard.generate.options import SearchOptions
 from tests.explain.payloads import PAYLOADS
@@ -34,9 +34,9 @@ def words_of(figure: ElementTree.Element) -> list[str]:
     return [text.text or "" for text in figure.iter(f"{SVG}text")]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ATTENTION_KINDS)
 @pytest.mark.parametrize("pieces", [False, True])
-def test_lines_are_as_strong_as_the_weights(explanation: Explanation, kind: Kind, pieces: bool) -> None:
+def test_lines_are_as_strong_as_the_weights(explanation: Explanation, kind: AttentionKind, pieces: bool) -> None:
     figure = read(explanation.figure(kind, layer=2, heads=[3], pieces=pieces))
     queries, keys = explanation.sides(kind)
     weights = explanation.attention[kind][1][2]

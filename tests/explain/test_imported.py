@@ -10,7 +10,7 @@ import torch
 
 from regard.bundle import load_bundle
 from regard.explain.explainer import Explainer
-from regard.export.imported import import_transformers
+from regard.export.imported import import_marian
 from regard.generate.options import SearchOptions
 from tests.export.opus import write_opus
 
@@ -22,7 +22,7 @@ def test_imported_models_are_explained_with_their_own_pieces(
 ) -> None:
     torch.manual_seed(0)
     write_opus(tmp_path / "marian", separate=separate)
-    import_transformers(tmp_path / "marian", tmp_path / "bundle")
+    import_marian(tmp_path / "marian", tmp_path / "bundle")
     explainer = Explainer(load_bundle(tmp_path / "bundle"))
     options = SearchOptions(beam=2, max_extra=4)
     explained = explainer.explain("Tom is", options, target="Wo ist der Bahnhof?")

@@ -24,7 +24,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Vocabulary
 from regard.errors import UserError
 from regard.export import export
-from regard.export.imported import import_transformers
+from regard.export.imported import import_marian
 from regard.generate.engines.torch_engine import TorchEngine, load_model
 from regard.generate.options import SearchOptions
 from regard.translation.glossary import Glossary
@@ -103,7 +103,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def load_both(folder: Path, renormalised: bool = False) -> Both:
     model = MarianMTModel.from_pretrained(folder / "marian").eval()
     tokenizer = MarianTokenizer.from_pretrained(folder / "marian")
-    import_transformers(folder / "marian", folder / "bundle")
+    import_marian(folder / "marian", folder / "bundle")
     bundle = load_bundle(folder / "bundle")
     return Both(folder, model, tokenizer, bundle, TorchEngine.from_bundle(bundle, "cpu"), renormalised)
 
@@ -240,7 +240,7 @@ def test_a_generated_unknown_piece_is_nothing_in_the_text(tmp_path: Path) -> Non
 
 
 def test_the_bundle_says_where_it_comes_from_and_how_it_is_searched(marian: Path, tmp_path: Path) -> None:
-    bundle = import_transformers(marian, tmp_path / "bundle")
+    bundle = import_marian(marian, tmp_path / "bundle")
     assert (bundle.source, bundle.target, bundle.max_length) == ("eng", "deu", 127)
     assert (bundle.decode.beam, bundle.decode.alpha) == (4, 1.0)
     assert bundle.config.activation == "silu" and bundle.config.output_bias and bundle.config.tie_embeddings
@@ -253,10 +253,10 @@ def test_the_bundle_says_where_it_comes_from_and_how_it_is_searched(marian: Path
 def test_labels_come_from_the_caller_or_from_the_folders_name(changed: Path, tmp_path: Path) -> None:
     write_json(changed / "tokenizer_config.json", {})
     named = Path(shutil.move(changed, tmp_path / "models--Helsinki-NLP--opus-mt-tc-big-en-fi" / "snapshots" / "0ff"))
-    bundle = import_transformers(named, tmp_path / "one")
+    bundle = import_marian(named, tmp_path / "one")
     assert (bundle.source, bundle.target) == ("en", "fi")
     assert bundle.facts["imported"].startswith("Helsinki-NLP/opus-mt-tc-big-en-fi,")
-    bundle = import_transformers(named, tmp_path / "two", source="a", target="b")
+    bundle = import_marian(named, tmp_path / "two", source="a", target="b")
     assert (bundle.source, bundle.target) == ("a", "b")
 
 
@@ -265,7 +265,7 @@ def test_settings_of_the_search_may_stand_in_config_json(changed: Path, tmp_path
     (changed / "generation_config.json").unlink()
     pad = json.loads((changed / "config.json").read_text())["pad_token_id"]
     change_json(changed / "config.json", num_beams=6, max_length=512, bad_words_ids=[[pad]], length_penalty=0.5)
-    bundle = import_transformers(changed, tmp_path / "bundle")
+    bundle = import_marian(changed, tmp_path / "bundle")
     assert (bundle.decode.beam, bundle.decode.alpha) == (6, 0.5)
     assert bundle.tokenizer.vocabulary.special.forbidden == (pad,)
 
@@ -275,7 +275,7 @@ def test_a_field_that_is_missing_has_the_value_that_transformers_gives_it(change
     for name in ("activation_function", "scale_embedding"):
         del settings[name]
     write_json(changed / "config.json", settings)
-    bundle = import_transformers(changed, tmp_path / "bundle")
+    bundle = import_marian(changed, tmp_path / "bundle")
     theirs = MarianMTModel.from_pretrained(changed).config
     assert bundle.config.activation == theirs.activation_function == "gelu"
     assert theirs.scale_embedding is False and not bundle.config.tie_embeddings, "unscaled is three matrices"
@@ -284,7 +284,7 @@ def test_a_field_that_is_missing_has_the_value_that_transformers_gives_it(change
 def test_nothing_of_transformers_is_needed(marian: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "transformers"]:
         monkeypatch.setitem(sys.modules, name, None)
-    load_model(import_transformers(marian, tmp_path / "bundle"))
+    load_model(import_marian(marian, tmp_path / "bundle"))
 
 
 # Files of other kinds
@@ -306,9 +306,9 @@ def test_a_pickle_is_read_only_when_allowed_and_then_gives_the_same_bundle(
     (changed / "model.safetensors").unlink()
     torch.save(more, changed / "pytorch_model.bin")
     with pytest.raises(UserError, match=r"pytorch_model\.bin: is a pickle.*--allow-pickle.*safetensors"):
-        import_transformers(changed, tmp_path / "refused")
-    pickled = weights_of(import_transformers(changed, tmp_path / "pickled", allow_pickle=True))
-    expected = weights_of(import_transformers(marian, tmp_path / "safe"))
+        import_marian(changed, tmp_path / "refused")
+    pickled = weights_of(import_marian(changed, tmp_path / "pickled", allow_pickle=True))
+    expected = weights_of(import_marian(marian, tmp_path / "safe"))
     assert set(pickled) == set(expected) and all(torch.equal(pickled[name], expected[name]) for name in expected)
     assert not (tmp_path / "refused").exists()
 
@@ -327,14 +327,14 @@ def test_a_program_in_a_pickle_is_refused_and_does_not_run(changed: Path, tmp_pa
     (changed / "model.safetensors").unlink()
     torch.save({"model.shared.weight": Program(tmp_path / "was-here")}, changed / "pytorch_model.bin")
     with pytest.raises(UserError, match="cannot be read as tensors alone"):
-        import_transformers(changed, tmp_path / "bundle", allow_pickle=True)
+        import_marian(changed, tmp_path / "bundle", allow_pickle=True)
     assert not (tmp_path / "was-here").exists()
 
 
 def test_half_precision_becomes_single(changed: Path, tmp_path: Path) -> None:
     halves = {name: tensor.half() for name, tensor in load_file(changed / "model.safetensors").items()}
     save_file(halves, changed / "model.safetensors")
-    weights = weights_of(import_transformers(changed, tmp_path / "bundle"))
+    weights = weights_of(import_marian(changed, tmp_path / "bundle"))
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
     shared = halves["model.shared.weight"].float()
     assert torch.equal(weights["embedding.weight"][:, 0::2], shared[:, :16])
@@ -365,7 +365,7 @@ def test_tensors_that_do_not_fit_are_refused_by_name(changed: Path, tmp_path: Pa
     change(tensors)
     save_file(tensors, changed / "model.safetensors")
     with pytest.raises(UserError, match=message):
-        import_transformers(changed, tmp_path / "bundle")
+        import_marian(changed, tmp_path / "bundle")
 
 
 # Refusals
@@ -425,7 +425,7 @@ def test_what_a_bundle_cannot_be_is_refused_by_name(
 ) -> None:
     change_json(changed / file, **changes)
     with pytest.raises(UserError, match=message):
-        import_transformers(changed, tmp_path / "bundle")
+        import_marian(changed, tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()
 
 
@@ -433,22 +433,22 @@ def test_what_a_bundle_cannot_be_is_refused_by_name(
 def test_a_missing_file_is_refused_by_its_name(changed: Path, tmp_path: Path, name: str) -> None:
     (changed / name).unlink()
     with pytest.raises(UserError, match=name.replace(".", r"\.")):
-        import_transformers(changed, tmp_path / "bundle")
+        import_marian(changed, tmp_path / "bundle")
 
 
 def test_what_is_there_is_not_written_over(marian: Path, tmp_path: Path) -> None:
     (tmp_path / "note").write_text("mine")
     with pytest.raises(UserError, match="exists already"):
-        import_transformers(marian, tmp_path)
+        import_marian(marian, tmp_path)
     with pytest.raises(UserError, match="must be a folder with a Marian model"):
-        import_transformers(marian / "nowhere", tmp_path / "bundle")
+        import_marian(marian / "nowhere", tmp_path / "bundle")
 
 
 # The tokenizer of an imported model
 
 
 def test_a_saved_and_copied_tokenizer_gives_the_same_ids(marian: Path, tmp_path: Path) -> None:
-    tokenizer = import_transformers(marian, tmp_path / "bundle").tokenizer
+    tokenizer = import_marian(marian, tmp_path / "bundle").tokenizer
     line = ">>deu<< Where is Tom? 漢"
     ids = tokenizer.encode(line)
     assert ids[0] == vocabulary("en", "de")[">>deu<<"] and tokenizer.unk_id in ids
@@ -475,7 +475,7 @@ def mixed_pieces(tokenizer: Tokenizer, text: str, terms: dict[str, str]) -> list
 
 
 def test_a_language_code_has_no_terms_and_a_sentence_begins_after_it(marian: Path, tmp_path: Path) -> None:
-    tokenizer = import_transformers(marian, tmp_path / "bundle").tokenizer
+    tokenizer = import_marian(marian, tmp_path / "bundle").tokenizer
     for text, same in {"The cat is old": "Die cat is old", "Is the cat old": "Is die cat old"}.items():
         expected = tokenizer.pieces(tokenizer.encode(f">>deu<< {same}"), "source")
         assert expected[0] == ">>deu<<"
@@ -484,7 +484,7 @@ def test_a_language_code_has_no_terms_and_a_sentence_begins_after_it(marian: Pat
 
 def test_a_term_that_cannot_be_read_in_a_source_is_not_put_there(tmp_path: Path) -> None:
     write_opus(tmp_path / "marian", separate="fewer target")
-    tokenizer = import_transformers(tmp_path / "marian", tmp_path / "bundle").tokenizer
+    tokenizer = import_marian(tmp_path / "marian", tmp_path / "bundle").tokenizer
     assert tokenizer.unk_id in tokenizer.encode("für") and tokenizer.unk_id not in tokenizer.encode("für", "target")
     assert mixed_pieces(tokenizer, "the 漢 is old", {"漢": "für"}) is None  # for one thing that it cannot read another
     assert mixed_pieces(tokenizer, "the 漢 is old", {"漢": "fur"}) == tokenizer.pieces(
@@ -493,14 +493,14 @@ def test_a_term_that_cannot_be_read_in_a_source_is_not_put_there(tmp_path: Path)
 
 
 def test_a_wrong_description_of_an_imported_tokenizer_is_refused(marian: Path, tmp_path: Path) -> None:
-    import_transformers(marian, tmp_path / "bundle").tokenizer.save(tmp_path / "saved")
+    import_marian(marian, tmp_path / "bundle").tokenizer.save(tmp_path / "saved")
     change_json(tmp_path / "saved" / "tokenizer.json", special={"unk": 1})
     with pytest.raises(UserError, match=r"tokenizer\.json: `special` must name"):
         Tokenizer.load(tmp_path / "saved")
 
 
 def test_every_part_of_a_long_line_says_its_language(marian: Path, tmp_path: Path) -> None:
-    tokenizer = import_transformers(marian, tmp_path / "bundle").tokenizer
+    tokenizer = import_marian(marian, tmp_path / "bundle").tokenizer
     text = " ".join(tatoeba("dev.en", 12))
     parts = cut_line(f">>deu<< {text}", tokenizer, 40)
     assert len(parts) > 2

@@ -19,7 +19,7 @@ from regard.bundle import Bundle, load_bundle, load_weights
 from regard.cli import main
 from regard.errors import RegardError, UserError
 from regard.export import export, quantised
-from regard.export.verify import Difference, Samples, check
+from regard.export.verify import LogProbDifference, Samples, check
 from regard.files import write_manifest
 from regard.generate.engines.torch_engine import load_model
 from tests.build import SWITCHES, build, tiny_config
@@ -205,7 +205,7 @@ def test_one_token_that_turns_over_is_rounding_and_many_are_a_mistake() -> None:
     samples = Samples([[5]] * 10, [[6] * 9] * 10, [[-1.0] * 10] * 10)
     turned = [list(row) for row in samples.log_probs]
     turned[2][3] = -4.0
-    assert check(samples, turned, "int8", "bundle") == Difference(3.0, 0.03)
+    assert check(samples, turned, "int8", "bundle") == LogProbDifference(3.0, 0.03)
     with pytest.raises(RegardError, match=r"differ by up to 3, and 0\.05 would be rounding"):
         check(samples, turned, "fp16", "bundle")
     turned[7][0] = -4.0  # the mean would let that pass

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.chunks import Pair
+from regard.data.corpus import Pair
 from regard.translation.noise import (
     _NEIGHBOURS,
     KINDS,

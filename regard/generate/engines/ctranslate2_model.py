@@ -25,7 +25,7 @@ from regard.errors import UserError
 from regard.generate.options import aligning_layer
 
 Weights = Literal["fp32", "fp16", "int8"]
-Array = NDArray[Any]
+_Array = NDArray[Any]
 
 CONVERTER = 2  # raised when the same bundle would give another folder; folders in the cache are named after it
 _POSITIONS = 1024  # rows of the table of sinusoids, at least
@@ -113,7 +113,7 @@ def vocabularies(tokenizer: Tokenizer, vocab_size: int) -> tuple[list[str], list
 # --- reading ---
 
 
-def read_weights(bundle: Bundle) -> dict[str, Array]:
+def read_weights(bundle: Bundle) -> dict[str, _Array]:
     """As `regard.bundle.load_weights`, without torch."""
     tensors = load_file(bundle.weights)
     weights = {}
@@ -128,7 +128,7 @@ def read_weights(bundle: Bundle) -> dict[str, Array]:
     return weights
 
 
-def sinusoids(length: int, d_model: int) -> Array:
+def sinusoids(length: int, d_model: int) -> _Array:
     """As `regard.nn.embedding.sinusoids`, without torch."""
     exponents = np.arange(0, d_model, 2, dtype=np.float64) / d_model
     angles = np.arange(length, dtype=np.float64)[:, None] * 10_000.0**-exponents
@@ -143,14 +143,14 @@ class _WrongTensor(Exception):
     """What is wrong with which tensor of the bundle."""
 
 
-class _Variables(dict[str, Array]):
+class _Variables(dict[str, _Array]):
     """CTranslate2's names and arrays, filled from Regard's."""
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, Array]) -> None:
+    def __init__(self, config: ModelConfig, weights: Mapping[str, _Array]) -> None:
         super().__init__()
         self.config, self.weights, self.used = config, weights, set[str]()
 
-    def take(self, name: str, *shape: int) -> Array:
+    def take(self, name: str, *shape: int) -> _Array:
         if name not in self.weights:
             raise _WrongTensor(f"{name} is missing")
         if self.weights[name].shape != shape:
@@ -220,7 +220,9 @@ class _Variables(dict[str, Array]):
             self.feed_forward(f"{theirs}/ffn", f"{ours}.feed_forward", f"{ours}.feed_forward_residual")
 
 
-def _variables(config: ModelConfig, weights: Mapping[str, Array], rows: int) -> tuple[dict[str, Array], dict[str, str]]:
+def _variables(
+    config: ModelConfig, weights: Mapping[str, _Array], rows: int
+) -> tuple[dict[str, _Array], dict[str, str]]:
     """CTranslate2's variables, and names that stand for another's array."""
     found = _Variables(config, weights)
     found.stack("encoder", config.encoder_layers, rows)
@@ -255,14 +257,14 @@ def _variables(config: ModelConfig, weights: Mapping[str, Array], rows: int) -> 
 # --- storing ---
 
 
-def _is_matrix(name: str, value: Array) -> bool:
+def _is_matrix(name: str, value: _Array) -> bool:
     """Whether CTranslate2 multiplies with it; its tables of positions are only looked up."""
     return value.ndim == 2 and name.endswith("/weight")
 
 
-def _to_int8(variables: Mapping[str, Array]) -> dict[str, Array]:
+def _to_int8(variables: Mapping[str, _Array]) -> dict[str, _Array]:
     """Matrices as 8-bit integers with a scale for each row, the rest as it is."""
-    small: dict[str, Array] = {}
+    small: dict[str, _Array] = {}
     for name, value in variables.items():
         if not _is_matrix(name, value):
             small[name] = value
@@ -275,11 +277,11 @@ def _to_int8(variables: Mapping[str, Array]) -> dict[str, Array]:
     return small
 
 
-def _to_fp16(value: Array) -> Array:
+def _to_fp16(value: _Array) -> _Array:
     return value.astype(np.float16) if value.ndim and value.dtype == np.float32 else value
 
 
-def _write_binary(path: Path, variables: Mapping[str, Array], aliases: Mapping[str, str]) -> None:
+def _write_binary(path: Path, variables: Mapping[str, _Array], aliases: Mapping[str, str]) -> None:
     with path.open("wb") as file:
 
         def write(form: str, *values: int) -> None:
