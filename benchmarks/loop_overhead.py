@@ -37,7 +37,7 @@ from regard.training.display import Display, make_display
 from regard.training.folder import RunFolder, claim_folder
 from regard.training.loop import Trainer
 from regard.training.optimizer import WARMUP
-from regard.training.prepare import evaluation_pairs, find_inputs, make_store, make_tokenizer
+from regard.training.prepare import find_corpora, make_evaluation_sets, make_store, make_tokenizer
 from regard.training.run import Prepared, make_trainer
 from regard.training.update import SlotUpdate
 
@@ -93,9 +93,9 @@ class Marks:
 
 def prepare_run(recipe: Recipe, folder: RunFolder, display: Display) -> tuple[Tokenizer, Store, list[Pair]]:
     """Tokenizer, store and validation pairs as `regard.training.run.train` makes them, in an empty folder."""
-    corpora = find_inputs(recipe)
+    corpora = find_corpora(recipe)
     claim_folder(folder, recipe)
-    held_out, valid, _ = evaluation_pairs(recipe, corpora, folder, display)
+    held_out, valid, _ = make_evaluation_sets(recipe, corpora, folder, display)
     tokenizer = make_tokenizer(recipe, corpora, held_out, folder, display)
     return tokenizer, make_store(recipe, corpora, held_out, tokenizer, folder, display), valid
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Stored = Literal["fp32", "fp16", "int8"]
 
 
-class Gone(UserError):
+class BundleGone(UserError):
     """The files of a bundle that was opened are not there any more, or are another's."""
 
 
@@ -169,7 +169,7 @@ def _check_same(bundle: Bundle) -> None:
     manifest = bundle.folder / MANIFEST
     is_there = manifest.is_file() and bundle.weights.is_file()
     if not is_there or (bundle.manifest and sha256(manifest) != bundle.manifest):
-        raise Gone(f"{bundle.folder}: was removed or replaced after it was opened; open it again")
+        raise BundleGone(f"{bundle.folder}: was removed or replaced after it was opened; open it again")
 
 
 def scale_name(name: str) -> str:

@@ -160,7 +160,7 @@ class Recipe:
                 sections["train"]["init"] = BUILT_IN + name
         return sections
 
-    def saying(self, protect: bool, guard: bool) -> Recipe:
+    def with_defaults(self, protect: bool, guard: bool) -> Recipe:
         """The recipe with `tokenizer.protect` and `decode.guard` in it, as they were said or else as here."""
         tokenizer, decode = self.tokenizer, self.decode
         if tokenizer.protect is None:

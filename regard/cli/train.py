@@ -74,16 +74,16 @@ def chosen_recipe(arguments: argparse.Namespace, is_first: bool) -> tuple[Recipe
         recipe = load_recipe(Path(inputs[0]), arguments.set)
         lines = []
         if arguments.dry_run and not silent:
-            from regard.training.auto import describe_recipe
+            from regard.training.auto import describe_run
 
-            lines = describe_recipe(recipe)
+            lines = describe_run(recipe)
         return recipe, Path(inputs[0]).stem, lines
     if len(inputs) == 2:
-        from regard.training.auto import choose_recipe
+        from regard.training.auto import choose_recipe, measure_speed
 
         choice = choose_recipe(Path(inputs[0]), Path(inputs[1]), arguments.set, partial(_check, arguments))
         name = _name(choice.recipe)
-        return choice.recipe, name, [] if silent else choice.lines()
+        return choice.recipe, name, [] if silent else choice.describe(measure_speed(choice.recipe))
     raise UserError(f"train takes one recipe or two text files, but got {len(inputs)} arguments")
 
 
@@ -91,12 +91,12 @@ def _check(arguments: argparse.Namespace, recipe: Recipe) -> None:
     """Fail before the two files are read, if the run would be refused whatever they contain."""
     from regard.training.auto import own_process_device
     from regard.training.check import check_machine
+    from regard.training.fine_tuning import check_init, resolve_recipe
     from regard.training.folder import RunFolder, check_folder
-    from regard.training.init import check_start, settled
 
-    recipe = settled(recipe)
+    recipe = resolve_recipe(recipe)
     if not arguments.resume:
-        check_start(recipe)
+        check_init(recipe)
     check_machine(recipe, own_process_device(recipe.train.device), own_place().size)
     if not (arguments.resume or arguments.dry_run or arguments.dump_recipe):
         check_folder(RunFolder(_out(arguments, _name(recipe))), recipe, resume=False)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from regard.bundle import Gone
+from regard.bundle import BundleGone
 from regard.errors import InputError, RegardError, UserError
 
 
@@ -40,7 +40,7 @@ def refusing(what: str) -> Iterator[None]:
     the client's business; they speak of numbers of tokens and never quote a text."""
     try:
         yield
-    except Gone:  # it names the folder
+    except BundleGone:  # it names the folder
         raise Unavailable(
             "the model's files were removed or replaced while it was served; start the server again"
         ) from None

@@ -25,11 +25,11 @@ from regard.models.transformer import Transformer
 from regard.parallel.processes import own_place
 from regard.parallel.ranks import own_device
 from regard.recipe import Recipe, TrainRecipe, apply_overrides, recipe_from_dict, resolve_paths
-from regard.training.check import check_machine, run_path
-from regard.training.init import RATE, check_start, settled, start_bundle, start_notes
+from regard.training.check import check_machine, pick_fast_path
+from regard.training.fine_tuning import FINE_TUNING_LR, check_init, init_notes, load_init_bundle, resolve_recipe
 from regard.training.optimizer import make_optimizer, set_learning_rate
-from regard.training.prepare import find_inputs
-from regard.training.update import WARM_UPDATES, PlainUpdate, Result, SlotUpdate, UpdateOptions
+from regard.training.prepare import find_corpora
+from regard.training.update import WARM_UPDATES, PlainUpdate, SlotUpdate, UpdateOptions, UpdateResult
 from regard.translation.languages import guess_language
 
 SAMPLE_LINES = 500
@@ -73,15 +73,15 @@ GPU_TIERS = (
 
 @dataclass(frozen=True)
 class Choice:
-    """A chosen recipe, and what it was chosen for."""
+    """A chosen recipe, and the corpus it was chosen for."""
 
     recipe: Recipe
     files: str
     pairs: int
     words: int
 
-    def lines(self) -> list[str]:
-        """The choice in words; the speed of this machine is measured for it."""
+    def describe(self, speed: Speed) -> list[str]:
+        """The choice in a few lines for the terminal; `speed` comes from `measure_speed`."""
         data = self.recipe.data
         held_out = [
             f"{spec:,} pairs for the {name}"
@@ -91,8 +91,16 @@ class Choice:
         return [
             f"{self.files}: {self.pairs:,} pairs, {data.source} → {data.target}",
             *([f"held out: {' and '.join(held_out)}"] if held_out else []),
-            *_model_lines(_with_shape(self.recipe), self.pairs, self.words),
+            *_model_lines(_with_shape(self.recipe), speed, self.pairs, self.words),
         ]
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Target tokens per second of a run on this machine, or None where that was not measured."""
+
+    rate: float | None
+    note: str  # how it was measured, or why it was not
 
 
 def choose_recipe(
@@ -127,7 +135,7 @@ def choose_recipe(
         }
         if given.get("train", {}).get("init"):  # shape and vocabulary are there, and most of what is to be learnt
             values["tokenizer"], values["model"] = {}, {"preset": "init"}
-            values["train"] |= {**_QUICK, "lr": RATE, "epochs": min(tier.epochs, _MORE_EPOCHS)}
+            values["train"] |= {**_QUICK, "lr": FINE_TUNING_LR, "epochs": min(tier.epochs, _MORE_EPOCHS)}
         if device.type == "cuda" and (size := own_place().size) > 1:
             values["train"]["accumulate"] = size  # a part of every update for each process
         if {"steps", "minutes"} & set(given.get("train", {})):
@@ -161,46 +169,46 @@ def own_process_device(name: str) -> torch.device:
     return pick_device(name) if place.size == 1 else own_device(name, place.local_rank)
 
 
-def describe_recipe(recipe: Recipe) -> list[str]:
+def describe_run(recipe: Recipe) -> list[str]:
     """What a run of this recipe would be, for `--dry-run`."""
     recipe = _with_shape(recipe)
     check_machine(recipe, own_process_device(recipe.train.device), own_place().size)
-    check_start(recipe)
+    check_init(recipe)
     data = recipe.data
     pairs, words = 0.0, 0.0
-    for corpus in find_inputs(recipe):
+    for corpus in find_corpora(recipe):
         corpus_pairs, corpus_words = _count(corpus)
         pairs += corpus.weight * corpus_pairs
         words += corpus.weight * corpus_words
     return [
         f"{data.source} → {data.target}: {pairs:,.0f} pairs an epoch",
-        *_model_lines(recipe, int(pairs), int(words)),
+        *_model_lines(recipe, measure_speed(recipe), int(pairs), int(words)),
     ]
 
 
 def _with_shape(recipe: Recipe) -> Recipe:
     """The recipe with what it leaves to the model that it starts from, the size of the vocabulary among it."""
-    recipe = settled(recipe)
+    recipe = resolve_recipe(recipe)
     if not recipe.train.init:
         return recipe
-    size = start_bundle(recipe).config.vocab_size + recipe.tokenizer.extend
+    size = load_init_bundle(recipe).config.vocab_size + recipe.tokenizer.extend
     return replace(recipe, tokenizer=replace(recipe.tokenizer, vocab_size=size))
 
 
-def _model_lines(recipe: Recipe, pairs: int, words: int) -> list[str]:
+def _model_lines(recipe: Recipe, speed: Speed, pairs: int, words: int) -> list[str]:
     config = recipe.model.config(recipe.tokenizer.vocab_size)
     device, size = own_process_device(recipe.train.device), own_place().size
     dtype = compute_dtype(recipe.train.precision, device)
     name = "that of train.init" if recipe.train.init else recipe.model.preset
     most = "up to " if recipe.tokenizer.extend else ""
     return [
-        *(start_notes(recipe) if recipe.train.init else []),
+        *(init_notes(recipe) if recipe.train.init else []),
         f"vocabulary: {most}{recipe.tokenizer.vocab_size:,} pieces, joint",
         f"model: {name}, {config.encoder_layers} + {config.decoder_layers} layers of {config.d_model}, "
         f"about {_num_parameters(config) / 1e6:.1f} million parameters",
         f"machine: {describe(device)}, {'fp32' if dtype is None else 'bf16'}"
         + (f"; {size} processes, each with its own" if size > 1 else ""),
-        _duration_line(recipe, config, device, dtype, int(words * PIECES_A_WORD) + pairs),
+        _duration_line(recipe.train, speed, int(words * PIECES_A_WORD) + pairs),
     ]
 
 
@@ -242,29 +250,34 @@ def _num_parameters(config: ModelConfig) -> int:
         return Transformer(config).num_parameters()
 
 
-def _duration_line(
-    recipe: Recipe, config: ModelConfig, device: torch.device, dtype: torch.dtype | None, tokens: int
-) -> str:
+def measure_speed(recipe: Recipe) -> Speed:
+    """Train on made-up sentences for about two seconds; with several processes, the speed of this one times their number."""
+    recipe = _with_shape(recipe)
     train, size = recipe.train, own_place().size
     if train.shard and size > 1:
-        return "time: not measured, since one process alone cannot show how long a model that is split over them takes"
+        return Speed(None, "one process alone cannot show how long a model that is split over them takes")
+    config, device = recipe.model.config(recipe.tokenizer.vocab_size), own_process_device(train.device)
     try:
-        rate = size * measure_rate(config, device, dtype, train, size)
+        rate = size * measure_rate(config, device, compute_dtype(train.precision, device), train, size)
     except torch.OutOfMemoryError:
-        return f"time: not measured, since an update needs more memory than there is; see train.accumulate ({train.accumulate})"
-    how = (
-        "measured"
-        if size == 1
-        else f"{size} times what one process was measured at, without their exchange of gradients"
-    )
-    speed = f"{rate:,.0f} target tokens/s ({how})"
+        return Speed(None, f"an update needs more memory than there is; see train.accumulate ({train.accumulate})")
+    if size == 1:
+        return Speed(rate, "measured")
+    return Speed(rate, f"{size} times what one process was measured at, without their exchange of gradients")
+
+
+def _duration_line(train: TrainRecipe, speed: Speed, tokens: int) -> str:
+    if speed.rate is None:
+        return f"time: not measured, since {speed.note}"
+    measured = f"{speed.rate:,.0f} target tokens/s ({speed.note})"
     if train.minutes:
-        return f"time: {train.minutes:g} minutes, about {train.minutes * 60 * rate / tokens:.1f} epochs at {speed}"
+        epochs = train.minutes * 60 * speed.rate / tokens
+        return f"time: {train.minutes:g} minutes, about {epochs:.1f} epochs at {measured}"
     total = train.epochs * tokens if train.epochs else float(train.steps * train.batch_tokens)
-    return f"time: about {_words(total / rate)} at {speed}, for {total / tokens:.1f} epochs"
+    return f"time: about {_duration(total / speed.rate)} at {measured}, for {total / tokens:.1f} epochs"
 
 
-def _words(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     minutes = seconds / 60
     if minutes < 90:
         whole = max(1, round(minutes))
@@ -295,10 +308,10 @@ def measure_rate(
     ids = np.random.default_rng(0).integers(config.vocab_size, size=int(lengths.sum()))
     sentences = ids, lengths, ids, lengths, 0, 0
     count = num_parts * pairs * length
-    path = run_path(train, device, size)
+    path = pick_fast_path(train, device, size)
     if path is not None:
         path = replace(path, compile=False)  # which is a few percent of the speed and most of the wait
-    update: Callable[[], Result]
+    update: Callable[[], UpdateResult]
     if path is None:
         batches = [make_batch(*sentences)] * num_parts
         update = partial(PlainUpdate(model, optimizer, options), batches, count)

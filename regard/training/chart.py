@@ -62,16 +62,16 @@ def chart(
     x_max = max(x for curve in shown for x, _ in curve.points) or 1.0
     scale = Scale(x_max, y_ticks[0], y_ticks[-1])
     legend = "".join(
-        f'<span><i class="{curve.style}"></i>{as_text(curve.name)} <b>{as_text(form(curve.points[-1][1]))}</b></span>'
+        f'<span><i class="{curve.style}"></i>{escaped(curve.name)} <b>{escaped(form(curve.points[-1][1]))}</b></span>'
         for curve in series
     )
     if len(series) == 1:  # the title has named it
-        legend = f"<span>last <b>{as_text(form(series[0].points[-1][1]))}</b></span>"
+        legend = f"<span>last <b>{escaped(form(series[0].points[-1][1]))}</b></span>"
     parts = [_axes(scale, y_ticks, [tick for tick in ticks(0.0, x_max) if tick <= x_max])]
     parts += [_curve(curve, scale, ring) for curve in reversed(shown)]  # the first lies on top
     parts.append(_hover(shown, scale, form))
-    picture = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{as_text(title)}">{"".join(parts)}</svg>'
-    return f'<figure class="card"><h3>{as_text(title)}</h3><p class="legend">{legend}</p>{picture}</figure>'
+    picture = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escaped(title)}">{"".join(parts)}</svg>'
+    return f'<figure class="card"><h3>{escaped(title)}</h3><p class="legend">{legend}</p>{picture}</figure>'
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
@@ -154,14 +154,14 @@ def _label(lines: Sequence[str], place: float) -> str:
     width = 6.2 * max(map(len, lines)) + 14
     x = place + 8 if place + 8 + width < _WIDTH else place - 8 - width
     box = f'<rect class="box" x="{x:.1f}" y="{_TOP}" width="{width:.1f}" height="{len(lines) * 15 + 8}" rx="4"/>'
-    texts = (f'<text x="{x + 7:.1f}" y="{_TOP + 15 + 15 * i}">{as_text(line)}</text>' for i, line in enumerate(lines))
+    texts = (f'<text x="{x + 7:.1f}" y="{_TOP + 15 + 15 * i}">{escaped(line)}</text>' for i, line in enumerate(lines))
     return box + "".join(texts)
 
 
 # ------------------------------------------------------------------------------------------------- small parts
 
 
-def as_text(value: Any) -> str:
+def escaped(value: Any) -> str:
     # A lone surrogate cannot be written as UTF-8.
     return escape(str(value).encode("utf-8", "replace").decode("utf-8"))
 

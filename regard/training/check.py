@@ -16,26 +16,26 @@ from regard.errors import UserError
 from regard.files import read_json
 from regard.recipe import Recipe, TrainRecipe
 from regard.training.checkpoint import FORMAT
-from regard.training.fast import FastPath, fast_path, plain_only
+from regard.training.fast import FastPath, fast_path, plain_path_field
+from regard.training.fine_tuning import check_init
 from regard.training.folder import RunFolder, check_folder
-from regard.training.init import check_start
 from regard.training.metrics import import_tensorboard
-from regard.training.prepare import find_inputs
+from regard.training.prepare import find_corpora
 
 
 def check_run(recipe: Recipe, folder: RunFolder, resume: bool, device: torch.device, num_ranks: int) -> list[Corpus]:
     """Refuse what cannot be trained, or not here; nothing is written yet. The training corpora, since they have been looked for."""
     check_machine(recipe, device, num_ranks)
     check_folder(folder, recipe, resume)
-    if not folder.is_begun:
-        check_start(recipe)
-    return find_inputs(recipe)
+    if not folder.is_started:
+        check_init(recipe)
+    return find_corpora(recipe)
 
 
 def check_machine(recipe: Recipe, device: torch.device, num_ranks: int) -> None:
     """Refuse what this machine, or this number of processes, cannot do."""
     train = recipe.train
-    if run_path(train, device, num_ranks) is not None:
+    if pick_fast_path(train, device, num_ranks) is not None:
         check_shares(train.accumulate, num_ranks)
     if train.recompute and device.type == "mps" and recipe.model.config(1000).dropout:
         raise UserError(
@@ -45,10 +45,10 @@ def check_machine(recipe: Recipe, device: torch.device, num_ranks: int) -> None:
         import_tensorboard()
 
 
-def run_path(train: TrainRecipe, device: torch.device, num_ranks: int) -> FastPath | None:
+def pick_fast_path(train: TrainRecipe, device: torch.device, num_ranks: int) -> FastPath | None:
     """The parts of the fast path that a run takes on this device; None: the plain path."""
     dtype = compute_dtype(train.precision, device)
-    return fast_path(train.fast, device, dtype, num_ranks, train.rdrop > 0, plain_only(train))
+    return fast_path(train.fast, device, dtype, num_ranks, train.rdrop > 0, plain_path_field(train))
 
 
 def check_checkpoint(checkpoint: Path, path: FastPath | None) -> None:

@@ -136,7 +136,7 @@ def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
     return {name: (tensor / len(paths)).float() for name, tensor in total.items()}
 
 
-def load_weights(path: Path) -> dict[str, Tensor]:
+def checkpoint_weights(path: Path) -> dict[str, Tensor]:
     """The weights that a checkpoint stands for: its moving average where it has one."""
     if is_sharded(path):
         return read_shards(path, "average") or read_shards(path, "model")

@@ -35,7 +35,7 @@ class FastPath:
     graph: bool = False
 
 
-def obstacle(device: torch.device, dtype: torch.dtype | None) -> str | None:
+def missing_requirement(device: torch.device, dtype: torch.dtype | None) -> str | None:
     """What the fast path needs and does not find; None: nothing."""
     if device.type != "cuda":
         return "a CUDA device"
@@ -54,17 +54,17 @@ def fast_path(
     dtype: torch.dtype | None,
     num_ranks: int = 1,
     rdrop: bool = False,
-    plain_only: str = "",
+    plain_path_field: str = "",
 ) -> FastPath | None:
     """The parts that `train.fast` asks for; None is the plain path, with batches of any shape.
 
     Several processes go without `graph`: the exchange of gradients would have to be captured with the rest, and that is not
     tried out. The other parts are the same for each of them. R-Drop goes without `loss`, whose kernel knows of one pass only.
-    `plain_only` names a field of the recipe that goes with the plain path alone.
+    `plain_path_field` names a field of the recipe that goes with the plain path alone.
     """
-    if plain_only and spec not in ("auto", "off"):
-        raise UserError(f"train.fast: {plain_only} goes with the plain path alone; set train.fast to auto or off")
-    missing = plain_only or obstacle(device, dtype)
+    if plain_path_field and spec not in ("auto", "off"):
+        raise UserError(f"train.fast: {plain_path_field} goes with the plain path alone; set train.fast to auto or off")
+    missing = plain_path_field or missing_requirement(device, dtype)
     if spec == "off" or (spec == "auto" and missing):
         return None
     names = set(FAST_PARTS) if spec == "auto" else {name.strip() for name in spec.split(",")}
@@ -82,6 +82,6 @@ def fast_path(
     return FastPath(**{name: name in names for name in FAST_PARTS if name != "slots"})
 
 
-def plain_only(train: TrainRecipe) -> str:
+def plain_path_field(train: TrainRecipe) -> str:
     """The field of a recipe that keeps a run from the fast path, if there is one."""
     return "train.shard" if train.shard else "train.recompute" if train.recompute else ""

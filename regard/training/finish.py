@@ -27,9 +27,9 @@ from regard.generate.engines.torch_engine import TorchEngine
 from regard.generate.options import SearchOptions
 from regard.progress import progress
 from regard.recipe import CorpusEntry, Recipe, TrainRecipe, load_recipe
-from regard.training.checkpoint import average_weights, list_checkpoints, load_weights, scheduled_checkpoints
+from regard.training.checkpoint import average_weights, checkpoint_weights, list_checkpoints, scheduled_checkpoints
+from regard.training.fine_tuning import init_name
 from regard.training.folder import RunFolder
-from regard.training.init import init_name
 from regard.training.loop import Trainer
 from regard.translation.translator import Translator
 from regard.version import __version__
@@ -37,7 +37,7 @@ from regard.version import __version__
 LAST = "last checkpoint"
 
 
-def to_average(folder: RunFolder, last: int, say: Callable[[str], None]) -> list[Path]:
+def checkpoints_to_average(folder: RunFolder, last: int, say: Callable[[str], None]) -> list[Path]:
     """The checkpoints that an average is made of: the last scheduled ones, or the last of any kind. Each is checked; one that
     is damaged is left out and said."""
     damaged: dict[Path, str] = {}
@@ -63,7 +63,7 @@ def to_average(folder: RunFolder, last: int, say: Callable[[str], None]) -> list
     return found
 
 
-def last_validations(recipe: TrainRecipe) -> int:
+def num_final_validations(recipe: TrainRecipe) -> int:
     """How many validations come after the last step: of its own weights, and of their average with those of earlier steps."""
     return 0 if recipe.shard else 2 if recipe.average > 1 and not recipe.ema else 1
 
@@ -76,20 +76,26 @@ def final_weights(recipe: TrainRecipe, trainer: Trainer, folder: RunFolder) -> t
     before, best = state.best, folder.checkpoints / f"step-{state.best_step:06d}"
     found: list[tuple[float, dict[str, Tensor], str]] = []  # how good, what and its name
     if recipe.ema:
-        found.append(_measured(trainer, shadow.state_dict(), "moving average of the weights"))
+        found.append(_validate_candidate(trainer, shadow.state_dict(), "moving average of the weights"))
     else:
         shadow.load_state_dict(trainer.model.state_dict())
-        found.append(_measured(trainer, trainer.model.state_dict(), LAST))
-    if not recipe.ema and recipe.average > 1 and len(paths := to_average(folder, recipe.average, trainer.note)) > 1:
+        found.append(_validate_candidate(trainer, trainer.model.state_dict(), LAST))
+    if (
+        not recipe.ema
+        and recipe.average > 1
+        and len(paths := checkpoints_to_average(folder, recipe.average, trainer.note)) > 1
+    ):
         shadow.load_state_dict(average_weights(paths))
-        found.append(_measured(trainer, shadow.state_dict(), f"average of the last {len(paths)} checkpoints"))
+        found.append(_validate_candidate(trainer, shadow.state_dict(), f"average of the last {len(paths)} checkpoints"))
     measured, weights, name = min(reversed(found), key=lambda one: one[0])  # of two that are alike the average
     if before is None or measured <= before or not _is_intact(best, trainer):
         return weights, name
-    return load_weights(best), f"best checkpoint, step {int(best.name.removeprefix('step-'))}"
+    return checkpoint_weights(best), f"best checkpoint, step {int(best.name.removeprefix('step-'))}"
 
 
-def _measured(trainer: Trainer, weights: dict[str, Tensor], name: str) -> tuple[float, dict[str, Tensor], str]:
+def _validate_candidate(
+    trainer: Trainer, weights: dict[str, Tensor], name: str
+) -> tuple[float, dict[str, Tensor], str]:
     """These weights, which are in the trainer's second model, at the end of the run; the lower the number the better."""
     state = trainer.state
     assert trainer.validator is not None
@@ -102,7 +108,7 @@ def _measured(trainer: Trainer, weights: dict[str, Tensor], name: str) -> tuple[
     return measured, weights, name
 
 
-def say_if_worse(trainer: Trainer) -> None:
+def warn_if_worse(trainer: Trainer) -> None:
     """Training that goes on from a model can end below it."""
     state = trainer.state
     if state.start is not None and state.best is not None and state.best > state.start:
@@ -123,9 +129,9 @@ def _is_intact(best: Path, trainer: Trainer) -> bool:
 def sharded_weights(recipe: TrainRecipe, trainer: Trainer, folder: RunFolder) -> tuple[dict[str, Tensor], str]:
     """Of a model that is split over the processes: its average, from the disk, by one of them; no comparison with the best."""
     if recipe.ema:
-        [last] = to_average(folder, 1, trainer.note)
-        return load_weights(last), "moving average of the weights"
-    paths = to_average(folder, recipe.average, trainer.note)
+        [last] = checkpoints_to_average(folder, 1, trainer.note)
+        return checkpoint_weights(last), "moving average of the weights"
+    paths = checkpoints_to_average(folder, recipe.average, trainer.note)
     return average_weights(paths), f"average of the last {len(paths)} checkpoints" if len(paths) > 1 else LAST
 
 
@@ -236,7 +242,7 @@ def average(run: Path, last: int, out: Path, say: Callable[[str], None]) -> tupl
     if not folder.recipe.is_file():
         raise UserError(f"{run}: is not a run folder (recipe.toml is missing)")
     check_new_folder(out)
-    paths = to_average(folder, last, say)
+    paths = checkpoints_to_average(folder, last, say)
     recipe = load_recipe(folder.recipe)
     tokenizer = Tokenizer.load(folder.tokenizer)
     config = recipe.model.config(tokenizer.vocab_size)

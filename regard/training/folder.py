@@ -42,14 +42,14 @@ class RunFolder:
         self.report = path / "report.html"  # the last thing that a run writes: where it is, the run is finished
 
     @property
-    def is_begun(self) -> bool:
+    def is_started(self) -> bool:
         """Whether anything was trained here."""
         return bool(list_checkpoints(self.checkpoints)) or self.model.exists()
 
     @property
-    def begun_recipe(self) -> Recipe | None:
+    def started_recipe(self) -> Recipe | None:
         """What the run is, if anything was trained here."""
-        return load_recipe(self.recipe) if self.is_begun and self.recipe.is_file() else None
+        return load_recipe(self.recipe) if self.is_started and self.recipe.is_file() else None
 
     @property
     def resume_command(self) -> str:
@@ -59,7 +59,7 @@ class RunFolder:
 def check_folder(folder: RunFolder, recipe: Recipe, resume: bool) -> None:
     """Refuse a folder that holds something else, or a run that may not be gone on with; nothing is written yet."""
     path = folder.path
-    if folder.is_begun:
+    if folder.is_started:
         if not resume:
             raise UserError(f"{path}: holds a run already; go on with --resume, or choose another folder with --out")
         check_same_run(load_recipe(folder.recipe), recipe, folder.recipe)
@@ -86,7 +86,7 @@ def _is_prepared(folder: RunFolder) -> bool:
 def claim_folder(folder: RunFolder, recipe: Recipe) -> None:
     """Make a folder that was checked and locked ready for this recipe."""
     sweep_temporaries(folder.path)
-    if not folder.is_begun:
+    if not folder.is_started:
         # Nothing was trained here yet: whatever the recipe was, this one may begin.
         for leftover in (folder.tokenizer, folder.store, folder.held_out):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -108,7 +108,7 @@ def write_recipe(folder: RunFolder, recipe: Recipe) -> None:
     write_atomic(folder.recipe, recipe.to_toml())
 
 
-def changes(old: Recipe, new: Recipe) -> list[str]:
+def describe_changes(old: Recipe, new: Recipe) -> list[str]:
     """What of a recipe is no longer as it was, such as "train.lr 0.001 → 0.0005"."""
     return [f"{section}.{key} {before} → {after}" for section, key, before, after in _differences(old, new)]
 
@@ -125,7 +125,7 @@ def check_same_run(old: Recipe, new: Recipe, where: Path) -> None:
 
 def _differences(old: Recipe, new: Recipe) -> Iterator[tuple[str, str, Any, Any]]:
     """Section, field, and what it was and is. Runs of early versions do not say everything."""
-    before, after = (recipe.saying(protect=False, guard=False).to_dict() for recipe in (old, new))
+    before, after = (recipe.with_defaults(protect=False, guard=False).to_dict() for recipe in (old, new))
     for section, values in before.items():
         for key in sorted(values.keys() | after[section].keys()):
             if values.get(key) != after[section].get(key):

@@ -36,7 +36,7 @@ from regard.training.checkpoint import prune, random_states, save_checkpoint
 from regard.training.display import Display
 from regard.training.metrics import RecordWriter
 from regard.training.optimizer import MovingAverage, learning_rate, set_learning_rate, warmup_steps
-from regard.training.sharded import put_away
+from regard.training.sharded import reshard
 from regard.training.update import PlainUpdate, SlotUpdate
 from regard.training.validate import Validator
 
@@ -64,19 +64,19 @@ class RunState:
 
 
 @dataclass
-class Length:
+class RunLength:
     """How long the run is, and how far it has come: by steps, or by the clock."""
 
     total_steps: int | None
     total_seconds: float | None
-    last_validations: int = 1  # that come after the last step
+    num_final_validations: int = 1  # that come after the last step
 
     def progress(self, state: RunState) -> float:
         """0 at the first step, 1 at the end."""
         if self.total_steps is not None:
             return state.step / self.total_steps
         assert self.total_seconds is not None
-        last = (0.5 + self.last_validations) * state.validation_seconds
+        last = (0.5 + self.num_final_validations) * state.validation_seconds
         reserve = max(RESERVE_SHARE * self.total_seconds, last + 1.0)
         available = self.total_seconds - state.prepared - min(reserve, 0.2 * self.total_seconds)
         return min(1.0, (state.seconds - state.prepared) / available) if available > 0 else 1.0
@@ -125,7 +125,7 @@ class Trainer:
         store: Store,
         tokenizer: Tokenizer,
         validator: Validator | None,
-        length: Length,
+        length: RunLength,
         state: RunState,
         checkpoints: Path,
         logs: list[RecordWriter],
@@ -164,7 +164,7 @@ class Trainer:
                 self._measure_start()
             before = self.length.progress(self.state)
             while before < 1.0 and not self.stops and not self._is_stale():
-                rate = self.update() if self.apply.is_settled else self._first_update()
+                rate = self.update() if self.apply.is_warmed_up else self._first_update()
                 self._tick()
                 after = self.length.progress(self.state)
                 if self._log_is_due or after >= 1.0:
@@ -270,7 +270,7 @@ class Trainer:
             if self.average is None:
                 self.shadow.load_state_dict(self.model.state_dict())
             record = self.validator.measure(self.shadow, self.device, self.autocast)
-            put_away(self.shadow)
+            reshard(self.shadow)
         measured: dict[str, Any] = self.ranks.from_first(record)
         return measured
 
@@ -350,7 +350,7 @@ class Trainer:
         if self.recipe.log_every:
             return self.state.step % self.recipe.log_every == 0
         elapsed = time.perf_counter() - self._window.started
-        is_timed = self.apply.is_settled and self._window.timed_tokens > 0
+        is_timed = self.apply.is_warmed_up and self._window.timed_tokens > 0
         return is_timed and (elapsed >= LOG_SECONDS or self.state.step == FIRST_LOG)
 
     def _new_window(self, total: float = 0.0, nll: float = 0.0, tokens: int = 0, seconds: float = 0.0) -> Window:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from regard.device import has_bf16
 from regard.recipe import TrainRecipe
 from regard.training.muon import MuonWithAdamW, layer_matrices
-from regard.training.sharded import local
+from regard.training.sharded import local_part
 
 WARMUP = 4_000  # the paper's; shorter runs warm up for a tenth of their length
 WARMUP_SHARE = 0.1
@@ -89,9 +89,9 @@ class MovingAverage:
 
     def __init__(self, average: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.parameters: list[Tensor] = [local(parameter.detach()) for parameter in average.parameters()]
+        self.parameters: list[Tensor] = [local_part(parameter.detach()) for parameter in average.parameters()]
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
         decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(self.parameters, [local(each.detach()) for each in model.parameters()], 1.0 - decay)
+        torch._foreach_lerp_(self.parameters, [local_part(each.detach()) for each in model.parameters()], 1.0 - decay)

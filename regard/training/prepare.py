@@ -16,12 +16,12 @@ from regard.files import write_atomic
 from regard.progress import progress
 from regard.recipe import Recipe
 from regard.training.display import Display
+from regard.training.fine_tuning import tokenizer_from_init
 from regard.training.folder import RunFolder
-from regard.training.init import start_tokenizer
 from regard.translation.protect import encode_pairs
 
 
-def find_inputs(recipe: Recipe) -> list[Corpus]:
+def find_corpora(recipe: Recipe) -> list[Corpus]:
     """The training corpora, after a look at every file that the recipe names: a mistake must not cost a run folder."""
     data = recipe.data
     root = Path(data.root)
@@ -32,7 +32,7 @@ def find_inputs(recipe: Recipe) -> list[Corpus]:
     return list(chain.from_iterable(found))
 
 
-def evaluation_pairs(
+def make_evaluation_sets(
     recipe: Recipe, corpora: list[Corpus], folder: RunFolder, display: Display
 ) -> tuple[HeldOut | None, list[Pair], list[Pair]]:
     """Validation and test pairs, from the files that the recipe names or held out from the training text."""
@@ -75,7 +75,7 @@ def make_tokenizer(
         return Tokenizer.load(folder.tokenizer)
     wish = recipe.tokenizer
     if recipe.train.init:
-        tokenizer = start_tokenizer(recipe, lambda: _training_lines(corpora, held_out, lambda _: None), display.say)
+        tokenizer = tokenizer_from_init(recipe, lambda: _training_lines(corpora, held_out, lambda _: None), display.say)
         tokenizer.save(folder.tokenizer)
         return tokenizer
     with progress("learning the vocabulary", None) as done:

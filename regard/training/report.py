@@ -16,7 +16,7 @@ from typing import Any
 
 from regard.files import write_atomic
 from regard.progress import clock
-from regard.training.chart import Point, Series, as_text, chart
+from regard.training.chart import Point, Series, chart, escaped
 
 Record = Mapping[str, Any]
 
@@ -41,7 +41,7 @@ def render_report(name: str, recipe: Mapping[str, Any], records: Sequence[Record
     pair = f"{data['source']} → {data['target']}" if "source" in data and "target" in data else name
     written = datetime.now().strftime("%Y-%m-%d %H:%M")
     body = [
-        f'<header><p class="over">Training report</p><h1>{as_text(pair)}</h1><p>{as_text(name)} · {written}</p></header>',
+        f'<header><p class="over">Training report</p><h1>{escaped(pair)}</h1><p>{escaped(name)} · {written}</p></header>',
         _tiles(train, valid, test),
         _curves(train, valid),
         _tests(test),
@@ -50,16 +50,16 @@ def render_report(name: str, recipe: Mapping[str, Any], records: Sequence[Record
         _long_facts(facts),
         _section("About", _pairs({key: value for key, value in facts.items() if "\n" not in value})),
         _settings(recipe),
-        _section("Notes", "".join(f"<p>{as_text(note['text'])}</p>" for note in notes)),
+        _section("Notes", "".join(f"<p>{escaped(note['text'])}</p>" for note in notes)),
     ]
-    return _PAGE.format(title=as_text(f"{pair} · {name}"), style=_STYLE, body="\n".join(part for part in body if part))
+    return _PAGE.format(title=escaped(f"{pair} · {name}"), style=_STYLE, body="\n".join(part for part in body if part))
 
 
 # ---------------------------------------------------------------------------------------------------- sections
 
 
 def _section(title: str, content: str) -> str:
-    return f"<section><h2>{as_text(title)}</h2>{content}</section>" if content else ""
+    return f"<section><h2>{escaped(title)}</h2>{content}</section>" if content else ""
 
 
 def _tiles(train: Sequence[Record], valid: Sequence[Record], test: Sequence[Record]) -> str:
@@ -87,7 +87,7 @@ def _tiles(train: Sequence[Record], valid: Sequence[Record], test: Sequence[Reco
         tiles.append(("Tokens per second", f"{statistics.median(speeds):,.0f}", "median"))
     if not tiles:
         return '<p class="card">Nothing has been measured yet.</p>'
-    cards = (f"<div><p>{as_text(a)}</p><strong>{as_text(b)}</strong><p>{as_text(c)}</p></div>" for a, b, c in tiles)
+    cards = (f"<div><p>{escaped(a)}</p><strong>{escaped(b)}</strong><p>{escaped(c)}</p></div>" for a, b, c in tiles)
     return f'<div class="tiles">{"".join(cards)}</div>'
 
 
@@ -142,14 +142,14 @@ def _tests(test: Sequence[Record]) -> str:
         for metric in record["scores"]["metrics"].values():
             confidence = f"± {metric['confidence']:.2f}" if metric.get("confidence") is not None else ""
             # The signature may be broken after each bar, and is to be copied without a gap.
-            signature = as_text(metric["signature"]).replace("|", "|<wbr>")
+            signature = escaped(metric["signature"]).replace("|", "|<wbr>")
             rows.append(
-                f'<tr class="joined"><td>{as_text(record["name"])}</td><td>{as_text(metric["name"])}</td>'
+                f'<tr class="joined"><td>{escaped(record["name"])}</td><td>{escaped(metric["name"])}</td>'
                 f'<td class="number"><strong>{metric["score"]:.2f}</strong></td><td class="number">{confidence}</td>'
                 f'<td class="number">{record["scores"]["sentences"]:,}</td></tr>'
                 f'<tr><td colspan="5"><code>{signature}</code></td></tr>'
             )
-        rows += [f'<tr><td colspan="5">{as_text(note)}</td></tr>' for note in record["scores"].get("notes", ())]
+        rows += [f'<tr><td colspan="5">{escaped(note)}</td></tr>' for note in record["scores"].get("notes", ())]
     heads = ("Set", "Metric", "#Score", "#95%", "#Sentences")
     return _section("Test scores", _table(heads, rows)) if rows else ""
 
@@ -188,7 +188,7 @@ def _samples(valid: Sequence[Record]) -> str:
     cards = []
     for (source, reference), changes in sample_histories(valid).items():
         history = [(f"step {step:,}", text) for step, text in changes]
-        rows = [_row("source", as_text(source)), _row("reference", as_text(reference), "reference")]
+        rows = [_row("source", escaped(source)), _row("reference", escaped(reference), "reference")]
         rows += [_row(when, _marked(text, reference)) for when, text in _thinned(history, _SHOWN_TRANSLATIONS)]
         more = ""
         if len(history) > _SHOWN_TRANSLATIONS:
@@ -202,7 +202,7 @@ def _samples(valid: Sequence[Record]) -> str:
 
 
 def _row(name: str, content: str, kind: str = "") -> str:
-    return f'<div class="{kind}"><dt>{as_text(name)}</dt><dd dir="auto">{content or "<i>(empty)</i>"}</dd></div>'
+    return f'<div class="{kind}"><dt>{escaped(name)}</dt><dd dir="auto">{content or "<i>(empty)</i>"}</dd></div>'
 
 
 def _marked(translation: str, reference: str) -> str:
@@ -214,10 +214,10 @@ def _marked(translation: str, reference: str) -> str:
     for block in matcher.get_matching_blocks():
         if block.size:
             start = words[block.a].start()
-            pieces.append(as_text(translation[end:start]))
+            pieces.append(escaped(translation[end:start]))
             end = words[block.a + block.size - 1].end()
-            pieces.append(f"<mark>{as_text(translation[start:end])}</mark>")
-    return "".join(pieces) + as_text(translation[end:])
+            pieces.append(f"<mark>{escaped(translation[start:end])}</mark>")
+    return "".join(pieces) + escaped(translation[end:])
 
 
 def _long_facts(facts: Mapping[str, str]) -> str:
@@ -229,7 +229,7 @@ def _long_facts(facts: Mapping[str, str]) -> str:
         if all(": " in line for line in lines):
             content = _pairs(dict(line.strip().split(": ", 1) for line in lines))
         else:
-            content = f'<pre class="card">{as_text(value.strip())}</pre>'
+            content = f'<pre class="card">{escaped(value.strip())}</pre>'
         sections.append(_section(key[:1].upper() + key[1:], content))
     return "".join(sections)
 
@@ -237,13 +237,13 @@ def _long_facts(facts: Mapping[str, str]) -> str:
 def _settings(recipe: Mapping[str, Any]) -> str:
     loose = {key: value for key, value in recipe.items() if not isinstance(value, Mapping)}
     groups = {"recipe": loose, **{key: value for key, value in recipe.items() if isinstance(value, Mapping)}}
-    cards = [f"<div><h3>[{as_text(key)}]</h3>{_pairs(values)}</div>" for key, values in groups.items() if values]
+    cards = [f"<div><h3>[{escaped(key)}]</h3>{_pairs(values)}</div>" for key, values in groups.items() if values]
     return _section("Settings", f'<div class="settings">{"".join(cards)}</div>' if cards else "")
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
     rows = "".join(
-        f"<div><dt>{as_text(key)}</dt><dd>{as_text(_value(value))}</dd></div>" for key, value in values.items()
+        f"<div><dt>{escaped(key)}</dt><dd>{escaped(_value(value))}</dd></div>" for key, value in values.items()
     )
     return f'<dl class="pairs card">{rows}</dl>' if rows else ""
 
@@ -251,7 +251,7 @@ def _pairs(values: Mapping[str, Any]) -> str:
 def _table(heads: Iterable[str], rows: Iterable[str]) -> str:
     """A table; a heading that begins with # stands over numbers."""
     cells = "".join(
-        f'<th class="{"number" if head[:1] == "#" else ""}">{as_text(head.lstrip("#"))}</th>' for head in heads
+        f'<th class="{"number" if head[:1] == "#" else ""}">{escaped(head.lstrip("#"))}</th>' for head in heads
     )
     return f'<div class="table card"><table><thead><tr>{cells}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
 

@@ -30,24 +30,24 @@ from regard.errors import Interrupted, RegardError, UserError
 from regard.models.transformer import Transformer
 from regard.parallel.ranks import EndedElsewhere, Ranks, join
 from regard.recipe import Recipe, TrainRecipe, load_recipe
-from regard.training.check import check_checkpoint, check_run, run_path
+from regard.training.check import check_checkpoint, check_run, pick_fast_path
 from regard.training.checkpoint import load_checkpoint, newest_intact
 from regard.training.display import Display, make_display
-from regard.training.fast import FastPath, obstacle
+from regard.training.fast import FastPath, missing_requirement
+from regard.training.fine_tuning import check_init, load_init_weights, resolve_recipe
 from regard.training.finish import (
     final_weights,
-    last_validations,
+    num_final_validations,
     report_facts,
-    say_if_worse,
     score_test_set,
+    warn_if_worse,
     write_model,
 )
-from regard.training.folder import RunFolder, changes, claim_folder, is_finished, locked, write_recipe
-from regard.training.init import check_start, settled, start_weights
-from regard.training.loop import Length, RunState, Trainer
+from regard.training.folder import RunFolder, claim_folder, describe_changes, is_finished, locked, write_recipe
+from regard.training.loop import RunLength, RunState, Trainer
 from regard.training.metrics import MetricsLog, RecordWriter, TensorBoardLog, read_metrics
 from regard.training.optimizer import make_optimizer
-from regard.training.prepare import evaluation_pairs, make_store, make_tokenizer
+from regard.training.prepare import make_evaluation_sets, make_store, make_tokenizer
 from regard.training.recompute import recompute_layers
 from regard.training.report import write_report
 from regard.training.sharded import shard
@@ -80,8 +80,8 @@ def train(
         ranks = stack.enter_context(join(recipe.train.device, recipe.train.shard))
         display = display or (make_display() if ranks.is_first else Display())
         given = recipe
-        in_full = ranks.first_does(lambda: settled(given, folder.begun_recipe))
-        recipe = in_full or settled(given, folder.begun_recipe)
+        in_full = ranks.first_does(lambda: resolve_recipe(given, folder.started_recipe))
+        recipe = in_full or resolve_recipe(given, folder.started_recipe)
         prepared = ranks.first_does(lambda: prepare_run(recipe, folder, resume, display, stack, ranks))
         if ranks.from_first(prepared is None):
             display.say(f"{folder.path} is finished; its model is in {folder.model}")
@@ -127,21 +127,21 @@ def prepare_run(
 ) -> Prepared | None:
     """From the recipe to token ids in the run folder, which is locked from here on; None for a run that is finished."""
     corpora = check_run(recipe, folder, resume, ranks.device, ranks.size)
-    was_begun = folder.is_begun
+    was_begun = folder.is_started
     stack.enter_context(locked(folder))
     stack.callback(display.close)
     claim_folder(folder, recipe)
     finished = is_finished(folder, recipe)
-    for change in changes(load_recipe(folder.recipe), recipe) if was_begun else []:
+    for change in describe_changes(load_recipe(folder.recipe), recipe) if was_begun else []:
         display.say(f"not changed, since the run is finished: {change}" if finished else f"changed: {change}")
     if finished:
         return None
     newest, damaged = newest_intact(folder.checkpoints) if resume else (None, [])
     if newest is not None:
-        check_checkpoint(newest, run_path(recipe.train, ranks.device, ranks.size))
+        check_checkpoint(newest, pick_fast_path(recipe.train, ranks.device, ranks.size))
     elif was_begun:  # every checkpoint is damaged: it begins anew
-        check_start(recipe)
-    held_out, valid, test = evaluation_pairs(recipe, corpora, folder, display)
+        check_init(recipe)
+    held_out, valid, test = make_evaluation_sets(recipe, corpora, folder, display)
     tokenizer = make_tokenizer(recipe, corpora, held_out, folder, display)
     store = make_store(recipe, corpora, held_out, tokenizer, folder, display)
     return Prepared(tokenizer, store, valid, test, newest.name if newest else None, tuple(damaged))
@@ -159,7 +159,7 @@ def find_prepared(folder: RunFolder) -> Prepared:
 def finish(recipe: Recipe, trainer: Trainer, prepared: Prepared, folder: RunFolder) -> Bundle:
     """From the last checkpoint to the bundle and its scores."""
     weights, chosen = final_weights(recipe.train, trainer, folder)
-    say_if_worse(trainer)
+    warn_if_worse(trainer)
     bundle = write_model(recipe, trainer, weights, chosen, folder, None)
     if prepared.test:
         scores = score_test_set(recipe, bundle, prepared.test, trainer)
@@ -183,11 +183,11 @@ def make_trainer(
     step = ranks.from_first(prepared.newest)
     model, shadow = make_model(recipe, tokenizer, ranks, is_fresh=step is None)
     optimizer = make_optimizer(model, recipe.train)
-    path = run_path(recipe.train, device, ranks.size)
+    path = pick_fast_path(recipe.train, device, ranks.size)
     feed = make_feed(recipe, store, tokenizer, path, ranks)
     length = run_length(recipe.train, feed)
     state, notes = RunState(), []
-    own_randomness(recipe.train.seed, ranks, step)
+    seed_rank(recipe.train.seed, ranks, step)
     if step is not None:
         average = shadow if recipe.train.ema else None
         saved = load_checkpoint(folder.checkpoints / step, model, optimizer, average, ranks)
@@ -209,7 +209,7 @@ def make_trainer(
     if prepared.valid is not None:
         sentences = 0 if ranks.shards else min(recipe.train.validate_sentences, len(prepared.valid))
         validator = Validator(prepared.valid, tokenizer, recipe.data.target, recipe.data.max_length, sentences)
-    if recipe.train.fast == "auto" and device.type == "cuda" and (missing := obstacle(device, autocast)):
+    if recipe.train.fast == "auto" and device.type == "cuda" and (missing := missing_requirement(device, autocast)):
         display.say(f"on the plain path, several times slower than the fast one, which needs {missing}")
     display.say(
         f"{recipe.data.source} → {recipe.data.target}: {model.num_parameters():,} parameters, {len(store):,} pairs, "
@@ -229,7 +229,7 @@ def make_model(recipe: Recipe, tokenizer: Tokenizer, ranks: Ranks, is_fresh: boo
     torch.manual_seed(recipe.train.seed)
     model = Transformer(recipe.model.config(tokenizer.vocab_size))
     if recipe.train.init and is_fresh:
-        start_weights(recipe, model, tokenizer)
+        load_init_weights(recipe, model, tokenizer)
     shadow = copy.deepcopy(model).requires_grad_(False)
     for each in (model, shadow):
         if ranks.shards:
@@ -241,7 +241,7 @@ def make_model(recipe: Recipe, tokenizer: Tokenizer, ranks: Ranks, is_fresh: boo
     return model, shadow
 
 
-def own_randomness(seed: int, ranks: Ranks, step: str | None) -> None:
+def seed_rank(seed: int, ranks: Ranks, step: str | None) -> None:
     """Every process drops other elements than the first one, whose random numbers are those of a process alone."""
     if not ranks.is_first:
         mixed = np.random.SeedSequence([seed % 2**64, ranks.rank, zlib.crc32((step or "").encode())])
@@ -301,8 +301,8 @@ def make_feed(recipe: Recipe, store: Store, tokenizer: Tokenizer, path: FastPath
     )
 
 
-def run_length(recipe: TrainRecipe, feed: Feed) -> Length:
+def run_length(recipe: TrainRecipe, feed: Feed) -> RunLength:
     if recipe.minutes:
-        return Length(None, recipe.minutes * 60.0, last_validations(recipe))
+        return RunLength(None, recipe.minutes * 60.0, num_final_validations(recipe))
     steps = recipe.steps or max(1, round(recipe.epochs * feed.updates_per_epoch))
-    return Length(steps, None)
+    return RunLength(steps, None)

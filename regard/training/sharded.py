@@ -50,18 +50,18 @@ def shard(model: Transformer, ranks: Ranks) -> None:
             module.set_force_sum_reduction_for_comms(True)
 
 
-def put_away(model: nn.Module) -> None:
+def reshard(model: nn.Module) -> None:
     """After a forward pass that no backward pass follows: what it brought together, which would be out of date the next time."""
     getattr(model, "reshard", lambda: None)()
 
 
-def local(tensor: Tensor) -> Tensor:
+def local_part(tensor: Tensor) -> Tensor:
     """This process's part of a tensor; the whole of one that is not split."""
     part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return part
 
 
-def whole(tensor: Tensor) -> Tensor:
+def gathered(tensor: Tensor) -> Tensor:
     """A split tensor brought together; all processes must ask."""
     together: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return together
@@ -85,7 +85,7 @@ def save_shards(path: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> None
     from torch.distributed.checkpoint.state_dict_saver import save
 
     writer = HuggingFaceStorageWriter(str(path), save_distributed=True)
-    with quiet_alone():
+    with without_lone_process_warning():
         save(dict(tensors), storage_writer=writer, no_dist=ranks.size == 1)
 
 
@@ -141,12 +141,12 @@ def _read(path: Path, tensors: dict[str, Tensor], alone: bool) -> None:
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    with quiet_alone():
+    with without_lone_process_warning():
         load(tensors, storage_reader=HuggingFaceStorageReader(str(path / SHARDS)), no_dist=alone)
 
 
 @contextmanager
-def quiet_alone() -> Iterator[None]:
+def without_lone_process_warning() -> Iterator[None]:
     """Without torch's warning that one process works alone, which is meant."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")

@@ -28,14 +28,14 @@ from regard.nn.block import set_fused
 from regard.nn.embedding import SinusoidalPositions
 from regard.parallel.ranks import Ranks
 from regard.training.fast import FastPath
-from regard.training.sharded import whole
+from regard.training.sharded import gathered
 
 WARM_UPDATES = 3  # before the capture; they compile, and they are updates like any other
 AHEAD = 2  # updates that the host may be ahead of the device
 
 
 @dataclass(frozen=True)
-class Result:
+class UpdateResult:
     """Sums over the update's tokens, and the gradient's norm before clipping; all on the device."""
 
     total: Tensor
@@ -52,7 +52,7 @@ class UpdateOptions:
 
 
 class PlainUpdate:
-    is_settled = True  # nothing is compiled on the way
+    is_warmed_up = True  # nothing is compiled on the way
 
     def __init__(
         self, model: Transformer, optimizer: torch.optim.Optimizer, options: UpdateOptions, ranks: Ranks | None = None
@@ -60,7 +60,7 @@ class PlainUpdate:
         self.model, self.optimizer, self.options, self.ranks = model, optimizer, options, ranks or Ranks()
         self.device = next(model.parameters()).device
 
-    def __call__(self, parts: Sequence[Batch], count: int) -> Result:
+    def __call__(self, parts: Sequence[Batch], count: int) -> UpdateResult:
         batches = [part.to(self.device, non_blocking=True) for part in parts]
         return update(self.model, self.optimizer, self.options, batches, float(count), ranks=self.ranks)
 
@@ -83,7 +83,7 @@ class WorkingCopy:
         torch._foreach_copy_(self._weights, self._masters)
 
     @torch.no_grad()
-    def hand_over(self, add: bool) -> None:
+    def return_gradients(self, add: bool) -> None:
         """The gradients of one part to the model; parts are added up in float32."""
         gradients = [weight.grad for weight in self._weights if weight.grad is not None]
         masters = [master.grad for master in self._masters if master.grad is not None]
@@ -124,7 +124,7 @@ class SlotUpdate:
             self._compiled = num_compiled()
         self._graph: torch.cuda.CUDAGraph | None = None
         self._stream = torch.cuda.Stream(self.device) if path.graph else None
-        self._result: Result | None = None
+        self._result: UpdateResult | None = None
         self._pending: deque[torch.cuda.Event] = deque()
         working = self.copy.model if self.copy is not None else model
         for stack in (working.encoder, working.decoder):
@@ -137,11 +137,11 @@ class SlotUpdate:
                 compile_stack(stack)
 
     @property
-    def is_settled(self) -> bool:
+    def is_warmed_up(self) -> bool:
         """Whether the updates that compile and capture are over: what follows is the speed of the run."""
         return self._updates > (WARM_UPDATES if self.path.graph else 0)
 
-    def __call__(self, parts: Sequence[Tensor], count: int) -> Result:
+    def __call__(self, parts: Sequence[Tensor], count: int) -> UpdateResult:
         for words, part in zip(self.words, parts, strict=True):
             words.copy_(part, non_blocking=True)
         if self._graph is not None:
@@ -157,13 +157,13 @@ class SlotUpdate:
         assert self._result is not None
         return self._result
 
-    def _update(self) -> Result:
+    def _update(self) -> UpdateResult:
         count = self.batches[0].count  # of the whole update, in every part
         return update(
             self.model, self.optimizer, self.options, self.batches, count, self.path.loss, self.copy, self.ranks
         )
 
-    def _on_stream(self, work: Callable[[], Result]) -> None:
+    def _on_stream(self, work: Callable[[], UpdateResult]) -> None:
         """Before and during the capture everything runs on one stream beside the default one, as captures demand."""
         assert self._stream is not None
         current = torch.cuda.current_stream(self.device)
@@ -174,7 +174,7 @@ class SlotUpdate:
         if self._graph is not None:
             self._graph.replay()
 
-    def _capture(self) -> Result:
+    def _capture(self) -> UpdateResult:
         torch.cuda.synchronize(self.device)
         graph = torch.cuda.CUDAGraph()
         # The feed's thread takes page-locked memory meanwhile; a capture that watches all threads would be spoilt by that.
@@ -209,7 +209,7 @@ def update(
     fused_loss: bool = False,
     working_copy: WorkingCopy | None = None,
     ranks: Ranks | None = None,
-) -> Result:
+) -> UpdateResult:
     """Every part's loss is a sum; the one division is by `count`, the tokens of the whole update, over all processes."""
     working, dtype = model, options.autocast
     if working_copy is None:
@@ -233,16 +233,16 @@ def update(
         else:
             torch.autograd.backward(loss.total / count)
         if working_copy is not None:
-            working_copy.hand_over(add=number > 0)
+            working_copy.return_gradients(add=number > 0)
         totals.append(loss.total.detach())
         nlls.append(loss.nll)
     # An update of very few pairs leaves a process without a part.
     total, nll = (torch.stack(each).sum() if each else torch.zeros((), device=device) for each in (totals, nlls))
     if ranks is not None:
         ranks.add_up(list(model.parameters()), total, nll)
-    norm = whole(nn.utils.clip_grad_norm_(model.parameters(), options.clip or math.inf))
+    norm = gathered(nn.utils.clip_grad_norm_(model.parameters(), options.clip or math.inf))
     optimizer.step()
-    return Result(total, nll, norm)
+    return UpdateResult(total, nll, norm)
 
 
 def compile_stack(stack: Stack) -> None:

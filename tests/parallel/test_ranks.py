@@ -324,9 +324,9 @@ def sentences(parts: list[Batch]) -> list[list[int]]:
 
 def test_several_processes_take_the_fast_path_without_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.training.fast.has_triton", lambda: True)
-    assert fast_path("auto", torch.device("cuda"), torch.bfloat16, 2, plain_only="train.shard") is None
+    assert fast_path("auto", torch.device("cuda"), torch.bfloat16, 2, plain_path_field="train.shard") is None
     with pytest.raises(UserError, match=r"train\.fast: train\.shard goes with the plain path alone"):
-        fast_path("slots", torch.device("cuda"), torch.bfloat16, 2, plain_only="train.shard")
+        fast_path("slots", torch.device("cuda"), torch.bfloat16, 2, plain_path_field="train.shard")
     path = fast_path("auto", torch.device("cuda"), torch.bfloat16, 2)
     assert path is not None and path.attention and path.compile and not path.graph
     with pytest.raises(UserError, match=r"train\.fast: graph is for one process"):

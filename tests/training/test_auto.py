@@ -13,8 +13,8 @@ from regard.builtin import BUILTIN
 from regard.config import ModelConfig
 from regard.errors import UserError
 from regard.recipe import TrainRecipe, recipe_from_dict
-from regard.training.auto import CPU_TIERS, GPU_TIERS, Tier, choose_recipe, measure_rate
-from regard.training.init import check_start, settled
+from regard.training.auto import CPU_TIERS, GPU_TIERS, Choice, Tier, choose_recipe, measure_rate, measure_speed
+from regard.training.fine_tuning import check_init, resolve_recipe
 from regard.training.update import WARM_UPDATES, PlainUpdate, SlotUpdate
 from tests.tiny import reversal_pairs, write_pairs
 
@@ -27,6 +27,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def files(folder: Path, source: str, target: str, pairs: int = 50) -> tuple[Path, Path]:
     one, other = write_pairs(folder, "corpus", reversal_pairs(pairs, 1))
     return one.rename(folder / source), other.rename(folder / target)
+
+
+def described(choice: Choice) -> list[str]:
+    return choice.describe(measure_speed(choice.recipe))
 
 
 def test_languages_come_from_the_file_names(tmp_path: Path) -> None:
@@ -50,7 +54,7 @@ def test_one_language_on_both_sides_is_doubted(tmp_path: Path) -> None:
 
 def test_the_choice_is_said_and_has_a_time(tmp_path: Path) -> None:
     choice = choose_recipe(*files(tmp_path, "corpus.en", "corpus.de", 500))
-    said = "\n".join(choice.lines())
+    said = "\n".join(described(choice))
     assert "500 pairs, en → de" in said
     assert "held out: 10 pairs for the validation and 10 pairs for the test" in said
     assert "1,000 target tokens/s (measured)" in said
@@ -60,7 +64,7 @@ def test_the_choice_is_said_and_has_a_time(tmp_path: Path) -> None:
 def test_the_time_of_several_processes_is_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = files(tmp_path, "corpus.en", "corpus.de", 500)
     sets = ["train.device=cpu", "train.epochs=1000"]
-    alone = choose_recipe(*paths, sets).lines()[-1]
+    alone = described(choose_recipe(*paths, sets))[-1]
     shares: list[int] = []
 
     def rate(config: Any, device: Any, dtype: Any, train: Any, size: int) -> float:
@@ -69,12 +73,12 @@ def test_the_time_of_several_processes_is_theirs(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr("regard.training.auto.measure_rate", rate)
     monkeypatch.setenv("WORLD_SIZE", "4")
-    *_, machine, together = choose_recipe(*paths, sets).lines()
+    *_, machine, together = described(choose_recipe(*paths, sets))
     assert shares == [4] and "; 4 processes" in machine
     assert "4,000 target tokens/s (4 times what one process was measured at" in together
     minutes = [int(line.split("about ")[1].split(" minutes")[0]) for line in (alone, together)]
     assert minutes[0] >= 40 and minutes[1] == pytest.approx(minutes[0] / 4, abs=1)
-    split = choose_recipe(*paths, [*sets, "train.shard=true", "train.monitor=loss"]).lines()[-1]
+    split = described(choose_recipe(*paths, [*sets, "train.shard=true", "train.monitor=loss"]))[-1]
     assert split.startswith("time: not measured") and shares == [4]
 
 
@@ -82,22 +86,22 @@ def test_a_finished_model_has_the_shape_and_the_vocabulary(tmp_path: Path) -> No
     paths = files(tmp_path, "corpus.en", "corpus.de", 500)
     choice = choose_recipe(*paths, ["train.init=en-de"])
     recipe = choice.recipe
-    assert recipe.model.preset == "init" and settled(recipe).decode.guard
+    assert recipe.model.preset == "init" and resolve_recipe(recipe).decode.guard
     assert recipe.train.init == str(BUILTIN / "en-de")  # as a recipe file's would be: a run that goes on compares them
     assert recipe.train.lr == 2e-4 and recipe.train.epochs == 5 and recipe.train.batch_tokens < 25_000
-    said = "\n".join(choice.lines())
+    said = "\n".join(described(choice))
     assert "vocabulary: 16,000 pieces" in said and "that of train.init, 8 + 2 layers of 320" in said
     other = choose_recipe(*paths, ["train.init=en-de", "decode.guard=false", "train.minutes=3", "tokenizer.extend=100"])
     assert not other.recipe.decode.guard and not other.recipe.train.epochs
-    assert "vocabulary: up to 16,100 pieces" in "\n".join(other.lines())
+    assert "vocabulary: up to 16,100 pieces" in "\n".join(described(other))
     with pytest.raises(UserError, match=r"train\.init: .*nowhere"):
-        choose_recipe(*paths, ["train.init=nowhere"], check_start)
+        choose_recipe(*paths, ["train.init=nowhere"], check_init)
 
 
 def test_a_time_budget_replaces_the_epochs(tmp_path: Path) -> None:
     choice = choose_recipe(*files(tmp_path, "corpus.en", "corpus.de"), ["train.minutes=5"])
     assert (choice.recipe.train.minutes, choice.recipe.train.epochs) == (5.0, 0.0)
-    assert "time: 5 minutes" in choice.lines()[-1]
+    assert "time: 5 minutes" in described(choice)[-1]
 
 
 @pytest.mark.parametrize("tiers", [CPU_TIERS, GPU_TIERS], ids=["cpu", "gpu"])

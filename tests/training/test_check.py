@@ -24,7 +24,7 @@ from regard.training.folder import RunFolder
 from regard.training.run import train
 from tests.commands import fails
 from tests.tiny import make_bundle, reversal_pairs, save_model, write_pairs, write_recipe
-from tests.training.test_init import fine_tuning
+from tests.training.test_fine_tuning import fine_tuning
 
 
 class TextWasReadError(AssertionError):

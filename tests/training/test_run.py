@@ -29,7 +29,7 @@ from regard.training.checkpoint import average_weights, list_checkpoints
 from regard.training.display import Display
 from regard.training.finish import public_recipe
 from regard.training.folder import RunFolder, claim_folder, locked
-from regard.training.loop import Interval, Length, RunState, Trainer
+from regard.training.loop import Interval, RunLength, RunState, Trainer
 from regard.training.metrics import read_metrics
 from regard.training.run import train
 from tests.commands import finished, start, wait_until
@@ -394,7 +394,7 @@ def test_the_seed_decides_the_run(tmp_path: Path) -> None:
 
 
 def test_a_time_budget_reserves_time_for_the_end() -> None:
-    length = Length(None, 600.0)
+    length = RunLength(None, 600.0)
     state = RunState(seconds=20.0, prepared=20.0)
     assert length.progress(state) == 0.0
     state.validation_seconds = 30.0
@@ -414,7 +414,7 @@ def test_intervals_come_as_often_as_asked() -> None:
 def test_a_validation_leaves_time_for_training() -> None:
     """In a run by the clock, unless the recipe says after how many steps."""
     trainer: Any = SimpleNamespace(
-        length=Length(None, 600.0),
+        length=RunLength(None, 600.0),
         validation=Interval(0, 10),
         state=RunState(step=30, seconds=100.0, validation_seconds=20.0),
         _validated_at=30.0,
@@ -427,9 +427,9 @@ def test_a_validation_leaves_time_for_training() -> None:
     trainer.state.seconds = 110.0
     assert is_due(0.15) and not is_due(0.09) and not is_due(1.0)
     trainer.state.seconds = 100.0
-    trainer.length = Length(1000, None)
+    trainer.length = RunLength(1000, None)
     assert is_due(0.15)
-    trainer.length, trainer.validation = Length(None, 600.0), Interval(10, 0)
+    trainer.length, trainer.validation = RunLength(None, 600.0), Interval(10, 0)
     assert is_due(0.15)
 
 

@@ -27,7 +27,7 @@ from regard.training.checkpoint import _load_optimizer, _optimizer_tensors
 from regard.training.fast import KERNELS, FastPath, fast_path
 from regard.training.muon import MuonWithAdamW
 from regard.training.optimizer import make_optimizer, set_learning_rate
-from regard.training.update import WARM_UPDATES, PlainUpdate, Result, SlotUpdate, UpdateOptions
+from regard.training.update import WARM_UPDATES, PlainUpdate, SlotUpdate, UpdateOptions, UpdateResult
 from tests.build import build, tiny_config
 
 BOS, EOS = 1, 2
@@ -76,8 +76,8 @@ def twins(
         yield model, made
 
 
-def assert_same_results(one: Result, other: Result) -> None:
-    for field in dataclasses.fields(Result):
+def assert_same_results(one: UpdateResult, other: UpdateResult) -> None:
+    for field in dataclasses.fields(UpdateResult):
         torch.testing.assert_close(getattr(one, field.name), getattr(other, field.name), rtol=1e-9, atol=0.0)
 
 

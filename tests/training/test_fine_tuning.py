@@ -17,7 +17,7 @@ from regard.errors import Interrupted, UserError
 from regard.models.transformer import Transformer
 from regard.recipe import DecodeRecipe, Recipe, load_recipe
 from regard.training.display import Display
-from regard.training.init import settled, start_bundle, start_weights
+from regard.training.fine_tuning import load_init_bundle, load_init_weights, resolve_recipe
 from regard.training.loop import Trainer
 from regard.training.metrics import read_metrics
 from regard.training.run import train
@@ -85,7 +85,7 @@ def test_a_new_piece_starts_as_the_mean_of_what_it_was_written_with(tmp_path: Pa
     bundle = save_model(tmp_path / "bundle", model, tokenizer)
     wider = extend(tokenizer, ["ɛno yɛ asɛm kɛse"] * 9, 12, 1.0, seed=1)
     grown = Transformer(dataclasses.replace(config, vocab_size=wider.vocab_size))
-    start_weights(recipe_from(bundle, tmp_path), grown, wider)
+    load_init_weights(recipe_from(bundle, tmp_path), grown, wider)
     names = ["embedding.weight"] if tied else ["src_embedding.weight", "tgt_embedding.weight", "output.weight"]
     for name in [*names, "output_bias"]:
         before, after = model.state_dict()[name], grown.state_dict()[name]
@@ -132,16 +132,16 @@ def test_a_run_may_start_from_a_built_in_model(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     recipe = fine_tuning(tmp_path / "recipe", init="en-de")
     (tmp_path / "en-de").mkdir()  # not where the recipe lies
-    bundle = start_bundle(load_recipe(recipe))
+    bundle = load_init_bundle(load_recipe(recipe))
     assert bundle.folder == find_bundle(None)
-    assert settled(load_recipe(recipe)).model.config(bundle.config.vocab_size) == bundle.config
+    assert resolve_recipe(load_recipe(recipe)).model.config(bundle.config.vocab_size) == bundle.config
     model = Transformer(bundle.config)
-    start_weights(load_recipe(recipe), model, bundle.tokenizer)  # they are stored in int8
+    load_init_weights(load_recipe(recipe), model, bundle.tokenizer)  # they are stored in int8
     assert torch.equal(model.state_dict()["embedding.weight"], load_weights(bundle)["embedding.weight"])
     assert load_recipe(recipe, ["train.init=en-de"]).train.init == str(tmp_path / "en-de")
     # A path is never taken for a name, and a folder of that name, where one is, is what was meant.
     with pytest.raises(UserError, match=r"train\.init: .*runs/en-de: there is no such model"):
-        start_bundle(load_recipe(recipe, ["train.init=runs/en-de"]))
+        load_init_bundle(load_recipe(recipe, ["train.init=runs/en-de"]))
     (tmp_path / "recipe" / "en-de").mkdir()
     assert load_recipe(recipe).train.init == str(tmp_path / "recipe" / "en-de")
 
@@ -197,8 +197,8 @@ def test_a_run_that_is_stopped_while_its_start_is_measured_says_that_nothing_is_
 
 def test_where_no_rate_is_said_a_run_keeps_what_its_start_has_learnt(old: Path, tmp_path: Path) -> None:
     recipe = fine_tuning(tmp_path / "recipe", init=str(old), steps=20)
-    assert not load_recipe(recipe).train.lr and settled(load_recipe(recipe)).train.lr == 2e-4
-    assert settled(load_recipe(recipe, ["train.lr=1e-3"])).train.lr == 1e-3
+    assert not load_recipe(recipe).train.lr and resolve_recipe(load_recipe(recipe)).train.lr == 2e-4
+    assert resolve_recipe(load_recipe(recipe, ["train.lr=1e-3"])).train.lr == 1e-3
     assert "no step was as good" not in quiet(recipe, tmp_path / "run")
     records = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert max(record["lr"] for record in records if record["kind"] == "train") <= 2e-4

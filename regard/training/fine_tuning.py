@@ -20,25 +20,25 @@ from regard.recipe import INIT, ModelRecipe, Recipe, check_positions
 
 # What may differ from the model that a run starts from; of the rest, everything is in its weights.
 _FREE = {"vocab_size", "dropout"}
-RATE = 2e-4  # the highest of a model that is trained already, where the recipe says none; the paper's would undo what it has learnt
+FINE_TUNING_LR = 2e-4  # the default peak: the paper's would undo what the model has learnt
 _BY_PIECE = {"embedding.weight", "src_embedding.weight", "tgt_embedding.weight", "output.weight", "output_bias"}
 
 
-def start_bundle(recipe: Recipe) -> Bundle:
+def load_init_bundle(recipe: Recipe) -> Bundle:
     try:
         return load_bundle(find_bundle(recipe.train.init))
     except UserError as error:
         raise UserError(f"train.init: {error}") from None
 
 
-def settled(recipe: Recipe, begun: Recipe | None = None) -> Recipe:
+def resolve_recipe(recipe: Recipe, begun: Recipe | None = None) -> Recipe:
     """The recipe with what it leaves to the model that it starts from: the shape, where `model.preset = "init"`, whether spans are
     protected and whether there is a guard; and with a rate that leaves that model whole, where none is said. A run that has begun
     knows all this from its own recipe and needs that model no more."""
     if not recipe.train.init:
-        return recipe.saying(protect=False, guard=False)
+        return recipe.with_defaults(protect=False, guard=False)
     if begun is None:
-        bundle = start_bundle(recipe)
+        bundle = load_init_bundle(recipe)
         shape = dataclasses.asdict(bundle.config)
         del shape["vocab_size"]
         own, protects = ModelRecipe("base", shape), bool(bundle.tokenizer.protects)
@@ -48,15 +48,15 @@ def settled(recipe: Recipe, begun: Recipe | None = None) -> Recipe:
     if recipe.model.preset == INIT:
         recipe = dataclasses.replace(recipe, model=ModelRecipe(own.preset, {**own.fields, **recipe.model.fields}))
     if not recipe.train.lr:
-        recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, lr=RATE))
-    return recipe.saying(protects, guards)
+        recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, lr=FINE_TUNING_LR))
+    return recipe.with_defaults(protects, guards)
 
 
-def check_start(recipe: Recipe) -> None:
+def check_init(recipe: Recipe) -> None:
     """Refuse by name what the model that the run starts from does not fit, or cannot do."""
     if not recipe.train.init:
         return
-    bundle = start_bundle(recipe)
+    bundle = load_init_bundle(recipe)
     wanted, there = (dataclasses.asdict(config) for config in (recipe.model.config(1000), bundle.config))
     for name in wanted:
         if name not in _FREE and wanted[name] != there[name]:
@@ -76,11 +76,11 @@ def check_start(recipe: Recipe) -> None:
         check_extensible(bundle.tokenizer)
 
 
-def start_tokenizer(recipe: Recipe, lines: Callable[[], Iterator[str]], say: Callable[[str], None]) -> Tokenizer:
+def tokenizer_from_init(recipe: Recipe, lines: Callable[[], Iterator[str]], say: Callable[[str], None]) -> Tokenizer:
     """The vocabulary of the model that the run starts from, with new pieces where they are asked for."""
-    old = start_bundle(recipe).tokenizer
+    old = load_init_bundle(recipe).tokenizer
     wish, seed = recipe.tokenizer, recipe.train.seed
-    for note in start_notes(recipe):
+    for note in init_notes(recipe):
         say(note)
     if wish.extend:
         tokenizer = extend(old, lines(), wish.extend, wish.character_coverage, seed)
@@ -101,9 +101,9 @@ def start_tokenizer(recipe: Recipe, lines: Callable[[], Iterator[str]], say: Cal
     return tokenizer
 
 
-def start_notes(recipe: Recipe) -> list[str]:
+def init_notes(recipe: Recipe) -> list[str]:
     """What may be meant, and may be a mistake: a model of other languages, whose vocabulary and layers can still be of use."""
-    bundle, data = start_bundle(recipe), recipe.data
+    bundle, data = load_init_bundle(recipe), recipe.data
     if (bundle.source, bundle.target) == (data.source, data.target):
         return []
     fits = f"{data.source}-{data.target}"
@@ -112,9 +112,9 @@ def start_notes(recipe: Recipe) -> list[str]:
 
 
 @torch.no_grad()
-def start_weights(recipe: Recipe, model: Transformer, tokenizer: Tokenizer) -> None:
+def load_init_weights(recipe: Recipe, model: Transformer, tokenizer: Tokenizer) -> None:
     """Put the weights of the model that the run starts from in place."""
-    bundle = start_bundle(recipe)
+    bundle = load_init_bundle(recipe)
     weights = load_weights(bundle)
     added = range(bundle.config.vocab_size, tokenizer.vocab_size)
     if added:
