@@ -8,11 +8,14 @@ STAMP := $(VENV)/.setup-done
 #   make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 
+# How many processes share the tests; auto: one per core.
+WORKERS ?= auto
+
 BENCHMARKS := attention_cpu train_throughput decode_throughput translate_soak serve_load
 GPU_BENCHMARKS := train_throughput profile_step loss_curves decode_throughput
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo serve screenshots test test-gpu lint types format bench bench-gpu
+.PHONY: help setup browser demo serve screenshots test pytest test-gpu lint types format bench bench-gpu
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,8 +45,11 @@ serve: setup ## serve the built-in models, or another, on http://127.0.0.1:8000 
 screenshots: setup browser ## pictures of the page for the README (MODEL=runs/mine RUN=runs/multi30k-cpu)
 	$(BIN)/python -m scripts.screenshots $(if $(MODEL),-m $(MODEL)) --run $(or $(RUN),runs/multi30k-cpu)
 
-test: lint types browser ## lint, types, tests and doctests
-	$(BIN)/pytest --doctest-modules regard tests
+test: lint browser ## lint, types, tests and doctests (WORKERS=4: four processes instead of one per core)
+	@$(MAKE) --no-print-directory -j 2 types pytest
+
+pytest: setup browser # worksteal: a file's tests stay in one process, with their fixtures, until another runs out of work
+	$(BIN)/pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist worksteal --doctest-modules regard tests
 
 test-gpu: setup ## the tests that need a CUDA device
 	$(BIN)/pytest -m gpu
