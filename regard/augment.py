@@ -137,7 +137,7 @@ def augment_corpus(
         def load(bundle: Bundle) -> Model:
             return Model(bundle, device=crew.device, batch=batch, engine=engine)
 
-        opened = crew.first_does(lambda: _open(checked, resume))
+        opened = crew.run_on_first(lambda: _open(checked, resume))
         if opened is not None:
             return _augment(opened, load, crew)
         job = checked()

@@ -15,7 +15,7 @@ from typing import NoReturn
 from regard.cli import augment, average, evaluate, explain, export, import_, info, score, serve, train, translate
 from regard.errors import RegardError, UserError
 from regard.parallel import processes
-from regard.parallel.processes import Place, first_speaks, own_place
+from regard.parallel.processes import ProcessInfo, first_reports, process_info
 from regard.version import __version__
 
 # In the order of --help.
@@ -30,12 +30,12 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    place = Place()
+    process = ProcessInfo()
     try:
-        place = own_place()
-        with first_speaks():
+        process = process_info()
+        with first_reports():
             arguments = make_parser().parse_args(argv)
-            if place.size > 1 and arguments.run not in [verb.run for verb in DISTRIBUTED]:
+            if process.size > 1 and arguments.run not in [verb.run for verb in DISTRIBUTED]:
                 raise UserError(f"{arguments.verb} runs in one process; start it without torchrun")
         arguments.run(arguments)
         if sys.stdout is not None:
@@ -43,10 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _leave(0)
     except RegardError as error:
         if str(error):  # empty where another process has printed it
-            sys.stderr.write(f"regard: {place.name}{error}\n")
+            sys.stderr.write(f"regard: {process.name}{error}\n")
         return _leave(error.exit_code)
     except KeyboardInterrupt:
-        if place.is_first:
+        if process.is_first:
             sys.stderr.write("regard: interrupted\n")
         return _leave(130)
     except BrokenPipeError:
@@ -56,10 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         # A full disk, a read-only folder: the system's message says which.
         where = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(f"regard: {place.name}{where}{error.strerror or error}\n")
+        sys.stderr.write(f"regard: {process.name}{where}{error.strerror or error}\n")
         return _leave(1)
     except Exception:
-        if processes.have_met:
+        if processes.is_connected:
             traceback.print_exc()
             _leave(1)
         raise
@@ -71,7 +71,7 @@ def _leave(code: int) -> int:
     Torch caches the objects that processes exchange data through. If they outlive Python, their threads abort, or closing a GPU
     connection waits for the other processes.
     """
-    if not processes.have_met:
+    if not processes.is_connected:
         return code
     if code == 0 or not sys.modules["torch"].cuda.is_initialized():
         atexit._run_exitfuncs()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.cli.common import add_model, add_search, checked_batch, print_result, verb
 from regard.errors import UserError
-from regard.parallel.processes import first_speaks, own_place
+from regard.parallel.processes import first_reports, process_info
 
 if TYPE_CHECKING:
     from regard.augment import Augmented
@@ -103,10 +103,10 @@ _FOR_NOISE = {"--kinds": None, "--seed": None, "--source": None, "--target": Non
 
 
 def run(arguments: argparse.Namespace) -> None:
-    with first_speaks():
+    with first_reports():
         make = (_make_noise if arguments.method == "noise" else _make_with_model)(arguments)
     made = make()
-    if own_place().is_first:
+    if process_info().is_first:
         print_result(arguments, made.to_json(), made.lines())
 
 
@@ -118,7 +118,7 @@ def _refuse(arguments: argparse.Namespace, options: Mapping[str, Any], why: str)
 
 
 def _make_noise(arguments: argparse.Namespace) -> Callable[[], Augmented]:
-    if own_place().size > 1:
+    if process_info().size > 1:
         raise UserError("augment --noise runs in one process; start it without torchrun")
     _refuse(arguments, _FOR_MODELS, "--noise needs no model")
     from regard.augment import noise_corpus

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.cli.common import verb
 from regard.errors import UserError
-from regard.parallel.processes import first_speaks, own_place
+from regard.parallel.processes import first_reports, process_info
 
 if TYPE_CHECKING:
     from regard.recipe import Recipe
@@ -42,8 +42,8 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    is_first = own_place().is_first  # under torchrun only the first process prints
-    with first_speaks():
+    is_first = process_info().is_first  # under torchrun only the first process prints
+    with first_reports():
         recipe, name, lines = chosen_recipe(arguments, is_first)
     if is_first:
         sys.stderr.write("".join(f"{line}\n" for line in lines))
@@ -97,7 +97,7 @@ def _check(arguments: argparse.Namespace, recipe: Recipe) -> None:
     recipe = resolve_recipe(recipe)
     if not arguments.resume:
         check_init(recipe)
-    check_machine(recipe, own_process_device(recipe.train.device), own_place().size)
+    check_machine(recipe, own_process_device(recipe.train.device), process_info().size)
     if not (arguments.resume or arguments.dry_run or arguments.dump_recipe):
         check_folder(RunFolder(_out(arguments, _name(recipe))), recipe, resume=False)
 

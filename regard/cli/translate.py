@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> None:
     from regard.parallel.crew import join_crew
 
     with join_crew(arguments.device, arguments.engine) as crew:
-        opened = crew.first_does(partial(_open, arguments, crew))
+        opened = crew.run_on_first(partial(_open, arguments, crew))
         load = partial(_load, arguments, crew.device)
         if opened is None:
             crew.help(lambda: partial(_work, arguments, *load()))

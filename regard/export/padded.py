@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.models.transformer import Transformer
-from regard.nn.block import DecoderLayer, EncoderLayer, Step, through
+from regard.nn.block import DecoderLayer, EncoderLayer, Sublayer, run_sublayers
 from regard.nn.cache import CrossCache, LayerCache, SelfCache
 from regard.nn.embedding import SinusoidalPositions, sinusoids
 from regard.nn.linear import set_row_tile
@@ -139,10 +139,10 @@ class PaddedStep(nn.Module):
 def encode_layer(layer: EncoderLayer, x: Tensor, positions: Tensor, cache: GridSelf) -> Tensor:
     attention, feed_forward = layer.self_attention, layer.feed_forward
     steps = [
-        Step(layer.self_residual, attention.out, lambda y, _: attention.step(y, positions, cache)),
-        Step(layer.feed_forward_residual, feed_forward.outer, feed_forward),
+        Sublayer(layer.self_residual, attention.out, lambda y, _: attention.step(y, positions, cache)),
+        Sublayer(layer.feed_forward_residual, feed_forward.outer, feed_forward),
     ]
-    return through(x, steps)
+    return run_sublayers(x, steps)
 
 
 def decode(

@@ -82,7 +82,7 @@ class Residual(nn.Module):
 
 
 @dataclass(frozen=True)
-class Step:
+class Sublayer:
     """A sub-layer and what is around it. `run(x, add_bias)`; `last` is its last product, whose bias can be left to the sum."""
 
     residual: Residual
@@ -90,7 +90,7 @@ class Step:
     run: Callable[[Tensor, bool], Tensor]
 
 
-def through(x: Tensor, steps: Sequence[Step], fused: bool = False) -> Tensor:
+def run_sublayers(x: Tensor, steps: Sequence[Sublayer], fused: bool = False) -> Tensor:
     """The residual stream through the sub-layers of one layer. `fused`: with `triton_residual`, in the type of x."""
     seeds = draw_seeds(len(steps), x.device, steps[0].residual.training) if fused else None
     if not steps[0].residual.pre:
@@ -113,7 +113,7 @@ def draw_seeds(count: int, device: torch.device, training: bool) -> Tensor:
 
 
 def add_norm(
-    x: Tensor, entering: Tensor, step: Step, norm: nn.Module, number: int, seeds: Tensor | None, keep_sum: bool
+    x: Tensor, entering: Tensor, step: Sublayer, norm: nn.Module, number: int, seeds: Tensor | None, keep_sum: bool
 ) -> tuple[Tensor, Tensor]:
     """x + dropout(sub-layer), and the norm of that; fused where there are seeds, and the sum then only if it is kept."""
     if seeds is None:
@@ -143,10 +143,10 @@ class EncoderLayer(nn.Module):
         hook = recorder.hook(f"{name}.self") if recorder else None
         attention, feed_forward = self.self_attention, self.feed_forward
         steps = [
-            Step(self.self_residual, attention.out, lambda y, bias: attention(y, layout, hook, bias)),
-            Step(self.feed_forward_residual, feed_forward.outer, feed_forward),
+            Sublayer(self.self_residual, attention.out, lambda y, bias: attention(y, layout, hook, bias)),
+            Sublayer(self.feed_forward_residual, feed_forward.outer, feed_forward),
         ]
-        return through(x, steps, self.fused)
+        return run_sublayers(x, steps, self.fused)
 
 
 class DecoderLayer(nn.Module):
@@ -174,29 +174,29 @@ class DecoderLayer(nn.Module):
         cross_hook = recorder.hook(f"{name}.cross") if recorder else None
         attention, cross, feed_forward = self.self_attention, self.cross_attention, self.feed_forward
         steps = [
-            Step(self.self_residual, attention.out, lambda y, bias: attention(y, layout, self_hook, bias)),
-            Step(
+            Sublayer(self.self_residual, attention.out, lambda y, bias: attention(y, layout, self_hook, bias)),
+            Sublayer(
                 self.cross_residual,
                 cross.out,
                 lambda y, bias: cross(y, layout, memory, memory_layout, cross_hook, bias),
             ),
-            Step(self.feed_forward_residual, feed_forward.outer, feed_forward),
+            Sublayer(self.feed_forward_residual, feed_forward.outer, feed_forward),
         ]
-        return through(x, steps, self.fused)
+        return run_sublayers(x, steps, self.fused)
 
     def step(self, x: Tensor, position: Tensor, cache: LayerCache | SlotLayerCache) -> Tensor:
         """One new token a row, (rows, d_model)."""
         attention, cross, feed_forward = self.self_attention, self.cross_attention, self.feed_forward
         steps = [
-            Step(
+            Sublayer(
                 self.self_residual,
                 attention.out,
                 lambda y, bias: attention.step(y, position, cache.self_attention, bias),
             ),
-            Step(self.cross_residual, cross.out, lambda y, bias: cross.step(y, cache.cross_attention, bias)),
-            Step(self.feed_forward_residual, feed_forward.outer, feed_forward),
+            Sublayer(self.cross_residual, cross.out, lambda y, bias: cross.step(y, cache.cross_attention, bias)),
+            Sublayer(self.feed_forward_residual, feed_forward.outer, feed_forward),
         ]
-        return through(x, steps, self.fused)
+        return run_sublayers(x, steps, self.fused)
 
 
 def set_fused(model: nn.Module, residual: bool, feed_forward: bool) -> None:

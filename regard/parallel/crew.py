@@ -7,7 +7,7 @@ own or with its share of the cores, and the first gets all results back, in the 
 written depends on their number, and work that is resumed may have another.
 
     the first                                            the others
-    crew.first_does(...)   looks at what can be wrong    wait
+    crew.run_on_first(...)   looks at what can be wrong    wait
     crew.load(...)         loads the model               crew.help(...)   load it, too, and
     crew.share(...)        chunk after chunk             do their share of every chunk
 
@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from regard.errors import RegardError
-from regard.parallel.processes import own_place, own_threads
+from regard.parallel.processes import own_threads, process_info
 from regard.progress import OnProgress
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ Work = Callable[[list[Any], OnProgress], list[Any]]  # rows to results, one for 
 @contextmanager
 def join_crew(device: str, engine: str) -> Iterator[Crew]:
     """The processes that torchrun started; one alone needs no torch where its engine does not."""
-    if own_place().size == 1:
+    if process_info().size == 1:
         yield Crew(device)
         return
     import torch
@@ -66,11 +66,11 @@ class Crew:
     def size(self) -> int:
         return 1 if self._ranks is None else self._ranks.size
 
-    def first_does(self, work: Callable[[], T]) -> T | None:
+    def run_on_first(self, work: Callable[[], T]) -> T | None:
         """The first process does something alone, and the others wait until it is done; if it fails, all of them end."""
         if self._ranks is None:
             return work()
-        result = self._ranks.first_does(work)
+        result = self._ranks.run_on_first(work)
         self._others_wait = True
         return result
 
@@ -79,7 +79,7 @@ class Crew:
         if self._ranks is None:
             return load()
         self._tell([])
-        loaded = self._ranks.all_do(load)
+        loaded = self._ranks.run_on_all(load)
         self._others_wait = True
         return loaded
 
@@ -95,10 +95,10 @@ class Crew:
     def help(self, load: Callable[[], Work]) -> None:
         """For the others: their share of all rows, until the first one has no more. `load` gives the work."""
         assert self._ranks is not None
-        if self._ranks.from_first(None) is None:
+        if self._ranks.broadcast(None) is None:
             return
-        work = self._ranks.all_do(load)
-        while (rows := self._ranks.from_first(None)) is not None:
+        work = self._ranks.run_on_all(load)
+        while (rows := self._ranks.broadcast(None)) is not None:
             self._own_share(rows, work, lambda count: None)
 
     def dismiss(self) -> None:
@@ -111,7 +111,7 @@ class Crew:
     def _tell(self, rows: list[Any] | None) -> None:
         assert self._ranks is not None
         self._others_wait = False
-        self._ranks.from_first(rows)
+        self._ranks.broadcast(rows)
 
     def _own_share(self, rows: list[Any], work: Work, on_progress: OnProgress) -> list[list[Any]]:
         """What each process has made of its share, for the first one; the others get nothing."""
@@ -119,7 +119,7 @@ class Crew:
         assert ranks is not None
         bounds = [len(rows) * rank // ranks.size for rank in range(ranks.size + 1)]
         own = rows[bounds[ranks.rank] : bounds[ranks.rank + 1]]
-        shares = ranks.gather_values(ranks.all_do(lambda: work(own, on_progress) if own else []))
+        shares = ranks.gather_values(ranks.run_on_all(lambda: work(own, on_progress) if own else []))
         on_progress(len(rows) - len(own))
         return shares
 

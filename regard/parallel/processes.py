@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 from regard.errors import UserError
 
-FIRST_SPEAKS = 5.0  # seconds in which the first process says what all have found; torchrun ends the others then
+REPORT_DELAY = 5.0  # seconds in which the first process says what all have found; torchrun ends the others then
 
-have_met = False  # whether this process has found those that it works with
+is_connected = False  # whether this process has found those that it works with
 
 
 @dataclass(frozen=True)
-class Place:
+class ProcessInfo:
     """A process among those of a run, all counted from 0; without torchrun it is one alone."""
 
     rank: int = 0
@@ -37,13 +37,13 @@ class Place:
         return "" if self.is_first else f"rank {self.rank}: "
 
 
-def own_place() -> Place:
+def process_info() -> ProcessInfo:
     size = _number("WORLD_SIZE", 1)
     if size < 1:
         raise UserError(f"the environment variable WORLD_SIZE must be at least 1, but is {size}")
     if size == 1:
-        return Place()
-    return Place(_number("RANK", 0), size, _number("LOCAL_RANK", 0), max(1, _number("LOCAL_WORLD_SIZE", 1)))
+        return ProcessInfo()
+    return ProcessInfo(_number("RANK", 0), size, _number("LOCAL_RANK", 0), max(1, _number("LOCAL_WORLD_SIZE", 1)))
 
 
 def _number(name: str, default: int) -> int:
@@ -55,14 +55,14 @@ def _number(name: str, default: int) -> int:
 
 
 @contextmanager
-def first_speaks() -> Iterator[None]:
+def first_reports() -> Iterator[None]:
     """Around what every process looks at by itself, before they have found each other: the first says what is wrong, and torchrun
     ends the others. One that is still there after a while says it, too: it may be the only one that cannot go on."""
     try:
         yield
     except UserError:
-        if not own_place().is_first:
-            time.sleep(FIRST_SPEAKS)
+        if not process_info().is_first:
+            time.sleep(REPORT_DELAY)
         raise
 
 
@@ -77,7 +77,7 @@ def own_threads() -> int:
     Where nobody has set it, torchrun sets it to 1 for several processes, whatever the machine has; that 1 is nobody's wish.
     """
     wished = os.environ.get("OMP_NUM_THREADS", "")
-    is_default = wished == "1" and "TORCHELASTIC_RUN_ID" in os.environ and own_place().local_size > 1
+    is_default = wished == "1" and "TORCHELASTIC_RUN_ID" in os.environ and process_info().local_size > 1
     if wished.isdigit() and not is_default:
         return max(1, int(wished))
-    return max(1, cores() // own_place().local_size)
+    return max(1, cores() // process_info().local_size)

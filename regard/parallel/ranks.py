@@ -39,7 +39,7 @@ from torch import Tensor
 from regard.device import pick_device
 from regard.errors import RegardError, UserError
 from regard.parallel import processes
-from regard.parallel.processes import first_speaks, own_place
+from regard.parallel.processes import first_reports, process_info
 
 T = TypeVar("T")
 
@@ -69,21 +69,21 @@ class Ranks:
     def is_first(self) -> bool:
         return self.rank == 0
 
-    def first_does(self, work: Callable[[], T]) -> T | None:
+    def run_on_first(self, work: Callable[[], T]) -> T | None:
         """The first process does something alone, and the others wait until it is done; if it fails, all of them end."""
         if not self.is_first:
-            if not self.from_first(None):
+            if not self.broadcast(None):
                 raise EndedElsewhere
             return None
         try:
             result = work()
         except BaseException:
-            self.from_first(False)
+            self.broadcast(False)
             raise
-        self.from_first(True)
+        self.broadcast(True)
         return result
 
-    def all_do(self, work: Callable[[], T]) -> T:
+    def run_on_all(self, work: Callable[[], T]) -> T:
         """Every process does something; if any fails, all of them end, and the first of those that failed says why."""
         try:
             result = work()
@@ -103,7 +103,7 @@ class Ranks:
         self._together(lambda: dist.all_reduce(numbers, dist.ReduceOp.MIN))
         return int(numbers)
 
-    def from_first(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """What the first process says, for all; anything that JSON can hold."""
         if self.size == 1:
             return value
@@ -127,7 +127,7 @@ class Ranks:
         return numbers, bool(asked)
 
     @torch.no_grad()
-    def add_up(self, parameters: Sequence[Tensor], *sums: Tensor) -> None:
+    def sum_gradients(self, parameters: Sequence[Tensor], *sums: Tensor) -> None:
         """Gradients, and sums beside them, become those over all processes, in place."""
         if self.size == 1:
             return
@@ -193,12 +193,12 @@ class Ranks:
 def join(device: str, shards: bool = False, said_by: str = "train.device") -> Iterator[Ranks]:
     """The processes that torchrun started, each with a device of its own; without torchrun, one process alone. `said_by` is where
     the person says the device."""
-    place = own_place()
-    if place.size == 1:
+    process = process_info()
+    if process.size == 1:
         yield Ranks(0, 1, pick_device(device), shards)
         return
-    with first_speaks():
-        own = own_device(device, place.local_rank, said_by)
+    with first_reports():
+        own = own_device(device, process.local_rank, said_by)
     if own.type == "cuda":
         torch.cuda.set_device(own)
     # Tensors of a GPU go through NCCL, those of the host through gloo, which is heard of at once when a process dies.
@@ -208,10 +208,10 @@ def join(device: str, shards: bool = False, said_by: str = "train.device") -> It
     try:
         dist.init_process_group(backend, timeout=PATIENCE)
     except (RuntimeError, ValueError) as error:
-        raise RegardError(f"process {place.rank} of {place.size} could not reach the others: {error}") from error
-    processes.have_met = True
+        raise RegardError(f"process {process.rank} of {process.size} could not reach the others: {error}") from error
+    processes.is_connected = True
     try:
-        yield Ranks(place.rank, place.size, own, shards)
+        yield Ranks(process.rank, process.size, own, shards)
     except BaseException:
         if own.type != "cuda":  # NCCL's end is a meeting, and one that fails alone would wait there for the others
             dist.destroy_process_group()

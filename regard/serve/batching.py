@@ -63,7 +63,7 @@ class Job:
         if not self.wishes:
             return self.weight * length
         wish = self.wishes[number]
-        written = length + len(wish.prefix) + sum(phrase.least for phrase in wish.phrases)
+        written = length + len(wish.prefix) + sum(phrase.min_length for phrase in wish.phrases)
         return self.weight * written * (1 + len(wish.phrases))
 
     def is_like(self, other: Job) -> bool:

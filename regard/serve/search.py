@@ -143,7 +143,7 @@ def wishes_of(translator: Translator, search: Search, cut: Sequence[Sequence[Par
     for wish in wishes:
         if len(wish.phrases) > most:
             raise InputError(f"a sentence has more than {most} terms of glossary, keep and phrases; send fewer of them")
-        tokens = len(wish.prefix) + sum(phrase.least for phrase in wish.phrases)
+        tokens = len(wish.prefix) + sum(phrase.min_length for phrase in wish.phrases)
         if tokens > translator.max_length:
             raise InputError(
                 f"what a sentence must hold may have at most {translator.max_length} tokens; give less of it"

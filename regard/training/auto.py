@@ -22,7 +22,7 @@ from regard.data.slot_batch import fit_slots
 from regard.device import compute_dtype, describe, pick_device
 from regard.errors import UserError
 from regard.models.transformer import Transformer
-from regard.parallel.processes import own_place
+from regard.parallel.processes import process_info
 from regard.parallel.ranks import own_device
 from regard.recipe import Recipe, TrainRecipe, apply_overrides, recipe_from_dict, resolve_paths
 from regard.training.check import check_machine, pick_fast_path
@@ -136,7 +136,7 @@ def choose_recipe(
         if given.get("train", {}).get("init"):  # shape and vocabulary are there, and most of what is to be learnt
             values["tokenizer"], values["model"] = {}, {"preset": "init"}
             values["train"] |= {**_QUICK, "lr": FINE_TUNING_LR, "epochs": min(tier.epochs, _MORE_EPOCHS)}
-        if device.type == "cuda" and (size := own_place().size) > 1:
+        if device.type == "cuda" and (size := process_info().size) > 1:
             values["train"]["accumulate"] = size  # a part of every update for each process
         if {"steps", "minutes"} & set(given.get("train", {})):
             del values["train"]["epochs"]
@@ -165,14 +165,14 @@ def _refuse_all(choices: Sequence[Callable[[], Recipe]], check: Callable[[Recipe
 
 def own_process_device(name: str) -> torch.device:
     """The device that this process would train on, alone or as one of several."""
-    place = own_place()
+    place = process_info()
     return pick_device(name) if place.size == 1 else own_device(name, place.local_rank)
 
 
 def describe_run(recipe: Recipe) -> list[str]:
     """What a run of this recipe would be, for `--dry-run`."""
     recipe = _with_shape(recipe)
-    check_machine(recipe, own_process_device(recipe.train.device), own_place().size)
+    check_machine(recipe, own_process_device(recipe.train.device), process_info().size)
     check_init(recipe)
     data = recipe.data
     pairs, words = 0.0, 0.0
@@ -197,7 +197,7 @@ def _with_shape(recipe: Recipe) -> Recipe:
 
 def _model_lines(recipe: Recipe, speed: Speed, pairs: int, words: int) -> list[str]:
     config = recipe.model.config(recipe.tokenizer.vocab_size)
-    device, size = own_process_device(recipe.train.device), own_place().size
+    device, size = own_process_device(recipe.train.device), process_info().size
     dtype = compute_dtype(recipe.train.precision, device)
     name = "that of train.init" if recipe.train.init else recipe.model.preset
     most = "up to " if recipe.tokenizer.extend else ""
@@ -253,7 +253,7 @@ def _num_parameters(config: ModelConfig) -> int:
 def measure_speed(recipe: Recipe) -> Speed:
     """Train on made-up sentences for about two seconds; with several processes, the speed of this one times their number."""
     recipe = _with_shape(recipe)
-    train, size = recipe.train, own_place().size
+    train, size = recipe.train, process_info().size
     if train.shard and size > 1:
         return Speed(None, "one process alone cannot show how long a model that is split over them takes")
     config, device = recipe.model.config(recipe.tokenizer.vocab_size), own_process_device(train.device)

@@ -271,7 +271,7 @@ class Trainer:
                 self.shadow.load_state_dict(self.model.state_dict())
             record = self.validator.measure(self.shadow, self.device, self.autocast)
             reshard(self.shadow)
-        measured: dict[str, Any] = self.ranks.from_first(record)
+        measured: dict[str, Any] = self.ranks.broadcast(record)
         return measured
 
     def save(self, scheduled: bool) -> None:

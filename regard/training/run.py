@@ -80,15 +80,15 @@ def train(
         ranks = stack.enter_context(join(recipe.train.device, recipe.train.shard))
         display = display or (make_display() if ranks.is_first else Display())
         given = recipe
-        in_full = ranks.first_does(lambda: resolve_recipe(given, folder.started_recipe))
+        in_full = ranks.run_on_first(lambda: resolve_recipe(given, folder.started_recipe))
         recipe = in_full or resolve_recipe(given, folder.started_recipe)
-        prepared = ranks.first_does(lambda: prepare_run(recipe, folder, resume, display, stack, ranks))
-        if ranks.from_first(prepared is None):
+        prepared = ranks.run_on_first(lambda: prepare_run(recipe, folder, resume, display, stack, ranks))
+        if ranks.broadcast(prepared is None):
             display.say(f"{folder.path} is finished; its model is in {folder.model}")
             return load_bundle(folder.model)
         prepared = prepared or find_prepared(folder)
         if ranks.shards:  # validation goes through the model that they share
-            valid = [(source, target) for source, target in ranks.from_first(prepared.valid)]
+            valid = [(source, target) for source, target in ranks.broadcast(prepared.valid)]
             prepared = replace(prepared, valid=valid)
         trainer = make_trainer(recipe, prepared, folder, display, started, ranks)
         stack.callback(trainer.feed.close)
@@ -99,7 +99,7 @@ def train(
         try:
             if not trainer.run():
                 raise KeyboardInterrupt
-            bundle = ranks.first_does(lambda: finish(recipe, trainer, prepared, folder))
+            bundle = ranks.run_on_first(lambda: finish(recipe, trainer, prepared, folder))
         except KeyboardInterrupt:
             if not ranks.is_first:
                 raise EndedElsewhere from None
@@ -180,7 +180,7 @@ def make_trainer(
     if device.type == "cuda":
         torch.cuda.set_device(device)  # where Triton launches its kernels
     autocast = compute_dtype(recipe.train.precision, device)
-    step = ranks.from_first(prepared.newest)
+    step = ranks.broadcast(prepared.newest)
     model, shadow = make_model(recipe, tokenizer, ranks, is_fresh=step is None)
     optimizer = make_optimizer(model, recipe.train)
     path = pick_fast_path(recipe.train, device, ranks.size)
@@ -195,7 +195,7 @@ def make_trainer(
         state = RunState(**saved["run"])
         notes = [f"going on from step {state.step}"]
     else:
-        state.seconds = state.prepared = ranks.from_first(time.perf_counter() - started)
+        state.seconds = state.prepared = ranks.broadcast(time.perf_counter() - started)
     if state.step == 0 and length.progress(state) >= 1.0:
         raise UserError(
             f"train.minutes = {recipe.train.minutes:g} was used up by preparing the data ({state.prepared:.0f} s); give it more"

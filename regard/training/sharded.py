@@ -92,7 +92,7 @@ def save_shards(path: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> None
 def save_sharded(target: Path, tensors: Mapping[str, Tensor], files: Any, ranks: Ranks) -> None:
     """Write a checkpoint in one step, all processes together; `files(folder)` is what the first one adds."""
     with atomic_folder(target) if ranks.is_first else nullcontext() as temporary:
-        folder = Path(ranks.from_first(str(temporary)))
+        folder = Path(ranks.broadcast(str(temporary)))
         save_shards(folder / SHARDS, tensors, ranks)
         if ranks.is_first:
             files(folder)

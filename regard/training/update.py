@@ -239,7 +239,7 @@ def update(
     # An update of very few pairs leaves a process without a part.
     total, nll = (torch.stack(each).sum() if each else torch.zeros((), device=device) for each in (totals, nlls))
     if ranks is not None:
-        ranks.add_up(list(model.parameters()), total, nll)
+        ranks.sum_gradients(list(model.parameters()), total, nll)
     norm = gathered(nn.utils.clip_grad_norm_(model.parameters(), options.clip or math.inf))
     optimizer.step()
     return UpdateResult(total, nll, norm)

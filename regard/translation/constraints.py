@@ -61,7 +61,7 @@ class Wisher:
             cases = tuple(map(with_capital, ways))  # a sentence may begin with it
             phrase = phrase_of(self.reader.tokenizer, ways, cases)
             source, is_said = tokens_at(spelt, text, places), partial(self._says, ways)
-            terms.append((replace(phrase, source=source, is_said=is_said), ways, places))
+            terms.append((replace(phrase, source=source, is_satisfied_by=is_said), ways, places))
         return terms
 
     def _kept(self, text: str) -> list[Phrase]:

@@ -203,14 +203,14 @@ class Oracle:
         for phrase in self.wish.phrases:
             if not appears(tokens, phrase):
                 begin = free if not phrase.source else here if attended in phrase.source else elsewhere
-                begin.update(way[0] for way in phrase.ways)
+                begin.update(way[0] for way in phrase.variants)
         return here, free, elsewhere
 
     def going_on(self, tokens: Tokens) -> set[int]:
         """Tokens that go on with a phrase: with the longest beginning of each way that stands at the end."""
         found = set()
         for phrase in self.wish.phrases:
-            for way in phrase.ways if not appears(tokens, phrase) else ():
+            for way in phrase.variants if not appears(tokens, phrase) else ():
                 lengths = [n for n in range(1, len(way)) if tokens[-n:] == way[:n]]
                 if lengths:
                     found.add(way[max(lengths)])
@@ -311,7 +311,7 @@ def draw(allowed: dict[int, float], where: float, options: SearchOptions) -> int
 
 def appears(tokens: Tokens, phrase: Phrase) -> bool:
     """Whether it stands somewhere, with the end of a word after it or nothing."""
-    for way in phrase.ways:
+    for way in phrase.variants:
         for begin in range(len(tokens) - len(way) + 1):
             after = tokens[begin + len(way) :]
             if tokens[begin : begin + len(way)] == way and (
@@ -327,7 +327,7 @@ def missing_tokens(tokens: Tokens, phrases: Sequence[Phrase]) -> int:
     absent = [phrase for phrase in phrases if not appears(tokens, phrase)]
     sums = [sum(shortest(phrase) for phrase in absent)]
     for phrase in phrases:
-        for way in phrase.ways:
+        for way in phrase.variants:
             for n in range(1, len(way)):
                 if tokens[-n:] == way[:n]:
                     absent_then = [other for other in phrases if not appears((*tokens, way[n]), other)]
@@ -339,4 +339,4 @@ def missing_tokens(tokens: Tokens, phrases: Sequence[Phrase]) -> int:
 
 
 def shortest(phrase: Phrase) -> int:
-    return min(len(way) for way in phrase.ways)
+    return min(len(way) for way in phrase.variants)

@@ -20,7 +20,7 @@ from regard.errors import UserError
 from regard.generate.options import Hypothesis, Prefix, SearchOptions, Wish
 from regard.generate.search.core import Task, beam_search, search_steps
 from regard.generate.search.phrases import Phrase, Phrases
-from regard.generate.search.sampling import source_of_chance
+from regard.generate.search.sampling import sentence_rng
 from regard.generate.search.stable import stable_prefixes
 from tests.generate.oracle import OVERDUE, Found, Oracle, Tokens, appears, missing_tokens
 
@@ -66,7 +66,7 @@ def source(number: int) -> list[int]:
 
 
 def limit_of(limit: int, wish: Wish) -> int:
-    return max(limit, len(wish.prefix) + sum(min(map(len, phrase.ways)) for phrase in wish.phrases))
+    return max(limit, len(wish.prefix) + sum(min(map(len, phrase.variants)) for phrase in wish.phrases))
 
 
 def task_of(
@@ -112,7 +112,7 @@ def expected(
             wish,
             partial(at, lambda row: book.weights(row)[:SRC], number),
         )
-        chance = source_of_chance(options.seed, source(number))
+        chance = sentence_rng(options.seed, source(number))
         results.append(oracle.sample(chance) if options.sample else oracle.search())
     return results
 

@@ -17,7 +17,7 @@ from regard.models.loss import linear_cross_entropy
 from regard.models.presets import PRESETS
 from regard.models.transformer import Transformer
 from regard.nn.attention import CrossAttention, SelfAttention, set_kernel
-from regard.nn.block import FeedForward, Residual, Step, through
+from regard.nn.block import FeedForward, Residual, Sublayer, run_sublayers
 from regard.nn.dropout import Dropout
 from regard.nn.embedding import sinusoids
 from regard.nn.kernels import Kernel
@@ -308,7 +308,7 @@ def test_dropout_falls_on_the_sublayer_and_not_on_the_residual() -> None:
     torch.manual_seed(0)
     x = torch.full((500, 32), 10.0)
     # 10 + dropout(1): the sublayer's one is gone or doubled, the residual's ten stays
-    y = through(x, [Step(residual, Linear(32, 32), lambda normed, add_bias: torch.ones_like(normed))])
+    y = run_sublayers(x, [Sublayer(residual, Linear(32, 32), lambda normed, add_bias: torch.ones_like(normed))])
     assert set(y.unique().tolist()) == {10.0, 12.0}
 
 

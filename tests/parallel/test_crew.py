@@ -16,7 +16,7 @@ from regard.api import Model
 from regard.cli import main
 from regard.errors import UserError
 from regard.parallel.crew import Crew
-from regard.parallel.processes import Place, cores, own_place, own_threads
+from regard.parallel.processes import ProcessInfo, cores, own_threads, process_info
 from tests.commands import children, fails, finished, together, torchrun, wait_until
 from tests.tiny import reversal_pairs
 
@@ -238,19 +238,19 @@ def test_a_part_of_a_json_document_is_not_left_behind(
 def test_the_place_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    assert own_place() == Place() and own_place().name == ""
+    assert process_info() == ProcessInfo() and process_info().name == ""
     monkeypatch.setenv("RANK", "3")  # without WORLD_SIZE it says nothing
-    assert own_place() == Place()
+    assert process_info() == ProcessInfo()
     monkeypatch.setenv("WORLD_SIZE", "16")
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert own_place() == Place(3, 16, 1, 2) and own_place().name == "rank 3: "
+    assert process_info() == ProcessInfo(3, 16, 1, 2) and process_info().name == "rank 3: "
     monkeypatch.setenv("WORLD_SIZE", "0")
     with pytest.raises(UserError, match="WORLD_SIZE must be at least 1, but is 0"):
-        own_place()
+        process_info()
     monkeypatch.setenv("WORLD_SIZE", "many")
     with pytest.raises(UserError, match="WORLD_SIZE must be a whole number, but is 'many'"):
-        own_place()
+        process_info()
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -340,8 +340,8 @@ def test_a_named_gpu_is_not_for_several_processes() -> None:
 
 def test_one_process_has_nobody_to_ask() -> None:
     ranks, parameter = Ranks(), torch.zeros(3, requires_grad=True)
-    assert ranks.first_does(lambda: 5) == 5
-    assert ranks.from_first({"a": 1}) == {"a": 1}
+    assert ranks.run_on_first(lambda: 5) == 5
+    assert ranks.broadcast({"a": 1}) == {"a": 1}
     assert ranks.agree([1.5], True) == ([1.5], True)
-    ranks.add_up([parameter])
+    ranks.sum_gradients([parameter])
     assert parameter.grad is None

@@ -260,13 +260,13 @@ def test_compiled_updates_draw_their_dropout_anew(graphs: list[torch.fx.GraphMod
 
 @compiling
 def test_what_breaks_a_graph_is_refused(graphs: list[torch.fx.GraphModule], monkeypatch: pytest.MonkeyPatch) -> None:
-    through = block.through
+    run_sublayers = block.run_sublayers
 
     def broken(*args: Any) -> Tensor:
         torch._dynamo.graph_break()
-        return through(*args)
+        return run_sublayers(*args)
 
-    monkeypatch.setattr(block, "through", broken)
+    monkeypatch.setattr(block, "run_sublayers", broken)
     (model, optimizer), _ = twins(tiny_config())
     slotted = SlotUpdate(model, optimizer, UpdateOptions(0.1, 1.0, None), SLOTS, 1, FastPath(compile=True))
     _, words, count = both_kinds(updates(1, 1, 53)[0], SLOTS)

@@ -27,9 +27,9 @@ from regard.generate.engines.select import make_engine
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.generate.options import Hypothesis, SearchOptions, Wish
 from regard.generate.search.candidates import Candidates, in_turn
-from regard.generate.search.constrained import insist
+from regard.generate.search.constrained import constrained_search
 from regard.generate.search.phrases import Phrase
-from regard.generate.search.sampling import source_of_chance
+from regard.generate.search.sampling import sentence_rng
 from regard.nn.attention import set_kernel
 from regard.translation.glossary import Glossary, says
 from regard.translation.mbr import by_expected_utility
@@ -69,7 +69,7 @@ def oracle_for(engines: list[TorchEngine], src: list[int], options: SearchOption
         each = [recorded(engine, src, tokens)[-1] for engine in engines]
         return [sum(values) / len(each) for values in zip(*each, strict=True)][: len(src)]
 
-    limit = max(len(src) + options.max_extra, len(wish.prefix) + sum(phrase.least for phrase in wish.phrases))
+    limit = max(len(src) + options.max_extra, len(wish.prefix) + sum(phrase.min_length for phrase in wish.phrases))
     return Oracle(log_probs, limit, options, EOS, FORBIDDEN, wish, attended)
 
 
@@ -109,10 +109,10 @@ def test_models_are_searched_as_the_oracle_searches_them(fields: dict, models: i
     wishes = [Wish(phrases=(Phrase(((7, 8),), None, place),)), Wish((9,)), Wish()]
     for src, wish, ours in zip(srcs, wishes, together.translate(srcs, options, None, wishes), strict=True):
         oracle = oracle_for(engines, src, options, wish)
-        slow = oracle.sample(source_of_chance(options.seed, src)) if options.sample else oracle.search()
+        slow = oracle.sample(sentence_rng(options.seed, src)) if options.sample else oracle.search()
         # What has the phrases without being told to stays as it is; greedy search gets company where it has not.
         free = replace(oracle, wish=replace(wish, phrases=()), limit=oracle.limit)
-        plain = free.sample(source_of_chance(options.seed, src)) if options.sample else free.search()
+        plain = free.sample(sentence_rng(options.seed, src)) if options.sample else free.search()
         if all(appears(one.tokens, phrase) for one in plain for phrase in wish.phrases):
             slow = plain
         elif options.beam < 4 and not options.sample:
@@ -301,7 +301,7 @@ def test_wrong_phrases_are_refused() -> None:
     with pytest.raises(ValueError, match="one for each of 2 sentences"):
         model().translate(["a", "b"], phrases=[["c"]])
     tokenizer = model().bundle.tokenizer
-    assert phrase_of(tokenizer, ("a b",)).ways == (tuple(tokenizer.encode("a b")),)
+    assert phrase_of(tokenizer, ("a b",)).variants == (tuple(tokenizer.encode("a b")),)
 
 
 # --- kept words ---
@@ -686,8 +686,8 @@ def test_a_term_is_known_again_inside_longer_words(text: str, term: str, is_said
 
 
 def test_what_is_said_otherwise_is_insisted_on_only_when_it_gets_lost() -> None:
-    one = Phrase(((7,),), is_said=lambda ids: 70 in ids or 7 in ids)
-    other = Phrase(((8,),), is_said=lambda ids: 8 in ids)
+    one = Phrase(((7,),), is_satisfied_by=lambda ids: 70 in ids or 7 in ids)
+    other = Phrase(((8,),), is_satisfied_by=lambda ids: 8 in ids)
     wish = Wish(phrases=(one, other))
     asked: list[tuple[Phrase, ...]] = []
 
@@ -703,7 +703,9 @@ def test_what_is_said_otherwise_is_insisted_on_only_when_it_gets_lost() -> None:
 
     def run(plain: tuple[int, ...], *insisting: tuple[int, ...]) -> tuple[tuple[int, ...], list[tuple[Phrase, ...]]]:
         asked.clear()
-        [[best]] = insist([[5]], SearchOptions(), None, [wish], search([plain]), search(list(insisting)), no_score)
+        [[best]] = constrained_search(
+            [[5]], SearchOptions(), None, [wish], search([plain]), search(list(insisting)), no_score
+        )
         return best.ids, asked[1:]
 
     assert run((70, 8)) == ((70, 8), [])

@@ -15,7 +15,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.generate.options import Hypothesis, Mixed, SearchOptions, Wish
-from regard.generate.search.constrained import insist
+from regard.generate.search.constrained import constrained_search
 from regard.generate.search.phrases import Phrase
 from regard.translation.glossary import Glossary, put_terms
 from regard.translation.reading import Part
@@ -95,19 +95,19 @@ class Searches:
         ids = [[50 + number] for number in range(len(wishes))]
         options = SearchOptions(beam=4, nbest=2, **search)
         plain, insisting = self.search("plain"), self.search("insisting")
-        found = insist(ids, options, self.told.append, wishes, plain, insisting, self.score)
+        found = constrained_search(ids, options, self.told.append, wishes, plain, insisting, self.score)
         return [[way.ids for way in ways] for ways in found]
 
 
-CAT = Phrase(((7,),), is_said=lambda ids: 7 in ids)
-DOG = Phrase(((8,),), is_said=lambda ids: 8 in ids)
+CAT = Phrase(((7,),), is_satisfied_by=lambda ids: 7 in ids)
+DOG = Phrase(((8,),), is_satisfied_by=lambda ids: 8 in ids)
 
 
 def wish(*phrases: Phrase) -> Wish:
     """The mixed source is 60 and what each of the phrases is called."""
 
     def mixed(some: Sequence[Phrase]) -> Mixed:
-        return Mixed([60, *(phrase.ways[0][0] for phrase in some)], tuple(some))
+        return Mixed([60, *(phrase.variants[0][0] for phrase in some)], tuple(some))
 
     return Wish(phrases=phrases, mixed=mixed)
 

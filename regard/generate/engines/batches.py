@@ -35,7 +35,7 @@ def length_limit(sentence: Sequence[int], options: SearchOptions, config: ModelC
     """Tokens that a translation may have at most, its end not counted: a table of learned positions has an end."""
     wish = wish or Wish()
     limit = len(sentence) + options.max_extra if wish.most is None else wish.most
-    least = len(wish.prefix) + sum(phrase.least for phrase in wish.phrases)
+    least = len(wish.prefix) + sum(phrase.min_length for phrase in wish.phrases)
     limit = max(limit, least)
     if config.positions != "learned":
         return limit

@@ -37,10 +37,17 @@ from regard.errors import UserError
 from regard.generate.engines.batches import cut_batches, length_limit
 from regard.generate.engines.ctranslate2_cache import converted
 from regard.generate.engines.ctranslate2_model import Weights, positions, vocabularies
-from regard.generate.engines.ctranslate2_ranking import Found, best_of, could_win, number_wanted, rank, split_at_limit
+from regard.generate.engines.ctranslate2_ranking import (
+    RawHypotheses,
+    best_of,
+    could_win,
+    number_wanted,
+    rank,
+    split_at_limit,
+)
 from regard.generate.options import Finished, Hypothesis, Matrix, Prefix, SearchOptions, Wish, forbidden_ids
-from regard.generate.search.constrained import insist
-from regard.parallel.processes import own_place, own_threads
+from regard.generate.search.constrained import constrained_search
+from regard.parallel.processes import own_threads, process_info
 
 if TYPE_CHECKING:
     from regard.generate.engines.torch_engine import TorchEngine
@@ -52,7 +59,6 @@ _ROOM = 8_192  # tokens of a batch, counted at the longest sentence's length
 _WHOLE = 16  # sentences at a time whose logits of every step are looked at
 _COMPUTE = {"fp32": "float32", "fp16": "float32", "int8": "int8"}  # no CPU computes faster in 16-bit floats
 
-Ids = Sequence[Sequence[int]]
 Values = NDArray[np.float64]
 
 
@@ -146,11 +152,11 @@ class CTranslate2Engine:
             beyond = [*options.beyond_beam, *_insisted_on(wishes)]
             return self._instead(" and ".join(beyond)).translate(ids, options, finished, wishes)
         if insists:
-            return insist(ids, options, finished, wishes, self.translate, self._insisting, self.score)
+            return constrained_search(ids, options, finished, wishes, self.translate, self._insisting, self.score)
         return self._translate(ids, options, finished, wishes or [Wish()] * len(ids))
 
     def _insisting(
-        self, ids: Ids, options: SearchOptions, finished: Finished | None, wishes: Sequence[Wish]
+        self, ids: Sequence[Sequence[int]], options: SearchOptions, finished: Finished | None, wishes: Sequence[Wish]
     ) -> list[list[Hypothesis]]:
         what = " and ".join(_insisted_on(wishes))
         engine = self._torch(f"{_are_left(what)} where something is missing: ctranslate2 cannot insist on it")
@@ -191,8 +197,10 @@ class CTranslate2Engine:
         """Hypotheses for all sentences but those `apart`. Most are found in the first search; where a forbidden token turns up or
         the limit was reached, others follow."""
         near = {n for n, sentence in enumerate(ids) if sentence} - apart
-        scored: dict[int, Found] = {}  # of sentences with something left to score: what has its log-probabilities
-        to_score: dict[int, Found] = {
+        scored: dict[
+            int, RawHypotheses
+        ] = {}  # of sentences with something left to score: what has its log-probabilities
+        to_score: dict[int, RawHypotheses] = {
             n: [((), 0.0)] for n, sentence in enumerate(ids) if not sentence and n not in apart
         }
         with_forbidden, at_limit, both = [], [], []
@@ -239,7 +247,7 @@ class CTranslate2Engine:
             owners += [number] * len(spelt)
             prefixes += spelt
         sources, most = [ids[number] for number in owners], [limits[number] for number in owners]
-        found: dict[int, Found] = {number: [] for number in numbers}
+        found: dict[int, RawHypotheses] = {number: [] for number in numbers}
         # What has no place left, or nothing to translate, is the prefix and no more.
         ended = [job for job, prefix in enumerate(prefixes) if len(prefix) >= most[job] or not sources[job]]
         ended += [job for job, prefix in enumerate(prefixes) if prefix[-1] == self.bundle.tokenizer.eos_id]
@@ -257,12 +265,14 @@ class CTranslate2Engine:
         for number, some in self._scored_anew(ids, found):
             yield number, rank(some, options)
 
-    def _spelt_out(self, srcs: Ids, prefixes: Sequence[Prefix], most: int) -> list[list[tuple[int, ...]]]:
+    def _spelt_out(
+        self, srcs: Sequence[Sequence[int]], prefixes: Sequence[Prefix], most: int
+    ) -> list[list[tuple[int, ...]]]:
         """Prefixes whose places leave a choice, each as several without one: at each such place the likeliest tokens, `most` in
         all."""
-        open_ones: list[Found] = [[((), 0.0)] for _ in srcs]
+        open_ones: list[RawHypotheses] = [[((), 0.0)] for _ in srcs]
         for length in range(max(map(len, prefixes), default=0)):
-            longer: list[Found] = [[] for _ in srcs]
+            longer: list[RawHypotheses] = [[] for _ in srcs]
             choices: list[tuple[int, tuple[int, ...], float]] = []  # the sentence, what it begins with so far
             for number, prefix in enumerate(prefixes):
                 place = prefix[length] if length < len(prefix) else ()
@@ -279,7 +289,7 @@ class CTranslate2Engine:
                 open_ones[number] = sorted(longer[number], key=lambda one: -one[1])[:most]
         return [[tokens for tokens, _ in some] for some in open_ones]
 
-    def _has_forbidden(self, found: Found) -> bool:
+    def _has_forbidden(self, found: RawHypotheses) -> bool:
         return not self.forbidden.isdisjoint(token for tokens, _ in found for token in tokens)
 
     def _search(
@@ -292,7 +302,7 @@ class CTranslate2Engine:
         ban: bool = False,
         to_limit: bool = False,
         prefixes: Sequence[Sequence[int]] = (),
-    ) -> Iterator[tuple[int, Found]]:
+    ) -> Iterator[tuple[int, RawHypotheses]]:
         """What CTranslate2 finds for these sentences. Its limit is one for a whole batch. So a search goes one token further than
         the longest may, and a hypothesis with more tokens than its own limit shows that this was reached; `to_limit`: batches
         have one limit, which is also where the search stops, and hypotheses of just so many tokens have no end yet."""
@@ -325,7 +335,9 @@ class CTranslate2Engine:
             found = zip(result.hypotheses, result.scores, strict=True)
             yield number, [(tuple(self._ids[piece] for piece in pieces), log_prob) for pieces, log_prob in found]
 
-    def _scored_anew(self, ids: Sequence[Sequence[int]], found: Mapping[int, Found]) -> Iterator[tuple[int, Found]]:
+    def _scored_anew(
+        self, ids: Sequence[Sequence[int]], found: Mapping[int, RawHypotheses]
+    ) -> Iterator[tuple[int, RawHypotheses]]:
         pairs = [(number, tokens) for number, hypotheses in found.items() for tokens, _ in hypotheses]
         scores = iter(self.score([ids[number] for number, _ in pairs], [tokens for _, tokens in pairs]))
         for number, hypotheses in found.items():
@@ -346,7 +358,7 @@ class CTranslate2Engine:
         """The other engine, with a word about it, once for each reason."""
         if why not in self._said and not self.is_quiet:
             self._said.add(why)
-            sys.stderr.write(f"regard: {own_place().name}{why}\n")
+            sys.stderr.write(f"regard: {process_info().name}{why}\n")
         return self.torch_engine
 
     @property
@@ -418,7 +430,7 @@ class CTranslate2Engine:
         log_probs: list[float] = values.tolist()
         return log_probs
 
-    def _after(self, srcs: Ids, prefixes: Ids) -> Iterator[Values]:
+    def _after(self, srcs: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]]) -> Iterator[Values]:
         """(vocab_size,) log-probabilities right after beginnings of translations that are all equally long."""
         lengths = [max(len(src), len(prefix) + 1) for src, prefix in zip(srcs, prefixes, strict=True)]
         near = {n for n, length in enumerate(lengths) if length < self._rows and srcs[n]}
@@ -462,7 +474,7 @@ class CTranslate2Engine:
 
 def _insisted_on(wishes: Sequence[Wish]) -> list[str]:
     """The names of what people asked for so that something must appear."""
-    are_terms = {phrase.is_said is not None for wish in wishes for phrase in wish.phrases}
+    are_terms = {phrase.is_satisfied_by is not None for wish in wishes for phrase in wish.phrases}
     return ["glossary"] * (True in are_terms) + ["phrases"] * (False in are_terms)
 
 

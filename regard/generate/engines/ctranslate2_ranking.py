@@ -6,7 +6,7 @@ import math
 
 from regard.generate.options import Hypothesis, SearchOptions
 
-Found = list[tuple[tuple[int, ...], float]]  # hypotheses of one sentence with their log-probabilities
+RawHypotheses = list[tuple[tuple[int, ...], float]]  # hypotheses of one sentence with their log-probabilities
 
 # Times the beam: hypotheses that must have ended before a search may stop, for the best one and for a list of them. Of 5,700
 # sentences, half of them far from what the model knew, torch's search found a better one for 14 at 1, 2 at 1.25, none at 1.5.
@@ -30,22 +30,22 @@ def _score(length: int, log_prob: float, alpha: float) -> float:
     return float(log_prob / ((5.0 + length + 1) / 6.0) ** alpha)
 
 
-def best_of(found: Found, options: SearchOptions, number: int) -> Found:
+def best_of(found: RawHypotheses, options: SearchOptions, number: int) -> RawHypotheses:
     return sorted(found, key=lambda one: -_score(len(one[0]), one[1], options.alpha))[:number]
 
 
-def split_at_limit(found: Found, limit: int) -> tuple[Found, Found]:
+def split_at_limit(found: RawHypotheses, limit: int) -> tuple[RawHypotheses, RawHypotheses]:
     """What has ended, and what was alive at the limit, whose log-probabilities do not count an end yet."""
     return [one for one in found if len(one[0]) < limit], [one for one in found if len(one[0]) == limit]
 
 
-def could_win(alive: Found, ended: Found, options: SearchOptions) -> Found:
+def could_win(alive: RawHypotheses, ended: RawHypotheses, options: SearchOptions) -> RawHypotheses:
     """Those alive at the limit that may be among the best: an end can only lower their scores."""
     best = best_of(ended, options, options.nbest)
     least = _score(len(best[-1][0]), best[-1][1], options.alpha) if len(best) == options.nbest else -math.inf
     return [one for one in alive if _score(len(one[0]), one[1], options.alpha) >= least]
 
 
-def rank(found: Found, options: SearchOptions) -> list[Hypothesis]:
+def rank(found: RawHypotheses, options: SearchOptions) -> list[Hypothesis]:
     best = best_of(found, options, options.nbest)
     return [Hypothesis(tokens, log_prob, _score(len(tokens), log_prob, options.alpha)) for tokens, log_prob in best]

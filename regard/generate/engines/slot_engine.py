@@ -39,15 +39,15 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Job:
+class SlotJob:
     number: int
     ids: Sequence[int]
     limit: int  # most tokens that the translation may have
 
 
 @dataclass(frozen=True)
-class Running:
-    job: Job
+class ActiveJob:
+    job: SlotJob
     since: int  # the step before which it came in
 
 
@@ -96,18 +96,18 @@ class SlotRunner:
                 stack.positions.reserve(room)
         self._kept = [*model.parameters(), *model.buffers()]
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, list[Hypothesis]]]:
+    def run(self, jobs: Sequence[SlotJob]) -> Iterator[tuple[SlotJob, list[Hypothesis]]]:
         """Translate them all; they come out as they are finished."""
         waiting = deque(jobs)
-        running: dict[int, Running] = {}
+        running: dict[int, ActiveJob] = {}
         free = list(range(self.shape.slots))
         threshold = max(1, self.shape.slots // REFILL_SHARE)
         steps = 0
         look: Fetched | None = None  # at what was done one step ago
-        taken: deque[tuple[list[Job], Fetched]] = deque()
+        taken: deque[tuple[list[SlotJob], Fetched]] = deque()
         while running or waiting:
             if waiting and (len(free) >= threshold or not running):
-                running |= {slot: Running(job, steps) for slot, job in self._let_in(waiting, free)}
+                running |= {slot: ActiveJob(job, steps) for slot, job in self._let_in(waiting, free)}
             self._step()
             seen, look = look, self.search.look()
             while taken:
@@ -122,10 +122,10 @@ class SlotRunner:
         while taken:
             yield from self._finished(*taken.popleft())
 
-    def _finished(self, jobs: list[Job], results: Fetched) -> Iterator[tuple[Job, list[Hypothesis]]]:
+    def _finished(self, jobs: list[SlotJob], results: Fetched) -> Iterator[tuple[SlotJob, list[Hypothesis]]]:
         return zip(jobs, hypotheses(results, self.shape.options.nbest), strict=True)
 
-    def _let_in(self, waiting: deque[Job], free: list[int]) -> Iterator[tuple[int, Job]]:
+    def _let_in(self, waiting: deque[SlotJob], free: list[int]) -> Iterator[tuple[int, SlotJob]]:
         """As many as there are free slots, in as many goes as it takes."""
         while waiting and free:
             candidates = [waiting[n] for n in range(min(len(waiting), len(free), self.entrance.sentences))]
@@ -170,7 +170,7 @@ class SlotDecoder:
         self, ids: Sequence[Sequence[int]], limits: Sequence[int], options: SearchOptions
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
         """The number of each sentence and its hypotheses, as they are finished."""
-        by_room: dict[int, list[Job]] = {}
+        by_room: dict[int, list[SlotJob]] = {}
         config = self.model.config
         longest = max(map(len, ids), default=0) + 1
         if config.positions == "learned" and longest > config.max_positions:
@@ -179,7 +179,7 @@ class SlotDecoder:
             room = SMALLEST_ROOM.get(self.device.type, 64)
             while room < max(limit + 1, len(sentence) + 1):
                 room *= 2
-            by_room.setdefault(room, []).append(Job(number, sentence, limit))
+            by_room.setdefault(room, []).append(SlotJob(number, sentence, limit))
         for room, jobs in sorted(by_room.items()):
             # The longest first: what is left at the end is short.
             jobs.sort(key=lambda job: -len(job.ids))

@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.generate.options import Hypothesis, SearchOptions
-from regard.generate.search.core import length_penalty
+from regard.generate.search.core import StepFunction, length_penalty
 from regard.nn.kernels import on_triton
 
-Step = Callable[[Tensor], Tensor]  # newest tokens (rows,) -> logits (rows, vocab_size)
 Reorder = Callable[[Tensor, Tensor], None]  # row n goes on with the prefix of rows[n]; which slots are done
 WIDEST = 8  # beams above this take the plain way on GPUs, too: the kernel would take minutes to compile
 Integers = NDArray[np.integer[Any]]
@@ -175,7 +174,7 @@ class SlotSearch:
     def enter(self, slots: Tensor, limits: Tensor) -> None:
         self.state.enter(slots, limits, self.bos_id)
 
-    def step(self, step: Step, reorder: Reorder) -> None:
+    def step(self, step: StepFunction, reorder: Reorder) -> None:
         """Extend every live hypothesis by one token, in place."""
         origin = self._advance(step(self.state.newest))
         reorder((self._first_rows + origin).flatten(), self.state.done)

@@ -22,7 +22,7 @@ from regard.generate.engines.batches import cut_batches, length_limit
 from regard.generate.engines.slot_engine import SlotDecoder
 from regard.generate.engines.stepper import Stepper, encode, mean_probability
 from regard.generate.options import Finished, Hypothesis, Matrix, SearchOptions, Wish, forbidden_ids
-from regard.generate.search.constrained import insist
+from regard.generate.search.constrained import constrained_search
 from regard.generate.search.core import NOTHING_FOUND, Observer, Task, beam_search, search_steps
 from regard.generate.search.phrases import Phrases
 from regard.generate.search.stable import stable_prefixes
@@ -104,7 +104,7 @@ class TorchEngine:
         wishes: Sequence[Wish] = (),
     ) -> list[list[Hypothesis]]:
         if any(wish.phrases for wish in wishes):
-            return insist(ids, options, finished, wishes, self.translate, self.in_batches, self.score)
+            return constrained_search(ids, options, finished, wishes, self.translate, self.in_batches, self.score)
         wishes = wishes if any(wish != Wish() for wish in wishes) else ()
         if self.slots is not None and not wishes and not options.beyond_beam:
             with self._alone():

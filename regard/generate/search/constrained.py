@@ -18,20 +18,22 @@ from regard.generate.search.phrases import Phrases
 # A single hypothesis cannot weigh where a phrase belongs: greedy search gets company where it has missed one.
 LEAST_BEAM = 4
 
-Ids = Sequence[Sequence[int]]
-Search = Callable[[Ids, SearchOptions, Finished | None, Sequence[Wish]], list[list[Hypothesis]]]
+TokenIds = Sequence[Sequence[int]]
+SearchFunction = Callable[[TokenIds, SearchOptions, Finished | None, Sequence[Wish]], list[list[Hypothesis]]]
 Found = Sequence[Sequence[Hypothesis]] | Mapping[int, Sequence[Hypothesis]]  # by the number of a sentence
-Score = Callable[[Ids, Ids], list[list[float]]]  # of sources and translations: log-probabilities of tokens
+ScoreFunction = Callable[
+    [TokenIds, TokenIds], list[list[float]]
+]  # of sources and translations: log-probabilities of tokens
 
 
-def insist(
-    ids: Ids,
+def constrained_search(
+    ids: TokenIds,
     options: SearchOptions,
     finished: Finished | None,
     wishes: Sequence[Wish],
-    plain: Search,
-    insisting: Search,
-    score: Score,
+    plain: SearchFunction,
+    insisting: SearchFunction,
+    score: ScoreFunction,
 ) -> list[list[Hypothesis]]:
     """`plain` searches without heeding phrases, `insisting` with them. `finished` hears of the first search."""
     found = plain(ids, options, finished, [_of_plain(wish) for wish in wishes])
@@ -60,7 +62,7 @@ def _search_mixed(
     mixed: Mapping[int, Mixed],
     options: SearchOptions,
     wishes: Sequence[Wish],
-    plain: Search,
+    plain: SearchFunction,
     found: list[list[Hypothesis]],
 ) -> None:
     """Search sources with the terms in them that are missing from what was found; the best that say everything are taken, if there
@@ -76,10 +78,10 @@ def _search_mixed(
 
 
 def _insist_on(
-    ids: Ids,
+    ids: TokenIds,
     wishes: Mapping[int, Wish],
     options: SearchOptions,
-    insisting: Search,
+    insisting: SearchFunction,
     found: list[list[Hypothesis]],
 ) -> None:
     """Search the sentences of these numbers again; what is found takes the place of what was."""
@@ -90,12 +92,12 @@ def _insist_on(
 
 
 def _insist_on_mixed(
-    ids: Ids,
+    ids: TokenIds,
     mixed: Mapping[int, Mixed],
     options: SearchOptions,
     wishes: Sequence[Wish],
-    insisting: Search,
-    score: Score,
+    insisting: SearchFunction,
+    score: ScoreFunction,
     found: list[list[Hypothesis]],
 ) -> None:
     """Likewise with the mixed sources; what is found is taken if it says everything and both sources together make it likelier."""
@@ -127,14 +129,18 @@ def _missed(numbers: Sequence[int], found: Found, wishes: Sequence[Wish]) -> lis
 def without_said(wish: Wish, found: Sequence[Hypothesis]) -> Wish:
     """A wish without the phrases that all of these translations say otherwise."""
     wanted = (
-        phrase for phrase in wish.phrases if phrase.is_said is None or not all(phrase.is_said(way.ids) for way in found)
+        phrase
+        for phrase in wish.phrases
+        if phrase.is_satisfied_by is None or not all(phrase.is_satisfied_by(way.ids) for way in found)
     )
     return replace(wish, phrases=tuple(wanted))
 
 
 def has_phrases(ids: Sequence[int], wish: Wish) -> bool:
     """Whether a translation has all that was wished for, or says it otherwise."""
-    phrases = Phrases([phrase for phrase in wish.phrases if phrase.is_said is None or not phrase.is_said(ids)])
+    phrases = Phrases(
+        [phrase for phrase in wish.phrases if phrase.is_satisfied_by is None or not phrase.is_satisfied_by(ids)]
+    )
     state = 0
     for token in ids:
         state = phrases.after(state, token)

@@ -41,9 +41,9 @@ from regard.generate.search.candidates import (
 )
 from regard.generate.search.coverage import coverage_penalty, start_attended
 from regard.generate.search.phrases import Phrases
-from regard.generate.search.sampling import source_of_chance
+from regard.generate.search.sampling import sentence_rng
 
-Step = Callable[[Tensor], Tensor]  # newest tokens (rows,) -> logits (rows, vocab_size)
+StepFunction = Callable[[Tensor], Tensor]  # newest tokens (rows,) -> logits (rows, vocab_size)
 Select = Callable[[Tensor, list[int] | None], None]  # rows to keep, in order; sentences to keep when some are done
 Attention = Callable[[], Tensor]  # what the rows of the last step attended to, (rows, longest source or more)
 
@@ -340,14 +340,14 @@ def keep_units(state: BeamState, units: list[int]) -> None:
 
 
 def search_steps(
-    step: Step, select: Select, task: Task, device: torch.device | str = "cpu", observer: Observer | None = None
+    step: StepFunction, select: Select, task: Task, device: torch.device | str = "cpu", observer: Observer | None = None
 ) -> Generator[BeamState, None, list[list[Hypothesis]]]:
     """The search step by step: yields the state after each and returns the best `nbest` translations of every sentence."""
     options, groups, beam = task.options, task.options.groups, task.options.beam
     width = beam // groups
     state = start_state(task, torch.device(device))
     results: list[list[Hypothesis]] = [[] for _ in task.limits]
-    chances = [source_of_chance(options.seed, src) for src in task.src] if options.sample else []
+    chances = [sentence_rng(options.seed, src) for src in task.src] if options.sample else []
     newest = torch.full((len(task.limits) * beam,), task.bos_id, dtype=torch.int64, device=device)
     while state.numbers:
         log_probs, missing = token_log_probs(step(newest), state, task)
@@ -388,7 +388,7 @@ def search_steps(
 
 
 def beam_search(
-    step: Step, select: Select, task: Task, device: torch.device | str = "cpu", observer: Observer | None = None
+    step: StepFunction, select: Select, task: Task, device: torch.device | str = "cpu", observer: Observer | None = None
 ) -> list[list[Hypothesis]]:
     """Search for the best `nbest` translations of every sentence."""
     steps = search_steps(step, select, task, device, observer)

@@ -20,15 +20,15 @@ Tokens = tuple[int, ...]
 class Phrase:
     """One thing that must appear, in any of several ways. Each way must begin with a token that may follow any other phrase."""
 
-    ways: tuple[Tokens, ...]
+    variants: tuple[Tokens, ...]
     ends: frozenset[int] | None = None  # what may follow it beside the end of the translation; None: anything
     source: frozenset[int] = frozenset()  # the source tokens that it translates; empty: it may stand anywhere
     # Whether a translation will do without any of the ways, because it says the same otherwise; None: it will not.
-    is_said: Callable[[Sequence[int]], bool] | None = field(default=None, compare=False)
+    is_satisfied_by: Callable[[Sequence[int]], bool] | None = field(default=None, compare=False)
 
     @property
-    def least(self) -> int:
-        return min(map(len, self.ways))
+    def min_length(self) -> int:
+        return min(map(len, self.variants))
 
     def may_be_followed_by(self, token: int) -> bool:
         return self.ends is None or token in self.ends
@@ -47,8 +47,8 @@ class Phrases:
 
     def __init__(self, phrases: Sequence[Phrase]) -> None:
         self.phrases = tuple(phrases)
-        self._special = frozenset(token for phrase in self.phrases for way in phrase.ways for token in way)
-        self._places = [_Place(frozenset(), tuple(tuple(0 for _ in phrase.ways) for phrase in self.phrases))]
+        self._special = frozenset(token for phrase in self.phrases for way in phrase.variants for token in way)
+        self._places = [_Place(frozenset(), tuple(tuple(0 for _ in phrase.variants) for phrase in self.phrases))]
         self._numbers = {self._places[0]: 0}
         self._after: dict[tuple[int, int], int] = {}
         self._tables: dict[int, NDArray[np.int16]] = {}
@@ -62,7 +62,7 @@ class Phrases:
             for number, (phrase, lengths) in enumerate(zip(self.phrases, place.matched, strict=True)):
                 if self._stands(number, lengths) and phrase.may_be_followed_by(token):
                     met.add(number)
-                matched.append(tuple(_matched(way, n, token) for way, n in zip(phrase.ways, lengths, strict=True)))
+                matched.append(tuple(_matched(way, n, token) for way, n in zip(phrase.variants, lengths, strict=True)))
             new = _Place(frozenset(met), tuple(matched))
             if new not in self._numbers:
                 self._numbers[new] = len(self._places)
@@ -77,16 +77,16 @@ class Phrases:
         place = self._places[state]
         unmet = [number for number in range(len(self.phrases)) if number not in place.met]
         standing = [number for number in unmet if self._stands(number, place.matched[number])]
-        absent = sum(self.phrases[number].least for number in unmet if number not in standing)
+        absent = sum(self.phrases[number].min_length for number in unmet if number not in standing)
         least = absent
         for number in unmet:
             phrase = self.phrases[number]
-            for way, n in zip(phrase.ways, place.matched[number], strict=True):
+            for way, n in zip(phrase.variants, place.matched[number], strict=True):
                 if 0 < n < len(way):
                     undone = [other for other in standing if not self.phrases[other].may_be_followed_by(way[n])]
-                    lost = sum(self.phrases[other].least for other in undone)
+                    lost = sum(self.phrases[other].min_length for other in undone)
                     if number in undone or number not in standing:
-                        least = min(least, absent + lost - (n - (len(way) - phrase.least)))
+                        least = min(least, absent + lost - (n - (len(way) - phrase.min_length)))
         return least
 
     def missing_after(self, state: int, vocab_size: int) -> NDArray[np.int16]:
@@ -115,13 +115,16 @@ class Phrases:
         others: set[int] = set(self.going_on(state))
         for phrase, _ in self._absent(state):
             begin = others if not phrase.source else here if attended in phrase.source else elsewhere
-            begin.update(way[0] for way in phrase.ways)
+            begin.update(way[0] for way in phrase.variants)
         return frozenset(here), frozenset(elsewhere - here - others)
 
     def going_on(self, state: int) -> frozenset[int]:
         """Tokens that go on with a phrase that is under way."""
         return frozenset(
-            way[n] for phrase, lengths in self._absent(state) for way, n in zip(phrase.ways, lengths, strict=True) if n
+            way[n]
+            for phrase, lengths in self._absent(state)
+            for way, n in zip(phrase.variants, lengths, strict=True)
+            if n
         )
 
     def following(self, state: int) -> frozenset[int]:
@@ -151,7 +154,7 @@ class Phrases:
         ]
 
     def _stands(self, number: int, lengths: Sequence[int]) -> bool:
-        return any(n == len(way) for way, n in zip(self.phrases[number].ways, lengths, strict=True))
+        return any(n == len(way) for way, n in zip(self.phrases[number].variants, lengths, strict=True))
 
 
 def _matched(way: Tokens, before: int, token: int) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.generate.options import SearchOptions
 
 
-def source_of_chance(seed: int, src: Sequence[int]) -> random.Random:
+def sentence_rng(seed: int, src: Sequence[int]) -> random.Random:
     """The random numbers of one sentence."""
     return random.Random(f"{seed} {' '.join(map(str, src))}")
 
