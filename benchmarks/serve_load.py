@@ -43,7 +43,7 @@ from regard.serve.limits import Limits
 SOURCE = Path(__file__).parents[1] / "data" / "tatoeba" / "test.en.xz"
 ROUNDS = 3  # turns of each server
 SERVE = (
-    "from regard.serve.web.run import Settings, serve; serve(Settings([{model!r}], port={port}, is_shared={shared}))"
+    "from regard.serve.web.server import Settings, serve; serve(Settings([{model!r}], port={port}, is_shared={shared}))"
 )
 
 

@@ -219,7 +219,7 @@ def loaded_after(code: str, names: tuple[str, ...]) -> list[str]:
         "regard.augment",
         "regard.parallel.crew",
         "regard.explain.save",
-        "regard.serve.web.run",
+        "regard.serve.web.server",
     ],
 )
 def test_module_imports_without_torch(module: str) -> None:

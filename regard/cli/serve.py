@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> None:
     models = [str(find_bundle(model)) for model in named]
     batch = checked_batch(arguments)
     try:
-        from regard.serve.web.run import Settings, serve
+        from regard.serve.web.server import Settings, serve
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("regard"):
             raise

@@ -18,8 +18,8 @@ from regard.serve.served import Served
 from regard.translation.alignment import Aligned
 from regard.translation.documents.formats import open_document
 from regard.translation.languages import detect, language_name, match_code
-from regard.translation.markup.elements import Cut
-from regard.translation.markup.marked_text import Page, as_text
+from regard.translation.markup.elements import MarkupParser
+from regard.translation.markup.marked_text import MarkedText, parse_plain
 from regard.translation.markup.tags import Xml
 from regard.translation.sentences import Split, split_text
 
@@ -51,7 +51,7 @@ class Ask:
     )
     alignments: bool = False  # of words, for the best translation
     xml: Xml | None = None  # the texts are XML
-    cut: Cut | None = None  # the texts have another markup, which this reads
+    parse_markup: MarkupParser | None = None  # the texts have another markup, which this reads
     search: Search = PLAIN
 
     @property
@@ -220,11 +220,13 @@ class Service:
                 check_one_line(text)
             joins = ask.is_html if ask.joins_lines is None else ask.joins_lines
             if ask.is_html or ask.xml is not None:
-                plans.append(Page(text, language, by_sentence=by_sentence, joins_lines=joins, xml=ask.xml))
-            elif ask.cut is not None:
-                plans.append(Page(text, language, by_sentence=by_sentence, cut=ask.cut))
+                plans.append(MarkedText(text, language, by_sentence=by_sentence, joins_lines=joins, xml=ask.xml))
+            elif ask.parse_markup is not None:
+                plans.append(MarkedText(text, language, by_sentence=by_sentence, parse_markup=ask.parse_markup))
             elif joins:
-                plans.append(Page(text, language, by_sentence=by_sentence, joins_lines=True, cut=as_text))
+                plans.append(
+                    MarkedText(text, language, by_sentence=by_sentence, joins_lines=True, parse_markup=parse_plain)
+                )
             else:
                 plans.append(split_text(text, language, by_sentence=by_sentence))
         return models, plans
@@ -279,7 +281,7 @@ class Service:
             target,
             document.is_html,
             by_sentence=document.by_sentence,
-            cut=document.cut,
+            parse_markup=document.parse_markup,
         )
         if source is None:  # one language for the whole document
             sample = " ".join(document.texts)[:5_000]

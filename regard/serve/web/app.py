@@ -18,10 +18,18 @@ from regard.serve.keys import Keys
 from regard.serve.limits import Limits
 from regard.serve.service import Service
 from regard.serve.watch import Watch
-from regard.serve.web import deepl, deepl_documents, explain, libretranslate, page, training, word_routes
+from regard.serve.web import (
+    deepl,
+    deepl_documents,
+    explain_routes,
+    libretranslate,
+    page_routes,
+    training_routes,
+    word_routes,
+)
 from regard.serve.web.context import Context, context_of
-from regard.serve.web.gate import Doors, Gate, internal_error, problem
-from regard.serve.web.metrics import Metrics
+from regard.serve.web.gate import Admission, Gate, internal_error, problem
+from regard.serve.web.prometheus import Metrics
 from regard.serve.web.schemas import Health, Ready
 from regard.serve.web.status import REFUSALS, as_http
 from regard.version import __version__
@@ -40,7 +48,7 @@ async def health() -> Health:
 async def ready(request: Request) -> Response:
     """Whether it takes work: a balancer sends none to a server that is being stopped."""
     context = context_of(request)
-    is_ready = context.doors.is_ready and not context.doors.is_draining
+    is_ready = context.admission.is_ready and not context.admission.is_draining
     models = [f"{source}-{target}" for source, target in sorted(context.service.pairs)]
     state = Ready(status="ready" if is_ready else "not ready", models=models)
     return JSONResponse(state.model_dump(), status_code=200 if is_ready else 503)
@@ -73,25 +81,25 @@ def make_app(
     )
     app.include_router(libretranslate.router)
     app.include_router(deepl.router)
-    for part in (deepl_documents, word_routes, explain, training, page):
+    for part in (deepl_documents, word_routes, explain_routes, training_routes, page_routes):
         app.include_router(part.router)
     app.include_router(router)
     counters = metrics or Metrics()
-    doors = Doors(service.limits)
+    admission = Admission(service.limits)
     batchers = [batcher for served in service.pairs.values() for batcher in served.batchers]
-    doors.seconds_left = lambda: max((batcher.seconds_left() for batcher in batchers), default=1)
-    doors.abandoned_files = lambda: service.abandoned_documents
+    admission.seconds_left = lambda: max((batcher.seconds_left() for batcher in batchers), default=1)
+    admission.abandoned_files = lambda: service.abandoned_documents
     jobs, explainers = Jobs(store.folder / "documents"), Explainers(service.limits.explain_places)
-    app.state.context = Context(service, keys or Keys(), counters, doors, store, jobs, explainers, watch)
+    app.state.context = Context(service, keys or Keys(), counters, admission, store, jobs, explainers, watch)
     for kind in REFUSALS:
         app.add_exception_handler(kind, _refused)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _failed)
     _tell_limits(app.openapi(), service.limits)
-    own = [page.STATIC + name for name in page.static_files()]
+    own = [page_routes.STATIC + name for name in page_routes.static_files()]
     paths = frozenset({*app.openapi()["paths"], "/", "/docs", "/openapi.json", *own})
-    return Gate(app, doors, counters, paths)
+    return Gate(app, admission, counters, paths)
 
 
 def _tell_limits(document: dict[str, Any], limits: Limits) -> None:
@@ -126,7 +134,7 @@ def _invalid(request: Request, error: Exception) -> Response:
 
 
 def _failed(request: Request, error: Exception) -> Response:
-    return JSONResponse(problem(request.url.path, internal_error(request.scope["number"])), 500)
+    return JSONResponse(problem(request.url.path, internal_error(request.scope["request_id"])), 500)
 
 
 def _docs_page(document: dict[str, Any]) -> str:

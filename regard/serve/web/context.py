@@ -12,8 +12,8 @@ from regard.serve.jobs import Jobs
 from regard.serve.keys import Key, Keys
 from regard.serve.service import Answer, Ask, Service, Told
 from regard.serve.watch import Watch
-from regard.serve.web.gate import Doors
-from regard.serve.web.metrics import Metrics
+from regard.serve.web.gate import Admission
+from regard.serve.web.prometheus import Metrics
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Context:
     service: Service
     keys: Keys
     metrics: Metrics
-    doors: Doors
+    admission: Admission
     store: Store
     jobs: Jobs
     explainers: Explainers

@@ -14,12 +14,12 @@ from regard.serve.web.schemas import (
     DeepLError,
     DeepLFields,
     DeepLLanguage,
-    DeepLRefused,
     DeepLTranslation,
     DeepLTranslations,
+    DeepLUnsupported,
     DeepLUsage,
 )
-from regard.serve.web.searches import search_of
+from regard.serve.web.search_fields import search_of
 from regard.serve.web.status import HttpRefused
 from regard.translation.languages import language_name
 from regard.translation.markup.tags import Xml
@@ -60,9 +60,9 @@ async def translate(request: Request) -> DeepLTranslations:
     return DeepLTranslations(translations=translations)
 
 
-def check_options(fields: DeepLRefused) -> None:
+def check_options(fields: DeepLUnsupported) -> None:
     """Refuse what no model here can do."""
-    for name in DeepLRefused.model_fields:
+    for name in DeepLUnsupported.model_fields:
         if name != "formality" and getattr(fields, name):
             instead = "send the entries themselves as glossary" if name.startswith("glossary") else "leave it out"
             raise HttpRefused(400, f"{name} is not known to this server; {instead}")

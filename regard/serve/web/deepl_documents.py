@@ -20,7 +20,7 @@ from regard.serve.web.schemas import (
     DeepLDocumentStatus,
     DeepLError,
 )
-from regard.serve.web.searches import terms_alone
+from regard.serve.web.search_fields import terms_alone
 from regard.serve.web.status import REFUSALS, HttpRefused
 from regard.translation.documents.formats import MEDIA_TYPES, kind_of
 
@@ -76,12 +76,12 @@ async def send(request: Request) -> DeepLDocument:
             context.jobs.fail(handle, "internal error")
             if not isinstance(error, Exception):
                 raise
-            log("failure", level=logging.ERROR, error=error, id=request.scope["number"], path="/v2/document")
+            log("failure", level=logging.ERROR, error=error, id=request.scope["request_id"], path="/v2/document")
         finally:
             ms = round((time.monotonic() - start) * 1000, 1)
-            log("document", id=request.scope["number"], status=status, characters=characters, ms=ms)
+            log("document", id=request.scope["request_id"], status=status, characters=characters, ms=ms)
 
-    context.doors.keep(run())
+    context.admission.run_in_background(run())
     return DeepLDocument(document_id=handle.id, document_key=handle.key)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from regard.serve.limits import Limits
 from regard.serve.web.logs import log
-from regard.serve.web.metrics import Metrics
+from regard.serve.web.prometheus import Metrics
 from regard.serve.web.status import REFUSALS, HttpRefused, as_http
 
 Message = MutableMapping[str, Any]
@@ -47,29 +47,31 @@ _HEADERS = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.
 
 
 @dataclass
-class Doors:
+class Admission:
     """Who is inside. Only the event loop touches it."""
 
     limits: Limits
-    inside: int = 0
-    files_inside: int = 0
+    in_flight: int = 0
+    files_in_flight: int = 0
     held_bytes: int = 0
     is_draining: bool = False
     is_ready: bool = True
     seconds_left: Callable[[], int] = field(default=lambda: 1)
     abandoned_files: Callable[[], int] = field(default=lambda: 0)  # documents that are worked on after their requests
-    told: Callable[[int], None] = field(default=lambda inside: None)  # hears how many are inside
-    away: set[asyncio.Task[None]] = field(default_factory=set)  # work whose clients do not wait for it
+    on_change: Callable[[int], None] = field(
+        default=lambda in_flight: None
+    )  # called with the new number of requests in flight
+    background: set[asyncio.Task[None]] = field(default_factory=set)  # work whose clients do not wait for it
 
     @property
     def are_full(self) -> bool:
         """Whether nothing more gets in, for lack of a place alone."""
-        return self.inside >= self.limits.places and not self.is_draining
+        return self.in_flight >= self.limits.places and not self.is_draining
 
     def check(self, is_file: bool) -> None:
         if self.is_draining:
             raise HttpRefused(503, "the server is being stopped; try another one", 1)
-        files = self.files_inside + self.abandoned_files()
+        files = self.files_in_flight + self.abandoned_files()
         if self.are_full or (is_file and files >= self.limits.file_places):
             raise self.too_many()
 
@@ -80,19 +82,19 @@ class Doors:
         self._move(-1, is_file)
 
     def _move(self, step: int, is_file: bool) -> None:
-        self.inside += step
-        self.files_inside += step * is_file
-        self.told(self.inside)
+        self.in_flight += step
+        self.files_in_flight += step * is_file
+        self.on_change(self.in_flight)
 
-    def keep(self, work: Coroutine[Any, Any, None]) -> None:
+    def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Let work on a document go on after its request, in a place of its own."""
         self.enter(True)
         task = asyncio.create_task(work)
-        self.away.add(task)
+        self.background.add(task)
         task.add_done_callback(self._end)
 
     def _end(self, task: asyncio.Task[None]) -> None:
-        self.away.discard(task)
+        self.background.discard(task)
         self.leave(True)
 
     def too_many(self) -> HttpRefused:
@@ -103,8 +105,8 @@ class Doors:
 class _Exchange:
     """The response on its way out: adds headers and remembers what was sent."""
 
-    def __init__(self, send: Send, number: str) -> None:
-        self._send, self.number = send, number
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send, self.request_id = send, request_id
         self.status = 0
         self.is_read = False  # whether the whole request has come
         self.is_complete = False  # whether the whole answer is out
@@ -116,7 +118,7 @@ class _Exchange:
             message["headers"] = [
                 *message.get("headers", []),
                 *(header for header in _HEADERS if header[0] not in given),
-                (b"x-request-id", self.number.encode()),
+                (b"x-request-id", self.request_id.encode()),
             ]
         elif message["type"] == "http.response.body" and not message.get("more_body", False):
             self.is_complete = True
@@ -146,22 +148,22 @@ def refusal(path: str, refused: HttpRefused) -> tuple[list[tuple[bytes, bytes]],
     return headers, body
 
 
-def internal_error(number: str) -> str:
-    return f"internal error; its number is {number}"
+def internal_error(request_id: str) -> str:
+    return f"internal error; its number is {request_id}"
 
 
 class Gate:
     """An ASGI app around another."""
 
-    def __init__(self, app: App, doors: Doors, metrics: Metrics, paths: frozenset[str]) -> None:
-        self.app, self.doors, self.metrics, self.paths = app, doors, metrics, paths
+    def __init__(self, app: App, admission: Admission, metrics: Metrics, paths: frozenset[str]) -> None:
+        self.app, self.admission, self.metrics, self.paths = app, admission, metrics, paths
         self._turned_away = 0
-        doors.told = metrics.places.set
+        admission.on_change = metrics.places.set
 
     def turn_away(self, path: str, headers: list[tuple[bytes, bytes]]) -> bytes:
         """A whole response, for a request that finds no place and is not looked at further (`protocol.py`), with these headers
         besides. Such requests are counted one by one, and logged together, once a second."""
-        why, body = refusal(path, self.doors.too_many())
+        why, body = refusal(path, self.admission.too_many())
         headers = [*headers, *why, *_HEADERS, (b"x-request-id", secrets.token_hex(8).encode())]
         self.metrics.requests.labels(path, "429").inc()
         if not self._turned_away:
@@ -181,7 +183,7 @@ class Gate:
             return
         start = time.monotonic()
         exchange = _Exchange(send, secrets.token_hex(8))
-        scope["number"] = exchange.number
+        scope["request_id"] = exchange.request_id
         scope["facts"] = {}  # what the handlers want in the log line
         path = scope["path"] if scope["path"] in self.paths else "other"
         for prefix in (DOWNLOADS, DOCUMENTS):
@@ -192,10 +194,12 @@ class Gate:
         except REFUSALS as error:
             if not exchange.is_read:
                 exchange.is_read = await self._drain(receive)
-            await exchange.refuse(scope["path"], as_http(error), close=not exchange.is_read or self.doors.is_draining)
+            await exchange.refuse(
+                scope["path"], as_http(error), close=not exchange.is_read or self.admission.is_draining
+            )
         except Exception as error:  # noqa: BLE001 - logged without its message, which may hold somebody's text
-            log("failure", level=logging.ERROR, error=error, id=exchange.number, path=path)
-            await exchange.refuse(scope["path"], HttpRefused(500, internal_error(exchange.number)))
+            log("failure", level=logging.ERROR, error=error, id=exchange.request_id, path=path)
+            await exchange.refuse(scope["path"], HttpRefused(500, internal_error(exchange.request_id)))
         finally:
             self._record(scope, exchange, path, time.monotonic() - start)
 
@@ -206,7 +210,7 @@ class Gate:
         method = scope["method"] if scope["method"] in _METHODS else "other"
         log(
             "request",
-            id=exchange.number,
+            id=exchange.request_id,
             method=method,
             path=path,
             status=status,
@@ -215,16 +219,16 @@ class Gate:
         )
 
     async def _answer(self, scope: Scope, receive: Receive, exchange: _Exchange) -> None:
-        limits, doors = self.doors.limits, self.doors
+        limits, admission = self.admission.limits, self.admission
         # Whoever asks after a document takes no place, so that one that was accepted can be fetched whatever the load.
         is_work = scope["method"] not in ("GET", "HEAD", "OPTIONS") and not scope["path"].startswith(DOCUMENTS)
         is_file = scope["path"] in FILES
         if is_work:
-            doors.check(is_file)  # before anything is read
+            admission.check(is_file)  # before anything is read
         most = limits.file_bytes + _FIELD_BYTES if is_file else limits.body_bytes
         if scope["path"].startswith(DOCUMENTS):
             most = min(most, _KEY_BYTES)  # a key or two; nothing counts who sends them
-        reading = _Reading(doors, most)
+        reading = _BodyReader(admission, most)
         try:
             body = await reading.read(scope, receive, limits.body_seconds)
             exchange.is_read = True
@@ -232,13 +236,13 @@ class Gate:
             if not is_work:
                 await self._run(scope, body, receive, exchange, limits.seconds)
                 return
-            doors.check(is_file)  # others may have come in meanwhile; a place is not held by a slow sender
-            doors.enter(is_file)
+            admission.check(is_file)  # others may have come in meanwhile; a place is not held by a slow sender
+            admission.enter(is_file)
             try:
                 seconds = limits.file_seconds if is_file else limits.seconds
                 await self._run(scope, body, receive, exchange, seconds)
             finally:
-                doors.leave(is_file)
+                admission.leave(is_file)
         finally:
             reading.release()
 
@@ -283,7 +287,7 @@ class Gate:
     async def _drain(self, receive: Receive) -> bool:
         """Read what a refused client still sends, within bounds, and say whether that was all: a connection that is closed with
         data unread is reset, and the client never sees the answer."""
-        left = 4 * self.doors.limits.body_bytes
+        left = 4 * self.admission.limits.body_bytes
         with suppress(TimeoutError):
             async with asyncio.timeout(_DRAIN_SECONDS):
                 while left > 0:
@@ -296,11 +300,11 @@ class Gate:
         return False
 
 
-class _Reading:
+class _BodyReader:
     """A request body that is being received, and its share of what may be held at a time."""
 
-    def __init__(self, doors: Doors, most: int) -> None:
-        self.doors, self.most, self.held = doors, most, 0
+    def __init__(self, admission: Admission, most: int) -> None:
+        self.admission, self.most, self.held = admission, most, 0
 
     async def read(self, scope: Scope, receive: Receive, seconds: float) -> bytes:
         length = dict(scope["headers"]).get(b"content-length", b"")
@@ -320,17 +324,17 @@ class _Reading:
                 raise HttpRefused(400, "the request ended early")
             chunk = message.get("body", b"")
             self.held += len(chunk)
-            self.doors.held_bytes += len(chunk)
+            self.admission.held_bytes += len(chunk)
             if self.held > self.most:  # counted as it comes: a chunked body does not say its length
                 raise self._too_large()
-            if self.doors.held_bytes > self.doors.limits.held_bytes:
+            if self.admission.held_bytes > self.admission.limits.held_bytes:
                 raise HttpRefused(429, "too much is being received; try again in 1 s", 1)
             chunks.append(chunk)
             if not message.get("more_body", False):
                 return b"".join(chunks)
 
     def release(self) -> None:
-        self.doors.held_bytes -= self.held
+        self.admission.held_bytes -= self.held
         self.held = 0
 
     def _too_large(self) -> HttpRefused:

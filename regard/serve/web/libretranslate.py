@@ -12,17 +12,17 @@ from regard.serve.web.context import admit, answer, context_of, count
 from regard.serve.web.events import stream, wants_events
 from regard.serve.web.fields import body_of, file_body_of, read_fields, read_upload
 from regard.serve.web.schemas import (
-    Alignment,
+    AlignmentReply,
     DetectedLanguage,
     DetectFields,
     Error,
     FileFields,
     Language,
-    Translated,
-    TranslatedFile,
     TranslateFields,
+    TranslateFileReply,
+    TranslateReply,
 )
-from regard.serve.web.searches import search_of, terms_alone
+from regard.serve.web.search_fields import search_of, terms_alone
 from regard.serve.web.status import HttpRefused
 from regard.translation.documents.formats import MEDIA_TYPES, kind_of
 from regard.translation.languages import detect
@@ -35,7 +35,7 @@ router = APIRouter(tags=["LibreTranslate"], responses=ERRORS)
 
 @router.post(
     "/translate",
-    response_model=Translated,
+    response_model=TranslateReply,
     response_model_exclude_none=True,
     openapi_extra=body_of(TranslateFields),
 )
@@ -67,7 +67,7 @@ def as_ask(fields: TranslateFields) -> Ask:
     )
 
 
-def translated(fields: TranslateFields, answers: list[Answer]) -> Translated:
+def translated(fields: TranslateFields, answers: list[Answer]) -> TranslateReply:
     texts = [one.ways[0] for one in answers]
     others = [one.ways[1 : fields.alternatives + 1] for one in answers] if fields.alternatives else None
     found = [
@@ -76,18 +76,20 @@ def translated(fields: TranslateFields, answers: list[Answer]) -> Translated:
         if one.detected is not None
     ]
     aligned = [
-        Alignment(source=list(one.alignment.source), target=list(one.alignment.target), pairs=list(one.alignment.pairs))
+        AlignmentReply(
+            source=list(one.alignment.source), target=list(one.alignment.target), pairs=list(one.alignment.pairs)
+        )
         for one in answers
         if one.alignment is not None
     ]
     if isinstance(fields.q, list):
-        return Translated(
+        return TranslateReply(
             translatedText=texts,
             alternatives=others,
             detectedLanguage=found or None,
             alignments=aligned if fields.alignments else None,
         )
-    return Translated(
+    return TranslateReply(
         translatedText=texts[0],
         alternatives=others[0] if others is not None else None,
         detectedLanguage=found[0] if found else None,
@@ -106,8 +108,8 @@ async def detect_language(request: Request) -> list[DetectedLanguage]:
     return [DetectedLanguage(confidence=found[1], language=found[0])] if found else []
 
 
-@router.post("/translate_file", response_model=TranslatedFile, openapi_extra=file_body_of(FileFields))
-async def translate_file(request: Request) -> TranslatedFile | Response:
+@router.post("/translate_file", response_model=TranslateFileReply, openapi_extra=file_body_of(FileFields))
+async def translate_file(request: Request) -> TranslateFileReply | Response:
     """Translate a document, and say where to fetch it in the next minutes. With `Accept: text/event-stream`, progress comes too."""
     upload, fields = await read_upload(request, FileFields)
     context = context_of(request)
@@ -129,7 +131,7 @@ async def translate_file(request: Request) -> TranslatedFile | Response:
 
     if wants_events(request):
         return await stream(work)
-    return TranslatedFile(**await work(lambda progress: None))
+    return TranslateFileReply(**await work(lambda progress: None))
 
 
 @router.get("/download_file/{name}", response_class=Response)

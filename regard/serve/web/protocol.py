@@ -51,7 +51,7 @@ def make_protocol(gate: Gate) -> type[H11Protocol]:
 
     class Protocol(H11Protocol):
         def data_received(self, data: bytes) -> None:
-            if gate.doors.are_full and self._is_between_requests and (path := path_of_whole_request(data)):
+            if gate.admission.are_full and self._is_between_requests and (path := path_of_whole_request(data)):
                 self._unset_keepalive_if_required()
                 self.transport.write(gate.turn_away(path, self.server_state.default_headers))
                 self.timeout_keep_alive_task = self.loop.call_later(

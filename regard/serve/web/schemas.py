@@ -92,17 +92,17 @@ class DetectedLanguage(BaseModel):
     language: str
 
 
-class Alignment(BaseModel):
+class AlignmentReply(BaseModel):
     source: list[tuple[int, int]] = Field(description="words of the text, each the characters from, to (Unicode's)")
     target: list[tuple[int, int]] = Field(description="words of the best translation, likewise")
     pairs: list[tuple[int, int]] = Field(description="words that go together: numbers in source and in target, from 0")
 
 
-class Translated(BaseModel):
+class TranslateReply(BaseModel):
     translatedText: str | list[str]  # noqa: N815 - LibreTranslate's names
     detectedLanguage: DetectedLanguage | list[DetectedLanguage] | None = None  # noqa: N815
     alternatives: list[str] | list[list[str]] | None = None
-    alignments: Alignment | list[Alignment] | None = None
+    alignments: AlignmentReply | list[AlignmentReply] | None = None
 
 
 class FileFields(TermFields):
@@ -114,7 +114,7 @@ class FileFields(TermFields):
     api_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
 
 
-class TranslatedFile(BaseModel):
+class TranslateFileReply(BaseModel):
     translatedFileUrl: str  # noqa: N815 - LibreTranslate's name
 
 
@@ -140,7 +140,7 @@ class Ready(BaseModel):
 Tags = str | list[str] | None  # as a list, or with commas between them
 
 
-class DeepLRefused(BaseModel):
+class DeepLUnsupported(BaseModel):
     """What DeepL knows and no model here can do: it must be left out."""
 
     glossary_id: str | None = Field(None, description="not known to this server: send the entries as glossary")
@@ -154,7 +154,7 @@ class DeepLRefused(BaseModel):
     formality: str | None = Field(None, description="default, prefer_more or prefer_less: there is one form only")
 
 
-class DeepLFields(SearchFields, DeepLRefused):
+class DeepLFields(SearchFields, DeepLUnsupported):
     text: str | list[str] = Field(description="a text, or a list of texts")
     target_lang: str = Field(description="the code of the language to translate into")
     source_lang: str | None = Field(None, description="the code of the language that the texts are in")
@@ -169,7 +169,7 @@ class DeepLFields(SearchFields, DeepLRefused):
     auth_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
 
 
-class DeepLDocumentFields(TermFields, DeepLRefused):
+class DeepLDocumentFields(TermFields, DeepLUnsupported):
     target_lang: str = Field(description="the code of the language to translate into")
     source_lang: str | None = Field(None, description="the code of the language that the document is in")
     filename: str | None = Field(None, description="a text: the name of the file, where the form does not say it")
@@ -230,26 +230,26 @@ class SentencesFields(SearchFields):
     api_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
 
 
-class PlacedWord(BaseModel):
+class WordReply(BaseModel):
     before: str = Field(description="what stands between it and the word before")
     text: str
     probability: float | None = Field(description="how likely the model found it, after all that comes before it")
     held: bool = Field(False, description="whether it stands there by the glossary, or was to be kept")
 
 
-class Way(BaseModel):
+class TranslationReply(BaseModel):
     text: str
-    words: list[PlacedWord]
+    words: list[WordReply]
 
 
-class Sentence(BaseModel):
+class SentenceReply(BaseModel):
     before: str = Field(description="what stands between it and the sentence before")
     text: str
-    ways: list[Way] = Field(description="its translations, best first")
+    ways: list[TranslationReply] = Field(description="its translations, best first")
 
 
-class Sentences(BaseModel):
-    sentences: list[Sentence]
+class SentencesReply(BaseModel):
+    sentences: list[SentenceReply]
     after: str = Field(description="what follows the last sentence")
     source: str
     target: str
@@ -268,13 +268,13 @@ class AlternativesFields(BaseModel):
     api_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
 
 
-class OtherWord(BaseModel):
+class AlternativeWord(BaseModel):
     word: str
     probability: float
 
 
-class OtherWords(BaseModel):
-    words: list[OtherWord] = Field(description="likeliest first")
+class AlternativesReply(BaseModel):
+    words: list[AlternativeWord] = Field(description="likeliest first")
 
 
 class ExplainFields(BaseModel):

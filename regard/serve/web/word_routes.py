@@ -13,21 +13,21 @@ from regard.serve.web.fields import body_of, read_fields
 from regard.serve.web.libretranslate import ERRORS
 from regard.serve.web.schemas import (
     AlternativesFields,
+    AlternativesReply,
+    AlternativeWord,
     DetectedLanguage,
-    OtherWord,
-    OtherWords,
-    Sentence,
-    Sentences,
+    SentenceReply,
     SentencesFields,
+    SentencesReply,
 )
-from regard.serve.web.searches import search_of, terms_of
+from regard.serve.web.search_fields import search_of, terms_of
 from regard.serve.word_by_word import other_words, translate_words
 
 router = APIRouter(tags=["The page"], responses=ERRORS)
 
 
 @router.post("/sentences", openapi_extra=body_of(SentencesFields))
-async def sentences(request: Request) -> Sentences:
+async def sentences(request: Request) -> SentencesReply:
     """Translate a text sentence by sentence, with how sure the model is of each word. With `prefix`, one sentence whose translation
     begins so; with `phrases`, one in whose translation they appear."""
     fields = await read_fields(request, SentencesFields)
@@ -40,8 +40,8 @@ async def sentences(request: Request) -> Sentences:
     context.metrics.characters.inc(ask.characters)
     bundle, taken = found.served.bundle, found.detected
     detected = DetectedLanguage(confidence=taken.confidence, language=taken.language) if taken else None
-    return Sentences(
-        sentences=[Sentence.model_validate(dataclasses.asdict(one)) for one in found.sentences],
+    return SentencesReply(
+        sentences=[SentenceReply.model_validate(dataclasses.asdict(one)) for one in found.sentences],
         after=found.after,
         source=bundle.source,
         target=bundle.target,
@@ -50,7 +50,7 @@ async def sentences(request: Request) -> Sentences:
 
 
 @router.post("/alternatives", openapi_extra=body_of(AlternativesFields))
-async def alternatives(request: Request) -> OtherWords:
+async def alternatives(request: Request) -> AlternativesReply:
     """The likeliest words right after the beginning of a translation: what else could stand there."""
     fields = await read_fields(request, AlternativesFields)
     context = context_of(request)
@@ -59,4 +59,6 @@ async def alternatives(request: Request) -> OtherWords:
     context.service.check(ask)
     admit(request, fields.api_key, ask.characters)
     found = await other_words(context.service, ask, fields.count)
-    return OtherWords(words=[OtherWord(word=one.word, probability=min(1.0, one.probability)) for one in found])
+    return AlternativesReply(
+        words=[AlternativeWord(word=one.word, probability=min(1.0, one.probability)) for one in found]
+    )

@@ -18,7 +18,7 @@ from types import FrameType
 
 from regard.errors import RegardError, UserError
 from regard.serve.web.logs import log, set_up_logs
-from regard.serve.web.metrics import SHARED
+from regard.serve.web.prometheus import SHARED
 
 _SHORTEST = 5.0  # seconds that a worker must live to be started again at once
 

@@ -6,18 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from regard.errors import InputError
-from regard.translation.markup.elements import Cut
+from regard.translation.markup.elements import MarkupParser
 
 
 @dataclass(frozen=True)
 class Document:
-    """The texts of a file in reading order, which may be HTML or have a markup that `cut` reads; `save` makes the file of
+    """The texts of a file in reading order, which may be HTML or have a markup that `parse_markup` reads; `save` makes the file of
     their translations."""
 
     texts: Sequence[str]
     save: Callable[[Sequence[str]], bytes]
     is_html: bool = False
-    cut: Cut | None = None
+    parse_markup: MarkupParser | None = None
     by_sentence: bool = True
 
 
@@ -30,7 +30,9 @@ def read_text(data: bytes) -> tuple[str, bytes]:
         raise InputError("file must be text in UTF-8; convert it and send it again") from None
 
 
-def from_pieces(pieces: list[str], places: Sequence[int], mark: bytes = b"", *, cut: Cut | None = None) -> Document:
+def from_pieces(
+    pieces: list[str], places: Sequence[int], mark: bytes = b"", *, parse_markup: MarkupParser | None = None
+) -> Document:
     """A document that is pieces of text, of which those at `places` are to be translated."""
 
     def save(translations: Sequence[str]) -> bytes:
@@ -39,4 +41,4 @@ def from_pieces(pieces: list[str], places: Sequence[int], mark: bytes = b"", *, 
             filled[place] = translation
         return mark + "".join(filled).encode()
 
-    return Document([pieces[place] for place in places], save, cut=cut)
+    return Document([pieces[place] for place in places], save, parse_markup=parse_markup)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from regard.errors import InputError
 from regard.translation.documents.document import Document
 from regard.translation.documents.markdown import open_markdown
-from regard.translation.documents.packed import open_office
+from regard.translation.documents.office import open_office
 from regard.translation.documents.plain import open_html, open_text
 from regard.translation.documents.subtitles import open_subtitles
 from regard.translation.documents.tables import open_catalogue, open_table
@@ -32,12 +32,12 @@ def kind_of(name: str) -> str:
     return kind
 
 
-def open_document(data: bytes, kind: str, most: int, column: str | None = None) -> Document:
-    """A document of this kind that unpacks to at most so many bytes."""
+def open_document(data: bytes, kind: str, max_bytes: int, column: str | None = None) -> Document:
+    """A document of this kind that unpacks to at max_bytes so many bytes."""
     if column is not None and kind not in ("csv", "tsv"):
         raise InputError("column goes with .csv and .tsv files only; leave it out")
     if kind in ("docx", "pptx"):
-        return open_office(data, kind, most)
+        return open_office(data, kind, max_bytes)
     if kind in ("csv", "tsv"):
         return open_table(data, "\t" if kind == "tsv" else ",", column)
     readers = {"md": open_markdown, "html": open_html, "htm": open_html, "srt": open_subtitles, "po": open_catalogue}

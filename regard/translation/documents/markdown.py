@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from regard.translation.documents.document import Document, from_pieces, read_text
-from regard.translation.documents.references import defined_by, shortened, spelled_out
-from regard.translation.markup.inline_markdown import cut_markdown
+from regard.translation.documents.reference_links import defined_by, shortened, spelled_out
+from regard.translation.markup.inline_markdown import parse_inline_markdown
 
 # What opens a line and is not text: quotes, headings, list items, tables' bars.
 _OPENING = re.compile(r"[ \t]*(?:>[ \t]*|(?:#{1,6}|[-*+]|\d{1,9}[.)])[ \t]+|\[[ xX]\][ \t]+)*")
@@ -40,7 +40,7 @@ def open_markdown(data: bytes) -> Document:
         assert start is not None
         places.append(len(pieces) + 1)
         pieces += [start[0], line[start.end() :]]
-    document = from_pieces(pieces, places, mark, cut=cut_markdown)
+    document = from_pieces(pieces, places, mark, parse_markup=parse_inline_markdown)
 
     def save(translations: Sequence[str]) -> bytes:
         both = zip(translations, document.texts, strict=True)

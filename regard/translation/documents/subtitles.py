@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from regard.translation.documents.document import Document, read_text
-from regard.translation.markup.cutting import Cutting
-from regard.translation.markup.elements import Run
+from regard.translation.markup.elements import TextRun
+from regard.translation.markup.run_builder import RunBuilder
 
 _NUMBER = re.compile(r"\s*\d+\s*")
 _TIMES = re.compile(r"\s*\d+:\d\d:\d\d[,.]\d+\s*-->")
@@ -30,7 +30,7 @@ class _Block:
 def open_subtitles(data: bytes) -> Document:
     """A sentence may go over the lines of a block, so they are joined for the model and cut again to as many lines; where two
     people speak, each one's lines. Tags around all of a speech stay around it and are not shown to the model;
-    those inside of it follow their words (`cut_speech`)."""
+    those inside of it follow their words (`parse_speech`)."""
     text, mark = read_text(data)
     blocks = _blocks(text)
     speeches = [[_unwrapped(lines) for lines in _by_speaker(block.spoken)] for block in blocks]
@@ -49,28 +49,28 @@ def open_subtitles(data: bytes) -> Document:
                 pieces += [line + last for line in lines[-1:]]
         return mark + "".join(pieces).encode()
 
-    return Document([speech for some in speeches for _, speech, _, _ in some], save, cut=cut_speech)
+    return Document([speech for some in speeches for _, speech, _, _ in some], save, parse_markup=parse_speech)
 
 
-def cut_speech(text: str) -> list[str | Run]:
+def parse_speech(text: str) -> list[str | TextRun]:
     """A speech as what stays and runs of text with elements in them: tags with names, and bold, italics and the like that are
     turned on and off again. Other tags, such as a place or a colour, stay and separate.
 
-    >>> [part if isinstance(part, str) else part.text for part in cut_speech(r"{\\an8}I {\\i1}never{\\i0} <b>said that.")]
+    >>> [part if isinstance(part, str) else part.text for part in parse_speech(r"{\\an8}I {\\i1}never{\\i0} <b>said that.")]
     ['{\\\\an8}', 'I never ', '<b>', 'said that.']
     """
-    cutting, position = Cutting(), 0
+    builder, position = RunBuilder(), 0
     for tag in _TAG.finditer(text):
-        cutting.text(text[position : tag.start()])
+        builder.text(text[position : tag.start()])
         position = tag.end()
         if _OPENING.match(tag[0]):
-            cutting.open(tag[0])
-        elif cutting.innermost and _is_closed(cutting.innermost, tag[0]):
-            cutting.close(tag[0])
+            builder.open(tag[0])
+        elif builder.innermost and _is_closed(builder.innermost, tag[0]):
+            builder.close(tag[0])
         else:
-            cutting.separator(tag[0])
-    cutting.text(text[position:])
-    return cutting.parts()
+            builder.separator(tag[0])
+    builder.text(text[position:])
+    return builder.parts()
 
 
 def _is_closed(opening: str, tag: str) -> bool:

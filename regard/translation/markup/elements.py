@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 # More than this separates, too: each element is a search for its place, and its words are translated once more.
-DEEPEST, MOST = 4, 50
+MAX_DEPTH, MAX_ELEMENTS = 4, 50
 
 
 @dataclass(eq=False)
@@ -30,7 +30,7 @@ class Tag(NamedTuple):
 
 
 @dataclass
-class Run:
+class TextRun:
     """Text without a separating tag in it, unescaped, with the tags of inline elements between."""
 
     tokens: list[str | Tag] = field(default_factory=list)
@@ -40,24 +40,24 @@ class Run:
         return "".join(token for token in self.tokens if isinstance(token, str))
 
 
-Cut = Callable[[str], list[str | Run]]  # a text as literal markup and runs of text
+MarkupParser = Callable[[str], list[str | TextRun]]  # a text as literal markup and runs of text
 
 
-def separate(run: Run, separating: Iterable[Inline]) -> list[str | Run]:
+def separate(run: TextRun, separating: Iterable[Inline]) -> list[str | TextRun]:
     """A run without these elements: their tags become literal and cut it."""
     separating = frozenset(separating)
-    parts: list[str | Run] = [Run()]
+    parts: list[str | TextRun] = [TextRun()]
     for token in run.tokens:
         if isinstance(token, Tag) and token.inline in separating:
-            parts += [str(token), Run()]
+            parts += [str(token), TextRun()]
         else:
             last = parts[-1]
-            assert isinstance(last, Run)
+            assert isinstance(last, TextRun)
             last.tokens.append(token)
     return [part for part in parts if isinstance(part, str) or part.tokens]
 
 
-def measure(run: Run) -> list[Inline]:
+def measure(run: TextRun) -> list[Inline]:
     """The elements of a run, outer ones first, each told where it starts and ends and what it lies in."""
     inlines: list[Inline] = []
     around: list[Inline] = []

@@ -7,8 +7,8 @@ from __future__ import annotations
 import re
 
 from regard.translation.markup.backslashes import Escaped
-from regard.translation.markup.cutting import Cutting
-from regard.translation.markup.elements import Run
+from regard.translation.markup.elements import TextRun
+from regard.translation.markup.run_builder import RunBuilder
 
 # All of bounded length: a line of opening brackets must not take for ever.
 _SPAN = re.compile(
@@ -19,20 +19,20 @@ _SPAN = re.compile(
 )
 
 
-def cut_markdown(text: str) -> list[str | Run]:
+def parse_inline_markdown(text: str) -> list[str | TextRun]:
     """A line as what stays and runs of text with elements in them."""
-    cutting, position = Cutting(), 0
+    builder, position = RunBuilder(), 0
     for span in _SPAN.finditer(text):
-        cutting.text(text[position : span.start()])
+        builder.text(text[position : span.start()])
         position = span.end()
         mark = span[0]
         if span["escaped"]:
-            cutting.text(Escaped(span["escaped"]))
-        elif cutting.innermost and (cutting.innermost == (mark if span["mark"] else "[" if span["linked"] else "")):
-            cutting.close(mark)
+            builder.text(Escaped(span["escaped"]))
+        elif builder.innermost and (builder.innermost == (mark if span["mark"] else "[" if span["linked"] else "")):
+            builder.close(mark)
         elif span["mark"] or span["link"]:
-            cutting.open(mark)
+            builder.open(mark)
         else:
-            cutting.separator(mark)
-    cutting.text(text[position:])
-    return cutting.parts()
+            builder.separator(mark)
+    builder.text(text[position:])
+    return builder.parts()

@@ -14,15 +14,15 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 from regard.translation.markup.backslashes import places_of_escaped, with_backslashes
-from regard.translation.markup.elements import Cut, Inline, Run, measure, separate
-from regard.translation.markup.placing import Sentence, tagged
+from regard.translation.markup.elements import Inline, MarkupParser, TextRun, measure, separate
+from regard.translation.markup.placing import MarkedSentence, tagged
 from regard.translation.markup.tags import TagReader, Xml
 from regard.translation.sentences import Split, split_text
 
 _BREAK = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")  # what `split_text` cuts at
 
 
-class Page:
+class MarkedText:
     """A text with markup whose `sentences` are to be translated; `join` makes the page of their translations."""
 
     def __init__(
@@ -33,21 +33,21 @@ class Page:
         by_sentence: bool = True,
         joins_lines: bool = False,
         xml: Xml | None = None,
-        cut: Cut | None = None,
+        parse_markup: MarkupParser | None = None,
     ) -> None:
-        """`joins_lines`: a line break is a space like others, and ends no sentence. `cut` is for another markup, in which
+        """`joins_lines`: a line break is a space like others, and ends no sentence. `parse_markup` is for another markup, in which
         nothing is escaped but by a backslash."""
         self.sentences: list[str] = []
         self._joins_lines = joins_lines
-        self._escape: Callable[[str], str] = str if cut else _escape_xml if xml is not None else _escape
-        self._parts: list[str | tuple[Split, list[Sentence]]] = []
-        for part in cut(text) if cut else TagReader(xml).cut(text):
+        self._escape: Callable[[str], str] = str if parse_markup else _escape_xml if xml is not None else _escape
+        self._parts: list[str | tuple[Split, list[MarkedSentence]]] = []
+        for part in parse_markup(text) if parse_markup else TagReader(xml).parse(text):
             if isinstance(part, str):
                 self._parts.append(part)
             else:
                 self._add_run(part, language, by_sentence)
 
-    def _add_run(self, run: Run, language: str, by_sentence: bool) -> None:
+    def _add_run(self, run: TextRun, language: str, by_sentence: bool) -> None:
         text = run.text
         # Of one length, so that all places stay what they are.
         split = split_text(_BREAK.sub(" ", text) if self._joins_lines else text, language, by_sentence=by_sentence)
@@ -73,7 +73,7 @@ class Page:
                 one.start, one.end = one.start - a, one.end - a
             whole = text[a:b]
             marked = frozenset(place - a for place in escaped[bisect_left(escaped, a) : bisect_left(escaped, b)])
-            sentences.append(Sentence(whole, mine, len(self.sentences), marked))
+            sentences.append(MarkedSentence(whole, mine, len(self.sentences), marked))
             # What encloses the whole sentence finds its place without a translation of its own.
             inner = [whole[one.start : one.end] for one in mine]
             self.sentences += map(self._shown, [whole, *("" if words == whole else words for words in inner)])
@@ -105,9 +105,9 @@ class Page:
         return "".join(page)
 
 
-def as_text(text: str) -> list[str | Run]:
-    """A text without markup, for `Page`."""
-    return [Run([text])] if text else []
+def parse_plain(text: str) -> list[str | TextRun]:
+    """A text without markup, for `MarkedText`."""
+    return [TextRun([text])] if text else []
 
 
 def _inside(inline: Inline, bounds: Sequence[tuple[int, int]]) -> bool:

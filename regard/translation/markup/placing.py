@@ -17,7 +17,7 @@ _BETWEEN = (" ", "\xa0", "-")  # two words of one phrase
 _WORD = re.compile(r"\w+|[^\w\s]", re.UNICODE)
 
 
-class Sentence(NamedTuple):
+class MarkedSentence(NamedTuple):
     """A sentence of a run with its elements; `first` is its number among all sentences, those of its elements follow; `escaped`
     says which of its characters were written with a backslash."""
 
@@ -27,7 +27,7 @@ class Sentence(NamedTuple):
     escaped: frozenset[int]
 
 
-def tagged(sentence: Sentence, target: str, inner: Sequence[str], escape: Callable[[str], str]) -> str:
+def tagged(sentence: MarkedSentence, target: str, inner: Sequence[str], escape: Callable[[str], str]) -> str:
     """The translation of a sentence with its elements in it; `inner`: what they enclose, translated by itself."""
     spans: dict[Inline | None, tuple[int, int]] = {None: (0, len(target))}
     children: dict[Inline | None, list[Inline]] = {}

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from regard.errors import InputError
-from regard.translation.markup.elements import DEEPEST, MOST, Inline, Run, Tag, separate
+from regard.translation.markup.elements import MAX_DEPTH, MAX_ELEMENTS, Inline, Tag, TextRun, separate
 
 # Inside a sentence; any other tag separates.
 _INLINE = frozenset(
@@ -51,12 +51,12 @@ class TagReader:
     def __init__(self, xml: Xml | None = None) -> None:
         self._xml = xml
         self._is_beside_text: Iterator[bool] = iter(())  # for each start tag of XML
-        self.parts: list[str | Run] = []
+        self.parts: list[str | TextRun] = []
         self._open: list[tuple[str, Inline]] = []  # inline elements of the current run that are not closed yet
         self._count = 0  # inline elements of the current run
         self._kept: list[str] = []  # tags of the untouched element that we are in, outermost first
 
-    def cut(self, text: str) -> list[str | Run]:
+    def parse(self, text: str) -> list[str | TextRun]:
         if self._xml is not None:
             self._is_beside_text = iter(_outline(text))
         position = 0
@@ -110,7 +110,7 @@ class TagReader:
             if not is_empty:
                 self._kept.append(name)
             self._literal(raw)
-        elif name in _INLINE and not is_empty and len(self._open) < DEEPEST and self._count < MOST:
+        elif name in _INLINE and not is_empty and len(self._open) < MAX_DEPTH and self._count < MAX_ELEMENTS:
             self._count += 1
             inline = Inline(raw)
             self._run().tokens.append(Tag(inline, False))
@@ -126,7 +126,7 @@ class TagReader:
             if not is_empty:
                 self._kept.append(name)
             self._literal(raw)
-        elif is_inside and len(self._open) < DEEPEST and self._count < MOST:
+        elif is_inside and len(self._open) < MAX_DEPTH and self._count < MAX_ELEMENTS:
             self._count += 1
             inline = Inline(raw)
             self._run().tokens.append(Tag(inline, False))
@@ -157,11 +157,11 @@ class TagReader:
         else:
             self._run().tokens.append(html.unescape(text))
 
-    def _run(self) -> Run:
-        if not self.parts or not isinstance(self.parts[-1], Run):
-            self.parts.append(Run())
+    def _run(self) -> TextRun:
+        if not self.parts or not isinstance(self.parts[-1], TextRun):
+            self.parts.append(TextRun())
         run = self.parts[-1]
-        assert isinstance(run, Run)
+        assert isinstance(run, TextRun)
         return run
 
     def _literal(self, raw: str) -> None:
@@ -170,10 +170,10 @@ class TagReader:
 
     def _close_run(self) -> None:
         """End the current run. An element that is still open there reaches over a separating tag, so it separates, too."""
-        if not self.parts or not isinstance(self.parts[-1], Run):
+        if not self.parts or not isinstance(self.parts[-1], TextRun):
             return
         run = self.parts.pop()
-        assert isinstance(run, Run)
+        assert isinstance(run, TextRun)
         unclosed = [inline for _, inline in self._open]
         self._open.clear()
         self._count = 0
@@ -187,7 +187,7 @@ def _outline(text: str) -> list[bool]:
     ]  # names of open elements, and whether they have text of their own
     found: list[list[bool]] = []
     position = 0
-    while tag := _MARKUP.search(text, position):  # from the end of each comment, as `_Parser.cut` does
+    while tag := _MARKUP.search(text, position):  # from the end of each comment, as `TagReader.parse` does
         if text[position : tag.start()].strip():
             around[-1][1][0] = True
         position = tag.end()

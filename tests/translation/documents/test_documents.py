@@ -20,8 +20,8 @@ from regard.serve.files import Store
 from regard.serve.jobs import Jobs
 from regard.serve.web.status import as_http
 from regard.translation.documents.formats import kind_of, open_document
-from regard.translation.documents.packed import unpack
-from regard.translation.markup.marked_text import Page
+from regard.translation.documents.office import unpack
+from regard.translation.markup.marked_text import MarkedText
 from tests.serve.server import Running, held_by, running, until
 
 MOST = 10_000_000
@@ -37,9 +37,9 @@ def _loud(text: str) -> str:
 def shouted(data: bytes, kind: str, **settings: str) -> bytes:
     """The document with every text in upper case, but for the codes of a terminal."""
     document = open_document(data, kind, MOST, **settings)
-    if document.cut is None:
+    if document.parse_markup is None:
         return document.save([_loud(text) for text in document.texts])
-    pages = [Page(text, "en", cut=document.cut) for text in document.texts]
+    pages = [MarkedText(text, "en", parse_markup=document.parse_markup) for text in document.texts]
     return document.save([page.join([sentence.upper() for sentence in page.sentences]) for page in pages])
 
 
@@ -177,7 +177,7 @@ def test_tags_of_subtitles_stay_as_they_are(before: str, after: str) -> None:
 
 def test_tags_of_subtitles_follow_their_words() -> None:
     (text,) = (document := open_document(srt("I {\\i1}never{\\i0} <b>said</b> that.").encode(), "srt", MOST)).texts
-    page = Page(text, "en", cut=document.cut)
+    page = MarkedText(text, "en", parse_markup=document.parse_markup)
     assert page.sentences == ["I never said that.", "never", "said"]
     translated = page.join(["Das habe ich nie gesagt.", "nie", "gesagt"])
     assert translated == "Das habe ich {\\i1}nie{\\i0} <b>gesagt</b>."

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from regard.translation.documents.document import Document
 from regard.translation.documents.formats import open_document
-from regard.translation.markup.marked_text import Page
+from regard.translation.markup.marked_text import MarkedText
 
 
 def opened(text: str) -> Document:
@@ -18,7 +18,7 @@ def opened(text: str) -> Document:
 def translated(text: str, words: dict[str, str] | None = None) -> str:
     """The document with its sentences in upper case, or with these translations."""
     document = opened(text)
-    pages = [Page(one, "en", cut=document.cut) for one in document.texts]
+    pages = [MarkedText(one, "en", parse_markup=document.parse_markup) for one in document.texts]
     said = [[words[sentence] if words else sentence.upper() for sentence in page.sentences] for page in pages]
     return document.save([page.join(some) for page, some in zip(pages, said, strict=True)]).decode()
 

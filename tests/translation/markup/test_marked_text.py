@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from regard.errors import InputError
-from regard.translation.markup.inline_markdown import cut_markdown
-from regard.translation.markup.marked_text import Page, as_text
+from regard.translation.markup.inline_markdown import parse_inline_markdown
+from regard.translation.markup.marked_text import MarkedText, parse_plain
 from regard.translation.markup.tags import Xml
 
 WORDS = {"the": "die", "cat": "Katze", "sat": "saß", "on": "auf", "mat": "Matte", "black": "schwarze", "hello": "hallo"}
@@ -30,7 +30,7 @@ def backwards(sentence: str) -> str:
 
 
 def translate(text: str, model: Callable[[str], str] = by_word, xml: Xml | None = None) -> str:
-    page = Page(text, "en", xml=xml)
+    page = MarkedText(text, "en", xml=xml)
     return page.join([model(sentence) for sentence in page.sentences])
 
 
@@ -71,11 +71,11 @@ def test_tags_follow_the_words_that_they_enclose() -> None:
 
 def test_line_breaks_of_html_are_spaces() -> None:
     text = "<p>The black\n   <b>cat</b>\r\n sat.\nHello\n</p>\n"
-    page = Page(text, "en", joins_lines=True)
+    page = MarkedText(text, "en", joins_lines=True)
     assert page.sentences == ["The black cat sat.", "cat", "Hello"]
     assert page.join(page.sentences) == text  # what did not change has its line breaks
     assert page.join([by_word(s) for s in page.sentences]) == "<p>die schwarze <b>Katze</b> saß.\nhallo\n</p>\n"
-    assert Page(text, "en").sentences[0] == "The black"
+    assert MarkedText(text, "en").sentences[0] == "The black"
 
 
 def test_nested_tags_stay_nested() -> None:
@@ -114,7 +114,7 @@ def test_what_is_not_to_be_translated_is_untouched(kept: str) -> None:
 
 def test_a_picture_in_a_page_is_no_text() -> None:
     picture = f'<img alt="the cat" src="data:image/png;base64,{"iVBORw0K" * 20_000}">'
-    page = Page(f"<p>the cat</p>{picture}<p>sat</p>", "en")
+    page = MarkedText(f"<p>the cat</p>{picture}<p>sat</p>", "en")
     assert page.sentences == ["the cat", "sat"]
 
 
@@ -122,7 +122,7 @@ def test_a_picture_in_a_page_is_no_text() -> None:
 def test_unfinished_tags_do_not_take_for_ever(mark: str) -> None:
     text = mark * 100_000
     start = time.process_time()  # of this process alone
-    page = Page(text, "en")
+    page = MarkedText(text, "en")
     assert page.join(page.sentences).count("<") + page.join(page.sentences).count("&lt;") == text.count("<")
     assert time.process_time() - start < 60
 
@@ -147,7 +147,7 @@ def test_no_tag_is_lost_or_doubled_and_elements_stay_balanced(parts: list[str], 
     result = translate(text, model)
     assert tags(result) == tags(text)
     assert translate(text, lambda s: s) == text
-    joined = Page(text, "en", joins_lines=True)
+    joined = MarkedText(text, "en", joins_lines=True)
     assert joined.join(joined.sentences) == text
     if is_balanced(text):
         assert is_balanced(result)
@@ -189,11 +189,11 @@ def test_unchanged_sentences_give_the_same_xml(text: str) -> None:
 def test_what_begins_in_a_comment_ends_with_it() -> None:
     text = '<a><!-- <x t="--><b>the</b> cat" ></a>'
     assert translate(text, lambda sentence: sentence, Xml()) == text.replace('" >', '" &gt;')
-    assert "the cat" in Page(text, "en", xml=Xml()).sentences[0]
+    assert "the cat" in MarkedText(text, "en", xml=Xml()).sentences[0]
 
 
 def test_tags_of_xml_separate_unless_there_is_text_beside_them() -> None:
-    assert Page("<d><t>The cat</t><s>The <b>black</b> cat</s></d>", "en", xml=Xml()).sentences == [
+    assert MarkedText("<d><t>The cat</t><s>The <b>black</b> cat</s></d>", "en", xml=Xml()).sentences == [
         "The cat",
         "The black cat",
         "black",
@@ -204,14 +204,14 @@ def test_tags_of_xml_separate_unless_there_is_text_beside_them() -> None:
 
 def test_what_is_known_of_tags_goes_before_the_outline() -> None:
     text = "the <br/>black cat <k>the cat</k>"
-    assert Page(text, "en", xml=Xml()).sentences[0] == "the black cat the cat"
+    assert MarkedText(text, "en", xml=Xml()).sentences[0] == "the black cat the cat"
     known = Xml(separating=frozenset({"br"}), untouched=frozenset({"k"}))
-    assert Page(text, "en", xml=known).sentences == ["the", "black cat"]
+    assert MarkedText(text, "en", xml=known).sentences == ["the", "black cat"]
     assert translate(text, by_word, known) == "die <br/>schwarze Katze <k>the cat</k>"
     cells = "<r><c>the</c> <c>cat</c></r>"
-    assert Page(cells, "en", xml=Xml()).sentences == ["the", "cat"]
-    assert Page(cells, "en", xml=Xml(inside=frozenset({"c"}))).sentences[0] == "the cat"
-    assert Page(cells, "en", xml=Xml(by_outline=False)).sentences[0] == "the cat"
+    assert MarkedText(cells, "en", xml=Xml()).sentences == ["the", "cat"]
+    assert MarkedText(cells, "en", xml=Xml(inside=frozenset({"c"}))).sentences[0] == "the cat"
+    assert MarkedText(cells, "en", xml=Xml(by_outline=False)).sentences[0] == "the cat"
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_what_is_known_of_tags_goes_before_the_outline() -> None:
 )
 def test_xml_that_is_not_well_formed_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="each tag that is opened is closed"):
-        Page(text, "en", xml=Xml())
+        MarkedText(text, "en", xml=Xml())
 
 
 XML_FRAGMENTS = st.sampled_from("the|cat.| |hello|<b>|</b>|<p>|</p>|<x/>|!|Sat on|&lt;|<!-- c -->".split("|"))
@@ -232,7 +232,7 @@ def test_xml_stays_well_formed_and_keeps_its_tags(parts: list[str], model: Calla
         etree.fromstring(f"<root>{text}</root>")
     except etree.XMLSyntaxError:
         with pytest.raises(InputError):
-            Page(text, "en", xml=Xml())
+            MarkedText(text, "en", xml=Xml())
         return
     result = translate(text, model, Xml())
     assert tags(result) == tags(text)
@@ -261,7 +261,7 @@ def test_xml_stays_well_formed_and_keeps_its_tags(parts: list[str], model: Calla
     ],
 )
 def test_unchanged_sentences_give_the_same_markdown(text: str) -> None:
-    page = Page(text, "en", cut=cut_markdown)
+    page = MarkedText(text, "en", parse_markup=parse_inline_markdown)
     assert page.join(page.sentences) == text
 
 
@@ -281,19 +281,19 @@ def test_unchanged_sentences_give_the_same_markdown(text: str) -> None:
     ],
 )
 def test_a_backslash_stays_with_its_mark(text: str, shown: str, target: str, written: str) -> None:
-    page = Page(text, "en", by_sentence=False, cut=cut_markdown)
+    page = MarkedText(text, "en", by_sentence=False, parse_markup=parse_inline_markdown)
     assert page.sentences == [shown]
     assert page.join([target]) == written
 
 
 def test_a_backslash_inside_emphasis_stays_there() -> None:
-    page = Page(r"The *black\_cat* sat \*here\*.", "en", cut=cut_markdown)
+    page = MarkedText(r"The *black\_cat* sat \*here\*.", "en", parse_markup=parse_inline_markdown)
     assert page.sentences == ["The black_cat sat *here*.", "black_cat"]
     assert page.join(["*Hier* saß black_cat.", "black_cat"]) == r"\*Hier\* saß *black\_cat*."
 
 
 def test_emphasis_is_taken_out_of_sentences_and_put_back() -> None:
-    page = Page("The **black** cat sat on the [mat](x).", "en", cut=cut_markdown)
+    page = MarkedText("The **black** cat sat on the [mat](x).", "en", parse_markup=parse_inline_markdown)
     assert page.sentences[0] == "The black cat sat on the mat."
     assert (
         page.join([by_word(sentence) for sentence in page.sentences])
@@ -303,14 +303,14 @@ def test_emphasis_is_taken_out_of_sentences_and_put_back() -> None:
 
 @given(st.text(alphabet="ab *_[]()`!|<>.\n\\", max_size=40), st.booleans())
 def test_markdown_comes_out_whole(text: str, joins_lines: bool) -> None:
-    for cut in (cut_markdown, as_text):
-        page = Page(text, "en", joins_lines=joins_lines, cut=cut)
+    for cut in (parse_inline_markdown, parse_plain):
+        page = MarkedText(text, "en", joins_lines=joins_lines, parse_markup=cut)
         assert page.join(page.sentences) == text
 
 
 def test_a_line_of_marks_does_not_take_for_ever() -> None:
     start = time.process_time()  # of this process alone
     for mark in ("[", "*a", "**", "`", "![", "](", "<", "_a ", "\\*", "\\*a. "):
-        page = Page(mark * 50_000, "en", cut=cut_markdown)
+        page = MarkedText(mark * 50_000, "en", parse_markup=parse_inline_markdown)
         assert page.join(page.sentences) == mark * 50_000
     assert time.process_time() - start < 60

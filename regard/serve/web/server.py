@@ -27,9 +27,9 @@ from regard.serve.served import Served, find_bundles
 from regard.serve.service import Service
 from regard.serve.watch import Watch
 from regard.serve.web.app import make_app
-from regard.serve.web.gate import Doors, Gate
+from regard.serve.web.gate import Admission, Gate
 from regard.serve.web.logs import log, set_up_logs
-from regard.serve.web.metrics import Metrics
+from regard.serve.web.prometheus import Metrics
 from regard.serve.web.protocol import make_protocol
 from regard.serve.web.workers import supervise
 from regard.translation.languages import detect
@@ -58,27 +58,27 @@ class Settings:
 class Server(uvicorn.Server):
     """On SIGTERM or Ctrl-C it goes on listening, to say that it takes nothing more, until what it took is done."""
 
-    def __init__(self, config: uvicorn.Config, doors: Doors) -> None:
+    def __init__(self, config: uvicorn.Config, admission: Admission) -> None:
         super().__init__(config)
-        self.doors = doors
+        self.admission = admission
         self._draining: asyncio.Task[None] | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self.doors.is_draining:  # asked twice: at once
+        if self.admission.is_draining:  # asked twice: at once
             super().handle_exit(sig, frame)
             self.force_exit = True
             return
-        self.doors.is_draining = True
-        log("stopping", signal=signal.Signals(sig).name, inside=self.doors.inside)
+        self.admission.is_draining = True
+        log("stopping", signal=signal.Signals(sig).name, inside=self.admission.in_flight)
 
     async def on_tick(self, counter: int) -> bool:
-        if self.doors.is_draining and self._draining is None:
+        if self.admission.is_draining and self._draining is None:
             self._draining = asyncio.create_task(self._drain())
         return await super().on_tick(counter)
 
     async def _drain(self) -> None:
-        left = self.doors.limits.drain_seconds
-        while self.doors.inside and left > 0:
+        left = self.admission.limits.drain_seconds
+        while self.admission.in_flight and left > 0:
             await asyncio.sleep(0.05)
             left -= 0.05
         self.should_exit = True
@@ -105,7 +105,7 @@ def run_worker(settings: Settings, listener: socket.socket, folder: Path) -> Non
     keys = load_keys(settings.keys) if settings.keys else Keys()
     watch = Watch(settings.run) if settings.run else None
     app = make_app(service, Store(folder), keys, metrics, watch)
-    server = Server(uvicorn_config(app, settings.limits), app.doors)
+    server = Server(uvicorn_config(app, settings.limits), app.admission)
     # What was loaded stays until the end: the collector need not look through it again and again.
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)

@@ -31,13 +31,13 @@ _DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 
 
-def unpack(data: bytes, most: int) -> dict[str, bytes]:
+def unpack(data: bytes, max_bytes: int) -> dict[str, bytes]:
     """The members of an archive, or a refusal."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = archive.infolist()
             if len(members) > _MOST_MEMBERS:
-                raise InputTooLarge(f"file must have at most {_MOST_MEMBERS} members")
+                raise InputTooLarge(f"file must have at max_bytes {_MOST_MEMBERS} members")
             for member in members:
                 _check_name(member.filename)
                 if member.flag_bits & 1:
@@ -46,23 +46,23 @@ def unpack(data: bytes, most: int) -> dict[str, bytes]:
                     raise _damaged()
             if len({member.filename for member in members}) < len(members):
                 raise InputError("file must not have two members of one name")
-            if sum(member.file_size for member in members) > most:
-                raise _too_large(most)
-            return _read(archive, members, most)
+            if sum(member.file_size for member in members) > max_bytes:
+                raise _too_large(max_bytes)
+            return _read(archive, members, max_bytes)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, ValueError, RuntimeError):
         raise _damaged() from None
 
 
-def _read(archive: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo], most: int) -> dict[str, bytes]:
+def _read(archive: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo], max_bytes: int) -> dict[str, bytes]:
     """Unpack and count: what the archive says of its sizes may be a lie."""
     contents = {}
-    left = most
+    left = max_bytes
     for member in members:
         with archive.open(member) as file:
             content = file.read(left + 1)
         left -= len(content)
         if left < 0:
-            raise _too_large(most)
+            raise _too_large(max_bytes)
         contents[member.filename] = content
     return contents
 
@@ -71,8 +71,8 @@ def _damaged() -> InputError:
     return InputError("file must be an intact .docx or .pptx; save it anew and send it again")
 
 
-def _too_large(most: int) -> InputError:
-    return InputTooLarge(f"file must unpack to at most {most} bytes")
+def _too_large(max_bytes: int) -> InputError:
+    return InputTooLarge(f"file must unpack to at max_bytes {max_bytes} bytes")
 
 
 def _check_name(name: str) -> None:
@@ -106,18 +106,20 @@ def parse_xml(content: bytes) -> Any:
         raise InputError("file must have XML that can be read") from None
 
 
-def open_office(data: bytes, kind: str, most: int) -> Document:
+def open_office(data: bytes, kind: str, max_bytes: int) -> Document:
     """Paragraphs are what is translated, or the parts of one between its line breaks and tabs; in each, the text of its runs is
     spread over the same runs again."""
     from lxml import etree
 
-    contents = unpack(data, most)
+    contents = unpack(data, max_bytes)
     names = sorted(name for name in contents if _TEXT_PARTS[kind].fullmatch(name))
     if not names or "[Content_Types].xml" not in contents:
         raise InputError(f"file must be a .{kind}")
     sizes = [(len(contents[name]), contents[name].count(b"<")) for name in names]
     if sum(size for size, _ in sizes) > _MOST_XML or sum(tags for _, tags in sizes) > _MOST_TAGS:
-        raise InputTooLarge(f"file must have at most {_MOST_XML} bytes and {_MOST_TAGS} tags of text; send it in parts")
+        raise InputTooLarge(
+            f"file must have at max_bytes {_MOST_XML} bytes and {_MOST_TAGS} tags of text; send it in parts"
+        )
     trees = {name: parse_xml(contents[name]) for name in names}
     groups = [group for tree in trees.values() for group in _find_groups(tree, kind)]
 

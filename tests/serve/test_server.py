@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from regard.errors import UserError
-from regard.serve.web.run import listen
+from regard.serve.web.server import listen
 from tests.serve.server import GOLDEN, ROOT
 
 
@@ -75,7 +75,7 @@ def test_help_names_what_is_asked_most() -> None:
 def test_memory_that_batches_compute_with_is_kept_and_what_is_larger_goes_back() -> None:
     code = """
 import ctypes, threading
-from regard.serve.web.run import keep_memory
+from regard.serve.web.server import keep_memory
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 libc.malloc.argtypes = [ctypes.c_size_t]
