@@ -14,7 +14,7 @@ from regard.explain.explanation import EXAMPLE, Explanation
 from regard.generate.engines.select import make_engine
 from regard.generate.options import Done, SearchOptions
 from regard.translation.alternatives import Alternative, find_alternatives
-from regard.translation.constraints import Ask
+from regard.translation.constraints import TextConstraints
 from regard.translation.glossary import Glossary
 from regard.translation.translator import Result, Translator
 
@@ -71,7 +71,7 @@ class Model:
             raise UserError("translate returns one translation per sentence; call `nbest` for more")
         lines = [text] if isinstance(text, str) else list(text)
         options = self.search_options(beam, alpha, 1, **search)
-        results = self._translator(options).translate(lines, asks=_asks(lines, prefix, phrases))
+        results = self._translator(options).translate(lines, constraints=_text_constraints(lines, prefix, phrases))
         texts = [result.text for result in results]
         return texts[0] if isinstance(text, str) else texts
 
@@ -92,7 +92,7 @@ class Model:
             raise TypeError("`text` must be a list of sentences, but is one string")
         lines = list(text)
         options = self.search_options(beam, alpha, n, **search)
-        return self._translator(options).translate(lines, asks=_asks(lines, prefix, phrases))
+        return self._translator(options).translate(lines, constraints=_text_constraints(lines, prefix, phrases))
 
     def follow(
         self,
@@ -111,12 +111,14 @@ class Model:
         'c b a'
         """
         options = self.search_options(beam, alpha, 1, **search)
-        [ask] = _asks([text], prefix, phrases) or [Ask()]
-        return self.follow_line(text, options, ask)
+        [constraints] = _text_constraints([text], prefix, phrases) or [TextConstraints()]
+        return self.follow_line(text, options, constraints)
 
-    def follow_line(self, text: str, options: SearchOptions, ask: Ask | None = None) -> Iterator[str]:
+    def follow_line(
+        self, text: str, options: SearchOptions, constraints: TextConstraints | None = None
+    ) -> Iterator[str]:
         """`follow` with a finished `SearchOptions`."""
-        return self._translator(options).follow(text, ask or Ask())
+        return self._translator(options).follow(text, constraints or TextConstraints())
 
     def alternatives(self, text: str, prefix: str = "", *, k: int = 8) -> list[Alternative]:
         """The `k` likeliest next words after `prefix`, the beginning of a translation of `text`, with their probabilities.
@@ -137,11 +139,11 @@ class Model:
         options: SearchOptions | None = None,
         chunk: int = 0,
         done: Done | None = None,
-        ask: Ask | None = None,
+        constraints: TextConstraints | None = None,
     ) -> Iterator[Result]:
-        """Translate any number of lines in order, with at most `chunk` of them in memory (0: `Model.chunk`); `ask` holds for
+        """Translate any number of lines in order, with at most `chunk` of them in memory (0: `Model.chunk`); `constraints` hold for
         every line."""
-        return self._translator(options or self.options).stream(lines, chunk or self.chunk, done, ask)
+        return self._translator(options or self.options).stream(lines, chunk or self.chunk, done, constraints)
 
     def score(self, src: Sequence[str], tgt: Sequence[str]) -> list[float]:
         """The natural log-probability of each given translation, end token included."""
@@ -203,11 +205,11 @@ class Model:
         return self.options.changed(beam, alpha, nbest, **search)
 
 
-def _asks(
+def _text_constraints(
     lines: Sequence[str],
     prefix: str | Sequence[str] | None,
     phrases: Sequence[str] | Sequence[Sequence[str]] | None,
-) -> list[Ask]:
+) -> list[TextConstraints]:
     """The constraints of each line; an empty list if there are none."""
     if prefix is None and phrases is None:
         return []
@@ -223,7 +225,7 @@ def _asks(
     for name, values in (("prefix", prefixes), ("phrases", by_line)):
         if len(values) != len(lines):
             raise ValueError(f"`{name}` must have one entry for each of {len(lines)} sentences, but has {len(values)}")
-    return [Ask(prefix, some) for prefix, some in zip(prefixes, by_line, strict=True)]
+    return [TextConstraints(prefix, some) for prefix, some in zip(prefixes, by_line, strict=True)]
 
 
 def load(

@@ -14,7 +14,7 @@ from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.api import Model
-    from regard.translation.constraints import Ask
+    from regard.translation.constraints import TextConstraints
 
 _NAMED = "a bundle, a run folder or a built-in model"
 MODEL = f"{_NAMED} (default: {DEFAULT})"
@@ -107,13 +107,13 @@ def given_search(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(arguments, name)) is not None}
 
 
-def given_ask(arguments: argparse.Namespace) -> Ask | None:
+def given_constraints(arguments: argparse.Namespace) -> TextConstraints | None:
     """The prefix and phrases for every translation; None if neither was given."""
-    from regard.translation.constraints import Ask
+    from regard.translation.constraints import TextConstraints
 
     if arguments.prefix is None and not arguments.phrases:
         return None
-    return Ask(arguments.prefix or "", tuple(arguments.phrases or ()))
+    return TextConstraints(arguments.prefix or "", tuple(arguments.phrases or ()))
 
 
 def load_model(arguments: argparse.Namespace, device: str | None = None) -> Model:

@@ -11,7 +11,7 @@ from regard.cli.common import (
     ENSEMBLE,
     add_all_search,
     add_model,
-    given_ask,
+    given_constraints,
     given_search,
     load_model,
     print_result,
@@ -107,7 +107,10 @@ def _translate_all(model: Model, sources: list[str], arguments: argparse.Namespa
 
     options = model.search_options(arguments.beam, arguments.alpha, 1, **given_search(arguments))
     with progress("translating", len(sources)) as done:
-        translations = [result.text for result in model.stream(sources, options, done=done, ask=given_ask(arguments))]
+        translations = [
+            result.text
+            for result in model.stream(sources, options, done=done, constraints=given_constraints(arguments))
+        ]
     if arguments.output:
         write_atomic(arguments.output, "".join(f"{line}\n" for line in translations))
     return translations

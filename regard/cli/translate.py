@@ -17,7 +17,7 @@ from regard.cli.common import (
     add_model,
     checked_batch,
     find_models,
-    given_ask,
+    given_constraints,
     given_search,
     load_model,
     verb,
@@ -191,7 +191,7 @@ def _work(
     arguments: argparse.Namespace, model: Model, options: SearchOptions, lines: list[str], done: OnProgress
 ) -> list[Any]:
     """What is printed for each line: a JSON object, the n-best rows or the best translation."""
-    results = model.stream(lines, options, len(lines), done, given_ask(arguments))
+    results = model.stream(lines, options, len(lines), done, given_constraints(arguments))
     if arguments.json:
         return [_result_json(result, options.words, options.alignment) for result in results]
     if arguments.nbest > 1:
@@ -251,7 +251,7 @@ def _text(shown: Any, number: int, arguments: argparse.Namespace) -> str:
 def _follow(model: Model, options: SearchOptions, line: str, out: Any, arguments: argparse.Namespace) -> None:
     """Write each word of a translation as soon as the search can no longer change it."""
     shown = ""
-    for begun in model.follow_line(line, options, given_ask(arguments)):
+    for begun in model.follow_line(line, options, given_constraints(arguments)):
         out.write(begun[len(shown) :])
         out.flush()
         shown = begun

@@ -32,7 +32,7 @@ from regard.explain.explanation import (
 )
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.torch_engine import TorchEngine
-from regard.generate.options import Engine, Matrix, Prefix, SearchOptions, Wish, aligning_layer
+from regard.generate.options import Constraints, Engine, Matrix, Prefix, SearchOptions, aligning_layer
 from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
 from regard.nn.attention import Recorder, set_kernel
@@ -122,7 +122,7 @@ class Explainer:
         """The best translation, and the search's tree."""
         options = replace(options, nbest=1)
         recorder = BeamRecorder(self.tokenizer.bos_id)
-        [[best]] = self.engine.search([src], options, [Wish(prefix)], recorder)
+        [[best]] = self.engine.search([src], options, [Constraints(prefix)], recorder)
         ids = sorted({node.id for node in recorder.nodes})
         texts = {i: self._shown([i])[0] for i in ids}
         return list(best.ids), recorder.tree(texts)

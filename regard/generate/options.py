@@ -134,12 +134,12 @@ class Mixed:
 
 
 @dataclass(frozen=True)
-class Wish:
+class Constraints:
     """What is wanted of one sentence's translation."""
 
     prefix: Prefix = ()
     phrases: tuple[Phrase, ...] = ()  # what must appear
-    most: int | None = None  # tokens at most, if not what `max_extra` says; a longer prefix is taken as it is
+    max_tokens: int | None = None  # tokens at most, if not what `max_extra` says; a longer prefix is taken as it is
     # The source with these phrases in it, instead of the terms that they translate; None: there is no such source.
     mixed: Callable[[Sequence[Phrase]], Mixed | None] | None = field(default=None, compare=False)
 
@@ -163,14 +163,14 @@ class Engine(Protocol):
 
     batch: int  # sentences computed together at most
     parallel: int  # calls of `translate` that may run beside each other, each in a thread of its own, and gain by it
-    takes_phrases: bool  # whether it knows `Wish.phrases` itself
+    takes_phrases: bool  # whether it knows `Constraints.phrases` itself
 
     def translate(
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
         finished: Finished | None = None,
-        wishes: Sequence[Wish] = (),  # one for each sentence, or none at all
+        constraints: Sequence[Constraints] = (),  # one for each sentence, or none at all
     ) -> list[list[Hypothesis]]: ...
 
     def score(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -182,7 +182,9 @@ class Engine(Protocol):
         layer that `aligning_layer` names, the mean of its heads."""
         ...
 
-    def stream(self, src: Sequence[int], options: SearchOptions, wish: Wish | None = None) -> Iterator[tuple[int, ...]]:
+    def stream(
+        self, src: Sequence[int], options: SearchOptions, constraint: Constraints | None = None
+    ) -> Iterator[tuple[int, ...]]:
         """What one sentence's translation begins with for certain, as it grows, and in the end the translation."""
         ...
 

@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from regard.serve.apart import Apart
+from regard.serve.thread_pool import ThreadPool
 from regard.translation.alignment import Aligned, align_texts
 from regard.translation.sentences import Split
 from regard.translation.translator import Translator
 
 if TYPE_CHECKING:
-    from regard.serve.service import Progress, Told
+    from regard.serve.service import OnSentence, SentenceProgress
 
 
 class _Served(Protocol):
     @property
     def translator(self) -> Translator: ...
     @property
-    def apart(self) -> Apart: ...
+    def threads(self) -> ThreadPool: ...
 
 
-class Heard:
+class SentenceCollector:
     """Remembers what sentences became, and tells it on."""
 
-    def __init__(self, told: Told | None) -> None:
-        self._told, self._found = told, dict[tuple[int, int], str]()
+    def __init__(self, on_sentence: OnSentence | None) -> None:
+        self._on_sentence, self._found = on_sentence, dict[tuple[int, int], str]()
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: SentenceProgress) -> None:
         self._found[progress.text, progress.sentence] = progress.translation
-        if self._told is not None:
-            self._told(progress)
+        if self._on_sentence is not None:
+            self._on_sentence(progress)
 
     def translations(self, text: int, split: Split) -> list[str]:
         return [self._found[text, number] for number in range(len(split.places))]
@@ -40,7 +40,7 @@ async def align(served: _Served, split: Split, translations: Sequence[str]) -> A
     """The words of a text and of its translation, and which of them go together."""
     translator = served.translator
     pairs = list(zip(split.sentences, translations, strict=True))
-    found = await served.apart.run(align_texts, translator.engine, translator.tokenizer, pairs, translator.max_length)
+    found = await served.threads.run(align_texts, translator.engine, translator.tokenizer, pairs, translator.max_length)
     return place(split, translations, found)
 
 

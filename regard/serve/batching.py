@@ -21,16 +21,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from regard.errors import RegardError
-from regard.generate.options import Engine, Hypothesis, SearchOptions, Wish
+from regard.generate.options import Constraints, Engine, Hypothesis, SearchOptions
 
 _TURN = 16  # sentences that one job gives before it is another's turn
 
-Ways = list[Hypothesis]  # hypotheses of one sentence, best first
-Found = Callable[[int, Ways], None]  # told of each sentence as it is finished, from a thread of the batcher
-Observe = Callable[[int, int, float], None]  # told of each batch: sentences, jobs, seconds
+Hypotheses = list[Hypothesis]  # hypotheses of one sentence, best first
+OnHypotheses = Callable[
+    [int, Hypotheses], None
+]  # called for each sentence as it is finished, from a thread of the batcher
+Observe = Callable[[int, int, float], None]  # called for each batch: sentences, jobs, seconds
 
 
-class Full(RegardError):
+class QueueFull(RegardError):
     """There is no room for a job now."""
 
     def __init__(self, seconds: int) -> None:
@@ -39,18 +41,18 @@ class Full(RegardError):
 
 
 @dataclass(eq=False)
-class Job:
+class BatchJob:
     """The sentences of one request."""
 
     ids: Sequence[Sequence[int]]
     options: SearchOptions
-    found: Found | None
-    wishes: Sequence[Wish] = ()  # one for each sentence, or none at all
+    found: OnHypotheses | None
+    constraints: Sequence[Constraints] = ()  # one for each sentence, or none at all
     weight: int = 1  # what a token of it costs, in tokens of a job with the model's own beam
-    future: Future[list[Ways]] = field(default_factory=Future)
+    future: Future[list[Hypotheses]] = field(default_factory=Future)
     taken: int = 0  # sentences that were handed to the engine
     finished: int = 0
-    results: list[Ways] = field(default_factory=list)
+    results: list[Hypotheses] = field(default_factory=list)
 
     @property
     def waiting_tokens(self) -> int:
@@ -60,19 +62,19 @@ class Job:
         """What a sentence counts: itself with its end, and what its translation begins with. Each phrase that must appear counts as
         much again: so much longer is the search, about."""
         length = len(self.ids[number]) + 1
-        if not self.wishes:
+        if not self.constraints:
             return self.weight * length
-        wish = self.wishes[number]
-        written = length + len(wish.prefix) + sum(phrase.min_length for phrase in wish.phrases)
-        return self.weight * written * (1 + len(wish.phrases))
+        constraint = self.constraints[number]
+        written = length + len(constraint.prefix) + sum(phrase.min_length for phrase in constraint.phrases)
+        return self.weight * written * (1 + len(constraint.phrases))
 
-    def is_like(self, other: Job) -> bool:
+    def is_like(self, other: BatchJob) -> bool:
         """Whether their sentences may share a batch. Those of which something special is wanted take longer: the others do not
         wait for them."""
-        return self.options == other.options and bool(self.wishes) == bool(other.wishes)
+        return self.options == other.options and bool(self.constraints) == bool(other.constraints)
 
 
-Batch = list[tuple[Job, int]]  # (job, number of its sentence)
+Batch = list[tuple[BatchJob, int]]  # (job, number of its sentence)
 
 
 class Batcher:
@@ -94,7 +96,7 @@ class Batcher:
         width; with a wider one they count more. `threads`: 0 are as many as the engine gains by."""
         self.engine, self.queue_tokens, self.batch_tokens = engine, queue_tokens, batch_tokens
         self._window, self._shared, self._observe, self._beam = window, shared, observe, beam
-        self._jobs: deque[Job] = deque()  # those with sentences that wait
+        self._jobs: deque[BatchJob] = deque()  # those with sentences that wait
         self._changed = threading.Condition()
         self._waiting = 0  # tokens
         self._busy = 0  # threads
@@ -119,12 +121,12 @@ class Batcher:
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
-        found: Found | None = None,
-        wishes: Sequence[Wish] = (),
-    ) -> Future[list[Ways]]:
-        """Hand sentences in; raises Full where too much waits. Cancelling the future gives the room back."""
+        found: OnHypotheses | None = None,
+        constraints: Sequence[Constraints] = (),
+    ) -> Future[list[Hypotheses]]:
+        """Hand sentences in; raises QueueFull where too much waits. Cancelling the future gives the room back."""
         weight = max(1, math.ceil(options.beam / self._beam))
-        job = Job(ids, options, found, wishes, weight, results=[[] for _ in ids])
+        job = BatchJob(ids, options, found, constraints, weight, results=[[] for _ in ids])
         if not ids:
             job.future.set_result([])
             return job.future
@@ -134,7 +136,7 @@ class Batcher:
                 raise RegardError("the server is being stopped")
             # A job that is larger than the whole queue is let in when nothing else waits: its size is limited elsewhere.
             if self._waiting and self._waiting + tokens > self.queue_tokens:
-                raise Full(self._seconds_left())
+                raise QueueFull(self._seconds_left())
             self._waiting += tokens
             self._came = time.monotonic()
             self._jobs.append(job)
@@ -161,7 +163,7 @@ class Batcher:
         for thread in self._threads:
             thread.join(None if until is None else max(0.0, until - time.monotonic()))
 
-    def _drop(self, job: Job | None) -> None:
+    def _drop(self, job: BatchJob | None) -> None:
         """Forget the sentences of a job that nobody waits for any more."""
         with self._changed:
             if job is not None and job in self._jobs:
@@ -250,12 +252,14 @@ class Batcher:
                 self._jobs.append(job)
         return batch
 
-    def _translate(self, batch: Batch) -> tuple[list[tuple[Job, int, Ways]], list[tuple[Job, Exception]]]:
+    def _translate(
+        self, batch: Batch
+    ) -> tuple[list[tuple[BatchJob, int, Hypotheses]], list[tuple[BatchJob, Exception]]]:
         """What was found for each sentence, and the jobs that failed."""
         try:
             ids, first = [job.ids[n] for job, n in batch], batch[0][0]
-            wishes = [job.wishes[n] for job, n in batch] if first.wishes else ()
-            found = self.engine.translate(ids, first.options, None, wishes)
+            constraints = [job.constraints[n] for job, n in batch] if first.constraints else ()
+            found = self.engine.translate(ids, first.options, None, constraints)
             return [(job, number, ways) for (job, number), ways in zip(batch, found, strict=True)], []
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
             jobs = list({id(job): job for job, _ in batch}.values())
@@ -265,7 +269,9 @@ class Batcher:
         parts = [self._translate([(owner, n) for owner, n in batch if owner is job]) for job in jobs]
         return [one for part, _ in parts for one in part], [one for _, part in parts for one in part]
 
-    def _hand_out(self, found: list[tuple[Job, int, Ways]], failed: list[tuple[Job, Exception]]) -> None:
+    def _hand_out(
+        self, found: list[tuple[BatchJob, int, Hypotheses]], failed: list[tuple[BatchJob, Exception]]
+    ) -> None:
         finished = []
         with self._changed:
             for job, number, ways in found:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from regard.explain.page import page_data
 from regard.generate.options import SearchOptions
-from regard.serve.apart import Apart
 from regard.serve.refusal import refusing
-from regard.serve.served import Served
+from regard.serve.served_model import ServedModel
+from regard.serve.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
     from regard.explain.explainer import Explainer
@@ -20,19 +20,19 @@ class Explainers:
 
     def __init__(self, places: int) -> None:
         self._made: dict[tuple[str, str], Explainer] = {}
-        self._apart = Apart("explanations", 1, places)
+        self._apart = ThreadPool("explanations", 1, places)
 
-    async def explain(self, served: Served, text: str, translation: str | None, prefix: str | None) -> bytes:
+    async def explain(self, served: ServedModel, text: str, translation: str | None, prefix: str | None) -> bytes:
         """The page's data as JSON. A request that still waits when its client goes away is never begun."""
         return await self._apart.run(self._work, served, text, translation, prefix)
 
-    def _work(self, served: Served, text: str, translation: str | None, prefix: str | None) -> bytes:
+    def _work(self, served: ServedModel, text: str, translation: str | None, prefix: str | None) -> bytes:
         options = SearchOptions.of(served.bundle)
         with refusing("an explanation"):
             found = self._explainer(served).explain(text, options, target=translation, prefix=prefix)
         return json.dumps(page_data(found), separators=(",", ":")).encode("ascii")
 
-    def _explainer(self, served: Served) -> Explainer:
+    def _explainer(self, served: ServedModel) -> Explainer:
         pair = served.bundle.source, served.bundle.target
         if pair not in self._made:
             from regard.explain.explainer import Explainer

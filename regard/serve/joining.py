@@ -6,22 +6,24 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeVar
 
-from regard.generate.options import Engine, Finished, Hypothesis, Matrix, SearchOptions, Wish
-from regard.translation.constraints import Ask
+from regard.generate.options import Constraints, Engine, Finished, Hypothesis, Matrix, SearchOptions
+from regard.translation.constraints import TextConstraints
 from regard.translation.reading import Part
 from regard.translation.translator import Result, Translator
 
 Known = TypeVar("Known")
 Run = Callable[[Callable[[], list[Result]]], Awaitable[list[Result]]]
-Search = Callable[[Sequence[Sequence[int]], SearchOptions, Sequence[Wish]], Awaitable[list[list[Hypothesis]]]]
+RunSearch = Callable[[Sequence[Sequence[int]], SearchOptions, Sequence[Constraints]], Awaitable[list[list[Hypothesis]]]]
 
 
 class Wanted(Exception):
     """A search that is not known yet."""
 
-    def __init__(self, ids: Sequence[Sequence[int]], options: SearchOptions, wishes: Sequence[Wish]) -> None:
+    def __init__(
+        self, ids: Sequence[Sequence[int]], options: SearchOptions, constraints: Sequence[Constraints]
+    ) -> None:
         super().__init__()
-        self.ids, self.options, self.wishes = ids, options, wishes
+        self.ids, self.options, self.constraints = ids, options, constraints
 
 
 class KnownEngine:
@@ -44,10 +46,10 @@ class KnownEngine:
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
         finished: Finished | None = None,
-        wishes: Sequence[Wish] = (),
+        constraints: Sequence[Constraints] = (),
     ) -> list[list[Hypothesis]]:
         if self._searched == len(self.found):
-            raise Wanted(ids, options, wishes)
+            raise Wanted(ids, options, constraints)
         self._searched += 1
         return self.found[self._searched - 1]
 
@@ -59,8 +61,10 @@ class KnownEngine:
         self._attended += 1
         return _nth(self._attention, self._attended, lambda: self.engine.attention(src, tgt))
 
-    def stream(self, src: Sequence[int], options: SearchOptions, wish: Wish | None = None) -> Iterator[tuple[int, ...]]:
-        return self.engine.stream(src, options, wish)
+    def stream(
+        self, src: Sequence[int], options: SearchOptions, constraint: Constraints | None = None
+    ) -> Iterator[tuple[int, ...]]:
+        return self.engine.stream(src, options, constraint)
 
     def next_log_probs(self, src: Sequence[int], prefix: Sequence[int]) -> list[float]:
         return self.engine.next_log_probs(src, prefix)
@@ -83,9 +87,9 @@ async def join(
     sentences: Sequence[str],
     cut: Sequence[Sequence[Part]],
     found: Sequence[Sequence[Hypothesis]],
-    asks: Sequence[Ask],
+    text_constraints: Sequence[TextConstraints],
     run: Run,
-    search: Search,
+    search: RunSearch,
 ) -> list[Result]:
     """`run` does the work somewhere, `search` finds what is wanted meanwhile."""
     joiner = without_searching(translator)
@@ -93,7 +97,7 @@ async def join(
     assert isinstance(known, KnownEngine)
     while True:
         try:
-            return await run(lambda: joiner.join(sentences, cut, found, asks))
+            return await run(lambda: joiner.join(sentences, cut, found, text_constraints))
         except Wanted as wanted:
-            known.found.append(await search(wanted.ids, wanted.options, wanted.wishes))
+            known.found.append(await search(wanted.ids, wanted.options, wanted.constraints))
             known.rewind()

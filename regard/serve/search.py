@@ -11,9 +11,9 @@ from typing import Any
 from regard.bundle import Bundle
 from regard.errors import InputError, UserError
 from regard.evaluate import sentence_scorer
-from regard.generate.options import SearchOptions, Wish
+from regard.generate.options import Constraints, SearchOptions
 from regard.serve.limits import Limits
-from regard.translation.constraints import Ask
+from regard.translation.constraints import TextConstraints
 from regard.translation.glossary import Glossary, with_capital
 from regard.translation.reading import Part
 from regard.translation.translator import Translator
@@ -38,7 +38,7 @@ _REMEDY = "leave it out, or start the server without --engine ctranslate2"
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchRequest:
     """All of it may be left out."""
 
     changes: Mapping[str, Any] = field(default_factory=dict)  # fields of SearchOptions by name
@@ -71,9 +71,9 @@ class Search:
         return max(1, self.changes.get("beam") or self.changes.get("groups") or 1)
 
     @property
-    def ask(self) -> Ask | None:
+    def text_constraints(self) -> TextConstraints | None:
         """What is wanted of each sentence."""
-        return Ask(self.prefix, self.phrases) if self.is_of_one_sentence else None
+        return TextConstraints(self.prefix, self.phrases) if self.is_of_one_sentence else None
 
     # --- what may be asked for ---
 
@@ -128,27 +128,29 @@ class Search:
         return replace(options, glossary=glossary, keep=(*options.keep, *self.keep))
 
 
-PLAIN = Search()
+PLAIN = SearchRequest()
 
 
-def wishes_of(translator: Translator, search: Search, cut: Sequence[Sequence[Part]], most: int) -> list[Wish]:
+def constraints_of(
+    translator: Translator, search: SearchRequest, cut: Sequence[Sequence[Part]], most: int
+) -> list[Constraints]:
     """What an engine is to heed of each part of sentences; `most` things may have to appear in one."""
     if search.is_of_one_sentence and any(len(parts) > 1 for parts in cut):
         length = translator.max_length
         raise InputError(
             f"with prefix or phrases a text must be one sentence of at most {length} tokens; send a part of it"
         )
-    asks = [search.ask] * len(cut) if search.ask is not None else []
-    wishes = translator.wisher.wishes(cut, asks)
-    for wish in wishes:
-        if len(wish.phrases) > most:
+    text_constraints = [search.text_constraints] * len(cut) if search.text_constraints is not None else []
+    constraints = translator.constraint_builder.build(cut, text_constraints)
+    for constraint in constraints:
+        if len(constraint.phrases) > most:
             raise InputError(f"a sentence has more than {most} terms of glossary, keep and phrases; send fewer of them")
-        tokens = len(wish.prefix) + sum(phrase.min_length for phrase in wish.phrases)
+        tokens = len(constraint.prefix) + sum(phrase.min_length for phrase in constraint.phrases)
         if tokens > translator.max_length:
             raise InputError(
                 f"what a sentence must hold may have at most {translator.max_length} tokens; give less of it"
             )
-    return wishes
+    return constraints
 
 
 def check_prefix(translator: Translator, prefix: str) -> None:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from regard.errors import InputError, InputTooLarge
-from regard.serve.alignments import Heard, align
-from regard.serve.apart import Apart
+from regard.serve.alignments import SentenceCollector, align
 from regard.serve.batched_sentences import INLINE_CHARACTERS, translate_sentences
 from regard.serve.limits import Limits
-from regard.serve.search import PLAIN, Search
-from regard.serve.served import Served
+from regard.serve.search import PLAIN, SearchRequest
+from regard.serve.served_model import ServedModel
+from regard.serve.thread_pool import ThreadPool
 from regard.translation.alignment import Aligned
 from regard.translation.documents.formats import open_document
 from regard.translation.languages import detect, language_name, match_code
@@ -37,7 +37,7 @@ class Plan(Protocol):
 
 
 @dataclass(frozen=True)
-class Ask:
+class TranslateRequest:
     """What a client wants."""
 
     texts: Sequence[str]
@@ -52,7 +52,7 @@ class Ask:
     alignments: bool = False  # of words, for the best translation
     xml: Xml | None = None  # the texts are XML
     parse_markup: MarkupParser | None = None  # the texts have another markup, which this reads
-    search: Search = PLAIN
+    search: SearchRequest = PLAIN
 
     @property
     def characters(self) -> int:
@@ -79,7 +79,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Progress:
+class SentenceProgress:
     """A sentence is finished: the number of its text, its number in that text, how many that has, its translation, and how many
     sentences its model was given in all."""
 
@@ -90,18 +90,18 @@ class Progress:
     total: int
 
 
-Told = Callable[[Progress], None]
+OnSentence = Callable[[SentenceProgress], None]
 
 
 class Service:
     """All models behind one door."""
 
-    def __init__(self, models: Sequence[Served], limits: Limits) -> None:
+    def __init__(self, models: Sequence[ServedModel], limits: Limits) -> None:
         self.limits = limits
         # Documents may take long, also after their clients are gone, so they have threads of their own. One alone reads them: a
         # parsed document takes many times the memory of its file.
-        self._reading = Apart("documents", 1)
-        self._documents = Apart("documents", _DOCUMENT_THREADS)
+        self._reading = ThreadPool("documents", 1)
+        self._documents = ThreadPool("documents", _DOCUMENT_THREADS)
         self.pairs = {(model.bundle.source, model.bundle.target): model for model in models}
 
     # --- languages ---
@@ -120,7 +120,7 @@ class Service:
     def names(self) -> dict[str, str]:
         return {code: language_name(code) for code in sorted({*self.sources, *self.targets})}
 
-    def find(self, source: str, target: str) -> Served:
+    def find(self, source: str, target: str) -> ServedModel:
         """The model from one language to another, both as a client writes them."""
         self._check_any()
         to = match_code(target, self.targets)
@@ -132,9 +132,9 @@ class Service:
             raise InputError(f"source must be a language that is served into {to}: {', '.join(sorted(sources))}")
         return self.pairs[from_, to]
 
-    def detect_for(self, text: str, target: str) -> tuple[Served, Detected]:
+    def detect_for(self, text: str, target: str) -> tuple[ServedModel, Detected]:
         """The model for a text whose language is not said. With one candidate there is nothing to choose, but what was recognised
-        is told as it is."""
+        is reported as it is."""
         self._check_any()
         to = match_code(target, self.targets)
         if to is None:
@@ -159,47 +159,47 @@ class Service:
 
     # --- translating ---
 
-    def check(self, ask: Ask) -> None:
+    def check(self, request: TranslateRequest) -> None:
         """Refuse what is beyond the limits."""
         limits = self.limits
-        if len(ask.texts) > limits.texts:
+        if len(request.texts) > limits.texts:
             raise InputError(f"there may be at most {limits.texts} texts in a request; send the rest in another")
-        if ask.characters > limits.characters:
+        if request.characters > limits.characters:
             raise InputTooLarge(f"the texts of a request may have at most {limits.characters} characters; send parts")
-        if not 0 <= ask.alternatives <= limits.alternatives:
+        if not 0 <= request.alternatives <= limits.alternatives:
             raise InputError(f"alternatives must be between 0 and {limits.alternatives}")
-        if ask.alignments and ask.is_html:
+        if request.alignments and request.is_html:
             raise InputError("alignments go with format text only; leave them out, or send text")
-        ask.search.check(limits, ask.alternatives)
-        if ask.search.is_of_one_sentence and (ask.is_html or ask.xml is not None):
+        request.search.check(limits, request.alternatives)
+        if request.search.is_of_one_sentence and (request.is_html or request.xml is not None):
             raise InputError("prefix and phrases go with plain text only; leave them out, or send text")
-        widest = ask.search.widest
-        if ask.characters * widest > limits.characters * _USUAL_BEAM:
+        widest = request.search.widest
+        if request.characters * widest > limits.characters * _USUAL_BEAM:
             most = limits.characters * _USUAL_BEAM // widest
             raise InputTooLarge(f"with so wide a beam the texts may have at most {most} characters; send parts")
 
-    async def translate(self, ask: Ask, told: Told | None = None) -> list[Answer]:
-        """An answer for each text; `told` hears of sentences as they are finished."""
-        self.check(ask)
-        heard = Heard(told)
-        if ask.alignments:
-            told = heard
-        if sum(map(len, ask.texts)) <= INLINE_CHARACTERS and ask.source is not None:
-            models, plans = self._prepare(ask)
+    async def translate(self, request: TranslateRequest, on_sentence: OnSentence | None = None) -> list[Answer]:
+        """An answer for each text; `on_sentence` hears of sentences as they are finished."""
+        self.check(request)
+        heard = SentenceCollector(on_sentence)
+        if request.alignments:
+            on_sentence = heard
+        if sum(map(len, request.texts)) <= INLINE_CHARACTERS and request.source is not None:
+            models, plans = self._prepare(request)
         else:
-            models, plans = await asyncio.to_thread(self._prepare, ask)
+            models, plans = await asyncio.to_thread(self._prepare, request)
         ways: list[list[str]] = [[] for _ in plans]
         for served in {id(model): model for model, _ in models}.values():
             mine = [number for number, (model, _) in enumerate(models) if model is served]
             translated = await self.translate_plans(
-                served, [plans[n] for n in mine], ask.alternatives, _renumbered(told, mine), ask.search
+                served, [plans[n] for n in mine], request.alternatives, _renumbered(on_sentence, mine), request.search
             )
             for number, texts in zip(mine, translated, strict=True):
                 ways[number] = texts
         answers = [
             Answer(texts, model.bundle.source, detected) for texts, (model, detected) in zip(ways, models, strict=True)
         ]
-        if not ask.alignments:
+        if not request.alignments:
             return answers
         return [
             dataclasses.replace(answer, alignment=await align(model, plan, heard.translations(number, plan)))
@@ -207,22 +207,22 @@ class Service:
             if isinstance(plan, Split)
         ]
 
-    def _prepare(self, ask: Ask) -> tuple[list[tuple[Served, Detected | None]], list[Plan]]:
-        models: list[tuple[Served, Detected | None]] = []
-        if ask.source is None:
-            models += [self.detect_for(text, ask.target) for text in ask.texts]
+    def _prepare(self, request: TranslateRequest) -> tuple[list[tuple[ServedModel, Detected | None]], list[Plan]]:
+        models: list[tuple[ServedModel, Detected | None]] = []
+        if request.source is None:
+            models += [self.detect_for(text, request.target) for text in request.texts]
         else:
-            models += [(self.find(ask.source, ask.target), None)] * len(ask.texts)
+            models += [(self.find(request.source, request.target), None)] * len(request.texts)
         plans: list[Plan] = []
-        for text, (model, _) in zip(ask.texts, models, strict=True):
-            language, by_sentence = model.bundle.source, ask.by_sentence and not ask.search.is_of_one_sentence
-            if ask.search.is_of_one_sentence:
+        for text, (model, _) in zip(request.texts, models, strict=True):
+            language, by_sentence = model.bundle.source, request.by_sentence and not request.search.is_of_one_sentence
+            if request.search.is_of_one_sentence:
                 check_one_line(text)
-            joins = ask.is_html if ask.joins_lines is None else ask.joins_lines
-            if ask.is_html or ask.xml is not None:
-                plans.append(MarkedText(text, language, by_sentence=by_sentence, joins_lines=joins, xml=ask.xml))
-            elif ask.parse_markup is not None:
-                plans.append(MarkedText(text, language, by_sentence=by_sentence, parse_markup=ask.parse_markup))
+            joins = request.is_html if request.joins_lines is None else request.joins_lines
+            if request.is_html or request.xml is not None:
+                plans.append(MarkedText(text, language, by_sentence=by_sentence, joins_lines=joins, xml=request.xml))
+            elif request.parse_markup is not None:
+                plans.append(MarkedText(text, language, by_sentence=by_sentence, parse_markup=request.parse_markup))
             elif joins:
                 plans.append(
                     MarkedText(text, language, by_sentence=by_sentence, joins_lines=True, parse_markup=parse_plain)
@@ -233,11 +233,11 @@ class Service:
 
     async def translate_plans(
         self,
-        served: Served,
+        served: ServedModel,
         plans: Sequence[Plan],
         alternatives: int = 0,
-        told: Told | None = None,
-        search: Search = PLAIN,
+        on_sentence: OnSentence | None = None,
+        search: SearchRequest = PLAIN,
     ) -> list[list[str]]:
         """The texts of plans in the other language, each in one or several ways that differ, best first."""
         sentences = [sentence for plan in plans for sentence in plan.sentences]
@@ -245,10 +245,10 @@ class Service:
 
         def hear(number: int, translation: str) -> None:
             text, n = places[number]
-            assert told is not None
-            told(Progress(text, n, len(plans[text].sentences), translation, len(sentences)))
+            assert on_sentence is not None
+            on_sentence(SentenceProgress(text, n, len(plans[text].sentences), translation, len(sentences)))
 
-        ways = await translate_sentences(served, sentences, alternatives, hear if told else None, search)
+        ways = await translate_sentences(served, sentences, alternatives, hear if on_sentence else None, search)
         texts, position = [], 0
         for plan in plans:
             mine = ways[position : position + len(plan.sentences)]
@@ -265,8 +265,8 @@ class Service:
         source: str | None,
         target: str,
         column: str | None = None,
-        told: Told | None = None,
-        search: Search = PLAIN,
+        on_sentence: OnSentence | None = None,
+        search: SearchRequest = PLAIN,
     ) -> tuple[bytes, int]:
         """A document in another language, and how many characters of text it has."""
         limits = self.limits
@@ -275,7 +275,7 @@ class Service:
         characters = sum(map(len, document.texts))
         if characters > limits.file_characters:
             raise InputTooLarge(f"file may have at most {limits.file_characters} characters of text; send it in parts")
-        ask = Ask(
+        request = TranslateRequest(
             document.texts,
             source,
             target,
@@ -286,11 +286,11 @@ class Service:
         if source is None:  # one language for the whole document
             sample = " ".join(document.texts)[:5_000]
             served, _ = await self._documents.run(self.detect_for, sample, target)
-            ask = dataclasses.replace(ask, source=served.bundle.source)
-        models, plans = await self._documents.run(self._prepare, ask)
+            request = dataclasses.replace(request, source=served.bundle.source)
+        models, plans = await self._documents.run(self._prepare, request)
         if not models:
             return await self._documents.run(document.save, []), 0
-        ways = await self.translate_plans(models[0][0], plans, 0, told, search)
+        ways = await self.translate_plans(models[0][0], plans, 0, on_sentence, search)
         return await self._documents.run(document.save, [texts[0] for texts in ways]), characters
 
     @property
@@ -306,11 +306,11 @@ class Service:
         self._documents.close()
 
 
-def _renumbered(told: Told | None, numbers: Sequence[int]) -> Told | None:
-    """For some of the texts of a request: what is told is told with their numbers in the whole request."""
-    if told is None:
+def _renumbered(on_sentence: OnSentence | None, numbers: Sequence[int]) -> OnSentence | None:
+    """For some of the texts of a request: reports them under their numbers in the whole request."""
+    if on_sentence is None:
         return None
-    return lambda progress: told(dataclasses.replace(progress, text=numbers[progress.text]))
+    return lambda progress: on_sentence(dataclasses.replace(progress, text=numbers[progress.text]))
 
 
 def check_one_line(text: str) -> None:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from regard.data.tokenizer import Tokenizer
 from regard.generate.options import Engine
 from regard.translation.protect import protect
+from regard.translation.terms import Span
 from regard.translation.words import Spelt, links_of, spell
-
-Span = tuple[int, int]  # characters from, to
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from regard.data.pieces import begins_word
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
-from regard.generate.options import Wish, forbidden_ids
+from regard.generate.options import Constraints, forbidden_ids
 from regard.translation.protect import Protected
 from regard.translation.translator import Translator
 from regard.translation.words import prefix_ids, word_beginnings
@@ -43,8 +43,8 @@ def find_alternatives(translator: Translator, text: str, prefix: str, count: int
     before = [token for token in prefix_ids(tokenizer, prefix.strip(), protected) if isinstance(token, int)]
     first = _likeliest(translator, src, before, _SPARE * count)
     options = replace(translator.options.of_engine, beam=1, nbest=1)
-    wishes = [Wish((*before, *tokens), most=len(before) + _LONGEST) for tokens in first]
-    found = engine.translate([src] * len(first), options, None, wishes)
+    constraints = [Constraints((*before, *tokens), max_tokens=len(before) + _LONGEST) for tokens in first]
+    found = engine.translate([src] * len(first), options, None, constraints)
     words = [_first_word(tokenizer, ways[0].ids[len(before) :]) for ways in found]
     scores = engine.score([src] * len(words), [[*before, *word] for word in words])
     total: dict[str, float] = {}

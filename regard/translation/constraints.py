@@ -1,5 +1,6 @@
-"""What an engine must heed of each part of a line: what a person asked of the line, terms of a glossary that the part has, and
-words to be kept where the model has no reserved pieces for them. How an engine gets them said is in `insist.py`. No torch here."""
+"""Builds the constraints of each segment of a line for an engine: the prefix and phrases that were asked for, glossary terms that
+the segment has, and words to keep that the model has no reserved pieces for. `generate/search/constrained.py` enforces them. No
+torch here."""
 
 from __future__ import annotations
 
@@ -7,19 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from regard.generate.options import Mixed, Wish
+from regard.generate.options import Constraints, Mixed
 from regard.generate.search.phrases import Phrase
 from regard.translation.glossary import Glossary, Ways, put_terms, says, with_capital
 from regard.translation.protect import Protected
 from regard.translation.reading import Part, Reader
-from regard.translation.terms import Place
+from regard.translation.terms import Span
 from regard.translation.words import phrase_of, prefix_ids, tokens_at
 
-Term = tuple[Phrase, Ways, list[Place]]  # of a source: what must appear, the ways to say it, where the source has it
+Term = tuple[Phrase, Ways, list[Span]]  # of a source: what must appear, the ways to say it, where the source has it
 
 
 @dataclass(frozen=True)
-class Ask:
+class TextConstraints:
     """What a person wants of one line's translation."""
 
     prefix: str = ""  # what it begins with; the last word may go on, unless a space follows it
@@ -27,29 +28,36 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Wisher:
-    """Makes wishes for the parts of lines."""
+class ConstraintBuilder:
+    """Makes constraints for the parts of lines."""
 
     reader: Reader
     glossary: Glossary | None
     insists_on_kept: bool  # whether what is to be kept is something that must appear
 
-    def wishes(self, cut: Sequence[Sequence[Part]], asks: Sequence[Ask] = ()) -> list[Wish]:
+    def build(
+        self, cut: Sequence[Sequence[Part]], text_constraints: Sequence[TextConstraints] = ()
+    ) -> list[Constraints]:
         """One for each part, from what was asked of the lines; none where there is nothing. A prefix, and what must appear, is that
         of a line's first part; terms of the glossary are those of the part that has them."""
-        if not asks and self.glossary is None and not self.insists_on_kept:
+        if not text_constraints and self.glossary is None and not self.insists_on_kept:
             return []
-        wishes = []
-        for parts, ask in zip(cut, asks or [Ask()] * len(cut), strict=True):
-            wishes += [self._wish(part.text, Ask() if number else ask) for number, part in enumerate(parts)]
-        return wishes if any(wish != Wish() for wish in wishes) else []
+        constraints = []
+        for parts, text_constraint in zip(cut, text_constraints or [TextConstraints()] * len(cut), strict=True):
+            constraints += [
+                self._build(part.text, TextConstraints() if number else text_constraint)
+                for number, part in enumerate(parts)
+            ]
+        return constraints if any(constraint != Constraints() for constraint in constraints) else []
 
-    def _wish(self, text: str, ask: Ask) -> Wish:
+    def _build(self, text: str, text_constraint: TextConstraints) -> Constraints:
         tokenizer, terms = self.reader.tokenizer, self._terms(text)
-        asked = [phrase_of(tokenizer, (phrase,)) for phrase in ask.phrases]
+        asked = [phrase_of(tokenizer, (phrase,)) for phrase in text_constraint.phrases]
         phrases = (*asked, *(phrase for phrase, _, _ in terms), *self._kept(text))
         mixed = partial(self._mixed, text, terms) if terms else None
-        return Wish(prefix_ids(tokenizer, ask.prefix, self.reader.protected(text)), phrases, mixed=mixed)
+        return Constraints(
+            prefix_ids(tokenizer, text_constraint.prefix, self.reader.protected(text)), phrases, mixed=mixed
+        )
 
     def _terms(self, text: str) -> list[Term]:
         wanted = {} if self.glossary is None else self.glossary.wanted(text, self.reader.places_kept(text))

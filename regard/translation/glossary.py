@@ -1,5 +1,5 @@
 """Glossaries: terms of the source and what they must be called in the translation. Which of them a text has is found here, and the
-text with them in it is made here; that the translation says so is for the search (`insist.py`). No torch here."""
+text with them in it is made here; that the translation says so is for the search (`constrained.py`). No torch here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from regard.data.corpus import read_lines
 from regard.errors import UserError
-from regard.translation.terms import Place, find_terms, overlaps, places_of
+from regard.translation.terms import Span, find_terms, overlaps, places_of
 
 _AROUND = " \t\"'“”„‘’‚«»‹›()[]¿¡-–—"  # what may stand between the end of a sentence and the first word of the next
 LONG = 5  # letters of a term that is known again inside a longer word
@@ -42,7 +42,7 @@ def says(text: str, ways: Sequence[str]) -> bool:
     return bool(places_said(text, ways))
 
 
-def places_said(text: str, ways: Sequence[str]) -> list[Place]:
+def places_said(text: str, ways: Sequence[str]) -> list[Span]:
     """Where it says it: as whole words, of which the first may begin a sentence, or else, if it is long enough to be known again,
     inside longer words: grammar asks for endings, and many languages join words.
 
@@ -57,7 +57,7 @@ def places_said(text: str, ways: Sequence[str]) -> list[Place]:
     return sorted(match.span() for matches in inside for match in matches)
 
 
-def put_terms(text: str, wanted: Mapping[Ways, Sequence[Place]], start: int = 0) -> tuple[str, dict[Ways, list[Place]]]:
+def put_terms(text: str, wanted: Mapping[Ways, Sequence[Span]], start: int = 0) -> tuple[str, dict[Ways, list[Span]]]:
     """A text of the source with its terms already translated, in the first way of each, and where they stand now; `wanted` is what
     `Glossary.wanted` found, `start` where the first sentence begins. A term that begins one with a capital does so afterwards, too.
 
@@ -65,7 +65,7 @@ def put_terms(text: str, wanted: Mapping[Ways, Sequence[Place]], start: int = 0)
     ('Hunde like a Hund.', {('hunde',): [(0, 5)], ('Hund', 'Köter'): [(13, 17)]})
     """
     mixed, done = "", 0
-    places: dict[Ways, list[Place]] = {}
+    places: dict[Ways, list[Span]] = {}
     for (begin, end), ways in sorted((place, ways) for ways, some in wanted.items() for place in some):
         has_capital = text[begin].isupper() and _ends_sentence(text[start:begin])
         way = with_capital(ways[0]) if has_capital else ways[0]
@@ -121,10 +121,10 @@ class Glossary:
             )
         return cls.of(terms)
 
-    def wanted(self, text: str, taken: Sequence[Place] = ()) -> dict[tuple[str, ...], list[Place]]:
+    def wanted(self, text: str, taken: Sequence[Span] = ()) -> dict[tuple[str, ...], list[Span]]:
         """The ways to say each term that the text has, and where it has it; what stands where something is taken does not count.
         Terms are whole words; one without capitals is found with them, too. Where two overlap the longer one counts."""
-        found: dict[tuple[str, ...], list[Place]] = {}
+        found: dict[tuple[str, ...], list[Span]] = {}
         written = {True: text, False: _without_case(text)}
         there = [one for one in self._capitals_first if one[0] in written[one[1]]]  # a quick no for most text
         for (begin, end), number in places_of([(term, written[has_case]) for term, has_case, _ in there]):

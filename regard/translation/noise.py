@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from regard.data.clean import is_empty
 from regard.data.corpus import Pair, shorten
 from regard.translation.protect import find_spans
+from regard.translation.terms import Span, overlaps
 
 Kind = Callable[[Sequence[Pair], Random], Pair | None]  # of a pair and those after it
 
@@ -87,16 +88,11 @@ _NAME = re.compile(
     """,
     re.VERBOSE,
 )
-Span = tuple[int, int]
 
 
 def fixed_spans(text: str) -> list[Span]:
     """Where addresses, placeholders, tags and names of files are, from left to right; some may overlap."""
     return sorted([*find_spans(text), *(match.span() for match in _NAME.finditer(text))])
-
-
-def _is_free(place: Span, spans: Sequence[Span]) -> bool:
-    return all(place[1] <= begin or end <= place[0] for begin, end in spans)
 
 
 def _outside(text: str, change: Callable[[str], str]) -> str:
@@ -131,7 +127,7 @@ def _upper_case(text: str, language: str) -> str:
 def lower(pair: Pair, draw: Random, language: str = "") -> Pair | None:
     """The source without capitals; its translation has them as before.
 
-    >>> lower(("Ask Ann: Ann@Example.org", "Frag Ann: Ann@Example.org"), Random(1))
+    >>> lower(("TextConstraints Ann: Ann@Example.org", "Frag Ann: Ann@Example.org"), Random(1))
     ('ask ann: Ann@Example.org', 'Frag Ann: Ann@Example.org')
     """
     src = _outside(pair[0], lambda text: _lower_case(text, language))
@@ -215,7 +211,7 @@ def _close_up(pair: Pair, draw: Random) -> Pair | None:
 def _respaced(pair: Pair, pattern: re.Pattern[str], space: str, most: int, draw: Random) -> Pair | None:
     """The source with other spaces in some places that the pattern finds, in `most` of them at most."""
     src, spans = pair[0], fixed_spans(pair[0])
-    places = [match.start() for match in pattern.finditer(src) if _is_free(match.span(), spans)]
+    places = [match.start() for match in pattern.finditer(src) if not overlaps(match.span(), spans)]
     if not places:
         return None
     for place in sorted(_some(places, 1 + _below(draw, min(most, len(places))), draw), reverse=True):
@@ -269,7 +265,7 @@ def typos(pair: Pair, draw: Random) -> Pair | None:
     src = pair[0]
     with_digits = [match.span() for match in _TOKEN.finditer(src) if _DIGIT.search(match[0])]
     spans = [*fixed_spans(src), *with_digits]
-    words = [match.span() for match in _WORD.finditer(src) if match[0].isalpha() and _is_free(match.span(), spans)]
+    words = [match.span() for match in _WORD.finditer(src) if match[0].isalpha() and not overlaps(match.span(), spans)]
     if not words:
         return None
     count = min(1 + _below(draw, 3), 1 + len(words) // 3)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from regard.translation.terms import Place, overlaps
+from regard.translation.terms import Span, overlaps
 
 _POINT = frozenset("ak am cy en fil ga ha he hi ig ja ko ms mt si so sw th tl tw yo zh".split())
 _COMMA = frozenset("ca da de el es eu gl hr id is it nl pt ro sl sr tr vi".split())
@@ -45,7 +45,7 @@ def decimal_mark(language: str) -> str:
 
 
 def other_marks(
-    text: str, places: Sequence[Place], languages: tuple[str, str], with_decimals: bool = False
+    text: str, places: Sequence[Span], languages: tuple[str, str], with_decimals: bool = False
 ) -> dict[str, str]:
     """How the target's language writes those numbers at these places of a source that the source's language writes with other
     marks. Decimals with a point and nothing else may be a version, a chapter or a time of day: only with a measure after them, or
@@ -98,7 +98,7 @@ def _shapes(point: str, mark: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     )
 
 
-def _is_name(text: str, place: Place) -> bool:
+def _is_name(text: str, place: Span) -> bool:
     """Whether what stands there is a name, a time of day, a part of a program or an address (192.168.100.200)."""
     begin, end = place
     groups = text[begin:end].split(".")
@@ -132,7 +132,7 @@ def other_sums(spans: Sequence[str], languages: tuple[str, str]) -> dict[str, st
     return {span: span.translate(_SWAPPED) for span in spans if shape.fullmatch(span)}
 
 
-def put_marks(text: str, marks: Mapping[str, str], kept: Sequence[Place] = ()) -> str:
+def put_marks(text: str, marks: Mapping[str, str], kept: Sequence[Span] = ()) -> str:
     """A translation with these numbers written in another way, which is as long: whatever stands between their groups now, unless
     it is spaces alone. `kept` are places that stay.
 
@@ -148,7 +148,7 @@ def put_marks(text: str, marks: Mapping[str, str], kept: Sequence[Place] = ()) -
     return text
 
 
-def put_sums(text: str, sums: Mapping[str, str], kept: Sequence[Place] = ()) -> str:
+def put_sums(text: str, sums: Mapping[str, str], kept: Sequence[Span] = ()) -> str:
     """The same for sums of money, which stand in a translation as in its source.
 
     >>> put_sums("Es kostet $1,299.99 (US$1,299.99).", {"$1,299.99": "$1.299,99"})

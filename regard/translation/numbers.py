@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from regard.translation.notation import AFTER, BEFORE, SPACES, decimal_mark
-from regard.translation.terms import Place
+from regard.translation.terms import Span
 
 # With marks between thousands, or with decimals alone.
 _MARKED = r"[1-9][0-9]{0,2}(?:(?:\.[0-9]{3}){1,4}(?:,[0-9]+)?|(?:,[0-9]{3}){1,4}(?:\.[0-9]+)?)|[0-9]{1,7}[.,][0-9]{1,7}"
@@ -32,7 +32,7 @@ _ZEROS = {
 }
 
 
-def numbers_of(text: str, language: str = "") -> list[Place]:
+def numbers_of(text: str, language: str = "") -> list[Span]:
     """Where the numbers of a source are, which is in this language.
 
     >>> text = "From 1984 to 2022 Tom won 147 games, 5,277 votes, 1 000 books, 4.5 % and 42 at 17:30 on 9/11 in the 1970's."

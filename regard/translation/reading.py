@@ -17,7 +17,7 @@ from types import MappingProxyType
 from regard.data.tokenizer import NUM_SPANS, Tokenizer
 from regard.generate.options import Done, Finished
 from regard.translation.protect import Protected, find_spans, protect, take_out
-from regard.translation.terms import Place, find_terms, overlaps
+from regard.translation.terms import Span, find_terms, overlaps
 from regard.translation.words import Spelt, spell
 
 # Places to cut, best first: after the end of a sentence, after a clause, between words, anywhere.
@@ -149,7 +149,7 @@ class Reader:
     def _keep(self, text: str) -> Sequence[str]:
         return (*self.keep, *self.more.get(text, ()))
 
-    def places_kept(self, text: str) -> list[Place]:
+    def places_kept(self, text: str) -> list[Span]:
         """Where something stands in a text that is not translated, a language code with it."""
         keep = self._keep(text)
         kept = find_spans(text, keep) if self.tokenizer.protects else find_terms(text, keep)

@@ -14,10 +14,10 @@ _IN_WORD = re.compile(_LETTER)
 _BEGINNING = re.compile(f"(?<!{_LETTER}){_LETTER}")  # of a word
 
 
-Place = tuple[int, int]  # of characters in a text, from the first to after the last
+Span = tuple[int, int]  # of characters in a text, from the first to after the last
 
 
-def overlaps(place: Place, others: Iterable[Place]) -> bool:
+def overlaps(place: Span, others: Iterable[Span]) -> bool:
     """Whether a place shares a character with another."""
     return any(begin < place[1] and place[0] < end for begin, end in others)
 

@@ -16,8 +16,8 @@ from itertools import islice
 
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
-from regard.generate.options import Done, Engine, Finished, Hypothesis, SearchOptions, Wish
-from regard.translation.constraints import Ask, Wisher
+from regard.generate.options import Constraints, Done, Engine, Finished, Hypothesis, SearchOptions
+from regard.translation.constraints import ConstraintBuilder, TextConstraints
 from regard.translation.glossary import with_capital
 from regard.translation.guard import is_foreign, runs_away
 from regard.translation.mbr import Utility, by_expected_utility
@@ -25,7 +25,7 @@ from regard.translation.notation import marks_of, other_marks, other_sums, put_m
 from regard.translation.numbers import has_numbers, numbers_of
 from regard.translation.protect import Protected, encode_pairs, find_spans
 from regard.translation.reading import Part, Reader, count_lines, one_line
-from regard.translation.terms import Place, find_terms, overlaps
+from regard.translation.terms import Span, find_terms, overlaps
 from regard.translation.words import Link, Word, links_of, spell, words_of
 
 Details = tuple[tuple[Word, ...], tuple[Link, ...]]  # of a translation
@@ -73,22 +73,26 @@ class Translator:
         self.reader = Reader(tokenizer, max_length, options.keep)
         # A model with reserved pieces keeps words without being made to, and not every engine can make one.
         insists_on_kept = bool(options.keep) and not tokenizer.protects and engine.takes_phrases
-        self.wisher = Wisher(self.reader, options.glossary, insists_on_kept)
+        self.constraint_builder = ConstraintBuilder(self.reader, options.glossary, insists_on_kept)
 
-    def translate(self, lines: Sequence[str], done: Done | None = None, asks: Sequence[Ask] = ()) -> list[Result]:
+    def translate(
+        self, lines: Sequence[str], done: Done | None = None, constraints: Sequence[TextConstraints] = ()
+    ) -> list[Result]:
         """A result for every line, in order; `done` hears of lines as they are finished, in whatever order that is, as
-        `count_lines` counts them. `asks` are one for each line, or none."""
+        `count_lines` counts them. `constraints` are one for each line, or none."""
         cut = self.reader.cut(lines)
         texts = [part.text for parts in cut for part in parts]
         finished = None if done is None else count_lines(cut, done)
-        return self.join(lines, cut, self._search(texts, self.wisher.wishes(cut, asks), finished), asks)
+        return self.join(
+            lines, cut, self._search(texts, self.constraint_builder.build(cut, constraints), finished), constraints
+        )
 
     def _search(
-        self, texts: Sequence[str], wishes: Sequence[Wish], finished: Finished | None = None
+        self, texts: Sequence[str], constraints: Sequence[Constraints], finished: Finished | None = None
     ) -> list[list[Hypothesis]]:
         ids, options = self.reader.encode(texts), self.options.of_engine
-        if wishes:
-            return self.engine.translate(ids, options, finished, wishes)
+        if constraints:
+            return self.engine.translate(ids, options, finished, constraints)
         return self.engine.translate(ids, options, finished)
 
     def choose(self, results: Sequence[Result]) -> list[Result]:
@@ -108,12 +112,12 @@ class Translator:
         lines: Sequence[str],
         cut: Sequence[Sequence[Part]],
         found: Sequence[Sequence[Hypothesis]],
-        asks: Sequence[Ask] = (),
+        asks: Sequence[TextConstraints] = (),
     ) -> list[Result]:
         """The results of lines, from what was found for all their parts. What was asked of a line is asked of its first part."""
         asked = [
-            Ask() if number else ask
-            for parts, ask in zip(cut, asks or [Ask()] * len(cut), strict=True)
+            TextConstraints() if number else ask
+            for parts, ask in zip(cut, asks or [TextConstraints()] * len(cut), strict=True)
             for number in range(len(parts))
         ]
         all_ways = iter(self._all_ways([part.text for parts in cut for part in parts], found, asked))
@@ -146,7 +150,7 @@ class Translator:
         return tuple(links)
 
     def _all_ways(
-        self, texts: Sequence[str], found: Sequence[Sequence[Hypothesis]], asks: Sequence[Ask]
+        self, texts: Sequence[str], found: Sequence[Sequence[Hypothesis]], asks: Sequence[TextConstraints]
     ) -> list[list[Translation]]:
         """Ways to translate each text, best first, from what was found for it; at least one."""
         spans = {
@@ -173,7 +177,7 @@ class Translator:
         return [self._with_marks(text, some, ask) for text, some, ask in zip(texts, found_ways, asks, strict=True)]
 
     def _with_numbers(
-        self, texts: Sequence[str], ways: Sequence[list[Translation]], asks: Sequence[Ask]
+        self, texts: Sequence[str], ways: Sequence[list[Translation]], asks: Sequence[TextConstraints]
     ) -> list[list[Translation]]:
         """Those ways to translate each text that have its numbers. Where none has, the text is searched again with its numbers as
         reserved pieces."""
@@ -186,8 +190,8 @@ class Translator:
             keeper = self._keeping(numbers)
             again = [number for number, text in enumerate(texts) if not kept[number] and keeper.reader.has_room(text)]
             some, asked = [texts[number] for number in again], [asks[number] for number in again]
-            wishes = keeper.wisher.wishes([[Part(text, "")] for text in some], asked)
-            found = keeper._search(some, wishes) if some else []
+            constraints = keeper.constraint_builder.build([[Part(text, "")] for text in some], asked)
+            found = keeper._search(some, constraints) if some else []
             for number, text, better in zip(again, some, keeper._all_ways(some, found, asked), strict=True):
                 is_whole = 2 * len(better[0].text) > len(ways[number][0].text)  # and not the numbers alone
                 if is_whole and self._has_numbers(better[0].text, text, numbers[text]):
@@ -205,7 +209,7 @@ class Translator:
             translation = translation.replace(span, " ; ")
         return has_numbers(translation, numbers, text, *self.options.languages)
 
-    def _numbers(self, text: str) -> list[Place]:
+    def _numbers(self, text: str) -> list[Span]:
         """Where the numbers of a text are that its translation must have: not those that are kept anyway, or that a glossary calls
         something else."""
         if not (numbers := numbers_of(text, self.options.languages[0])):
@@ -213,13 +217,13 @@ class Translator:
         taken = [*self.reader.places_kept(text), *(place for places in self._wanted(text).values() for place in places)]
         return [place for place in numbers if not overlaps(place, taken)]
 
-    def _wanted(self, text: str) -> Mapping[tuple[str, ...], Sequence[Place]]:
+    def _wanted(self, text: str) -> Mapping[tuple[str, ...], Sequence[Span]]:
         """What a glossary calls the terms of a text, and where those are."""
         glossary = self.options.glossary
         return {} if glossary is None else glossary.wanted(text, self.reader.places_kept(text))
 
     def _with_marks(
-        self, text: str, ways: list[Translation], ask: Ask, with_decimals: bool = False
+        self, text: str, ways: list[Translation], ask: TextConstraints, with_decimals: bool = False
     ) -> list[Translation]:
         """Ways to translate a text, with the marks in its numbers and sums of money that the target's language has. What a person
         asked for stays, and so does a text that was not translated."""
@@ -248,7 +252,7 @@ class Translator:
         keeper = copy.copy(self)
         keeper.searches_again = False
         keeper.reader = Reader(self.tokenizer, self.max_length, self.options.keep, more)
-        keeper.wisher = replace(self.wisher, reader=keeper.reader)
+        keeper.constraint_builder = replace(self.constraint_builder, reader=keeper.reader)
         return keeper
 
     def _linked(self, ways: list[Translation], text: str, reader: Reader) -> list[Translation]:
@@ -281,7 +285,7 @@ class Translator:
         kept: Protected | None,
         hypotheses: Sequence[Hypothesis],
         details: Sequence[Details],
-        ask: Ask,
+        ask: TextConstraints,
     ) -> list[Translation]:
         """The texts of hypotheses, but for those that have lost a span and, if there is a guard, those that are nonsense."""
         ids = self.reader.encode([text])[0] if self.options.guard else []
@@ -300,23 +304,23 @@ class Translator:
         # A second search is for something better, and not for the text itself.
         return good or [Translation(text, way.score, is_refused=True) for _, way in ways[:1] if self.searches_again]
 
-    def _given(self, text: str, ask: Ask) -> str:
+    def _given(self, text: str, ask: TextConstraints) -> str:
         """All that a translation may have its characters from, the vocabulary aside."""
         glossary = self.options.glossary
         return "".join([text, ask.prefix, *ask.phrases, "" if glossary is None else glossary.says])
 
-    def _around_spans(self, texts: Sequence[Protected], asks: Sequence[Ask]) -> list[Translation]:
+    def _around_spans(self, texts: Sequence[Protected], asks: Sequence[TextConstraints]) -> list[Translation]:
         """Each text with its spans as they are and everything between them translated by itself. What was asked of a text is asked
         of the first of it; a prefix only where no span comes before."""
         between: list[str] = []
-        asked: list[Ask] = []
+        asked: list[TextConstraints] = []
         for text, ask in zip(texts, asks, strict=True):
             parts = [part.strip() for part in text.parts if isinstance(part, str) and _has_words(part)]
             first = ask if isinstance(text.parts[0], str) else replace(ask, prefix="")
             between += parts
-            asked += [Ask() if number else first for number in range(len(parts))]
-        wishes = self.wisher.wishes([[Part(part, "")] for part in between], asked)
-        found = iter(self._all_ways(between, self._search(between, wishes), asked) if between else [])
+            asked += [TextConstraints() if number else first for number in range(len(parts))]
+        constraints = self.constraint_builder.build([[Part(part, "")] for part in between], asked)
+        found = iter(self._all_ways(between, self._search(between, constraints), asked) if between else [])
         results = []
         for text in texts:
             joined, score = "", 0.0
@@ -337,23 +341,25 @@ class Translator:
         return results
 
     def stream(
-        self, lines: Iterable[str], chunk: int, done: Done | None = None, ask: Ask | None = None
+        self, lines: Iterable[str], chunk: int, done: Done | None = None, ask: TextConstraints | None = None
     ) -> Iterator[Result]:
         """Results one by one, holding at most `chunk` lines; inside a chunk lines are sorted by length. `ask` is for each."""
         lines = iter(lines)
         while block := list(islice(lines, chunk)):
             yield from self.translate(block, done, [ask] * len(block) if ask else ())
 
-    def follow(self, text: str, ask: Ask) -> Iterator[str]:
+    def follow(self, text: str, ask: TextConstraints) -> Iterator[str]:
         """The translation of one text as it grows: what will not change any more, and in the end all of it. A part with something
         to be kept in it comes at once, when it is done."""
         if self.options.mbr or self.options.nbest > 1:
             raise UserError("a translation can be followed only as one that is searched for; leave out mbr and nbest")
         done, shown = "", ""
         cut = self.reader.cut([text])[0]
-        for part, wish in zip(cut, self.wisher.wishes([cut], [ask]) or [Wish()] * len(cut), strict=True):
+        for part, constraint in zip(
+            cut, self.constraint_builder.build([cut], [ask]) or [Constraints()] * len(cut), strict=True
+        ):
             ids: tuple[int, ...] = ()
-            for ids in self.engine.stream(self.reader.encode([part.text])[0], self.options.of_engine, wish):
+            for ids in self.engine.stream(self.reader.encode([part.text])[0], self.options.of_engine, constraint):
                 begun = one_line(done + self.tokenizer.decode(ids).rstrip("\ufffd").strip())
                 if (
                     self.reader.kept(part.text) is None
@@ -364,7 +370,7 @@ class Translator:
                     shown = begun
                     yield shown
             [[best, *_]] = self._all_ways(
-                [part.text], [[Hypothesis(ids, 0.0, 0.0)]], [ask if part is cut[0] else Ask()]
+                [part.text], [[Hypothesis(ids, 0.0, 0.0)]], [ask if part is cut[0] else TextConstraints()]
             )
             done += best.text + part.after
         if one_line(done) != shown:

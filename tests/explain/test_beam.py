@@ -10,7 +10,7 @@ import torch
 
 from regard.explain.beam import BeamRecorder, Node
 from regard.generate.engines.torch_engine import TorchEngine
-from regard.generate.options import SearchOptions, Wish
+from regard.generate.options import Constraints, SearchOptions
 from regard.generate.search.core import SearchStep
 from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
@@ -96,7 +96,7 @@ def test_the_tree_holds_exactly_what_the_search_kept_finished_and_dropped(
     options = SearchOptions(beam=beam, alpha=alpha, max_extra=4)
     fates, pool = slow_search(model, src, options, prefix)
     recorder = BeamRecorder(BOS)
-    [[best]] = TorchEngine(model, BOS, EOS, forbidden=FORBIDDEN).search([src], options, [Wish(prefix)], recorder)
+    [[best]] = TorchEngine(model, BOS, EOS, forbidden=FORBIDDEN).search([src], options, [Constraints(prefix)], recorder)
     nodes = recorder.tree({token: str(token) for token in range(23)})
     assert {ids_of(nodes, node): node.fate for node in nodes[1:]} == fates
     assert len(nodes) == len(fates) + 1
@@ -137,16 +137,16 @@ def test_sentences_of_one_batch_begin_with_their_own_prefixes() -> None:
     engine = TorchEngine(ending_model(1), BOS, EOS, forbidden=FORBIDDEN)
     options = SearchOptions(beam=3, max_extra=4)
     src, prefixes = [[5, 6, 7], [8, 9], [8, 9]], [(11, 0), (), (13,)]  # 0 is forbidden, but asked for
-    together = engine.search(src, options, [Wish(prefix) for prefix in prefixes])
+    together = engine.search(src, options, [Constraints(prefix) for prefix in prefixes])
     for ids, prefix, found in zip(src, prefixes, together, strict=True):
         assert found[0].ids[: len(prefix)] == prefix
-        assert engine.search([ids], options, [Wish(prefix)]) == [found]
+        assert engine.search([ids], options, [Constraints(prefix)]) == [found]
     assert together[1] == engine.translate([[8, 9]], options)[0]
 
 
 def test_a_place_of_a_prefix_may_leave_a_choice() -> None:
     engine = TorchEngine(ending_model(2), BOS, EOS, forbidden=FORBIDDEN)
     for choice in ([4, 5, 6], [20], [EOS, 9]):
-        [[best]] = engine.search([[5, 6, 7]], SearchOptions(beam=3, max_extra=4), [Wish([12, choice])])
+        [[best]] = engine.search([[5, 6, 7]], SearchOptions(beam=3, max_extra=4), [Constraints([12, choice])])
         assert best.ids[0] == 12
         assert (*best.ids, EOS)[1] in choice

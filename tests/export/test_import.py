@@ -468,8 +468,8 @@ def test_a_saved_and_copied_tokenizer_gives_the_same_ids(marian: Path, tmp_path:
 def mixed_pieces(tokenizer: Tokenizer, text: str, terms: dict[str, str]) -> list[str] | None:
     """The pieces of a source with these terms in it; None: none of them is, or not so that they can be read."""
     options = SearchOptions(glossary=Glossary.of(terms))
-    for wish in Translator(tokenizer, Echo(), options, 100).wisher.wishes([[Part(text, "")]]):
-        mixed = wish.mixed(wish.phrases) if wish.mixed is not None else None
+    for constraint in Translator(tokenizer, Echo(), options, 100).constraint_builder.build([[Part(text, "")]]):
+        mixed = constraint.mixed(constraint.phrases) if constraint.mixed is not None else None
         return None if mixed is None else tokenizer.pieces(mixed.ids, "source")
     return None
 

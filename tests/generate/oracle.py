@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from regard.generate.options import SearchOptions, Wish
+from regard.generate.options import Constraints, SearchOptions
 from regard.generate.search.phrases import Phrase
 
 Tokens = tuple[int, ...]
@@ -51,7 +51,7 @@ class Oracle:
     options: SearchOptions
     eos: int
     forbidden: Sequence[int] = ()
-    wish: Wish = field(default_factory=Wish)
+    constraint: Constraints = field(default_factory=Constraints)
     attended: Attended | None = None
 
     # --- what may come next ---
@@ -61,20 +61,20 @@ class Oracle:
         begin, ends the word after it, and begins a phrase that belongs where most of its attention goes."""
         allowed = self.permitted(tokens)
         is_alone = self.width == 1 or self.options.sample
-        if not is_alone or not self.wish.phrases or len(tokens) < len(self.wish.prefix):
+        if not is_alone or not self.constraint.phrases or len(tokens) < len(self.constraint.prefix):
             return allowed, False
         if begun:
             if going_on := {t: value for t, value in allowed.items() if t in self.going_on(tokens)}:
                 return going_on, True
             outside = -1  # follows nothing
             waiting = [
-                one for one in self.wish.phrases if appears(tokens, one) and not appears((*tokens, outside), one)
+                one for one in self.constraint.phrases if appears(tokens, one) and not appears((*tokens, outside), one)
             ]
             ends = [phrase.ends for phrase in waiting if phrase.ends is not None]
             following = {t: v for t, v in allowed.items() if t == self.eos or all(t in some for some in ends)}
             if ends and set.intersection(*map(set, ends)) and following:
                 return following, False
-        if self.attended is None or not any(phrase.source for phrase in self.wish.phrases):
+        if self.attended is None or not any(phrase.source for phrase in self.constraint.phrases):
             return allowed, False
         wants_to_end = self.missing(tokens) > 0 and self.log_probs(tokens)[self.eos] > max(
             value for token, value in allowed.items() if token != self.eos
@@ -87,17 +87,17 @@ class Oracle:
 
     def permitted(self, tokens: Tokens) -> dict[int, float]:
         raw = dict(enumerate(self.log_probs(tokens)))
-        if len(tokens) < len(self.wish.prefix):
-            place = self.wish.prefix[len(tokens)]
+        if len(tokens) < len(self.constraint.prefix):
+            place = self.constraint.prefix[len(tokens)]
             if isinstance(place, int):
                 return {place: raw[place]}
-            may_end = missing_tokens(tokens, self.wish.phrases) == 0
+            may_end = missing_tokens(tokens, self.constraint.phrases) == 0
             return {token: raw[token] for token in place if token != self.eos or may_end}
         return self.by_rules(tokens, raw)
 
     def by_rules(self, tokens: Tokens, raw: dict[int, float]) -> dict[int, float]:
         left = self.limit - len(tokens)
-        missing = missing_tokens(tokens, self.wish.phrases)
+        missing = missing_tokens(tokens, self.constraint.phrases)
         if left == 0:
             return {self.eos: raw[self.eos]}
         allowed = {}
@@ -107,9 +107,9 @@ class Oracle:
                 # A single hypothesis may want to end too early: it is then told what comes instead.
                 if missing == 0 or ((self.width == 1 or self.options.sample) and missing < left):
                     allowed[token] = value
-            elif missing_tokens(longer, self.wish.phrases) > left - 1:
+            elif missing_tokens(longer, self.constraint.phrases) > left - 1:
                 pass
-            elif missing_tokens(longer, self.wish.phrases) < missing or (
+            elif missing_tokens(longer, self.constraint.phrases) < missing or (
                 token not in self.forbidden and not self.repeats(longer)
             ):
                 allowed[token] = value
@@ -160,7 +160,7 @@ class Oracle:
                 lost = self.options.diversity * taken[token] + OVERDUE * self.is_overdue((*tokens, token))
                 everything.append(Candidate(total, total - lost, (*tokens, token)))
         everything.sort(key=lambda one: -one.rank)
-        if not self.wish.phrases:
+        if not self.constraint.phrases:
             return everything[: 2 * self.width]
         nearer = [one for one in everything if self.missing(one.tokens) < self.missing(one.tokens[:-1])]
         in_place = [one for one in nearer if self.belongs(one.tokens)]
@@ -187,7 +187,7 @@ class Oracle:
         """Whether the newest token does not begin a phrase in a wrong place, or it is too late for the right one."""
         before, token = tokens[:-1], tokens[-1]
         is_late = self.is_overdue((*before, 0)) or self.missing(before) >= self.limit - len(before)
-        if self.attended is None or is_late or len(before) < len(self.wish.prefix):
+        if self.attended is None or is_late or len(before) < len(self.constraint.prefix):
             return True
         here, free, elsewhere = self.begun_at(before)
         return token in here | free or token not in elsewhere
@@ -200,7 +200,7 @@ class Oracle:
         here: set[int] = set()
         free: set[int] = self.going_on(tokens)
         elsewhere: set[int] = set()
-        for phrase in self.wish.phrases:
+        for phrase in self.constraint.phrases:
             if not appears(tokens, phrase):
                 begin = free if not phrase.source else here if attended in phrase.source else elsewhere
                 begin.update(way[0] for way in phrase.variants)
@@ -209,7 +209,7 @@ class Oracle:
     def going_on(self, tokens: Tokens) -> set[int]:
         """Tokens that go on with a phrase: with the longest beginning of each way that stands at the end."""
         found = set()
-        for phrase in self.wish.phrases:
+        for phrase in self.constraint.phrases:
             for way in phrase.variants if not appears(tokens, phrase) else ():
                 lengths = [n for n in range(1, len(way)) if tokens[-n:] == way[:n]]
                 if lengths:
@@ -218,7 +218,7 @@ class Oracle:
 
     def missing(self, tokens: Tokens) -> int:
         """An end changes nothing."""
-        return missing_tokens(tokens[:-1] if tokens[-1:] == (self.eos,) else tokens, self.wish.phrases)
+        return missing_tokens(tokens[:-1] if tokens[-1:] == (self.eos,) else tokens, self.constraint.phrases)
 
     def found(self, one: Candidate) -> Found:
         tokens = one.tokens[:-1]
@@ -227,7 +227,7 @@ class Oracle:
 
     def is_overdue(self, tokens: Tokens) -> bool:
         """Whether it went on after the prefix where, but for phrases, the end was likelier than anything allowed."""
-        for n in range(len(self.wish.prefix), len(tokens)):
+        for n in range(len(self.constraint.prefix), len(tokens)):
             before = tokens[:n]
             others = [value for token, value in self.permitted(before).items() if token != self.eos]
             if self.missing(before) > 0 and self.log_probs(before)[self.eos] > max(others):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.generate.options import Hypothesis, Prefix, SearchOptions, Wish
+from regard.generate.options import Constraints, Hypothesis, Prefix, SearchOptions
 from regard.generate.search.core import Task, beam_search, search_steps
 from regard.generate.search.phrases import Phrase, Phrases
 from regard.generate.search.sampling import sentence_rng
@@ -65,21 +65,21 @@ def source(number: int) -> list[int]:
     return [number, *range(SRC - 1)]
 
 
-def limit_of(limit: int, wish: Wish) -> int:
-    return max(limit, len(wish.prefix) + sum(min(map(len, phrase.variants)) for phrase in wish.phrases))
+def limit_of(limit: int, constraint: Constraints) -> int:
+    return max(limit, len(constraint.prefix) + sum(min(map(len, phrase.variants)) for phrase in constraint.phrases))
 
 
 def task_of(
-    options: SearchOptions, limits: list[int], wishes: list[Wish], forbidden: tuple[int, ...], book: Book
+    options: SearchOptions, limits: list[int], constraints: list[Constraints], forbidden: tuple[int, ...], book: Book
 ) -> Task:
-    phrases = [Phrases(wish.phrases) if wish.phrases else None for wish in wishes]
+    phrases = [Phrases(constraint.phrases) if constraint.phrases else None for constraint in constraints]
     return Task(
-        [limit_of(*pair) for pair in zip(limits, wishes, strict=True)],
+        [limit_of(*pair) for pair in zip(limits, constraints, strict=True)],
         options,
         BOS,
         EOS,
         forbidden,
-        prefixes=[wish.prefix for wish in wishes],
+        prefixes=[constraint.prefix for constraint in constraints],
         phrases=phrases if any(phrases) else (),
         src=[source(number) for number in range(len(limits))],
         attention=book.attention,
@@ -87,10 +87,10 @@ def task_of(
 
 
 def found(
-    seed: int, options: SearchOptions, limits: list[int], wishes: list[Wish], forbidden: tuple[int, ...]
+    seed: int, options: SearchOptions, limits: list[int], constraints: list[Constraints], forbidden: tuple[int, ...]
 ) -> list[list[Hypothesis]]:
     book = Book(seed, len(limits), options.beam)
-    return beam_search(book.step, book.select, task_of(options, limits, wishes, forbidden, book))
+    return beam_search(book.step, book.select, task_of(options, limits, constraints, forbidden, book))
 
 
 def at(read: Callable[[Tokens], list[float]], number: int, tokens: Tokens) -> list[float]:
@@ -98,18 +98,18 @@ def at(read: Callable[[Tokens], list[float]], number: int, tokens: Tokens) -> li
 
 
 def expected(
-    seed: int, options: SearchOptions, limits: list[int], wishes: list[Wish], forbidden: tuple[int, ...]
+    seed: int, options: SearchOptions, limits: list[int], constraints: list[Constraints], forbidden: tuple[int, ...]
 ) -> list[list[Found]]:
     book = Book(seed, 1, 1)
     results = []
-    for number, (limit, wish) in enumerate(zip(limits, wishes, strict=True)):
+    for number, (limit, constraint) in enumerate(zip(limits, constraints, strict=True)):
         oracle = Oracle(
             partial(at, book.log_probs, number),
-            limit_of(limit, wish),
+            limit_of(limit, constraint),
             options,
             EOS,
             forbidden,
-            wish,
+            constraint,
             partial(at, lambda row: book.weights(row)[:SRC], number),
         )
         chance = sentence_rng(options.seed, source(number))
@@ -173,15 +173,20 @@ PAIRS = [
 
 
 def checked(seed: int, limits: list[int], drawn: list[dict[str, Any]]) -> None:
-    """Compare with the oracle. The first sentence has the wishes, the others only if hypothesis drew several."""
+    """Compare with the oracle. The first sentence has the constraints, the others only if hypothesis drew several."""
     fields: dict[str, Any] = {"beam": 3}
     for some in drawn:
         fields |= some
-    wish = Wish(fields.pop("prefix", ()), fields.pop("phrases", ()))
+    constraint = Constraints(fields.pop("prefix", ()), fields.pop("phrases", ()))
     forbidden = (BOS, *fields.pop("forbidden", ()))
     options = SearchOptions(**fields)
-    wishes = [wish, *[Wish() if number % 2 else replace(wish, prefix=()) for number in range(1, len(limits))]]
-    assert_found(found(seed, options, limits, wishes, forbidden), expected(seed, options, limits, wishes, forbidden))
+    constraints = [
+        constraint,
+        *[Constraints() if number % 2 else replace(constraint, prefix=()) for number in range(1, len(limits))],
+    ]
+    assert_found(
+        found(seed, options, limits, constraints, forbidden), expected(seed, options, limits, constraints, forbidden)
+    )
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
@@ -218,7 +223,7 @@ def test_the_pairs_above_are_all_that_can_meet() -> None:
 # --- against all sequences there are ---
 
 
-def lawful(sequence: Tokens, options: SearchOptions, wish: Wish) -> bool:
+def lawful(sequence: Tokens, options: SearchOptions, constraint: Constraints) -> bool:
     n, times = options.no_repeat, options.max_repeat
     grams = [sequence[i : i + n] for i in range(len(sequence) - n + 1)]
     loops = any(
@@ -226,13 +231,13 @@ def lawful(sequence: Tokens, options: SearchOptions, wish: Wish) -> bool:
         for size in range(1, 9)
         for i in range(len(sequence) - size * (times + 1) + 1)
     )
-    begun = all(token == place for token, place in zip(sequence, wish.prefix, strict=False))
+    begun = all(token == place for token, place in zip(sequence, constraint.prefix, strict=False))
     return (
         (not n or len(set(grams)) == len(grams))
         and not (times and loops)
         and begun
-        and len(sequence) >= len(wish.prefix)
-        and all(appears(sequence, phrase) for phrase in wish.phrases)
+        and len(sequence) >= len(constraint.prefix)
+        and all(appears(sequence, phrase) for phrase in constraint.phrases)
     )
 
 
@@ -248,15 +253,17 @@ def lawful(sequence: Tokens, options: SearchOptions, wish: Wish) -> bool:
 def test_a_wide_beam_finds_the_best_of_all_lawful_sequences(
     seed: int, alpha: float, coverage: float, no_repeat: int, prefix: Prefix, must: Tokens
 ) -> None:
-    wish = Wish(prefix, (Phrase((must,)),) if must and not (no_repeat == 1 and len(set(must)) < len(must)) else ())
+    constraint = Constraints(
+        prefix, (Phrase((must,)),) if must and not (no_repeat == 1 and len(set(must)) < len(must)) else ()
+    )
     options = SearchOptions(beam=160, nbest=3, alpha=alpha, coverage=coverage, no_repeat=no_repeat)
-    limit = limit_of(3, wish)
+    limit = limit_of(3, constraint)
     book = Book(seed, 1, 1)
-    oracle = Oracle(partial(at, book.log_probs, 0), limit, options, EOS, (BOS,), wish)
+    oracle = Oracle(partial(at, book.log_probs, 0), limit, options, EOS, (BOS,), constraint)
     scored = []
     for sequence in (s for size in range(limit + 1) for s in itertools.product(WORDS, repeat=size)):
         # A phrase may break the rule of repetitions, and then the search may, too: those cases are for the oracle.
-        if lawful(sequence, options, wish):
+        if lawful(sequence, options, constraint):
             rows = [(0, BOS, *sequence[:n]) for n in range(len(sequence) + 1)]
             log_prob = sum(book.log_probs(row)[t] for row, t in zip(rows, (*sequence, EOS), strict=True))
             covered = [sum(column) for column in zip(*(book.weights(row)[:SRC] for row in rows), strict=True)]
@@ -264,11 +271,11 @@ def test_a_wide_beam_finds_the_best_of_all_lawful_sequences(
             late = OVERDUE * oracle.is_overdue(sequence)
             scored.append((log_prob / ((6 + len(sequence)) / 6) ** alpha + penalty - late, sequence))
     best = sorted(scored, reverse=True)[:3]
-    [ours] = found(seed, options, [3], [wish], (BOS,))
-    if not wish.phrases or not no_repeat:
+    [ours] = found(seed, options, [3], [constraint], (BOS,))
+    if not constraint.phrases or not no_repeat:
         assert [one.ids for one in ours] == [sequence for _, sequence in best]
     assert not best or ours[0].score >= best[0][0] - 1e-4
-    assert all(appears(one.ids, phrase) for one in ours for phrase in wish.phrases)
+    assert all(appears(one.ids, phrase) for one in ours for phrase in constraint.phrases)
 
 
 # --- phrases ---
@@ -298,7 +305,7 @@ def test_the_automaton_knows_what_reading_the_tokens_tells(some: list[Phrase], w
 )
 def test_phrases_always_appear(seed: int, some: list[Phrase], beam: int, limit: int, sample: bool) -> None:
     options = SearchOptions(beam=beam, nbest=beam, sample=sample)
-    [ours] = found(seed, options, [limit], [Wish(phrases=tuple(some))], (BOS, 4))
+    [ours] = found(seed, options, [limit], [Constraints(phrases=tuple(some))], (BOS, 4))
     assert ours
     for one in ours:
         assert all(appears(one.ids, phrase) for phrase in some), (one.ids, some)
@@ -310,7 +317,7 @@ def test_phrases_always_appear(seed: int, some: list[Phrase], beam: int, limit: 
 def test_samples_come_as_often_as_the_model_says() -> None:
     book = Book(3, 1, 1)
     options = SearchOptions(beam=4000, nbest=4000, sample=True)
-    [ours] = found(3, options, [1], [Wish()], (BOS,))
+    [ours] = found(3, options, [1], [Constraints()], (BOS,))
     firsts = [one.ids[0] if one.ids else EOS for one in ours]
     probs = [math.exp(value) for value in book.log_probs((0, BOS))]
     for token in range(1, VOCAB):
@@ -320,11 +327,11 @@ def test_samples_come_as_often_as_the_model_says() -> None:
 
 def test_a_seed_gives_the_same_samples_and_another_gives_others() -> None:
     options = SearchOptions(beam=5, nbest=5, sample=True)
-    wishes = [Wish()] * 2
-    first = found(1, options, [8, 8], wishes, (BOS,))
-    assert found(1, options, [8, 8], wishes, (BOS,)) == first
-    assert found(1, options, [8], wishes[:1], (BOS,)) == first[:1]  # whoever shares the batch
-    assert found(1, replace(options, seed=1), [8, 8], wishes, (BOS,)) != first
+    constraints = [Constraints()] * 2
+    first = found(1, options, [8, 8], constraints, (BOS,))
+    assert found(1, options, [8, 8], constraints, (BOS,)) == first
+    assert found(1, options, [8], constraints[:1], (BOS,)) == first[:1]  # whoever shares the batch
+    assert found(1, replace(options, seed=1), [8, 8], constraints, (BOS,)) != first
 
 
 # --- groups ---
@@ -334,9 +341,9 @@ def test_no_two_groups_begin_alike_and_a_plain_beam_does() -> None:
     alike = 0
     for seed in range(20):
         options = SearchOptions(beam=4, nbest=4, groups=4, diversity=100.0)
-        [apart] = found(seed, options, [6], [Wish()], (BOS,))
+        [apart] = found(seed, options, [6], [Constraints()], (BOS,))
         assert len({one.ids[:1] for one in apart}) == len(apart)
-        [together] = found(seed, SearchOptions(beam=4, nbest=4), [6], [Wish()], (BOS,))
+        [together] = found(seed, SearchOptions(beam=4, nbest=4), [6], [Constraints()], (BOS,))
         alike += len({one.ids[:1] for one in together}) < len(together)
     assert alike > 10
 
@@ -350,16 +357,16 @@ def test_no_two_groups_begin_alike_and_a_plain_beam_does() -> None:
 )
 def test_what_was_streamed_is_never_taken_back(seed: int, name: str, data: st.DataObject) -> None:
     drawn = data.draw(OPTIONS[name])
-    wish = Wish(phrases=drawn.pop("phrases", ()))
+    constraint = Constraints(phrases=drawn.pop("phrases", ()))
     options = SearchOptions(**{"beam": 3, **drawn})
     book = Book(seed, 1, options.beam)
-    task = task_of(options, [8], [wish], (BOS,), book)
+    task = task_of(options, [8], [constraint], (BOS,), book)
     shown = list(stable_prefixes(search_steps(book.step, book.select, task)))
-    [[best, *_]] = found(seed, options, [8], [wish], (BOS,))
+    [[best, *_]] = found(seed, options, [8], [constraint], (BOS,))
     assert shown[-1] == best.ids
     for one in shown:
         assert best.ids[: len(one)] == one
-    if options.beam == 1 and not wish.phrases:  # greedy search never changes its mind
+    if options.beam == 1 and not constraint.phrases:  # greedy search never changes its mind
         assert [len(one) for one in shown[:-1]] == list(range(1, len(best.ids) + 1))
 
 

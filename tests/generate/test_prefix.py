@@ -13,8 +13,8 @@ from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.torch_engine import TorchEngine
-from regard.generate.options import SearchOptions, Wish
-from regard.translation.constraints import Ask
+from regard.generate.options import Constraints, SearchOptions
+from regard.translation.constraints import TextConstraints
 from regard.translation.protect import protect
 from regard.translation.translator import Translator
 from regard.translation.words import prefix_ids, spell, word_beginnings, words_of
@@ -59,8 +59,8 @@ def test_both_engines_go_on_alike(beam: int) -> None:
 def test_the_log_probability_counts_the_prefix(engine: str) -> None:
     one = model(engine)
     ids = one.bundle.tokenizer.encode("a b c")
-    wishes = [Wish(prefix_ids(one.bundle.tokenizer, "k l "))]
-    [found] = one.engine.translate([ids], SearchOptions(beam=4, nbest=3, max_extra=8), None, wishes)
+    constraints = [Constraints(prefix_ids(one.bundle.tokenizer, "k l "))]
+    [found] = one.engine.translate([ids], SearchOptions(beam=4, nbest=3, max_extra=8), None, constraints)
     assert len(found) == 3
     for hypothesis in found:
         [values] = model("torch").engine.score([ids], [hypothesis.ids])
@@ -73,16 +73,18 @@ def test_a_prefix_longer_than_any_translation_is_taken_as_it_is(engine: str) -> 
     one = model(engine)
     ids = one.bundle.tokenizer.encode("a")
     prefix = tuple(one.bundle.tokenizer.encode("a b c d e f g"))
-    [[best]] = one.engine.translate([ids], SearchOptions(beam=2, max_extra=1), None, [Wish(prefix)])
+    [[best]] = one.engine.translate([ids], SearchOptions(beam=2, max_extra=1), None, [Constraints(prefix)])
     assert best.ids == prefix
-    [[best]] = one.engine.translate([ids], SearchOptions(beam=2, max_extra=50), None, [Wish(prefix[:2], most=3)])
+    [[best]] = one.engine.translate(
+        [ids], SearchOptions(beam=2, max_extra=50), None, [Constraints(prefix[:2], max_tokens=3)]
+    )
     assert best.ids[:2] == prefix[:2] and len(best.ids) <= 3
 
 
 def test_a_model_with_an_end_refuses_a_prefix_beyond_it() -> None:
     engine = TorchEngine(build(tiny_config(positions="learned", max_positions=8)), 1, 2)
     with pytest.raises(UserError, match="must have fewer than 8 tokens"):
-        engine.translate([[5]], SearchOptions(), None, [Wish((9,) * 8)])
+        engine.translate([[5]], SearchOptions(), None, [Constraints((9,) * 8)])
 
 
 def test_white_space_after_a_prefix_ends_its_last_word() -> None:
@@ -106,9 +108,11 @@ def test_only_the_first_part_of_a_cut_line_begins_with_the_prefix(tmp_path: Path
     tokenizer = Tokenizer.train(["The house is small. We went home."] * 20, 400, tmp_path)
     one = Translator(tokenizer, Echo(), SearchOptions(), 8)
     cut = one.reader.cut(["The house is small. We went home.", "", "home"])
-    wishes = one.wisher.wishes(cut, [Ask("Das"), Ask("Der"), Ask()])
-    assert [bool(wish.prefix) for wish in wishes] == [True, *[False] * len(cut[0])]
-    assert one.wisher.wishes(cut, [Ask(), Ask("x"), Ask()]) == []  # an empty line has nothing to begin
+    constraints = one.constraint_builder.build(cut, [TextConstraints("Das"), TextConstraints("Der"), TextConstraints()])
+    assert [bool(constraint.prefix) for constraint in constraints] == [True, *[False] * len(cut[0])]
+    assert (
+        one.constraint_builder.build(cut, [TextConstraints(), TextConstraints("x"), TextConstraints()]) == []
+    )  # an empty line has nothing to begin
 
 
 # --- words ---

@@ -11,7 +11,7 @@ import torch
 from regard.errors import RegardError
 from regard.generate.engines.slot_engine import SlotDecoder
 from regard.generate.engines.torch_engine import TorchEngine
-from regard.generate.options import Hypothesis, SearchOptions, Wish
+from regard.generate.options import Constraints, Hypothesis, SearchOptions
 from regard.generate.search.phrases import Phrase
 from regard.models.transformer import Transformer
 from regard.nn.slot_cache import gathered_attention
@@ -208,14 +208,16 @@ def test_a_captured_graph_finds_what_a_cpu_finds(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("slots", [False, True])
 @pytest.mark.parametrize(
-    "wish", [Wish(), Wish((7,)), Wish(phrases=(Phrase(((9, 10),)),))], ids=["plain", "prefix", "phrase"]
+    "constraint",
+    [Constraints(), Constraints((7,)), Constraints(phrases=(Phrase(((9, 10),)),))],
+    ids=["plain", "prefix", "phrase"],
 )
-def test_progress_is_told_of_every_sentence_once(slots: bool, wish: Wish) -> None:
+def test_progress_is_told_of_every_sentence_once(slots: bool, constraint: Constraints) -> None:
     engine = TorchEngine(build(tiny_config()), BOS, EOS, forbidden=FORBIDDEN, batch=3, slots=slots)
     draw = random.Random(3)
     src = [[draw.randrange(4, 53) for _ in range(draw.randrange(0, 9))] for _ in range(11)]
     told: list[int] = []
-    engine.translate(src, SearchOptions(beam=2, max_extra=3), told.extend, [wish] * len(src))
+    engine.translate(src, SearchOptions(beam=2, max_extra=3), told.extend, [constraint] * len(src))
     assert sorted(told) == list(range(len(src)))
 
 
@@ -231,7 +233,7 @@ def test_with_slots_whatever_computes_does_so_alone(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Transformer, "encode", watched)
     src, options = [[5, 6, 7], [8, 9]], SearchOptions(beam=2, max_extra=3)
     for work in (
-        lambda: engine.translate(src, options, wishes=[Wish((7,)), Wish()]),
+        lambda: engine.translate(src, options, constraints=[Constraints((7,)), Constraints()]),
         lambda: engine.score(src, [[5, 6], [7]]),
         lambda: engine.attention(src, [[5, 6], [7]]),
         lambda: engine.next_log_probs(src[0], [5]),

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import pytest
 
 from regard.errors import RegardError
-from regard.generate.options import Finished, Hypothesis, SearchOptions, Wish
+from regard.generate.options import Constraints, Finished, Hypothesis, SearchOptions
 from regard.generate.search.phrases import Phrase
-from regard.serve.batching import Batcher, Full, Job
+from regard.serve.batching import Batcher, BatchJob, QueueFull
 
 OPTIONS = SearchOptions()
 BAD = 666
@@ -25,7 +25,7 @@ class HeldEngine:
         self.batch, self.parallel = batch, parallel
         self.calls: list[list[list[int]]] = []
         self.options: list[SearchOptions] = []
-        self.wishes: list[list[Wish]] = []
+        self.constraints: list[list[Constraints]] = []
         self.started = threading.Semaphore(0)
         self.go = threading.Semaphore(0)
 
@@ -34,10 +34,10 @@ class HeldEngine:
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
         finished: Finished | None = None,
-        wishes: Sequence[Wish] = (),
+        constraints: Sequence[Constraints] = (),
     ) -> list[list[Hypothesis]]:
         self.calls.append([list(sentence) for sentence in ids])
-        self.wishes.append(list(wishes))
+        self.constraints.append(list(constraints))
         self.options.append(options)
         self.started.release()
         assert self.go.acquire(timeout=60)
@@ -104,7 +104,7 @@ def test_a_finished_job_leaves_nothing_for_the_collector() -> None:
             gone = made.submit([[9]], OPTIONS)
             gone.cancel()
         del gone
-        left = [one for one in gc.get_objects() if type(one) is Job]  # not isinstance: proxies answer for others
+        left = [one for one in gc.get_objects() if type(one) is BatchJob]  # not isinstance: proxies answer for others
     finally:
         gc.enable()
     assert left == []
@@ -181,32 +181,32 @@ def test_requests_with_other_options_do_not_share_a_batch() -> None:
 
 def test_wishes_stay_with_their_sentences_and_plain_ones_do_not_wait_for_them() -> None:
     engine = HeldEngine()
-    begins, says = Wish(prefix=(7,)), Wish(phrases=(Phrase(((8, 9),)),))
+    begins, says = Constraints(prefix=(7,)), Constraints(phrases=(Phrase(((8, 9),)),))
     with batcher(engine) as made:
         made.submit([[1]], OPTIONS)
         assert engine.started.acquire(timeout=60)
         others = [
             made.submit([[2]], OPTIONS),
-            made.submit([[3], [4]], OPTIONS, None, [begins, Wish()]),
+            made.submit([[3], [4]], OPTIONS, None, [begins, Constraints()]),
             made.submit([[5]], OPTIONS),
             made.submit([[6]], OPTIONS, None, [says]),
         ]
         engine.go.release(100)
         assert [ids_of(other) for other in others] == [[(2,)], [(3,), (4,)], [(5,)], [(6,)]]
     assert engine.calls[1:] == [[[2], [5]], [[3], [4], [6]]]
-    assert engine.wishes[1:] == [[], [begins, Wish(), says]]
+    assert engine.constraints[1:] == [[], [begins, Constraints(), says]]
 
 
 def test_what_takes_longer_counts_more() -> None:
     engine = HeldEngine(batch=8)
     wide = SearchOptions(beam=16)
-    says = Wish(prefix=(1, 2), phrases=(Phrase(((8, 9),)),))
+    says = Constraints(prefix=(1, 2), phrases=(Phrase(((8, 9),)),))
     with batcher(engine, queue_tokens=100, batch_tokens=60, beam=4) as made:
         made.submit([[1]], OPTIONS)
         assert engine.started.acquire(timeout=60)
         made.submit([[2, 2]] * 8, wide)  # 3 tokens, four times
         assert made.waiting_tokens == 96
-        with pytest.raises(Full):
+        with pytest.raises(QueueFull):
             made.submit([[3, 3]], OPTIONS, None, [says])  # 3 tokens, and 4 that must be there, twice
         engine.go.release(2)
         assert engine.started.acquire(timeout=60) and engine.started.acquire(timeout=60)
@@ -235,7 +235,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_again() -> None:
         made.submit([[1] * 50], OPTIONS)  # larger than the queue, which is empty
         assert engine.started.acquire(timeout=60)
         waiting = made.submit([[2] * 8], OPTIONS)
-        with pytest.raises(Full, match=r"try again in \d+ s") as refused:
+        with pytest.raises(QueueFull, match=r"try again in \d+ s") as refused:
             made.submit([[3]], OPTIONS)
         assert 1 <= refused.value.seconds <= 60
         assert made.waiting_tokens == 9

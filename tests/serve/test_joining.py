@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 import regard
-from regard.generate.options import Hypothesis, SearchOptions, Wish
+from regard.generate.options import Constraints, Hypothesis, SearchOptions
 from regard.serve.joining import Wanted, join, without_searching
 from regard.translation.translator import Result, Translator
 from tests.serve.server import GOLDEN
@@ -32,10 +32,10 @@ def test_lost_words_are_searched_around_by_the_batcher(words: bool) -> None:
     runs: list[Callable[[], list[Result]]] = []
 
     async def search(
-        ids: Sequence[Sequence[int]], how: SearchOptions, wishes: Sequence[Wish]
+        ids: Sequence[Sequence[int]], how: SearchOptions, constraints: Sequence[Constraints]
     ) -> list[list[Hypothesis]]:
         searched.append(len(ids))
-        return model.engine.translate(ids, how, None, wishes)
+        return model.engine.translate(ids, how, None, constraints)
 
     async def run(work: Callable[[], list[Result]]) -> list[Result]:
         runs.append(work)

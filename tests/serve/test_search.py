@@ -20,9 +20,9 @@ from regard.bundle import load_bundle
 from regard.data.tokenizer import Tokenizer
 from regard.errors import InputError, UserError
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
-from regard.serve.apart import Apart
 from regard.serve.refusal import Busy
-from regard.serve.search import Search
+from regard.serve.search import SearchRequest
+from regard.serve.thread_pool import ThreadPool
 from tests.serve.server import GOLDEN, Running, held_by, running, started, until
 
 GOLDEN_2 = GOLDEN.parent / "bundle-2"  # it protects
@@ -252,8 +252,11 @@ def test_a_word_that_the_vocabulary_cannot_spell_is_refused_by_number(monkeypatc
     model = regard.load(GOLDEN, engine="torch", device="cpu")
     own = model._translator(model.options)
     for search, message in (
-        (Search(glossary=(("a", "b"), ("b", "Geheim"))), "glossary, entry 2 cannot be made to appear: the model's"),
-        (Search(phrases=("Geheim",)), "phrases, entry 1 cannot be made to appear"),
+        (
+            SearchRequest(glossary=(("a", "b"), ("b", "Geheim"))),
+            "glossary, entry 2 cannot be made to appear: the model's",
+        ),
+        (SearchRequest(phrases=("Geheim",)), "phrases, entry 1 cannot be made to appear"),
     ):
         with pytest.raises(InputError, match=message) as refused:
             search.translator(own, model.bundle, does_all=True)
@@ -365,19 +368,19 @@ def test_choosing_for_nobody_ends_and_others_have_their_turn() -> None:
         return name
 
     async def run() -> None:
-        apart = Apart("portions", 1, 2)
-        long = asyncio.create_task(apart.run_each(work, ["a"] * 500))
+        threads = ThreadPool("portions", 1, 2)
+        long = asyncio.create_task(threads.run_each(work, ["a"] * 500))
         while not begun:
             await asyncio.sleep(0.001)
-        assert await apart.run(work, "b") == "b"
+        assert await threads.run(work, "b") == "b"
         assert len(begun) < 10
         with pytest.raises(Busy):
-            await asyncio.gather(*(apart.run(work, "c") for _ in range(2)))
+            await asyncio.gather(*(threads.run(work, "c") for _ in range(2)))
         long.cancel()
         await asyncio.wait([long])
-        assert await apart.run_each(work, ["d", "e"]) == ["d", "e"]
-        assert len(begun) < 20 and apart._free._value == 2
-        apart.close()
+        assert await threads.run_each(work, ["d", "e"]) == ["d", "e"]
+        assert len(begun) < 20 and threads._free._value == 2
+        threads.close()
 
     asyncio.run(run())
 

@@ -25,7 +25,7 @@ from regard.explain.explainer import read
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.select import make_engine
 from regard.generate.engines.torch_engine import TorchEngine
-from regard.generate.options import Hypothesis, SearchOptions, Wish
+from regard.generate.options import Constraints, Hypothesis, SearchOptions
 from regard.generate.search.candidates import Candidates, in_turn
 from regard.generate.search.constrained import constrained_search
 from regard.generate.search.phrases import Phrase
@@ -56,7 +56,7 @@ def model(engine: str = "torch") -> regard.Model:
 # --- the engine with real models, against the oracle ---
 
 
-def oracle_for(engines: list[TorchEngine], src: list[int], options: SearchOptions, wish: Wish) -> Oracle:
+def oracle_for(engines: list[TorchEngine], src: list[int], options: SearchOptions, constraint: Constraints) -> Oracle:
     """The oracle over the mean of these engines' probabilities, and the mean of what they attend to."""
 
     @cache
@@ -69,8 +69,10 @@ def oracle_for(engines: list[TorchEngine], src: list[int], options: SearchOption
         each = [recorded(engine, src, tokens)[-1] for engine in engines]
         return [sum(values) / len(each) for values in zip(*each, strict=True)][: len(src)]
 
-    limit = max(len(src) + options.max_extra, len(wish.prefix) + sum(phrase.min_length for phrase in wish.phrases))
-    return Oracle(log_probs, limit, options, EOS, FORBIDDEN, wish, attended)
+    limit = max(
+        len(src) + options.max_extra, len(constraint.prefix) + sum(phrase.min_length for phrase in constraint.phrases)
+    )
+    return Oracle(log_probs, limit, options, EOS, FORBIDDEN, constraint, attended)
 
 
 def recorded(engine: TorchEngine, src: list[int], tokens: tuple[int, ...]) -> list[list[float]]:
@@ -106,14 +108,16 @@ def test_models_are_searched_as_the_oracle_searches_them(fields: dict, models: i
     draw = random.Random(models)
     srcs = [[draw.randrange(4, 23) for _ in range(length)] for length in (3, 1, 2)]
     place = frozenset({1})
-    wishes = [Wish(phrases=(Phrase(((7, 8),), None, place),)), Wish((9,)), Wish()]
-    for src, wish, ours in zip(srcs, wishes, together.translate(srcs, options, None, wishes), strict=True):
-        oracle = oracle_for(engines, src, options, wish)
+    constraints = [Constraints(phrases=(Phrase(((7, 8),), None, place),)), Constraints((9,)), Constraints()]
+    for src, constraint, ours in zip(
+        srcs, constraints, together.translate(srcs, options, None, constraints), strict=True
+    ):
+        oracle = oracle_for(engines, src, options, constraint)
         slow = oracle.sample(sentence_rng(options.seed, src)) if options.sample else oracle.search()
         # What has the phrases without being told to stays as it is; greedy search gets company where it has not.
-        free = replace(oracle, wish=replace(wish, phrases=()), limit=oracle.limit)
+        free = replace(oracle, constraint=replace(constraint, phrases=()), limit=oracle.limit)
         plain = free.sample(sentence_rng(options.seed, src)) if options.sample else free.search()
-        if all(appears(one.tokens, phrase) for one in plain for phrase in wish.phrases):
+        if all(appears(one.tokens, phrase) for one in plain for phrase in constraint.phrases):
             slow = plain
         elif options.beam < 4 and not options.sample:
             slow = replace(oracle, options=replace(options, beam=4, groups=1)).search()
@@ -137,12 +141,14 @@ def test_no_option_lets_a_sentence_see_its_neighbours(fields: dict) -> None:
     single = build(tiny_config())
     draw = random.Random(5)
     ids = [[draw.randrange(4, 53) for _ in range(draw.randrange(1, 25))] for _ in range(12)]
-    wishes = [Wish(phrases=(Phrase(((7, 8),)),)) if number % 3 == 0 else Wish() for number in range(12)]
+    constraints = [
+        Constraints(phrases=(Phrase(((7, 8),)),)) if number % 3 == 0 else Constraints() for number in range(12)
+    ]
     options = SearchOptions(beam=4, max_extra=8, **fields)
-    together = TorchEngine(single, BOS, EOS, batch=12).translate(ids, options, None, wishes)
+    together = TorchEngine(single, BOS, EOS, batch=12).translate(ids, options, None, constraints)
     alone = [
-        TorchEngine(single, BOS, EOS).translate([one], options, None, [wish])[0]
-        for one, wish in zip(ids, wishes, strict=True)
+        TorchEngine(single, BOS, EOS).translate([one], options, None, [constraint])[0]
+        for one, constraint in zip(ids, constraints, strict=True)
     ]
     assert alone == together
 
@@ -150,24 +156,28 @@ def test_no_option_lets_a_sentence_see_its_neighbours(fields: dict) -> None:
 def test_coverage_goes_on_when_the_longest_sentence_is_done() -> None:
     engine = TorchEngine(build(tiny_config()), BOS, EOS, forbidden=FORBIDDEN)
     options = SearchOptions(beam=3, max_extra=6, coverage=1.0)
-    ids, wishes = [[5] * 30, [6, 7, 8]], [Wish(most=1), Wish()]
-    together = engine.translate(ids, options, None, wishes)
+    ids, constraints = [[5] * 30, [6, 7, 8]], [Constraints(max_tokens=1), Constraints()]
+    together = engine.translate(ids, options, None, constraints)
     assert [
-        engine.translate([one], options, None, [wish])[0] for one, wish in zip(ids, wishes, strict=True)
+        engine.translate([one], options, None, [constraint])[0]
+        for one, constraint in zip(ids, constraints, strict=True)
     ] == together
 
 
 def test_an_engine_with_slots_does_in_batches_what_slots_cannot() -> None:
     draw = random.Random(7)
     ids = [[draw.randrange(4, 53) for _ in range(draw.randrange(1, 12))] for _ in range(9)]
-    wishes = [[Wish(), Wish((9, 10)), Wish(phrases=(Phrase(((7, 8),)),))][number % 3] for number in range(9)]
+    constraints = [
+        [Constraints(), Constraints((9, 10)), Constraints(phrases=(Phrase(((7, 8),)),))][number % 3]
+        for number in range(9)
+    ]
     engines = [TorchEngine(build(tiny_config()), BOS, EOS, forbidden=FORBIDDEN, slots=slots) for slots in (True, False)]
     for options in (
         SearchOptions(max_extra=5),
         SearchOptions(max_extra=5, sample=True),
         SearchOptions(max_extra=5, coverage=1.0),
     ):
-        ours, theirs = (engine.translate(ids, options, None, wishes) for engine in engines)
+        ours, theirs = (engine.translate(ids, options, None, constraints) for engine in engines)
         for one, other in zip(ours, theirs, strict=True):
             assert [way.ids for way in one] == [way.ids for way in other]
             assert [way.score for way in one] == pytest.approx([way.score for way in other], abs=1e-4)
@@ -333,7 +343,7 @@ def test_a_model_without_reserved_pieces_is_shown_kept_words_and_must_say_them(t
 
         takes_phrases = False
 
-        def translate(self, ids, options, finished=None, wishes=()):
+        def translate(self, ids, options, finished=None, constraints=()):
             texts = [tokenizer.decode(sentence).replace("garden", "park") for sentence in ids]
             return super().translate([tokenizer.encode(text) for text in texts], options, finished)
 
@@ -583,7 +593,7 @@ def test_more_words_are_kept_than_there_are_reserved_pieces(tokenizer: Tokenizer
     class Losing(Echo):
         takes_phrases = False
 
-        def translate(self, ids, options, finished=None, wishes=()):
+        def translate(self, ids, options, finished=None, constraints=()):
             return super().translate([tokenizer.encode("home") for _ in ids], options, finished)
 
     names = [f"N{number}" for number in range(NUM_SPANS + 5)]
@@ -688,12 +698,12 @@ def test_a_term_is_known_again_inside_longer_words(text: str, term: str, is_said
 def test_what_is_said_otherwise_is_insisted_on_only_when_it_gets_lost() -> None:
     one = Phrase(((7,),), is_satisfied_by=lambda ids: 70 in ids or 7 in ids)
     other = Phrase(((8,),), is_satisfied_by=lambda ids: 8 in ids)
-    wish = Wish(phrases=(one, other))
+    constraint = Constraints(phrases=(one, other))
     asked: list[tuple[Phrase, ...]] = []
 
     def search(answers: list[tuple[int, ...]]):
-        def translate(ids, options, finished, wishes):
-            asked.extend(wish.phrases for wish in wishes)
+        def translate(ids, options, finished, constraints):
+            asked.extend(constraint.phrases for constraint in constraints)
             return [[Hypothesis(answers.pop(0), 0.0, 0.0)] for _ in ids]
 
         return translate
@@ -704,7 +714,7 @@ def test_what_is_said_otherwise_is_insisted_on_only_when_it_gets_lost() -> None:
     def run(plain: tuple[int, ...], *insisting: tuple[int, ...]) -> tuple[tuple[int, ...], list[tuple[Phrase, ...]]]:
         asked.clear()
         [[best]] = constrained_search(
-            [[5]], SearchOptions(), None, [wish], search([plain]), search(list(insisting)), no_score
+            [[5]], SearchOptions(), None, [constraint], search([plain]), search(list(insisting)), no_score
         )
         return best.ids, asked[1:]
 

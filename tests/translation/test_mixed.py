@@ -14,7 +14,7 @@ import regard
 from regard.data.tokenizer import Tokenizer
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.torch_engine import TorchEngine
-from regard.generate.options import Hypothesis, Mixed, SearchOptions, Wish
+from regard.generate.options import Constraints, Hypothesis, Mixed, SearchOptions
 from regard.generate.search.constrained import constrained_search
 from regard.generate.search.phrases import Phrase
 from regard.translation.glossary import Glossary, put_terms
@@ -73,16 +73,18 @@ class Searches:
         self.asked: list[tuple[str, list[list[int]], list[tuple[Phrase, ...]]]] = []
         self.told: list[object] = []
         self.nbest: list[int] = []
-        self.wished: list[Wish] = []
+        self.constraints: list[Constraints] = []
         self.scores: dict[tuple[int, tuple[int, ...]], float] = {}
 
     def search(self, name: str):
-        def translate(ids: Sequence[Sequence[int]], options: SearchOptions, finished, wishes: Sequence[Wish]):
-            assert all(wish.mixed is None for wish in wishes)
-            self.asked.append((name, [list(one) for one in ids], [wish.phrases for wish in wishes]))
+        def translate(
+            ids: Sequence[Sequence[int]], options: SearchOptions, finished, constraints: Sequence[Constraints]
+        ):
+            assert all(constraint.mixed is None for constraint in constraints)
+            self.asked.append((name, [list(one) for one in ids], [constraint.phrases for constraint in constraints]))
             self.told.append(finished)
             self.nbest.append(options.nbest)
-            self.wished.extend(wishes)
+            self.constraints.extend(constraints)
             return [[Hypothesis(way, 0.0, 0.0) for way in self.answers[name].pop(0)] for _ in ids]
 
         return translate
@@ -91,11 +93,11 @@ class Searches:
         """Of each token the same, the end's with them."""
         return [[self.scores[one[0], tuple(other)]] * (len(other) + 1) for one, other in zip(src, tgt, strict=True)]
 
-    def run(self, wishes: Sequence[Wish], **search: bool) -> list[list[tuple[int, ...]]]:
-        ids = [[50 + number] for number in range(len(wishes))]
+    def run(self, constraints: Sequence[Constraints], **search: bool) -> list[list[tuple[int, ...]]]:
+        ids = [[50 + number] for number in range(len(constraints))]
         options = SearchOptions(beam=4, nbest=2, **search)
         plain, insisting = self.search("plain"), self.search("insisting")
-        found = constrained_search(ids, options, self.told.append, wishes, plain, insisting, self.score)
+        found = constrained_search(ids, options, self.told.append, constraints, plain, insisting, self.score)
         return [[way.ids for way in ways] for ways in found]
 
 
@@ -103,24 +105,24 @@ CAT = Phrase(((7,),), is_satisfied_by=lambda ids: 7 in ids)
 DOG = Phrase(((8,),), is_satisfied_by=lambda ids: 8 in ids)
 
 
-def wish(*phrases: Phrase) -> Wish:
+def containing(*phrases: Phrase) -> Constraints:
     """The mixed source is 60 and what each of the phrases is called."""
 
     def mixed(some: Sequence[Phrase]) -> Mixed:
         return Mixed([60, *(phrase.variants[0][0] for phrase in some)], tuple(some))
 
-    return Wish(phrases=phrases, mixed=mixed)
+    return Constraints(phrases=phrases, mixed=mixed)
 
 
 def test_what_is_said_anyway_is_searched_once() -> None:
     searches = Searches([[(7, 8), (8, 7)]], [])
-    assert searches.run([wish(CAT, DOG)]) == [[(7, 8), (8, 7)]]
+    assert searches.run([containing(CAT, DOG)]) == [[(7, 8), (8, 7)]]
     assert searches.asked == [("plain", [[50]], [()])]
 
 
 def test_terms_that_are_missing_are_put_into_the_source_and_no_others() -> None:
     searches = Searches([[(8,), (8, 1)], [(7, 8), (8, 7)]], [])
-    assert searches.run([wish(CAT, DOG)]) == [[(7, 8), (8, 7)]]
+    assert searches.run([containing(CAT, DOG)]) == [[(7, 8), (8, 7)]]
     assert searches.asked == [("plain", [[50]], [()]), ("plain", [[60, 7]], [()])]
     assert searches.told[0] is not None and searches.told[1:] == [None]  # a sentence is finished once
 
@@ -138,7 +140,7 @@ def test_where_a_term_is_still_missing_the_likelier_of_what_both_sources_give_is
     searches.scores = {(50, own[0]): -1.0, (60, own[0]): -9.0, (50, mixed[0]): -2.5, (60, mixed[0]): -2.0}
     if better == 50:
         searches.scores[60, own[0]] = -3.5
-    assert searches.run([wish(CAT, DOG)]) == [own if better == 50 else mixed]
+    assert searches.run([containing(CAT, DOG)]) == [own if better == 50 else mixed]
     assert searches.asked[2:] == [("insisting", [[50]], [(CAT,)]), ("insisting", [[60, 7]], [(CAT,)])]
 
 
@@ -148,42 +150,42 @@ def test_of_the_likelihoods_the_length_penalty_is_taken_off() -> None:
     searches = Searches([[(8,), (8, 1)], [(1,)]], [own, longer])
     # 3 and 10 tokens with the end: the sums are -6 and -7.6, over (8 / 6)^0.6 and (15 / 6)^0.6 -5.05 and -4.39
     searches.scores = {(50, own[0]): -1.0, (60, own[0]): -1.0, (50, longer[0]): -0.38, (60, longer[0]): -0.38}
-    assert searches.run([wish(CAT, DOG)]) == [longer]
+    assert searches.run([containing(CAT, DOG)]) == [longer]
 
 
 def test_every_search_heeds_the_prefix_and_how_long_it_may_become() -> None:
     searches = Searches([[(8,), (8, 1)], [(1,)]], [[(7,), (8,)], [(8, 7), (7, 8)], [(7,), (7, 8)]])
-    searches.run([replace(wish(CAT, DOG), prefix=(3, 4), most=9)])
+    searches.run([replace(containing(CAT, DOG), prefix=(3, 4), max_tokens=9)])
     names = [name for name, _, _ in searches.asked]
     assert names == ["plain", "plain", "insisting", "insisting", "insisting"]
-    assert [(one.prefix, one.most) for one in searches.wished] == [((3, 4), 9)] * 5
+    assert [(one.prefix, one.max_tokens) for one in searches.constraints] == [((3, 4), 9)] * 5
 
 
 def test_what_the_mixed_source_gives_must_say_everything() -> None:
     searches = Searches([[(8,), (8, 1)], [(1,)]], [[(8, 7), (7, 8)], [(7,), (7, 8)]])
-    assert searches.run([wish(CAT, DOG)]) == [[(8, 7), (7, 8)]]
+    assert searches.run([containing(CAT, DOG)]) == [[(8, 7), (7, 8)]]
 
 
 def test_samples_are_not_chosen_by_how_likely_they_are() -> None:
     searches = Searches([[(1,), (2,)], [(1,)]], [[(8, 7), (7, 8)]])
-    assert searches.run([wish(CAT)], sample=True) == [[(8, 7), (7, 8)]]
+    assert searches.run([containing(CAT)], sample=True) == [[(8, 7), (7, 8)]]
 
 
 def test_the_best_that_say_the_term_are_taken_from_the_whole_beam() -> None:
     searches = Searches([[(1,), (2,)], [(1, 2), (3, 7), (4,), (7, 5)]], [])
-    assert searches.run([wish(CAT)]) == [[(3, 7), (7, 5)]]
+    assert searches.run([containing(CAT)]) == [[(3, 7), (7, 5)]]
     assert searches.nbest == [2, 4]
 
 
 def test_fewer_than_were_wanted_are_taken_where_the_beam_has_no_others() -> None:
     searches = Searches([[(1,), (2,)], [(3, 7)]], [])
-    assert searches.run([wish(CAT)]) == [[(3, 7)]]
+    assert searches.run([containing(CAT)]) == [[(3, 7)]]
 
 
 def test_each_sentence_goes_as_far_as_it_must() -> None:
     searches = Searches([[(7,)], [(1,)], [(2,)], [(3,)], [(4,)], [(7, 1), (7,)], [(1, 7), (7,)]], [[(7, 2)]])
-    unreadable = Wish(phrases=(CAT,), mixed=lambda some: None)
-    found = searches.run([wish(CAT), wish(CAT), wish(CAT), Wish(), unreadable])
+    unreadable = Constraints(phrases=(CAT,), mixed=lambda some: None)
+    found = searches.run([containing(CAT), containing(CAT), containing(CAT), Constraints(), unreadable])
     assert [ways[0] for ways in found] == [(7,), (7, 1), (1, 7), (3,), (7, 2)]
     assert [name for name, _, _ in searches.asked] == ["plain", "plain", "insisting"]
     assert [ids for _, ids, _ in searches.asked[1:]] == [[[60, 7], [60, 7]], [[54]]]
@@ -193,7 +195,7 @@ def test_a_phrase_that_is_no_term_is_not_put_into_the_source() -> None:
     glossary = Glossary.of({"b": "k"})
     options = SearchOptions(glossary=glossary)
     translator = Translator(model().bundle.tokenizer, model().engine, options, 24)
-    [one] = translator.wisher.wishes([[Part("a b c", "")]])
+    [one] = translator.constraint_builder.build([[Part("a b c", "")]])
     [term] = one.phrases
     assert one.mixed is not None
     other = Phrase(((9,),))
@@ -206,7 +208,7 @@ def test_a_phrase_that_is_no_term_is_not_put_into_the_source() -> None:
 def test_phrases_have_their_places_in_the_mixed_source() -> None:
     options = SearchOptions(glossary=Glossary.of({"a b c": "k", "d": "l m"}))
     translator = Translator(model().bundle.tokenizer, model().engine, options, 24)
-    [one] = translator.wisher.wishes([[Part("e a b c d", "")]])
+    [one] = translator.constraint_builder.build([[Part("e a b c d", "")]])
     assert one.mixed is not None
     shown = one.mixed(one.phrases)
     assert shown is not None
@@ -239,9 +241,9 @@ def test_auto_finds_what_torch_finds_and_leaves_only_the_insisting_to_it(monkeyp
     searched: list[list[int]] = []
     search = TorchEngine.search
 
-    def watched(self: TorchEngine, ids, options, wishes=(), observer=None):
-        searched.append([len(wish.phrases) for wish in wishes])
-        return search(self, ids, options, wishes, observer)
+    def watched(self: TorchEngine, ids, options, constraints=(), observer=None):
+        searched.append([len(constraint.phrases) for constraint in constraints])
+        return search(self, ids, options, constraints, observer)
 
     monkeypatch.setattr(TorchEngine, "search", watched)
     [found] = model("auto").nbest([line], 3, glossary=glossary, alpha=0.0)
@@ -317,7 +319,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 def mixed_of(tokenizer: Tokenizer, text: str, terms: dict[str, str], max_length: int = 100, **options) -> str | None:
     """The text that the model is shown with all terms in it."""
     search = SearchOptions(glossary=Glossary.of(terms), **options)
-    [one] = Translator(tokenizer, Echo(), search, max_length).wisher.wishes([[Part(text, "")]])
+    [one] = Translator(tokenizer, Echo(), search, max_length).constraint_builder.build([[Part(text, "")]])
     assert one.mixed is not None
     mixed = one.mixed(one.phrases)
     return (
@@ -329,9 +331,9 @@ def test_a_source_that_says_the_term_already_is_not_searched_twice(monkeypatch: 
     searched: list[list[int]] = []
     search = TorchEngine.search
 
-    def counted(self: TorchEngine, ids, options, wishes=(), observer=None):
+    def counted(self: TorchEngine, ids, options, constraints=(), observer=None):
         searched.extend(ids)
-        return search(self, ids, options, wishes, observer)
+        return search(self, ids, options, constraints, observer)
 
     monkeypatch.setattr(TorchEngine, "search", counted)
     assert "q" in model().translate("a q c", glossary={"q": "q"}).split()

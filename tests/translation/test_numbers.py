@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from regard.data.tokenizer import NUM_SPANS, Tokenizer
-from regard.generate.options import Finished, Hypothesis, Matrix, SearchOptions, Wish
-from regard.translation.constraints import Ask
+from regard.generate.options import Constraints, Finished, Hypothesis, Matrix, SearchOptions
+from regard.translation.constraints import TextConstraints
 from regard.translation.glossary import Glossary
 from regard.translation.notation import other_marks, put_marks, put_sums
 from regard.translation.numbers import has_numbers, numbers_of
@@ -226,17 +226,17 @@ class Careless:
         self.digits = {piece for digit in "0123456789" for piece in tokenizer.encode(f"0{digit}")[-1:]}
         self.dropped = set() if keeps_spans else set(tokenizer.span_ids)
         self.asked: list[list[int]] = []
-        self.wishes: list[Wish] = []
+        self.constraints: list[Constraints] = []
 
     def translate(
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
         finished: Finished | None = None,
-        wishes: Sequence[Wish] = (),
+        constraints: Sequence[Constraints] = (),
     ) -> list[list[Hypothesis]]:
         self.asked += map(list, ids)
-        self.wishes += wishes
+        self.constraints += constraints
         return [
             [Hypothesis(tuple(self.careless(sentence)), -1.0, -1.0), *self.others][: options.beam] for sentence in ids
         ]
@@ -328,10 +328,10 @@ def test_what_a_person_asked_for_has_the_marks_of_the_person(tokenizer: Tokenize
     line = "The house of 5,277 is small, the garden of 5,277 is large."
     options = SearchOptions(guard=True, languages=("en", "de"))
     for ask, expected in (
-        (Ask(prefix="The house of 5,277"), "The house of 5,277 is small, the garden of 5.277 is large."),
-        (Ask(phrases=("garden of 5,277",)), "The house of 5.277 is small, the garden of 5,277 is large."),
+        (TextConstraints(prefix="The house of 5,277"), "The house of 5,277 is small, the garden of 5.277 is large."),
+        (TextConstraints(phrases=("garden of 5,277",)), "The house of 5.277 is small, the garden of 5,277 is large."),
     ):
-        [result] = Translator(tokenizer, Careful(tokenizer), options, 100).translate([line], asks=[ask])
+        [result] = Translator(tokenizer, Careful(tokenizer), options, 100).translate([line], constraints=[ask])
         assert result.text == expected
 
 
@@ -458,12 +458,13 @@ def test_what_was_asked_of_a_line_is_asked_again(tokenizer: Tokenizer) -> None:
     engine = Careless(tokenizer)
     options = SearchOptions(guard=True, words=True)
     [result] = Translator(tokenizer, engine, options, 100).translate(
-        LINES[:1], asks=[Ask(prefix="The house of 1984", phrases=("is",))]
+        LINES[:1], constraints=[TextConstraints(prefix="The house of 1984", phrases=("is",))]
     )
-    first, again = engine.wishes
+    first, again = engine.constraints
     assert again.phrases == first.phrases != ()
     has_span = [
-        any(token in tokenizer.span_ids for token in wish.prefix if isinstance(token, int)) for wish in (first, again)
+        any(token in tokenizer.span_ids for token in constraint.prefix if isinstance(token, int))
+        for constraint in (first, again)
     ]
     assert has_span == [False, True]
     assert result.text == LINES[0]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from regard.config import ModelConfig
 from regard.errors import UserError
-from regard.generate.options import SearchOptions, Wish
+from regard.generate.options import Constraints, SearchOptions
 
 
 def cut_batches(
@@ -31,11 +31,13 @@ def cut_batches(
         yield batch
 
 
-def length_limit(sentence: Sequence[int], options: SearchOptions, config: ModelConfig, wish: Wish | None = None) -> int:
+def length_limit(
+    sentence: Sequence[int], options: SearchOptions, config: ModelConfig, constraint: Constraints | None = None
+) -> int:
     """Tokens that a translation may have at most, its end not counted: a table of learned positions has an end."""
-    wish = wish or Wish()
-    limit = len(sentence) + options.max_extra if wish.most is None else wish.most
-    least = len(wish.prefix) + sum(phrase.min_length for phrase in wish.phrases)
+    constraint = constraint or Constraints()
+    limit = len(sentence) + options.max_extra if constraint.max_tokens is None else constraint.max_tokens
+    least = len(constraint.prefix) + sum(phrase.min_length for phrase in constraint.phrases)
     limit = max(limit, least)
     if config.positions != "learned":
         return limit

@@ -45,7 +45,7 @@ from regard.generate.engines.ctranslate2_ranking import (
     rank,
     split_at_limit,
 )
-from regard.generate.options import Finished, Hypothesis, Matrix, Prefix, SearchOptions, Wish, forbidden_ids
+from regard.generate.options import Constraints, Finished, Hypothesis, Matrix, Prefix, SearchOptions, forbidden_ids
 from regard.generate.search.constrained import constrained_search
 from regard.parallel.processes import own_threads, process_info
 
@@ -145,32 +145,40 @@ class CTranslate2Engine:
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
         finished: Finished | None = None,
-        wishes: Sequence[Wish] = (),
+        constraints: Sequence[Constraints] = (),
     ) -> list[list[Hypothesis]]:
-        insists = any(wish.phrases for wish in wishes)
+        insists = any(constraint.phrases for constraint in constraints)
         if options.beyond_beam or (insists and self.alone):
-            beyond = [*options.beyond_beam, *_insisted_on(wishes)]
-            return self._instead(" and ".join(beyond)).translate(ids, options, finished, wishes)
+            beyond = [*options.beyond_beam, *_insisted_on(constraints)]
+            return self._instead(" and ".join(beyond)).translate(ids, options, finished, constraints)
         if insists:
-            return constrained_search(ids, options, finished, wishes, self.translate, self._insisting, self.score)
-        return self._translate(ids, options, finished, wishes or [Wish()] * len(ids))
+            return constrained_search(ids, options, finished, constraints, self.translate, self._insisting, self.score)
+        return self._translate(ids, options, finished, constraints or [Constraints()] * len(ids))
 
     def _insisting(
-        self, ids: Sequence[Sequence[int]], options: SearchOptions, finished: Finished | None, wishes: Sequence[Wish]
+        self,
+        ids: Sequence[Sequence[int]],
+        options: SearchOptions,
+        finished: Finished | None,
+        constraints: Sequence[Constraints],
     ) -> list[list[Hypothesis]]:
-        what = " and ".join(_insisted_on(wishes))
+        what = " and ".join(_insisted_on(constraints))
         engine = self._torch(f"{_are_left(what)} where something is missing: ctranslate2 cannot insist on it")
         # Not its `translate`: that would search plainly first, as was done here already.
-        return engine.in_batches(ids, options, finished, wishes)
+        return engine.in_batches(ids, options, finished, constraints)
 
     def _translate(
-        self, ids: Sequence[Sequence[int]], options: SearchOptions, finished: Finished | None, wishes: Sequence[Wish]
+        self,
+        ids: Sequence[Sequence[int]],
+        options: SearchOptions,
+        finished: Finished | None,
+        constraints: Sequence[Constraints],
     ) -> list[list[Hypothesis]]:
         """What is too long goes to torch, what has a given beginning is searched after it, and the rest from the start."""
         results: list[list[Hypothesis]] = [[] for _ in ids]
         limits = [
-            length_limit(sentence, options, self.bundle.config, wish)
-            for sentence, wish in zip(ids, wishes, strict=True)
+            length_limit(sentence, options, self.bundle.config, constraint)
+            for sentence, constraint in zip(ids, constraints, strict=True)
         ]
 
         def finish(number: int, hypotheses: list[Hypothesis]) -> None:
@@ -180,12 +188,12 @@ class CTranslate2Engine:
 
         far = [n for n, sentence in enumerate(ids) if sentence and max(len(sentence), limits[n]) >= self._rows]
         if far:
-            left = self._for_long.translate([ids[n] for n in far], options, wishes=[wishes[n] for n in far])
+            left = self._for_long.translate([ids[n] for n in far], options, constraints=[constraints[n] for n in far])
             for number, hypotheses in zip(far, left, strict=True):
                 finish(number, hypotheses)
         apart = set(far)
-        begun = [n for n, wish in enumerate(wishes) if wish.prefix and n not in apart]
-        for number, hypotheses in self._after_prefixes(ids, begun, wishes, limits, options):
+        begun = [n for n, constraint in enumerate(constraints) if constraint.prefix and n not in apart]
+        for number, hypotheses in self._after_prefixes(ids, begun, constraints, limits, options):
             finish(number, hypotheses)
         for number, hypotheses in self._from_the_start(ids, apart.union(begun), limits, options):
             finish(number, hypotheses)
@@ -234,14 +242,14 @@ class CTranslate2Engine:
         self,
         ids: Sequence[Sequence[int]],
         numbers: Sequence[int],
-        wishes: Sequence[Wish],
+        constraints: Sequence[Constraints],
         limits: Sequence[int],
         options: SearchOptions,
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Hypotheses for sentences whose translations have a given beginning; CTranslate2's own scores do not count that."""
         owners: list[int] = []  # the sentence of each prefix that is searched after
         prefixes: list[tuple[int, ...]] = []
-        given = [wishes[number].prefix for number in numbers]
+        given = [constraints[number].prefix for number in numbers]
         spelt_out = self._spelt_out([ids[number] for number in numbers], given, options.beam)
         for number, spelt in zip(numbers, spelt_out, strict=True):
             owners += [number] * len(spelt)
@@ -371,8 +379,10 @@ class CTranslate2Engine:
                 self._loaded = TorchEngine.from_bundle(self.bundle, "cpu", self.batch)
             return self._loaded
 
-    def stream(self, src: Sequence[int], options: SearchOptions, wish: Wish | None = None) -> Iterator[tuple[int, ...]]:
-        return self._instead("streaming").stream(src, options, wish)
+    def stream(
+        self, src: Sequence[int], options: SearchOptions, constraint: Constraints | None = None
+    ) -> Iterator[tuple[int, ...]]:
+        return self._instead("streaming").stream(src, options, constraint)
 
     # --- scoring ---
 
@@ -472,9 +482,9 @@ class CTranslate2Engine:
             yield number, result.result()
 
 
-def _insisted_on(wishes: Sequence[Wish]) -> list[str]:
+def _insisted_on(constraints: Sequence[Constraints]) -> list[str]:
     """The names of what people asked for so that something must appear."""
-    are_terms = {phrase.is_satisfied_by is not None for wish in wishes for phrase in wish.phrases}
+    are_terms = {phrase.is_satisfied_by is not None for constraint in constraints for phrase in constraint.phrases}
     return ["glossary"] * (True in are_terms) + ["phrases"] * (False in are_terms)
 
 

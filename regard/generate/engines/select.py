@@ -7,7 +7,7 @@
 What CTranslate2 cannot do is refused by name where it was asked for by name: a model with a switch that it does not know, a GPU,
 several models together, options of the search beyond a beam with prefixes (`SearchOptions.beyond_beam`), phrases that must appear,
 streaming. With `auto` these options are left to torch with a word on standard error; of phrases only what is missing after it has
-searched itself (`insist.py`). Left to torch are also, in any case, sentences longer than its table of positions.
+searched itself (`constrained.py`). Left to torch are also, in any case, sentences longer than its table of positions.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from regard.errors import RegardError, UserError
 from regard.generate.engines.batches import cut_batches, length_limit
 from regard.generate.engines.slot_engine import SlotDecoder
 from regard.generate.engines.stepper import Stepper, encode, mean_probability
-from regard.generate.options import Finished, Hypothesis, Matrix, SearchOptions, Wish, forbidden_ids
+from regard.generate.options import Constraints, Finished, Hypothesis, Matrix, SearchOptions, forbidden_ids
 from regard.generate.search.constrained import constrained_search
 from regard.generate.search.core import NOTHING_FOUND, Observer, Task, beam_search, search_steps
 from regard.generate.search.phrases import Phrases
@@ -101,30 +101,30 @@ class TorchEngine:
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
         finished: Finished | None = None,
-        wishes: Sequence[Wish] = (),
+        constraints: Sequence[Constraints] = (),
     ) -> list[list[Hypothesis]]:
-        if any(wish.phrases for wish in wishes):
-            return constrained_search(ids, options, finished, wishes, self.translate, self.in_batches, self.score)
-        wishes = wishes if any(wish != Wish() for wish in wishes) else ()
-        if self.slots is not None and not wishes and not options.beyond_beam:
+        if any(constraint.phrases for constraint in constraints):
+            return constrained_search(ids, options, finished, constraints, self.translate, self.in_batches, self.score)
+        constraints = constraints if any(constraint != Constraints() for constraint in constraints) else ()
+        if self.slots is not None and not constraints and not options.beyond_beam:
             with self._alone():
                 return self._translate_in_slots(self.slots, ids, options, finished)
-        return self.in_batches(ids, options, finished, wishes)
+        return self.in_batches(ids, options, finished, constraints)
 
     def in_batches(
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
         finished: Finished | None = None,
-        wishes: Sequence[Wish] = (),
+        constraints: Sequence[Constraints] = (),
     ) -> list[list[Hypothesis]]:
         """As `translate`, but phrases are insisted on from the start, and slots are not used."""
         results: list[list[Hypothesis]] = [[] for _ in ids]
         order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
         for numbers in cut_batches(order, [len(sentence) for sentence in ids], self.batch, self.room):
-            wished = [wishes[number] for number in numbers] if wishes else ()
+            chosen = [constraints[number] for number in numbers] if constraints else ()
             with self._alone():
-                found = self.search([ids[number] for number in numbers], options, wished)
+                found = self.search([ids[number] for number in numbers], options, chosen)
             for number, hypotheses in zip(numbers, found, strict=True):
                 results[number] = hypotheses
             if finished is not None:
@@ -160,23 +160,25 @@ class TorchEngine:
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
-        wishes: Sequence[Wish] = (),
+        constraints: Sequence[Constraints] = (),
         observer: Observer | None = None,
     ) -> list[list[Hypothesis]]:
         """Search all sentences together, without slots."""
         with self._on_device():
-            stepper, task = self._task(ids, options, wishes)
+            stepper, task = self._task(ids, options, constraints)
             return beam_search(stepper.step, stepper.select, task, self.device, observer)
 
     @torch.inference_mode()
-    def stream(self, src: Sequence[int], options: SearchOptions, wish: Wish | None = None) -> Iterator[tuple[int, ...]]:
+    def stream(
+        self, src: Sequence[int], options: SearchOptions, constraint: Constraints | None = None
+    ) -> Iterator[tuple[int, ...]]:
         """The beginning of one sentence's translation as far as the search can no longer change it, as it grows; last of all the
         whole translation. With phrases it comes at once."""
-        if wish is not None and wish.phrases:
-            yield self.translate([src], options, None, [wish])[0][0].ids
+        if constraint is not None and constraint.phrases:
+            yield self.translate([src], options, None, [constraint])[0][0].ids
             return
         with self._alone():
-            stepper, task = self._task([src], options, [wish or Wish()])
+            stepper, task = self._task([src], options, [constraint or Constraints()])
             steps = stable_prefixes(search_steps(stepper.step, stepper.select, task, self.device))
         while True:
             # The device is a matter of the thread, whose other work goes on between two steps.
@@ -187,12 +189,12 @@ class TorchEngine:
             yield begun
 
     def _task(
-        self, ids: Sequence[Sequence[int]], options: SearchOptions, wishes: Sequence[Wish]
+        self, ids: Sequence[Sequence[int]], options: SearchOptions, constraints: Sequence[Constraints]
     ) -> tuple[Stepper, Task]:
-        limits = self._limits(ids, options, wishes)
+        limits = self._limits(ids, options, constraints)
         longest = max(map(len, ids)) + 1
         capacity = min(max(limits) + 1, 2 * longest + 16)
-        phrases = [Phrases(wish.phrases) if wish.phrases else None for wish in wishes]
+        phrases = [Phrases(constraint.phrases) if constraint.phrases else None for constraint in constraints]
         watch = options.coverage > 0 or any(some is not None and some.has_places for some in phrases)
         stepper = Stepper(self.models, ids, self.eos_id, options.beam, capacity, self.bucket, self.device, watch)
         task = Task(
@@ -201,18 +203,22 @@ class TorchEngine:
             self.bos_id,
             self.eos_id,
             self.forbidden,
-            prefixes=[wish.prefix for wish in wishes] if any(wish.prefix for wish in wishes) else (),
+            prefixes=[constraint.prefix for constraint in constraints]
+            if any(constraint.prefix for constraint in constraints)
+            else (),
             phrases=phrases if any(phrases) else (),
             src=ids,
             attention=stepper.attention if watch else None,
         )
         return stepper, task
 
-    def _limits(self, ids: Sequence[Sequence[int]], options: SearchOptions, wishes: Sequence[Wish] = ()) -> list[int]:
-        wishes = wishes or [Wish()] * len(ids)
+    def _limits(
+        self, ids: Sequence[Sequence[int]], options: SearchOptions, constraints: Sequence[Constraints] = ()
+    ) -> list[int]:
+        constraints = constraints or [Constraints()] * len(ids)
         return [
-            min(length_limit(sentence, options, model.config, wish) for model in self.models)
-            for sentence, wish in zip(ids, wishes, strict=True)
+            min(length_limit(sentence, options, model.config, constraint) for model in self.models)
+            for sentence, constraint in zip(ids, constraints, strict=True)
         ]
 
     @torch.inference_mode()

@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from regard.generate.options import Finished, Hypothesis, Mixed, SearchOptions, Wish
+from regard.generate.options import Constraints, Finished, Hypothesis, Mixed, SearchOptions
 from regard.generate.search.phrases import Phrases
 
 # A single hypothesis cannot weigh where a phrase belongs: greedy search gets company where it has missed one.
 LEAST_BEAM = 4
 
 TokenIds = Sequence[Sequence[int]]
-SearchFunction = Callable[[TokenIds, SearchOptions, Finished | None, Sequence[Wish]], list[list[Hypothesis]]]
+SearchFunction = Callable[[TokenIds, SearchOptions, Finished | None, Sequence[Constraints]], list[list[Hypothesis]]]
 Found = Sequence[Sequence[Hypothesis]] | Mapping[int, Sequence[Hypothesis]]  # by the number of a sentence
 ScoreFunction = Callable[
     [TokenIds, TokenIds], list[list[float]]
@@ -30,38 +30,38 @@ def constrained_search(
     ids: TokenIds,
     options: SearchOptions,
     finished: Finished | None,
-    wishes: Sequence[Wish],
+    constraints: Sequence[Constraints],
     plain: SearchFunction,
     insisting: SearchFunction,
     score: ScoreFunction,
 ) -> list[list[Hypothesis]]:
     """`plain` searches without heeding phrases, `insisting` with them. `finished` hears of the first search."""
-    found = plain(ids, options, finished, [_of_plain(wish) for wish in wishes])
-    missed = _missed(range(len(ids)), found, wishes)
+    found = plain(ids, options, finished, [_of_plain(constraint) for constraint in constraints])
+    missed = _missed(range(len(ids)), found, constraints)
     # What was said otherwise need not be said in these very words now; if that is lost on the way, it must.
-    lenient = {number: without_said(wishes[number], found[number]) for number in missed}
+    lenient = {number: without_said(constraints[number], found[number]) for number in missed}
     mixed = {number: one for number in missed if (one := _mixed(lenient[number])) is not None}
-    _search_mixed(mixed, options, wishes, plain, found)
-    missed = _missed(missed, found, wishes)
+    _search_mixed(mixed, options, constraints, plain, found)
+    missed = _missed(missed, found, constraints)
     if not options.sample and options.beam < LEAST_BEAM:
         options = replace(options, beam=LEAST_BEAM, groups=1, diversity=SearchOptions.diversity)
     _insist_on(ids, {number: lenient[number] for number in missed}, options, insisting, found)
-    lost = _missed(missed, found, wishes)
-    _insist_on(ids, {number: wishes[number] for number in lost}, options, insisting, found)
+    lost = _missed(missed, found, constraints)
+    _insist_on(ids, {number: constraints[number] for number in lost}, options, insisting, found)
     if not options.sample:  # what is drawn at random is not chosen by how likely it is
         mixed = {number: mixed[number] for number in missed if number in mixed}
-        _insist_on_mixed(ids, mixed, options, wishes, insisting, score, found)
+        _insist_on_mixed(ids, mixed, options, constraints, insisting, score, found)
     return found
 
 
-def _mixed(wish: Wish) -> Mixed | None:
-    return wish.mixed(wish.phrases) if wish.mixed is not None else None
+def _mixed(constraint: Constraints) -> Mixed | None:
+    return constraint.mixed(constraint.phrases) if constraint.mixed is not None else None
 
 
 def _search_mixed(
     mixed: Mapping[int, Mixed],
     options: SearchOptions,
-    wishes: Sequence[Wish],
+    constraints: Sequence[Constraints],
     plain: SearchFunction,
     found: list[list[Hypothesis]],
 ) -> None:
@@ -70,24 +70,26 @@ def _search_mixed(
     if mixed:
         whole_beam = replace(options, nbest=options.beam)
         sources = [one.ids for one in mixed.values()]
-        again = plain(sources, whole_beam, None, [_of_plain(wishes[number]) for number in mixed])
+        again = plain(sources, whole_beam, None, [_of_plain(constraints[number]) for number in mixed])
         for number, hypotheses in zip(mixed, again, strict=True):
-            saying = [way for way in hypotheses if has_phrases(way.ids, wishes[number])]
+            saying = [way for way in hypotheses if has_phrases(way.ids, constraints[number])]
             if len(saying) >= min(options.nbest, len(hypotheses)):
                 found[number] = saying[: options.nbest]
 
 
 def _insist_on(
     ids: TokenIds,
-    wishes: Mapping[int, Wish],
+    constraints: Mapping[int, Constraints],
     options: SearchOptions,
     insisting: SearchFunction,
     found: list[list[Hypothesis]],
 ) -> None:
     """Search the sentences of these numbers again; what is found takes the place of what was."""
-    if wishes:
-        again = insisting([ids[n] for n in wishes], options, None, [replace(w, mixed=None) for w in wishes.values()])
-        for number, hypotheses in zip(wishes, again, strict=True):
+    if constraints:
+        again = insisting(
+            [ids[n] for n in constraints], options, None, [replace(w, mixed=None) for w in constraints.values()]
+        )
+        for number, hypotheses in zip(constraints, again, strict=True):
             found[number] = hypotheses
 
 
@@ -95,7 +97,7 @@ def _insist_on_mixed(
     ids: TokenIds,
     mixed: Mapping[int, Mixed],
     options: SearchOptions,
-    wishes: Sequence[Wish],
+    constraints: Sequence[Constraints],
     insisting: SearchFunction,
     score: ScoreFunction,
     found: list[list[Hypothesis]],
@@ -104,9 +106,9 @@ def _insist_on_mixed(
     if not mixed:
         return
     sources = [one.ids for one in mixed.values()]
-    wanted = [replace(wishes[number], phrases=one.phrases, mixed=None) for number, one in mixed.items()]
+    wanted = [replace(constraints[number], phrases=one.phrases, mixed=None) for number, one in mixed.items()]
     again = dict(zip(mixed, insisting(sources, options, None, wanted), strict=True))
-    rivals = [number for number in mixed if not _missed([number], again, wishes)]
+    rivals = [number for number in mixed if not _missed([number], again, constraints)]
     src = [source for number in rivals for source in (ids[number], mixed[number].ids) * 2]
     tgt = [ways[number][0].ids for number in rivals for ways in (found, found, again, again)]
     values = iter([sum(one) / ((5 + len(one)) / 6) ** options.alpha for one in score(src, tgt)] if src else [])
@@ -116,30 +118,30 @@ def _insist_on_mixed(
             found[number] = again[number]
 
 
-def _of_plain(wish: Wish) -> Wish:
-    """What a plain search heeds of a wish."""
-    return replace(wish, phrases=(), mixed=None)
+def _of_plain(constraint: Constraints) -> Constraints:
+    """What a plain search heeds of a constraint."""
+    return replace(constraint, phrases=(), mixed=None)
 
 
-def _missed(numbers: Sequence[int], found: Found, wishes: Sequence[Wish]) -> list[int]:
+def _missed(numbers: Sequence[int], found: Found, constraints: Sequence[Constraints]) -> list[int]:
     """Those of these sentences whose translations lack something."""
-    return [number for number in numbers if not all(has_phrases(way.ids, wishes[number]) for way in found[number])]
+    return [number for number in numbers if not all(has_phrases(way.ids, constraints[number]) for way in found[number])]
 
 
-def without_said(wish: Wish, found: Sequence[Hypothesis]) -> Wish:
-    """A wish without the phrases that all of these translations say otherwise."""
+def without_said(constraint: Constraints, found: Sequence[Hypothesis]) -> Constraints:
+    """A constraint without the phrases that all of these translations say otherwise."""
     wanted = (
         phrase
-        for phrase in wish.phrases
+        for phrase in constraint.phrases
         if phrase.is_satisfied_by is None or not all(phrase.is_satisfied_by(way.ids) for way in found)
     )
-    return replace(wish, phrases=tuple(wanted))
+    return replace(constraint, phrases=tuple(wanted))
 
 
-def has_phrases(ids: Sequence[int], wish: Wish) -> bool:
+def has_phrases(ids: Sequence[int], constraint: Constraints) -> bool:
     """Whether a translation has all that was wished for, or says it otherwise."""
     phrases = Phrases(
-        [phrase for phrase in wish.phrases if phrase.is_satisfied_by is None or not phrase.is_satisfied_by(ids)]
+        [phrase for phrase in constraint.phrases if phrase.is_satisfied_by is None or not phrase.is_satisfied_by(ids)]
     )
     state = 0
     for token in ids:

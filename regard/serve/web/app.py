@@ -11,9 +11,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
+from regard.serve.document_files import DocumentFiles
+from regard.serve.document_jobs import DocumentJobs
 from regard.serve.explainers import Explainers
-from regard.serve.files import Store
-from regard.serve.jobs import Jobs
 from regard.serve.keys import Keys
 from regard.serve.limits import Limits
 from regard.serve.service import Service
@@ -68,7 +68,11 @@ async def docs(request: Request) -> HTMLResponse:
 
 
 def make_app(
-    service: Service, store: Store, keys: Keys | None = None, metrics: Metrics | None = None, watch: Watch | None = None
+    service: Service,
+    store: DocumentFiles,
+    keys: Keys | None = None,
+    metrics: Metrics | None = None,
+    watch: Watch | None = None,
 ) -> Gate:
     """The application, ready for uvicorn."""
     app = FastAPI(
@@ -89,7 +93,7 @@ def make_app(
     batchers = [batcher for served in service.pairs.values() for batcher in served.batchers]
     admission.seconds_left = lambda: max((batcher.seconds_left() for batcher in batchers), default=1)
     admission.abandoned_files = lambda: service.abandoned_documents
-    jobs, explainers = Jobs(store.folder / "documents"), Explainers(service.limits.explain_places)
+    jobs, explainers = DocumentJobs(store.folder / "documents"), Explainers(service.limits.explain_places)
     app.state.context = Context(service, keys or Keys(), counters, admission, store, jobs, explainers, watch)
     for kind in REFUSALS:
         app.add_exception_handler(kind, _refused)

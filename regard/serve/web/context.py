@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
+from regard.serve.document_files import DocumentFiles
+from regard.serve.document_jobs import DocumentJobs
 from regard.serve.explainers import Explainers
-from regard.serve.files import Store
-from regard.serve.jobs import Jobs
 from regard.serve.keys import Key, Keys
-from regard.serve.service import Answer, Ask, Service, Told
+from regard.serve.service import Answer, OnSentence, Service, TranslateRequest
 from regard.serve.watch import Watch
 from regard.serve.web.gate import Admission
 from regard.serve.web.prometheus import Metrics
@@ -22,8 +22,8 @@ class Context:
     keys: Keys
     metrics: Metrics
     admission: Admission
-    store: Store
-    jobs: Jobs
+    store: DocumentFiles
+    jobs: DocumentJobs
     explainers: Explainers
     watch: Watch | None = None  # the run that is watched
 
@@ -58,11 +58,13 @@ def find_key(request: Request, given: str | None) -> Key | None:
     return context_of(request).keys.find(given)
 
 
-async def answer(request: Request, ask: Ask, given: str | None, told: Told | None = None) -> list[Answer]:
+async def answer(
+    request: Request, wanted: TranslateRequest, given: str | None, on_sentence: OnSentence | None = None
+) -> list[Answer]:
     """Translate for a client."""
     context = context_of(request)
-    context.service.check(ask)
-    admit(request, given, ask.characters)
-    answers = await context.service.translate(ask, told)
-    context.metrics.characters.inc(ask.characters)
+    context.service.check(wanted)
+    admit(request, given, wanted.characters)
+    answers = await context.service.translate(wanted, on_sentence)
+    context.metrics.characters.inc(wanted.characters)
     return answers

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from regard.serve.service import Ask
+from regard.serve.service import TranslateRequest
 from regard.serve.web.context import admit, answer, context_of
 from regard.serve.web.fields import FORM, body_of, parse_body, read_fields
 from regard.serve.web.schemas import (
@@ -42,7 +42,7 @@ async def translate(request: Request) -> DeepLTranslations:
     if split not in ("0", "1", "nonewlines", "true", "false"):
         raise HttpRefused(400, "split_sentences must be 0, 1 or nonewlines")
     texts = [fields.text] if isinstance(fields.text, str) else fields.text
-    ask = Ask(
+    wanted = TranslateRequest(
         texts,
         fields.source_lang or None,
         fields.target_lang,
@@ -52,7 +52,7 @@ async def translate(request: Request) -> DeepLTranslations:
         xml=xml_of(fields),
         search=search_of(fields),
     )
-    answers = await answer(request, ask, fields.auth_key)
+    answers = await answer(request, wanted, fields.auth_key)
     translations = [
         DeepLTranslation(detected_source_language=one.source.upper(), text=one.ways[0], billed_characters=len(text))
         for one, text in zip(answers, texts, strict=True)

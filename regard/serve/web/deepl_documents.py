@@ -8,7 +8,7 @@ import time
 
 from fastapi import APIRouter, Request, Response
 
-from regard.serve.jobs import Handle, State
+from regard.serve.document_jobs import DocumentHandle, DocumentState
 from regard.serve.web.context import Context, admit, context_of, find_key
 from regard.serve.web.deepl import ERRORS, check_options
 from regard.serve.web.fields import body_of, file_body_of, read_fields, read_upload
@@ -119,13 +119,13 @@ async def result_of(request: Request, document_id: str) -> Response:
     return Response(content, media_type=MEDIA_TYPES[state.kind], headers=headers)
 
 
-async def _asked(request: Request, document_id: str) -> tuple[Context, Handle]:
+async def _asked(request: Request, document_id: str) -> tuple[Context, DocumentHandle]:
     fields = await read_fields(request, DeepLDocumentKey)
     find_key(request, fields.auth_key)
-    return context_of(request), Handle(document_id, fields.document_key)
+    return context_of(request), DocumentHandle(document_id, fields.document_key)
 
 
-def _found(context: Context, handle: Handle) -> State:
+def _found(context: Context, handle: DocumentHandle) -> DocumentState:
     state = context.jobs.find(handle)
     if state is None:
         raise _gone()

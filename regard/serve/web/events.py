@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 
-from regard.serve.service import Progress, Told
+from regard.serve.service import OnSentence, SentenceProgress
 from regard.serve.web.status import REFUSALS, HttpRefused, as_http
 
 MEDIA_TYPE = "text/event-stream"
@@ -21,12 +21,12 @@ def wants_events(request: Request) -> bool:
     return MEDIA_TYPE in request.headers.get("accept", "")
 
 
-async def stream(work: Callable[[Told], Coroutine[Any, Any, dict[str, Any]]]) -> StreamingResponse:
+async def stream(work: Callable[[OnSentence], Coroutine[Any, Any, dict[str, Any]]]) -> StreamingResponse:
     """Answer with `sentence` events while `work` goes on, and a `result` or an `error` at the end. What is refused before
     anything was translated is refused as any other request is."""
     queue: asyncio.Queue[Event] = asyncio.Queue()
 
-    def told(progress: Progress) -> None:
+    def on_sentence(progress: SentenceProgress) -> None:
         queue.put_nowait(
             (
                 "sentence",
@@ -42,7 +42,7 @@ async def stream(work: Callable[[Told], Coroutine[Any, Any, dict[str, Any]]]) ->
 
     async def run() -> None:
         try:
-            queue.put_nowait(("result", await work(told)))
+            queue.put_nowait(("result", await work(on_sentence)))
         except REFUSALS as error:
             refused = as_http(error)
             queue.put_nowait(("error", {"error": str(refused), "status": refused.status, "retry": refused.retry}))

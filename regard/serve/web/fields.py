@@ -103,7 +103,7 @@ def check_fields(fields: dict[str, Any], schema: type[Schema]) -> Schema:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         name = str(first["loc"][0]) if first["loc"] else ""
-        # Clients of LibreTranslate and DeepL know 422 of their own fields; ours are refused as any other wish is.
+        # Clients of LibreTranslate and DeepL know 422 of their own fields; ours are refused as any other field is.
         status = 400 if name in SearchFields.model_fields else 422
         raise HttpRefused(status, explain(first["type"], name, schema)) from None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from regard.serve.service import Answer, Ask, Told
+from regard.serve.service import Answer, OnSentence, TranslateRequest
 from regard.serve.web.context import admit, answer, context_of, count
 from regard.serve.web.events import stream, wants_events
 from regard.serve.web.fields import body_of, file_body_of, read_fields, read_upload
@@ -43,20 +43,20 @@ async def translate(request: Request) -> Response:
     """Translate a text or a list of texts. With `Accept: text/event-stream`, sentences come as they are finished."""
     fields = await read_fields(request, TranslateFields)
     if not wants_events(request):
-        done = translated(fields, await answer(request, as_ask(fields), fields.api_key))
+        done = translated(fields, await answer(request, to_request(fields), fields.api_key))
         return Response(done.model_dump_json(exclude_none=True), media_type="application/json")
 
-    async def work(told: Told) -> dict[str, Any]:
-        answers = await answer(request, as_ask(fields), fields.api_key, told)
+    async def work(on_sentence: OnSentence) -> dict[str, Any]:
+        answers = await answer(request, to_request(fields), fields.api_key, on_sentence)
         return translated(fields, answers).model_dump(exclude_none=True)
 
     return await stream(work)
 
 
-def as_ask(fields: TranslateFields) -> Ask:
+def to_request(fields: TranslateFields) -> TranslateRequest:
     source = None if fields.source.strip().lower() == "auto" else fields.source
     texts = [fields.q] if isinstance(fields.q, str) else fields.q
-    return Ask(
+    return TranslateRequest(
         texts,
         source,
         fields.target,
@@ -121,9 +121,9 @@ async def translate_file(request: Request) -> TranslateFileReply | Response:
     search.check(context.service.limits)
     admit(request, fields.api_key, 0)
 
-    async def work(told: Told) -> dict[str, Any]:
+    async def work(on_sentence: OnSentence) -> dict[str, Any]:
         content, characters = await context.service.translate_file(
-            upload.content, kind, source, fields.target, fields.column or None, told, search
+            upload.content, kind, source, fields.target, fields.column or None, on_sentence, search
         )
         count(request, fields.api_key, characters)
         name = await asyncio.to_thread(context.store.put, content, kind)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regard.serve.search import RANGES, Search
+from regard.serve.search import RANGES, SearchRequest
 from regard.serve.web.schemas import SearchFields, TermFields
 from regard.serve.web.status import HttpRefused
 from regard.translation.glossary import read_entry
@@ -10,16 +10,16 @@ from regard.translation.glossary import read_entry
 _OPTIONS = (*RANGES, "sample", "mbr")
 
 
-def search_of(fields: SearchFields) -> Search:
+def search_of(fields: SearchFields) -> SearchRequest:
     changes = {name: value for name in _OPTIONS if (value := getattr(fields, name)) is not None}
-    return Search(
+    return SearchRequest(
         changes, _glossary(fields.glossary), terms_of(fields.keep), fields.prefix or "", terms_of(fields.phrases)
     )
 
 
-def terms_alone(fields: TermFields) -> Search:
+def terms_alone(fields: TermFields) -> SearchRequest:
     """For documents."""
-    return Search({}, _glossary(fields.glossary), terms_of(fields.keep))
+    return SearchRequest({}, _glossary(fields.glossary), terms_of(fields.keep))
 
 
 def terms_of(given: str | list[str] | None) -> tuple[str, ...]:

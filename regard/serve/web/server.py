@@ -20,10 +20,10 @@ import uvicorn
 
 from regard.bundle import Bundle
 from regard.errors import UserError
-from regard.serve.files import Store
+from regard.serve.document_files import DocumentFiles
 from regard.serve.keys import Keys, load_keys
 from regard.serve.limits import Limits
-from regard.serve.served import Served, find_bundles
+from regard.serve.served_model import ServedModel, find_bundles
 from regard.serve.service import Service
 from regard.serve.watch import Watch
 from regard.serve.web.app import make_app
@@ -104,7 +104,7 @@ def run_worker(settings: Settings, listener: socket.socket, folder: Path) -> Non
     service = load_service(settings, metrics)
     keys = load_keys(settings.keys) if settings.keys else Keys()
     watch = Watch(settings.run) if settings.run else None
-    app = make_app(service, Store(folder), keys, metrics, watch)
+    app = make_app(service, DocumentFiles(folder), keys, metrics, watch)
     server = Server(uvicorn_config(app, settings.limits), app.admission)
     # What was loaded stays until the end: the collector need not look through it again and again.
     gc.freeze()
@@ -138,7 +138,7 @@ def keep_memory() -> None:
 
 def load_service(settings: Settings, metrics: Metrics) -> Service:
     models = [
-        Served.load(
+        ServedModel.load(
             bundle,
             settings.limits,
             engine=settings.engine,

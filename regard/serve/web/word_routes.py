@@ -6,8 +6,8 @@ import dataclasses
 
 from fastapi import APIRouter, Request
 
-from regard.serve.search import Search
-from regard.serve.service import Ask
+from regard.serve.search import SearchRequest
+from regard.serve.service import TranslateRequest
 from regard.serve.web.context import admit, context_of
 from regard.serve.web.fields import body_of, read_fields
 from regard.serve.web.libretranslate import ERRORS
@@ -33,11 +33,13 @@ async def sentences(request: Request) -> SentencesReply:
     fields = await read_fields(request, SentencesFields)
     context = context_of(request)
     source = None if fields.source.strip().lower() == "auto" else fields.source
-    ask = Ask([fields.q], source, fields.target, alternatives=fields.alternatives, search=search_of(fields))
-    context.service.check(ask)
-    admit(request, fields.api_key, ask.characters)
-    found = await translate_words(context.service, ask)
-    context.metrics.characters.inc(ask.characters)
+    wanted = TranslateRequest(
+        [fields.q], source, fields.target, alternatives=fields.alternatives, search=search_of(fields)
+    )
+    context.service.check(wanted)
+    admit(request, fields.api_key, wanted.characters)
+    found = await translate_words(context.service, wanted)
+    context.metrics.characters.inc(wanted.characters)
     bundle, taken = found.served.bundle, found.detected
     detected = DetectedLanguage(confidence=taken.confidence, language=taken.language) if taken else None
     return SentencesReply(
@@ -54,11 +56,11 @@ async def alternatives(request: Request) -> AlternativesReply:
     """The likeliest words right after the beginning of a translation: what else could stand there."""
     fields = await read_fields(request, AlternativesFields)
     context = context_of(request)
-    search = Search(keep=terms_of(fields.keep), prefix=fields.prefix)
-    ask = Ask([fields.q], fields.source, fields.target, search=search)
-    context.service.check(ask)
-    admit(request, fields.api_key, ask.characters)
-    found = await other_words(context.service, ask, fields.count)
+    search = SearchRequest(keep=terms_of(fields.keep), prefix=fields.prefix)
+    wanted = TranslateRequest([fields.q], fields.source, fields.target, search=search)
+    context.service.check(wanted)
+    admit(request, fields.api_key, wanted.characters)
+    found = await other_words(context.service, wanted, fields.count)
     return AlternativesReply(
         words=[AlternativeWord(word=one.word, probability=min(1.0, one.probability)) for one in found]
     )

@@ -18,7 +18,7 @@ from regard.explain.page import static
 from regard.serve.explainers import Explainers
 from regard.serve.limits import Limits
 from regard.serve.refusal import Refused
-from regard.serve.served import Served
+from regard.serve.served_model import ServedModel
 from regard.serve.web.status import as_http
 from tests.serve.server import GOLDEN, Running
 
@@ -184,7 +184,7 @@ def test_explanations_wait_in_a_short_row_and_one_nobody_waits_for_is_never_begu
 def test_a_model_that_is_not_there_any_more_is_not_explained(tmp_path: Path, replaced: bool) -> None:
     folder = tmp_path / "model"
     shutil.copytree(GOLDEN, folder)
-    served = Served.load(load_bundle(folder), Limits(), engine="ctranslate2")
+    served = ServedModel.load(load_bundle(folder), Limits(), engine="ctranslate2")
     try:
         shutil.rmtree(folder)
         if replaced:
@@ -195,4 +195,4 @@ def test_a_model_that_is_not_there_any_more_is_not_explained(tmp_path: Path, rep
         assert str(tmp_path) not in str(refused.value)
     finally:
         served.batcher.close()
-        served.apart.close()
+        served.threads.close()

@@ -16,8 +16,8 @@ import deepl
 import pytest
 
 from regard.errors import InputError
-from regard.serve.files import Store
-from regard.serve.jobs import Jobs
+from regard.serve.document_files import DocumentFiles
+from regard.serve.document_jobs import DocumentJobs
 from regard.serve.web.status import as_http
 from regard.translation.documents.formats import kind_of, open_document
 from regard.translation.documents.office import unpack
@@ -450,7 +450,7 @@ def test_a_document_that_is_worked_on_has_a_place_and_is_finished_before_a_stop(
 
 
 def test_documents_are_given_up_and_forgotten(tmp_path: Path) -> None:
-    jobs = Jobs(tmp_path / "documents")
+    jobs = DocumentJobs(tmp_path / "documents")
     late = jobs.begin("txt", seconds=-1)
     found = jobs.find(late)
     assert found is not None and (found.status, found.error) == ("error", "the document was given up; send it again")
@@ -468,7 +468,7 @@ def test_documents_are_given_up_and_forgotten(tmp_path: Path) -> None:
 
 
 def test_what_is_translated_stays_however_many_come(tmp_path: Path) -> None:
-    jobs = Jobs(tmp_path / "documents")
+    jobs = DocumentJobs(tmp_path / "documents")
     busy = jobs.begin("txt", 60)
     for _ in range(120):
         jobs.finish(jobs.begin("txt", 60), b"text", 4)
@@ -479,7 +479,7 @@ def test_what_is_translated_stays_however_many_come(tmp_path: Path) -> None:
 
 
 def test_a_file_is_not_given_out_after_its_time(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = DocumentFiles(tmp_path)
     name = store.put(b"text", "txt")
     assert store.read(name) == b"text"
     ago = time.time() - 3600
@@ -491,12 +491,12 @@ def test_a_document_that_is_swept_while_it_is_asked_for_is_not_found(tmp_path: P
     gone = tmp_path / "gone"
     sweeps = f"""
 import pathlib, regard.serve.files as files
-read = files.Store.read
+read = files.DocumentFiles.read
 def swept(self, name):  # removed right before it is opened, whatever was known of it until then
     if pathlib.Path({str(gone)!r}).exists():
         (self.folder / name).unlink()
     return read(self, name)
-files.Store.read = swept
+files.DocumentFiles.read = swept
 """
     with running(code=sweeps) as server:
         upload = {"file": ("a.txt", b"a b c")}
@@ -510,7 +510,7 @@ files.Store.read = swept
 
 
 def test_a_document_that_is_swept_while_it_is_read_comes_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store(tmp_path)
+    store = DocumentFiles(tmp_path)
     name = store.put(b"text", "txt")
 
     def sweep(number: int) -> os.stat_result:

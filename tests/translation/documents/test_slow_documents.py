@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from regard.serve.apart import Apart
+from regard.serve.thread_pool import ThreadPool
 from tests.serve.server import Running, running, started, until
 from tests.serve.test_gate import inside
 
@@ -124,43 +124,43 @@ class Data:
 
 def test_what_is_abandoned_is_counted_until_it_ends_and_what_never_began_is_dropped() -> None:
     async def test() -> None:
-        apart = Apart("documents", 1)
+        threads = ThreadPool("documents", 1)
         begun, free = threading.Event(), threading.Event()
 
         def work(_: Data) -> None:
             begun.set()
             free.wait()
 
-        first = asyncio.create_task(apart.run(work, Data()))
+        first = asyncio.create_task(threads.run(work, Data()))
         await asyncio.to_thread(begun.wait)
         data = Data()
         gone = weakref.ref(data)
-        second = asyncio.create_task(apart.run(work, data))
+        second = asyncio.create_task(threads.run(work, data))
         del data
         await asyncio.sleep(0)
-        assert apart.abandoned == 0
+        assert threads.abandoned == 0
         for task in (first, second):
             task.cancel()
         await asyncio.wait([first, second])
         del task, second
         gc.collect()
         assert gone() is None  # though its turn has not come yet
-        assert apart.abandoned == 1
+        assert threads.abandoned == 1
         free.set()
-        assert await apart.run(lambda: "next") == "next"
-        assert apart.abandoned == 0
-        apart.close()
+        assert await threads.run(lambda: "next") == "next"
+        assert threads.abandoned == 0
+        threads.close()
 
     asyncio.run(test())
 
 
 def test_a_thread_does_not_hold_on_to_what_it_found() -> None:
     async def test() -> None:
-        apart = Apart("documents", 1)
-        found = await apart.run(Data)
+        threads = ThreadPool("documents", 1)
+        found = await threads.run(Data)
         gone = weakref.ref(found)
         del found
         await asyncio.to_thread(until, lambda: gone() is None)
-        apart.close()
+        threads.close()
 
     asyncio.run(test())

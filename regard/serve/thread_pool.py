@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 from regard.serve.refusal import Busy
 
-Found = TypeVar("Found")
-Given = TypeVar("Given")
+Output = TypeVar("Output")
+Input = TypeVar("Input")
 _RETRY = 3  # seconds
 PATIENCE = 5.0  # seconds for all that is being worked on at the end
 
 
-class Apart:
+class ThreadPool:
     """So many threads, and so many places for what is worked on or waits. What nobody waits for any more is never begun; what has
     begun cannot be stopped, and keeps its place until it ends. The threads are daemons: the end of the process does not wait."""
 
@@ -40,12 +40,12 @@ class Apart:
         """How many are still worked on though nobody waits for them any more."""
         return len(self._abandoned)
 
-    async def run(self, work: Callable[..., Found], *arguments: object) -> Found:
+    async def run(self, work: Callable[..., Output], *arguments: object) -> Output:
         """What the work gives; refused where all places are taken."""
         self._enter()
         return await self._begin(work, *arguments, done=self._free.release)
 
-    async def run_each(self, work: Callable[[Given], Found], portions: Sequence[Given]) -> list[Found]:
+    async def run_each(self, work: Callable[[Input], Output], portions: Sequence[Input]) -> list[Output]:
         """Work in portions, in one place: others have their turn between two of them, and when nobody waits any more the rest is
         never begun."""
         self._enter()
@@ -59,9 +59,9 @@ class Apart:
             raise Busy(f"{self.places} {self.name} are being worked on; try again in {_RETRY} s", _RETRY)
 
     async def _begin(
-        self, work: Callable[..., Found], *arguments: object, done: Callable[[], None] | None = None
-    ) -> Found:
-        future: Future[Found] = Future()
+        self, work: Callable[..., Output], *arguments: object, done: Callable[[], None] | None = None
+    ) -> Output:
+        future: Future[Output] = Future()
         if done is not None:
             future.add_done_callback(lambda _: done())
         waiting = [lambda: work(*arguments)]

@@ -18,54 +18,54 @@ _ID = re.compile(r"[0-9a-f]{32}")
 _SECONDS = 600.0  # after the end of the work
 _MOST = 100  # that are finished or given up; the oldest goes first
 
-Status = Literal["translating", "done", "error"]
+DocumentStatus = Literal["translating", "done", "error"]
 
 
 @dataclass(frozen=True)
-class State:
+class DocumentState:
     """What is known of a document."""
 
     key_sha256: str
     kind: str  # the ending of its name
     ends: float  # when it is given up, in seconds since 1970
-    status: Status = "translating"
+    status: DocumentStatus = "translating"
     characters: int = 0
     error: str = ""
 
 
 @dataclass(frozen=True)
-class Handle:
+class DocumentHandle:
     """What a client gets to ask with."""
 
     id: str
     key: str
 
 
-class Jobs:
+class DocumentJobs:
     """The folder is made when it is first needed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def begin(self, kind: str, seconds: float) -> Handle:
+    def begin(self, kind: str, seconds: float) -> DocumentHandle:
         """Note a new document that will be finished or given up in so many seconds."""
         self._sweep()
-        handle = Handle(secrets.token_hex(16), secrets.token_hex(32))
-        self._write(handle, State(hash_key(handle.key), kind, time.time() + seconds))
+        handle = DocumentHandle(secrets.token_hex(16), secrets.token_hex(32))
+        self._write(handle, DocumentState(hash_key(handle.key), kind, time.time() + seconds))
         return handle
 
-    def finish(self, handle: Handle, content: bytes, characters: int) -> None:
+    def finish(self, handle: DocumentHandle, content: bytes, characters: int) -> None:
         state = self._read(handle.id)
         if state is not None:
             self._result(handle.id).write_bytes(content)
-            self._write(handle, State(state.key_sha256, state.kind, state.ends, "done", characters))
+            self._write(handle, DocumentState(state.key_sha256, state.kind, state.ends, "done", characters))
 
-    def fail(self, handle: Handle, error: str) -> None:
+    def fail(self, handle: DocumentHandle, error: str) -> None:
         state = self._read(handle.id)
         if state is not None:
-            self._write(handle, State(state.key_sha256, state.kind, state.ends, "error", error=error))
+            self._write(handle, DocumentState(state.key_sha256, state.kind, state.ends, "error", error=error))
 
-    def find(self, handle: Handle) -> State | None:
+    def find(self, handle: DocumentHandle) -> DocumentState | None:
         """What became of a document; None where there is none of this id and key. One whose process ended is not waited for."""
         state = self._read(handle.id) if _ID.fullmatch(handle.id) else None
         if state is None or not hmac.compare_digest(state.key_sha256, hash_key(handle.key)):
@@ -74,31 +74,31 @@ class Jobs:
         if ended is None or ended < time.time() - _SECONDS:
             return None
         if _is_given_up(state):
-            return State(
+            return DocumentState(
                 state.key_sha256, state.kind, state.ends, "error", error="the document was given up; send it again"
             )
         return state
 
-    def result(self, handle: Handle) -> bytes:
+    def result(self, handle: DocumentHandle) -> bytes:
         """A finished document."""
         return self._result(handle.id).read_bytes()
 
     def _result(self, name: str) -> Path:
         return self.folder / f"{name}.result"
 
-    def _read(self, name: str) -> State | None:
+    def _read(self, name: str) -> DocumentState | None:
         try:
-            return State(**json.loads((self.folder / f"{name}.json").read_text()))
+            return DocumentState(**json.loads((self.folder / f"{name}.json").read_text()))
         except FileNotFoundError:
             return None
 
-    def _write(self, handle: Handle, state: State) -> None:
+    def _write(self, handle: DocumentHandle, state: DocumentState) -> None:
         self.folder.mkdir(exist_ok=True)
         temporary = self.folder / f"{handle.id}.{secrets.token_hex(4)}.new"
         temporary.write_text(json.dumps(asdict(state)))
         temporary.rename(self.folder / f"{handle.id}.json")  # whoever reads sees the old one or the new one
 
-    def _ended(self, name: str, state: State) -> float | None:
+    def _ended(self, name: str, state: DocumentState) -> float | None:
         """When the work on a document ends or ended, in seconds since 1970; None where it is gone meanwhile."""
         if state.status == "translating":
             return state.ends
@@ -124,5 +124,5 @@ class Jobs:
                 path.with_suffix(".result").unlink(missing_ok=True)
 
 
-def _is_given_up(state: State) -> bool:
+def _is_given_up(state: DocumentState) -> bool:
     return state.status == "translating" and time.time() > state.ends

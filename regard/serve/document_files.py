@@ -16,7 +16,7 @@ _SECONDS = 600.0
 _MOST = 100  # files; the oldest goes first
 
 
-class Store:
+class DocumentFiles:
     """The folder may be shared by several processes."""
 
     def __init__(self, folder: Path) -> None:

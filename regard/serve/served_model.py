@@ -10,25 +10,25 @@ from regard.bundle import Bundle, find_bundle, load_bundle
 from regard.errors import UserError
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.select import make_engine
-from regard.generate.options import SearchOptions, Wish
-from regard.serve.apart import PATIENCE, Apart
-from regard.serve.batching import Batcher, Found, Full, Observe, Ways
+from regard.generate.options import Constraints, SearchOptions
+from regard.serve.batching import Batcher, Hypotheses, Observe, OnHypotheses, QueueFull
 from regard.serve.limits import Limits
 from regard.serve.refusal import Busy, refusing
-from regard.serve.search import Search
+from regard.serve.search import SearchRequest
+from regard.serve.thread_pool import PATIENCE, ThreadPool
 from regard.translation.translator import Translator
 
 _THREADS = 2  # of a model, for what goes past the batcher
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """A loaded model with the threads around it."""
 
     bundle: Bundle
     translator: Translator
     batcher: Batcher
-    apart: Apart  # for what goes past the batcher
+    threads: ThreadPool  # for what goes past the batcher
     slow: Batcher | None = None  # for what CTranslate2 leaves to torch, so that the others do not wait for it
     limits: Limits = field(default_factory=Limits)
 
@@ -43,7 +43,7 @@ class Served:
         batch: int = 0,
         shared: bool = True,
         observe: Callable[[str], Observe] | None = None,
-    ) -> Served:
+    ) -> ServedModel:
         made = make_engine(bundle, engine, device, batch)
         options = SearchOptions.of(bundle)
 
@@ -64,8 +64,8 @@ class Served:
             made.is_quiet = True
             slow = None if made.alone else around(1)
         translator = Translator(bundle.tokenizer, made, options, bundle.max_length)
-        apart = Apart("requests for words", _THREADS, limits.word_places)
-        return cls(bundle, translator, around(0), apart, slow, limits)
+        threads = ThreadPool("requests for words", _THREADS, limits.word_places)
+        return cls(bundle, translator, around(0), threads, slow, limits)
 
     @property
     def does_all(self) -> bool:
@@ -76,7 +76,7 @@ class Served:
     def batchers(self) -> list[Batcher]:
         return [self.batcher] if self.slow is None else [self.batcher, self.slow]
 
-    def translator_for(self, search: Search, alternatives: int = 0) -> Translator:
+    def translator_for(self, search: SearchRequest, alternatives: int = 0) -> Translator:
         if search.is_plain:
             own = self.translator
             options = own.options.changed(None, None, alternatives + 1)
@@ -87,15 +87,15 @@ class Served:
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
-        wishes: Sequence[Wish] = (),
-        found: Found | None = None,
-    ) -> list[Ways]:
+        constraints: Sequence[Constraints] = (),
+        found: OnHypotheses | None = None,
+    ) -> list[Hypotheses]:
         """What the batcher finds whose business these sentences are."""
-        is_slow = bool(options.beyond_beam) or any(wish.phrases for wish in wishes)
+        is_slow = bool(options.beyond_beam) or any(constraint.phrases for constraint in constraints)
         batcher = self.slow if self.slow is not None and is_slow else self.batcher
         try:
-            future = batcher.submit(ids, options, found, wishes)
-        except Full as full:
+            future = batcher.submit(ids, options, found, constraints)
+        except QueueFull as full:
             raise Busy(str(full), full.seconds) from None
         with refusing("what is wanted of the search"):
             return await asyncio.wrap_future(future)
@@ -104,7 +104,7 @@ class Served:
         """Stop the threads. Clients were waited for before; what is still computed is given a little time."""
         for batcher in self.batchers:
             batcher.close(PATIENCE)
-        self.apart.close()
+        self.threads.close()
 
 
 def find_bundles(models: Sequence[str]) -> list[Bundle]:
