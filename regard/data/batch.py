@@ -1,6 +1,8 @@
-"""One batch of pairs as packed tensors, with `<s>` and `</s>` where the model needs them.
+"""A batch of sentence pairs as packed tensors: sentences end to end, no padding, each with the marks the model needs.
 
-source   ids </s>          tgt_in   <s> ids          labels   ids </s>
+    src   ids </s>        tgt_in   <s> ids        labels   ids </s>
+
+The decoder reads `tgt_in` and learns to predict `labels`, the same tokens one step ahead.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from regard.layout import SequenceLayout
 
 @dataclass(frozen=True)
 class Batch:
-    """Pairs to train on or to score, packed without padding. `labels` has the layout of `tgt_in`."""
+    """Pairs to train on or to score. `tgt_in` and `labels` share `tgt_layout`."""
 
     src: Tensor  # (src_tokens,) int64
     src_layout: SequenceLayout
@@ -28,7 +30,7 @@ class Batch:
 
     @property
     def num_tokens(self) -> int:
-        """Target tokens to be predicted, `</s>` among them."""
+        """Target tokens to predict, including `</s>`."""
         return self.labels.shape[0]
 
     @property
@@ -45,7 +47,7 @@ class Batch:
         )
 
     def pin(self) -> Batch:
-        """In page-locked memory, from where a copy to a GPU does not hold up the host."""
+        """The batch in page-locked memory, from which copies to a GPU do not block the host."""
         src_layout, tgt_layout = (
             SequenceLayout(layout.lengths, layout.offsets.pin_memory(), layout.positions.pin_memory())
             for layout in (self.src_layout, self.tgt_layout)
@@ -56,20 +58,35 @@ class Batch:
 def make_batch(
     src_ids: IntArray, src_lengths: IntArray, tgt_ids: IntArray, tgt_lengths: IntArray, bos_id: int, eos_id: int
 ) -> Batch:
-    """A batch out of what `Store.gather` gives: ids end to end, and the length of each sentence."""
+    """Pack what `Store.gather` returns: the ids of each side end to end, and the length of each sentence.
+
+    Two pairs, (7 8 9 -> 5 6) and (4 -> 3 4 3), with `<s>` = 1 and `</s>` = 2:
+
+    >>> batch = make_batch(
+    ...     src_ids=np.array([7, 8, 9, 4]), src_lengths=np.array([3, 1]),
+    ...     tgt_ids=np.array([5, 6, 3, 4, 3]), tgt_lengths=np.array([2, 3]), bos_id=1, eos_id=2,
+    ... )
+    >>> batch.src.tolist(), batch.src_layout.lengths
+    ([7, 8, 9, 2, 4, 2], (4, 2))
+    >>> batch.tgt_in.tolist(), batch.tgt_layout.lengths
+    ([1, 5, 6, 1, 3, 4, 3], (3, 4))
+    >>> batch.labels.tolist()
+    [5, 6, 2, 3, 4, 3, 2]
+    """
     return Batch(
-        src=_with_ends(src_ids, src_lengths, eos_id, shift=0),
+        src=_with_marks(src_ids, src_lengths, eos_id, at_end=True),
         src_layout=SequenceLayout.from_lengths((np.asarray(src_lengths) + 1).tolist()),
-        tgt_in=_with_ends(tgt_ids, tgt_lengths, bos_id, shift=1),
-        labels=_with_ends(tgt_ids, tgt_lengths, eos_id, shift=0),
+        tgt_in=_with_marks(tgt_ids, tgt_lengths, bos_id, at_end=False),
+        labels=_with_marks(tgt_ids, tgt_lengths, eos_id, at_end=True),
         tgt_layout=SequenceLayout.from_lengths((np.asarray(tgt_lengths) + 1).tolist()),
     )
 
 
 def split_indices(indices: Int64Array, lengths: IntArray, parts: int) -> list[Int64Array]:
-    """Cut an update's pairs into `parts` micro-batches of about equal tokens, or into fewer, so that none is empty.
+    """Split an update into `parts` micro-batches of about as many tokens each; fewer where there are fewer pairs.
 
-    `lengths[i]` are the tokens of pair `indices[i]`. Neighbours stay together, since they are of similar length.
+    `lengths[i]` is the number of tokens of pair `indices[i]`. Neighbours stay together, since the sampler put pairs of
+    similar length side by side.
     """
     if len(indices) != len(lengths):
         raise ValueError(f"`lengths` must have one entry per index ({len(indices)}), but has {len(lengths)}")
@@ -79,9 +96,11 @@ def split_indices(indices: Int64Array, lengths: IntArray, parts: int) -> list[In
     return np.split(indices, even_cuts(lengths, parts))
 
 
-def _with_ends(ids: IntArray, lengths: IntArray, mark: int, shift: int) -> Tensor:
-    """The sequences, each one longer: by `mark` at its end (shift 0) or at its beginning (shift 1)."""
+def _with_marks(ids: IntArray, lengths: IntArray, mark: int, at_end: bool) -> Tensor:
+    """(tokens,) ids -> (tokens + sentences,): `mark` added to each sentence, at its end or else at its start."""
     lengths = np.asarray(lengths)
     out = np.full(len(ids) + len(lengths), mark, dtype=np.int64)
-    out[np.arange(len(ids)) + np.repeat(np.arange(len(lengths)), lengths) + shift] = ids
+    # A token moves right by one row for each mark before it.
+    marks_before = np.repeat(np.arange(len(lengths)), lengths) + (0 if at_end else 1)
+    out[np.arange(len(ids)) + marks_before] = ids
     return torch.from_numpy(out)

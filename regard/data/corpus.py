@@ -9,14 +9,15 @@ import glob
 import gzip
 import io
 import lzma
+import math
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 from regard.errors import UserError
 
@@ -164,6 +165,25 @@ class Corpus:
     def pairs(self) -> Iterator[Pair]:
         """The sentence pairs, one per line and in order, the empty ones too."""
         return _pairs_of_tabs(self.source) if self.target is None else _pairs_of_files(self.source, self.target)
+
+
+class CorpusRange(NamedTuple):
+    """The pairs [start, stop) of a store come from this corpus."""
+
+    name: str
+    weight: float
+    start: int
+    stop: int
+
+
+def check_ranges(corpora: Sequence[CorpusRange] | None, num_pairs: int) -> list[CorpusRange]:
+    """The corpora, or one of all pairs for None; refuses a weight that is negative or not finite."""
+    if corpora is None:
+        return [CorpusRange("", 1.0, 0, num_pairs)]
+    for corpus in corpora:
+        if not (math.isfinite(corpus.weight) and corpus.weight >= 0):
+            raise UserError(f"the weight of corpus {corpus.name!r} must be 0 or more, but is {corpus.weight}")
+    return [CorpusRange(name, float(weight), int(start), int(stop)) for name, weight, start, stop in corpora]
 
 
 def _pairs_of_tabs(path: Path) -> Iterator[Pair]:

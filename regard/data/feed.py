@@ -1,5 +1,5 @@
-"""The updates of a run, one after the other, made ahead of the training loop in a thread: pairs from the sampler, ids from
-the store, packed into tensors."""
+"""The updates of a run, prepared in a thread ahead of the training loop: pairs from the sampler, ids from the store, packed
+into tensors."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from regard.data.slot_batch import Slots
 from regard.data.store import Gathered, Store
 from regard.errors import UserError
 
-DEPTH = 32  # updates made ahead; planning the next epoch of millions of pairs takes as long as some of them
+DEPTH = 32  # updates prepared ahead: enough to hide the planning of the next epoch of millions of pairs
 
 
 def check_shares(accumulate: int, num_ranks: int) -> None:
-    """Refuse parts of one shape that the processes cannot share out evenly."""
+    """Refuse a number of fixed-shape micro-batches that the processes cannot divide evenly."""
     if accumulate % num_ranks:
         raise UserError(
             f"train.accumulate must be a multiple of the number of processes ({num_ranks}), but is {accumulate}: on the "
-            f"fast path an update is so many batches of one shape, which the processes share out; set it to {num_ranks}, "
-            f"or train.fast to off"
+            f"fast path an update is this many micro-batches of one shape, divided among the processes; set it to "
+            f"{num_ranks}, or train.fast to off"
         )
 
 
 @dataclass(frozen=True)
 class PreparedUpdate:
-    """The data of one update, in parts: batches, or the words of slots. Of several processes, each has a share of the parts."""
+    """The data of one update, as micro-batches: batches, or slot batches packed by `Slots.pack`. Each process has its share."""
 
     parts: tuple[Batch, ...] | tuple[Tensor, ...]
-    count: int  # target tokens of all parts, those of other processes included
-    epoch: int  # where the sampler stands afterwards
+    count: int  # target tokens of all micro-batches, those of other processes included
+    epoch: int  # of the sampler, after this update; so are the next two
     position: int
     progress: float
 
 
 class Feed:
-    """An endless iterator over prepared updates; `state` and `progress` are those of the last one taken."""
+    """An endless iterator over prepared updates; `state` and `progress` are as of the last update taken."""
 
     def __init__(
         self,
@@ -61,23 +61,23 @@ class Feed:
         max_length: int = 0,
         equal: bool = False,
     ) -> None:
-        """For CUDA devices batches are made in page-locked memory. Process `rank` of `num_ranks` makes its own share.
+        """Process `rank` of `num_ranks` prepares its own share of every update, for CUDA devices in page-locked memory.
 
-        With `dropout`, sentences are cut anew, into at most `max_length` tokens. `equal`: all have as many parts of every
-        update, where an update has too few pairs for that, some that count for nothing.
+        With `dropout`, sentences are segmented anew for each update, into at most `max_length` tokens. With `equal`, every
+        process gets the same number of micro-batches: where an update has too few pairs, batches without labels fill up.
         """
         if slots is not None:
             check_shares(accumulate, num_ranks)
         self._store, self._sampler, self._marks = store, sampler, (bos_id, eos_id)
         self._accumulate, self.slots, self._device = accumulate, slots, torch.device(device)
-        # Every process has as many parts as any other, so that none waits for one that has more.
+        # The same number of micro-batches for every process: none waits for another that has more.
         self._rank, self.share = rank, -(-accumulate // num_ranks)
         self._num_parts = self.share * num_ranks
         self._dropout, self._equal = dropout, equal
         room = (slots.src_tokens, slots.tgt_tokens) if slots is not None else (0, 0)
         self._limits = TokenLimits(max_length, *room)
         self.epoch, self.position, self.progress = sampler.epoch, sampler.position, sampler.progress
-        # A batch with slots is one part of an update, and one without is a whole update, cut into parts here.
+        # With slots, the sampler's batch is one micro-batch; without, it is a whole update, which is split here.
         self.updates_per_epoch = sampler.batches_per_epoch / (accumulate if slots is not None else 1)
         self._ahead: Prefetcher[PreparedUpdate] | None = None
 
@@ -92,11 +92,11 @@ class Feed:
         return update
 
     def state(self) -> dict[str, Any]:
-        """The sampler's state behind the last update taken, for JSON; those made ahead are made again."""
+        """The sampler's state after the last update taken, for JSON; a resumed run prepares again what was ahead."""
         return self._sampler.state(self.epoch, self.position)
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on behind the update that `state` was taken after; before the first one is asked for."""
+        """Continue after the update that `state` was taken at. Call it before taking the first update."""
         if self._ahead is not None:
             raise ValueError("the state must be loaded before the first update is taken")
         self._sampler.load_state(state)
@@ -112,40 +112,39 @@ class Feed:
 
     def _updates(self) -> Iterator[PreparedUpdate]:
         if self._device.type == "cuda":
-            torch.cuda.set_device(self._device)  # of this thread
+            torch.cuda.set_device(self._device)  # the current device is per thread
         while True:
             if self.slots is not None:
                 parts = [next(self._sampler) for _ in range(self._accumulate)]
             else:
                 indices = next(self._sampler)
                 parts = split_indices(indices, self._store.tgt_lengths[indices], self._num_parts)
-            count, share = self._gathered(parts)
-            made = [self._make(gathered, count) for gathered in share]
-            if self._equal and len(made) < self.share:
-                made += [self._idle(parts[0])] * (self.share - len(made))
-            tensors = tuple(made)
+            count, own_share = self._gather(parts)
+            packed = [self._pack(gathered, count) for gathered in own_share]
+            if self._equal and len(packed) < self.share:
+                packed += [self._batch_without_labels(parts[0])] * (self.share - len(packed))
             sampler = self._sampler
-            yield PreparedUpdate(tensors, count, sampler.epoch, sampler.position, sampler.progress)  # type: ignore[arg-type]
+            yield PreparedUpdate(tuple(packed), count, sampler.epoch, sampler.position, sampler.progress)  # type: ignore[arg-type]
 
-    def _gathered(self, parts: list[Int64Array]) -> tuple[int, Iterable[Gathered]]:
-        """The target tokens of an update's parts, and this process's share of them."""
+    def _gather(self, parts: list[Int64Array]) -> tuple[int, Iterable[Gathered]]:
+        """The number of target tokens of the whole update, and the ids of this process's share."""
         share = slice(self._rank * self.share, (self._rank + 1) * self.share)
         if self._dropout is None:
             count = sum(int(self._store.tgt_lengths[part].sum()) + len(part) for part in parts)
             return count, map(self._store.gather, parts[share])
-        # The draws of all parts: the others' tokens count, and their draws are not those of this one.
+        # Draw for all processes: each needs the total count, and draws in the same order.
         drawn = self._dropout.draw(parts, self._sampler.epoch, self._sampler.position, self._limits)
         count = sum(int(each.lengths[1].sum()) + len(each.lengths[1]) for each in drawn)
         return count, map(self._dropout.gather, drawn[share])
 
-    def _idle(self, part: Int64Array) -> Batch:
-        """A batch to go through the model with the other processes, without a label."""
+    def _batch_without_labels(self, part: Int64Array) -> Batch:
+        """A batch that adds nothing to the loss: it keeps this process in step with the others."""
         batch = make_batch(*self._store.gather(part[:1]), *self._marks)
         return replace(batch, labels=torch.full_like(batch.labels, -1))
 
-    def _make(self, gathered: Gathered, count: int) -> Batch | Tensor:
+    def _pack(self, gathered: Gathered, count: int) -> Batch | Tensor:
         if self.slots is None:
             batch = make_batch(*gathered, *self._marks)
             return batch.pin() if self._device.type == "cuda" else batch
-        words = self.slots.pack(*gathered, *self._marks, count)
-        return words.pin_memory() if self._device.type == "cuda" else words
+        packed = self.slots.pack(*gathered, *self._marks, count)
+        return packed.pin_memory() if self._device.type == "cuda" else packed

@@ -1,8 +1,10 @@
-"""Which pairs make up each update: batches of similar lengths, as full as they can be, in an order that can be resumed.
+"""Which pairs make up each batch: pairs of similar length together, batches as full as they can be, in an order that a
+run can resume.
 
-Batches of fixed slots (`data/slot_batch.py`) have no padding to save and so mix all lengths: they are cut from a random order.
-An epoch is planned as a whole from (seed, epoch) alone, so its place is two numbers. Only raw bits of the generator are
-used: numpy keeps those the same from version to version, and its shuffles not.
+Batches for fixed slots (`data/slot_batch.py`) have no padding to save, so they mix all lengths, in random order.
+
+An epoch is planned as a whole, from (seed, epoch) alone: its state is two numbers, the epoch and the batches taken.
+Randomness comes from the raw bits of the generator: numpy guarantees those from version to version, but not its shuffles.
 """
 
 from __future__ import annotations
@@ -17,21 +19,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from regard.data.arrays import Int64Array, IntArray
-from regard.data.slot_batch import Range, Slots, checked_ranges
+from regard.data.corpus import CorpusRange, check_ranges
+from regard.data.slot_batch import Slots
 from regard.errors import UserError
 
-SOURCE_ROOM = 1.5  # a batch may have so many times as many source tokens as target tokens
+MAX_SOURCE_RATIO = 1.5  # source tokens of a batch per `batch_tokens`, which limits its target tokens
 
 
 class Sampler:
-    """An endless iterator over the pair indices of one update after the other.
+    """An endless iterator over batches, each as the indices of its pairs: (pairs,) int64.
 
-    `batch_tokens` limits the target tokens of an update, counting one `</s>` for each sentence; only a pair that is
-    longer all by itself goes beyond it. A corpus of weight 2.5 gives each of its pairs twice an epoch, and half of them
-    once more.
+    A batch is one update: at most `batch_tokens` target tokens, counting one `</s>` per sentence. Only a pair that is
+    longer than that by itself exceeds it. With `slots` a batch is one micro-batch of an update, `batch_tokens` limits that
+    micro-batch, and the slots are never exceeded.
 
-    With `slots`, a batch is one part of an update, of which the training loop takes `accumulate`: `batch_tokens` is that
-    of a part then. Its pairs are of all lengths, and it never goes beyond the slots.
+    A corpus of weight 2.5 contributes each of its pairs twice per epoch, and a random half of them once more.
     """
 
     def __init__(
@@ -40,14 +42,15 @@ class Sampler:
         tgt_lengths: IntArray,
         batch_tokens: int,
         seed: int,
-        corpora: Sequence[Range] | None = None,
+        corpora: Sequence[CorpusRange] | None = None,
         slots: Slots | None = None,
     ) -> None:
+        """`src_lengths` and `tgt_lengths` are (pairs,), without `</s>`; `corpora` None is one corpus of all pairs."""
         if batch_tokens < 1:
             raise UserError(f"train.batch_tokens must be at least 1, but is {batch_tokens}")
         self._src = np.asarray(src_lengths, dtype=np.int64) + 1  # with </s>
         self._tgt = np.asarray(tgt_lengths, dtype=np.int64) + 1
-        self._corpora = checked_ranges(corpora, len(self._tgt))
+        self._corpora = check_ranges(corpora, len(self._tgt))
         self._batch_tokens = int(batch_tokens)
         self._slots = slots
         if slots is not None:
@@ -71,7 +74,7 @@ class Sampler:
 
     @property
     def batches_per_epoch(self) -> int:
-        """Of the current epoch; with fractional weights the next may have one more or less."""
+        """Batches in the current epoch; with fractional weights the next one may have one more or less."""
         return len(self._order)
 
     @property
@@ -80,7 +83,7 @@ class Sampler:
         return self.epoch + self.position / self.batches_per_epoch
 
     def state(self, epoch: int | None = None, position: int | None = None) -> dict[str, Any]:
-        """Where the iteration stands, or stood, for JSON."""
+        """The current state, or that of an earlier epoch and position, for JSON."""
         return {
             "epoch": self.epoch if epoch is None else epoch,
             "position": self.position if position is None else position,
@@ -88,14 +91,14 @@ class Sampler:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on with exactly the batch that would have come next."""
-        mine, saved = self._fingerprint, state["fingerprint"]
-        for field in mine | saved:  # the slots stand in only one of the two if the run changed to them or from them
-            if saved.get(field) != mine.get(field):
+        """Continue with exactly the batch that would have come next."""
+        now, saved = self._fingerprint, state["fingerprint"]
+        for field in now | saved:  # "slots" is in only one of them if the run switched to slots or away from them
+            if saved.get(field) != now.get(field):
                 hint = " (train.fast = off goes without slots)" if field == "slots" else ""
                 raise UserError(
-                    f"the run cannot go on in the same order: its {field} was {saved.get(field)} and is now {mine.get(field)}; "
-                    f"resume with the data and settings it began with{hint}, or start a new run"
+                    f"the run cannot resume in the same order: its {field} was {saved.get(field)} and is now {now.get(field)}; "
+                    f"resume with the data and settings it started with{hint}, or start a new run"
                 )
         self.epoch = int(state["epoch"])
         self.position = int(state["position"])
@@ -103,6 +106,7 @@ class Sampler:
 
     @cached_property
     def _fingerprint(self) -> dict[str, Any]:
+        """All that decides the order. The keys are part of saved states."""
         lengths = zlib.crc32(self._tgt.tobytes(), zlib.crc32(self._src.tobytes()))
         weights = [[weight, start, stop] for _, weight, start, stop in self._corpora]
         fingerprint = {
@@ -112,11 +116,12 @@ class Sampler:
             "checksum of lengths": lengths,
             "corpus weights": weights,
         }
-        if self._slots is not None:  # without slots it stays as it always was, for the sake of older runs
+        if self._slots is not None:  # no such key without slots: runs from before there were slots resume
             fingerprint["slots"] = list(astuple(self._slots))
         return fingerprint
 
     def _check_fit(self, slots: Slots) -> None:
+        """Refuse a pair that does not fit into an empty batch."""
         src_limit, tgt_limit = min(slots.src_tokens, slots.max_length), min(slots.tgt_tokens, slots.max_length)
         for _, weight, start, stop in self._corpora:
             misfits = (self._src[start:stop] > src_limit) | (self._tgt[start:stop] > tgt_limit)
@@ -129,28 +134,29 @@ class Sampler:
                 )
 
     def _plan(self) -> None:
-        """Draw the epoch's pairs, put them in order and cut them into batches.
+        """Draw the epoch's pairs, order them and cut them into batches.
 
-        The order is by length, and then the batches are shuffled; with slots it is random, and the batches stay in it.
+        Without slots: order by length, cut, then shuffle the batches. With slots: shuffle the pairs, then cut.
         """
         bits = np.random.PCG64(np.random.SeedSequence([self._seed % 2**64, self.epoch]))
         pairs = self._draw(bits)
         if len(pairs) == 0:
             raise UserError("an epoch must have at least one pair, but the corpora and their weights give none")
         if self._slots is None:
-            pairs = pairs[_sorting(self._tgt[pairs], self._src[pairs], bits)]
-            limits = BatchLimits(self._batch_tokens, int(SOURCE_ROOM * self._batch_tokens), len(pairs))
+            pairs = pairs[_length_order(self._tgt[pairs], self._src[pairs], bits)]
+            limits = BatchLimits(self._batch_tokens, int(MAX_SOURCE_RATIO * self._batch_tokens), len(pairs))
             self._bounds = _cut(self._tgt[pairs], self._src[pairs], limits)
-            self._order = np.argsort(bits.random_raw(len(self._bounds) - 1), kind="stable")
+            self._order = _random_order(len(self._bounds) - 1, bits)
         else:
-            pairs = pairs[np.argsort(bits.random_raw(len(pairs)), kind="stable")]
+            pairs = pairs[_random_order(len(pairs), bits)]
             slots = self._slots
             limits = BatchLimits(min(self._batch_tokens, slots.tgt_tokens), slots.src_tokens, slots.pairs)
-            self._bounds = _with_even_end(self._tgt[pairs], self._src[pairs], limits)
+            self._bounds = _cut_with_even_end(self._tgt[pairs], self._src[pairs], limits)
             self._order = np.arange(len(self._bounds) - 1)
         self._pairs = pairs
 
     def _draw(self, bits: np.random.PCG64) -> Int64Array:
+        """The pairs of an epoch, corpus by corpus, each as often as its corpus's weight says."""
         drawn = []
         for _, weight, start, stop in self._corpora:
             copies = math.floor(weight)
@@ -158,20 +164,24 @@ class Sampler:
             extra = round((weight - copies) * len(pairs))
             drawn.append(np.tile(pairs, copies))
             if extra:
-                drawn.append(pairs[np.argsort(bits.random_raw(len(pairs)), kind="stable")[:extra]])
+                drawn.append(pairs[_random_order(len(pairs), bits)[:extra]])
         return np.concatenate(drawn)
 
 
 class BatchLimits(NamedTuple):
-    """What a batch may hold; a pair beyond them is a batch of its own."""
+    """The most that a batch may hold; a pair that exceeds them is a batch of its own."""
 
-    tgt: int
+    tgt: int  # tokens, </s> included
     src: int
     pairs: int
 
 
-def _sorting(tgt: Int64Array, src: Int64Array, bits: np.random.PCG64) -> Int64Array:
-    """The order by target length, then source length, then chance; one sort of (16, 16, 32) bits is the fastest way."""
+def _random_order(count: int, bits: np.random.PCG64) -> Int64Array:
+    return np.argsort(bits.random_raw(count), kind="stable")
+
+
+def _length_order(tgt: Int64Array, src: Int64Array, bits: np.random.PCG64) -> Int64Array:
+    """Indices that sort by target length, then source length, then chance: one sort of (16, 16, 32)-bit keys is fastest."""
     top = np.uint64(0xFFFF)
     key = np.minimum(tgt.astype(np.uint64), top) << np.uint64(48)
     key |= np.minimum(src.astype(np.uint64), top) << np.uint64(32)
@@ -179,8 +189,16 @@ def _sorting(tgt: Int64Array, src: Int64Array, bits: np.random.PCG64) -> Int64Ar
     return np.argsort(key, kind="stable")
 
 
+# --- cutting a row of pairs into batches: batch b is pairs[bounds[b] : bounds[b + 1]] ---
+
+
 def _cut(tgt: Int64Array, src: Int64Array, limits: BatchLimits) -> Int64Array:
-    """The bounds of batches, as few as can be; equally full where that leaves room, so that none is a tiny rest."""
+    """The bounds of as few batches as possible, equally full where the limits allow it: no tiny batch at the end.
+
+    >>> lengths = np.full(9, 10)
+    >>> _fill(lengths, lengths, BatchLimits(40, 60, 9)), _cut(lengths, lengths, BatchLimits(40, 60, 9))
+    (array([0, 4, 8, 9]), array([0, 3, 6, 9]))
+    """
     full = _fill(tgt, src, limits)
     even = np.concatenate([[0], even_cuts(tgt, len(full) - 1), [len(tgt)]])
     fits = np.add.reduceat(tgt, even[:-1]) <= limits.tgt
@@ -189,25 +207,15 @@ def _cut(tgt: Int64Array, src: Int64Array, limits: BatchLimits) -> Int64Array:
     return even if np.all(fits | (np.diff(even) == 1)) else full
 
 
-def _with_even_end(tgt: Int64Array, src: Int64Array, limits: BatchLimits) -> Int64Array:
-    """The bounds of `_cut`, with the last two batches equally full where a whole epoch of equally full ones does not fit."""
+def _cut_with_even_end(tgt: Int64Array, src: Int64Array, limits: BatchLimits) -> Int64Array:
+    """As `_cut`; where a whole epoch of equally full batches does not fit, at least the last two are equally full."""
     bounds = _cut(tgt, src, limits)
     begin = int(bounds[-3]) if len(bounds) > 2 else 0
     return np.concatenate([bounds[:-3], begin + _cut(tgt[begin:], src[begin:], limits)])
 
 
-def even_cuts(lengths: IntArray, parts: int) -> Int64Array:
-    """Where to cut a row of sentences into `parts` of about equal tokens, none empty; `parts` - 1 places."""
-    ends = np.cumsum(lengths, dtype=np.int64)
-    marks = int(ends[-1]) * np.arange(1, parts) / parts
-    cuts = np.searchsorted(ends - np.asarray(lengths) / 2, marks)  # a sentence belongs where its middle lies
-    steps = np.arange(1, parts)
-    cuts = np.maximum.accumulate(np.maximum(cuts - steps, 0)) + steps  # leave a sentence for each part on the left
-    return np.minimum(cuts, len(lengths) - parts + steps)  # and on the right
-
-
 def _fill(tgt: Int64Array, src: Int64Array, limits: BatchLimits) -> Int64Array:
-    """Bounds of batches filled one after the other until the next pair would not fit."""
+    """The bounds of batches filled one after the other, each until the next pair would not fit."""
     tgt_ends, src_ends = tgt.cumsum(), src.cumsum()
     bounds = [0]
     tgt_used = src_used = 0
@@ -221,3 +229,17 @@ def _fill(tgt: Int64Array, src: Int64Array, limits: BatchLimits) -> Int64Array:
         bounds.append(stop)
         tgt_used, src_used = int(tgt_ends[stop - 1]), int(src_ends[stop - 1])
     return np.array(bounds, dtype=np.int64)
+
+
+def even_cuts(lengths: IntArray, parts: int) -> Int64Array:
+    """Where to cut a row of sentences into `parts` of about as many tokens each, none empty: (parts - 1,).
+
+    >>> even_cuts(np.array([5, 5, 10, 10, 10]), 2)  # 5 5 10 | 10 10
+    array([3])
+    """
+    ends = np.cumsum(lengths, dtype=np.int64)
+    marks = int(ends[-1]) * np.arange(1, parts) / parts
+    cuts = np.searchsorted(ends - np.asarray(lengths) / 2, marks)  # a sentence belongs where its middle lies
+    steps = np.arange(1, parts)
+    cuts = np.maximum.accumulate(np.maximum(cuts - steps, 0)) + steps  # leave a sentence for each part on the left
+    return np.minimum(cuts, len(lengths) - parts + steps)  # and on the right

@@ -1,7 +1,7 @@
-"""Batches of one fixed shape, which compiled code and captured CUDA graphs need: so many places, some of them empty.
+"""Batches of one fixed shape, which compiled code and captured CUDA graphs need: some rows at the end stay empty.
 
-Pairs lie end to end as in `data/batch.py`, with the same marks. All that a batch holds is one row of int32 words, so that
-one copy takes it to the device. Which pairs go into a batch is the sampler's business.
+Pairs lie end to end as in `data/batch.py`, with the same marks. A batch is packed into one int32 array, so that a single
+copy takes it to the device. Which pairs go into it is up to the sampler.
 """
 
 from __future__ import annotations
@@ -17,23 +17,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.data.arrays import Int64Array, IntArray
+from regard.data.corpus import CorpusRange, check_ranges
 from regard.errors import UserError
 from regard.layout import SlotLayout, tile_groups
 
-Words = NDArray[np.int32]
-Range = tuple[str, float, int, int]  # name, weight, start, stop
+Int32Array = NDArray[np.int32]
 
-ALIGNMENT = 4  # words; a GPU loads 16 bytes at once from where a section begins
-TOKEN_STEP, PAIR_STEP = (
-    128,
-    64,
-)  # slots are multiples of these: products like tokens so, and runs of like corpora share them
-DEVIATIONS = 3.0  # with so much room above the mean, hardly a batch runs out of source tokens or pairs first
+ALIGNMENT = 4  # int32s: a GPU loads 16 bytes at once from the start of a section
+# Slots are multiples of these: matrix products prefer such sizes, and runs on similar corpora share compiled code.
+TOKEN_STEP, PAIR_STEP = 128, 64
+DEVIATIONS = 3.0  # standard deviations of room above the mean: hardly a batch runs out of source tokens or pairs first
 
 
 @dataclass(frozen=True)
 class SlotBatch:
-    """Pairs to train on in a fixed number of places. `labels` has the layout of `tgt_in`."""
+    """Pairs to train on, in slots of a fixed number of rows. `tgt_in` and `labels` share `tgt_layout`."""
 
     src: Tensor  # (src_tokens,) int32; 0 in empty rows
     src_layout: SlotLayout
@@ -45,7 +43,21 @@ class SlotBatch:
 
 @dataclass(frozen=True)
 class Slots:
-    """The fixed shape of a batch."""
+    """The fixed shape of a batch, and how it is packed into one array.
+
+    Two pairs, (7 8 9 -> 5 6) and (4 -> 3 4 3), with `<s>` = 1 and `</s>` = 2, in 8 rows on each side:
+
+    >>> slots = Slots(src_tokens=8, tgt_tokens=8, pairs=3, max_length=4)
+    >>> packed = slots.pack(
+    ...     src_ids=np.array([7, 8, 9, 4]), src_lengths=np.array([3, 1]),
+    ...     tgt_ids=np.array([5, 6, 3, 4, 3]), tgt_lengths=np.array([2, 3]), bos_id=1, eos_id=2, count=7,
+    ... )
+    >>> batch = slots.unpack(packed)
+    >>> batch.src.tolist(), batch.src_layout.sequence_ids.tolist()
+    ([7, 8, 9, 2, 4, 2, 0, 0], [0, 0, 0, 0, 1, 1, -1, -1])
+    >>> batch.tgt_in.tolist(), batch.labels.tolist()
+    ([1, 5, 6, 1, 3, 4, 3, 0], [5, 6, 2, 3, 4, 3, 2, -1])
+    """
 
     src_tokens: int
     tgt_tokens: int
@@ -54,7 +66,7 @@ class Slots:
 
     @cached_property
     def _sections(self) -> list[slice]:
-        """Where the parts of a batch lie in its words; each begins at a multiple of ALIGNMENT."""
+        """Where the tensors of a batch lie in its packed array; each begins at a multiple of ALIGNMENT."""
         src, tgt, groups = self.src_tokens, self.tgt_tokens, self.pairs + 1
         sections = []
         start = 0
@@ -66,7 +78,7 @@ class Slots:
 
     @property
     def size(self) -> int:
-        """The int32 words that a batch takes."""
+        """The length of a packed batch, in int32s."""
         return int(self._sections[-1].stop)
 
     def pack(
@@ -79,20 +91,20 @@ class Slots:
         eos_id: int,
         count: int,
     ) -> Tensor:
-        """What `Store.gather` gives as the words of a batch: (size,) int32, on the host.
+        """Pack what `Store.gather` returns into (size,) int32, on the host.
 
-        `count` is the number of target tokens of the whole update, of which this batch may be a part.
+        `count` is the number of target tokens of the whole update, of which this batch may be one micro-batch.
         """
         src_lengths, tgt_lengths = np.asarray(src_lengths, np.int64) + 1, np.asarray(tgt_lengths, np.int64) + 1
         if not len(src_lengths) == len(tgt_lengths) <= self.pairs:
             raise ValueError(
-                f"at most {self.pairs} pairs must come, but {len(src_lengths)} source and {len(tgt_lengths)} target "
-                "sentences did"
+                f"a batch must hold at most {self.pairs} pairs, but gets {len(src_lengths)} source and "
+                f"{len(tgt_lengths)} target sentences"
             )
         self._check_side("source", src_ids, src_lengths, self.src_tokens)
         self._check_side("target", tgt_ids, tgt_lengths, self.tgt_tokens)
-        words: Words = np.zeros(self.size, dtype=np.int32)
-        parts = [words[section] for section in self._sections]
+        packed: Int32Array = np.zeros(self.size, dtype=np.int32)
+        parts = [packed[section] for section in self._sections]
         src, *src_layout = parts[:4]
         tgt_in, labels, *tgt_layout = parts[4:9]
         groups = np.array(tile_groups(src_lengths.tolist(), tgt_lengths.tolist()))
@@ -101,18 +113,20 @@ class Slots:
         ends = write_layout(tgt_lengths, groups, *tgt_layout)
         write_sentences(tgt_ids, ends, eos_id, labels)
         tgt_in[1:] = labels[:-1]
-        tgt_in[ends - tgt_lengths] = bos_id  # in the place of the </s> of the sentence before
+        tgt_in[ends - tgt_lengths] = bos_id  # replaces the </s> of the sentence before
         used = int(tgt_lengths.sum())
         tgt_in[used:] = 0
         labels[used:] = -1
-        words[-1] = count
-        return torch.from_numpy(words)
+        packed[-1] = count
+        return torch.from_numpy(packed)
 
-    def batch(self, words: Tensor) -> SlotBatch:
-        """The batch that lies in `words`, on whatever device they are: views, no copies."""
-        if words.shape != (self.size,) or words.dtype != torch.int32:
-            raise ValueError(f"a batch must be {self.size} int32 words, but is {tuple(words.shape)} of {words.dtype}")
-        parts = [words[section] for section in self._sections]
+    def unpack(self, packed: Tensor) -> SlotBatch:
+        """The tensors of a packed batch, on its device: views, no copies."""
+        if packed.shape != (self.size,) or packed.dtype != torch.int32:
+            raise ValueError(
+                f"a packed batch must be {self.size} int32 values, but is {tuple(packed.shape)} of {packed.dtype}"
+            )
+        parts = [packed[section] for section in self._sections]
         src, *src_layout = parts[:4]
         tgt_in, labels, *tgt_layout = parts[4:9]
         return SlotBatch(
@@ -121,7 +135,7 @@ class Slots:
             tgt_in=tgt_in,
             labels=labels,
             tgt_layout=self._layout(*tgt_layout),
-            count=words[-1],
+            count=packed[-1],
         )
 
     def _layout(self, positions: Tensor, sequence_ids: Tensor, groups: Tensor) -> SlotLayout:
@@ -131,21 +145,21 @@ class Slots:
         tokens = int(lengths.sum())
         longest = int(lengths.max(initial=0))
         if tokens > limit:
-            raise ValueError(f"at most {limit} {side} tokens must come, but {tokens} did, </s> included")
+            raise ValueError(f"a batch must hold at most {limit} {side} tokens, </s> included, but gets {tokens}")
         if longest > self.max_length:
             raise ValueError(f"a {side} sentence must have at most {self.max_length} tokens, but one has {longest}")
         if len(ids) != tokens - len(lengths):
-            raise ValueError(f"the {side} lengths must add up to the ids ({len(ids)}), but are {tokens - len(lengths)}")
+            raise ValueError(f"the {side} lengths must add up to {len(ids)} ids, but add up to {tokens - len(lengths)}")
 
 
 def write_layout(
     lengths: Int64Array,
     group_starts: Int64Array,
-    positions: Words,
-    sequence_ids: Words,
-    groups: Words,
+    positions: Int32Array,
+    sequence_ids: Int32Array,
+    groups: Int32Array,
 ) -> Int64Array:
-    """Fill in a layout whose words are 0; returns the rows where the sentences end."""
+    """Fill in a layout, whose arrays hold zeros; returns the rows where the sentences end, (sentences,)."""
     ends = lengths.cumsum()
     used = int(lengths.sum())
     positions[:used] = np.arange(used) - np.repeat(ends - lengths, lengths)
@@ -156,8 +170,8 @@ def write_layout(
     return ends
 
 
-def write_sentences(ids: IntArray, ends: Int64Array, eos_id: int, out: Words) -> None:
-    """Sentences end to end, each with `</s>` in the row before its end."""
+def write_sentences(ids: IntArray, ends: Int64Array, eos_id: int, out: Int32Array) -> None:
+    """Write sentences end to end into `out`, each followed by `</s>`; `ends` count it."""
     used = len(ids) + len(ends)
     inside = np.ones(used, dtype=np.bool_)
     inside[ends - 1] = False
@@ -169,24 +183,28 @@ def write_sentences(ids: IntArray, ends: Int64Array, eos_id: int, out: Words) ->
 
 
 def fit_slots(
-    src_lengths: IntArray, tgt_lengths: IntArray, corpora: Sequence[Range] | None, tgt_tokens: int, max_length: int
+    src_lengths: IntArray,
+    tgt_lengths: IntArray,
+    corpora: Sequence[CorpusRange] | None,
+    tgt_tokens: int,
+    max_length: int,
 ) -> Slots:
-    """Slots for random batches of up to `tgt_tokens`, all of them nearly full: the target nearly always ends a batch first.
+    """Slots that random batches of `tgt_tokens` nearly fill: a batch almost always runs out of target tokens first.
 
-    Lengths and corpora are as for the sampler, so without `</s>`; `tgt_tokens` and `max_length` count it.
+    Lengths and corpora are those given to the sampler, without `</s>`; `tgt_tokens` and `max_length` count it.
     """
     total = np.zeros(6)
-    for _, weight, start, stop in checked_ranges(corpora, len(tgt_lengths)):
+    for _, weight, start, stop in check_ranges(corpora, len(tgt_lengths)):
         src = np.asarray(src_lengths[start:stop], dtype=np.float64) + 1.0
         tgt = np.asarray(tgt_lengths[start:stop], dtype=np.float64) + 1.0
-        # Sums of whole numbers are exact, in whatever order a machine adds them: slots are the same on every machine.
+        # Sums of whole numbers are exact in any order of addition, so every machine gets the same slots.
         total += weight * np.array([len(tgt), src.sum(), tgt.sum(), src @ src, src @ tgt, tgt @ tgt])
     if total[0] == 0.0:
         raise UserError("an epoch must have at least one pair, but the corpora and their weights give none")
     src_mean, tgt_mean, src_src, src_tgt, tgt_tgt = (total[1:] / total[0]).tolist()
     ratio = src_mean / tgt_mean
     num_pairs = tgt_tokens / tgt_mean
-    # Of src - ratio * tgt, whose mean is 0: how far the source of a pair is from what its target lets expect.
+    # The variance of src - ratio * tgt, whose mean is 0: how far a source length is from what its target length suggests.
     src_variance = max(0.0, src_src - 2.0 * ratio * src_tgt + ratio**2 * tgt_tgt)
     tgt_variance = max(0.0, tgt_tgt - tgt_mean**2)
     src_tokens = ratio * tgt_tokens + DEVIATIONS * math.sqrt(num_pairs * src_variance)
@@ -197,16 +215,6 @@ def fit_slots(
         pairs=_round_up(pairs, PAIR_STEP),
         max_length=max_length,
     )
-
-
-def checked_ranges(corpora: Sequence[Range] | None, num_pairs: int) -> list[Range]:
-    """The corpora with lawful weights; None stands for one of all the pairs."""
-    if corpora is None:
-        return [("", 1.0, 0, num_pairs)]
-    for name, weight, *_ in corpora:
-        if not (math.isfinite(weight) and weight >= 0):
-            raise UserError(f"the weight of corpus {name!r} must be a number from 0 on, but is {weight}")
-    return [(name, float(weight), int(start), int(stop)) for name, weight, start, stop in corpora]
 
 
 def _round_up(value: float, step: int) -> int:

@@ -1,9 +1,9 @@
-"""Token ids of a whole corpus on disk, memory-mapped, so that any pair is a slice away and nothing has to be loaded.
+"""The token ids of a whole corpus on disk, memory-mapped: any pair is a slice, and nothing has to be loaded.
 
     store/  store.json  source.ids  source.offsets  target.ids  target.offsets
 
-Ids are uint16 (uint32 above 65,535 pieces) without `<s>` and `</s>`, end to end; sentence i of a side lies between its
-offsets i and i + 1 (int64). A store is written under a temporary name and renamed when it is complete.
+Ids are uint16 (uint32 for vocabularies above 65,535 pieces), without `<s>` and `</s>`, end to end. Sentence i of a side is
+ids[offsets[i] : offsets[i + 1]], with int64 offsets. A store is written under a temporary name and renamed when complete.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.arrays import Int64Array, IntArray
 from regard.data.clean import DUPLICATE, CleanAccount, CleanOptions, is_empty
-from regard.data.corpus import Corpus, Pair, check_file
+from regard.data.corpus import Corpus, CorpusRange, Pair, check_file
 from regard.data.encoding_workers import (
     Chunk,
     ChunkEncoder,
@@ -40,37 +40,33 @@ from regard.parallel.processes import cores
 
 FORMAT_VERSION = 1
 CHUNK_PAIRS = 4096
-INLINE_CHUNKS = 6  # up to so many chunks, starting processes would take longer than the work
+INLINE_CHUNKS = 6  # up to this many chunks, starting processes would take longer than the work
 
 _SIDES = ("source", "target")
 
 
-class CorpusRange(NamedTuple):
-    """The pairs [start, stop) of a store come from this corpus."""
-
-    name: str
-    weight: float
-    start: int
-    stop: int
-
-
-Gathered = tuple[NDArray[Any], Int64Array, NDArray[Any], Int64Array]
+Gathered = tuple[NDArray[Any], Int64Array, NDArray[Any], Int64Array]  # see Store.gather
 
 
 @dataclass(frozen=True)
 class SideArrays:
-    """One side of a store: the ids of all sentences end to end, and where each begins."""
+    """One side of a store: the ids of all sentences end to end, and where each sentence begins."""
 
-    ids: NDArray[Any]
-    offsets: Int64Array
+    ids: NDArray[Any]  # (tokens,)
+    offsets: Int64Array  # (sentences + 1,)
 
     def gather(self, indices: IntArray) -> tuple[NDArray[Any], Int64Array]:
-        """The ids of the sentences `indices`, end to end, and their lengths."""
+        """The ids of these sentences, end to end, and their lengths: (tokens,) and (len(indices),).
+
+        >>> side = SideArrays(np.array([7, 8, 9, 4, 5]), np.array([0, 3, 4, 5]))  # 7 8 9 | 4 | 5
+        >>> side.gather(np.array([2, 0]))
+        (array([5, 7, 8, 9]), array([1, 3]))
+        """
         starts = self.offsets[indices]
         lengths = self.offsets[indices + 1] - starts
         ends = lengths.cumsum()
         total = int(ends[-1]) if len(ends) else 0
-        # Row r of the result is token r - (its sentence's first row) of a sentence that begins at `starts`.
+        # Row r of the result is token r - (first row of its sentence) of the sentence that begins at `starts`.
         places = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
         return np.asarray(self.ids[places]), lengths
 
@@ -82,7 +78,7 @@ class Store:
         self.src = src
         self.tgt = tgt
         self.corpora = list(corpora)
-        self.info = info  # what store.json says
+        self.info = info  # the content of store.json
         self.src_lengths: NDArray[np.int32] = np.diff(src.offsets).astype(np.int32)
         self.tgt_lengths: NDArray[np.int32] = np.diff(tgt.offsets).astype(np.int32)
 
@@ -91,7 +87,7 @@ class Store:
 
     @property
     def key(self) -> str:
-        """What the store was made from, as `store_key` puts it; empty for pairs in memory."""
+        """The `store_key` of what the store was made from; empty for a store in memory."""
         return str(self.info.get("key", ""))
 
     @property
@@ -99,12 +95,12 @@ class Store:
         return CleanAccount.from_json(self.info["account"]) if "account" in self.info else CleanAccount(len(self))
 
     def gather(self, indices: IntArray) -> Gathered:
-        """(src ids, src lengths, tgt ids, tgt lengths) of these pairs: ids end to end, in the order of `indices`."""
+        """(src ids, src lengths, tgt ids, tgt lengths) of these pairs, the ids end to end in the order of `indices`."""
         return *self.src.gather(indices), *self.tgt.gather(indices)
 
     @classmethod
     def open(cls, folder: Path) -> Store:
-        """Map a store that `prepare` wrote."""
+        """Memory-map a store that `prepare` wrote."""
         info = _read_info(folder)
         try:
             num_pairs, dtype = int(info["pairs"]), np.dtype(str(info["dtype"]))
@@ -116,7 +112,7 @@ class Store:
 
 
 def store_in_memory(pairs: Sequence[Pair], tokenizer: Tokenizer, encode_pairs: EncodePairs = encode_sides) -> Store:
-    """A store in memory, for validation and test sets: every pair is kept, the empty ones too."""
+    """A store in memory, for validation and test sets: keeps every pair, even empty ones."""
     ids = encode_pairs(tokenizer, [src for src, _ in pairs], [tgt for _, tgt in pairs])
     src, tgt = map(_side_in_memory, ids)
     return Store(src, tgt, [CorpusRange("memory", 1.0, 0, len(pairs))], {"tokenizer": tokenizer.fingerprint})
@@ -143,14 +139,14 @@ def prepare(
     workers: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[Store, CleanAccount]:
-    """Clean and tokenize corpora into a store; one that lies in `folder` already is replaced.
+    """Clean and tokenize corpora into a store, replacing one that is in `folder` already.
 
-    `workers` is the number of processes, 0 for one per core. `progress` is called with the number of pairs read so far.
+    `workers` is the number of processes; 0 means one per core. `progress` is called with the number of pairs read so far.
     """
     for path in chain.from_iterable(corpus.files for corpus in corpora):
         check_file(path)
     if folder.exists() and not (folder / "store.json").exists() and (folder.is_file() or any(folder.iterdir())):
-        raise UserError(f"{folder}: must be free for the token store, but holds something else; move it away")
+        raise UserError(f"{folder}: must be empty for the token store, but holds something else; move it away")
     encoder = ChunkEncoder(tokenizer, clean, held_out, "<u2" if tokenizer.vocab_size <= 65535 else "<u4", encode_pairs)
     try:
         with atomic_folder(folder) as temporary:
@@ -163,11 +159,11 @@ def prepare(
 def store_key(
     corpora: Sequence[Corpus], tokenizer: Tokenizer, clean: CleanOptions, held_out: HeldOut | None = None
 ) -> str:
-    """A hash of all that a store is made from: while it equals `Store.key`, the store need not be made again."""
+    """A hash of everything a store is made from: as long as it equals `Store.key`, the store is up to date."""
     files = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for c in corpora for path in c.files]
     weights = [[corpus.name, corpus.weight] for corpus in corpora]
-    away = [held_out.valid, held_out.test] if held_out is not None else []
-    parts = [FORMAT_VERSION, files, weights, tokenizer.fingerprint, asdict(clean), away]
+    excluded = [held_out.valid, held_out.test] if held_out is not None else []
+    parts = [FORMAT_VERSION, files, weights, tokenizer.fingerprint, asdict(clean), excluded]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -223,7 +219,7 @@ def _encode_all(
 
 
 def _chunks(corpora: Sequence[Corpus], deduplicate: bool, account: CleanAccount) -> Iterator[Chunk]:
-    """The lines of all corpora in pieces. Duplicates are left out here, where all lines pass, and put on `account`."""
+    """All corpora in chunks. Duplicates are dropped here, the one place that sees every line, and counted in `account`."""
     seen: set[int] = set()
     for index, corpus in enumerate(corpora):
         pairs = enumerate(corpus.pairs(), 1)
@@ -237,7 +233,7 @@ def _without_duplicates(
 ) -> list[NumberedPair]:
     out = []
     for line in lines:
-        # 64 bits a pair instead of its text: a hundred million pairs still fit into memory.
+        # 64 bits per pair instead of its text: a hundred million pairs still fit into memory.
         key = hash((line.src, line.tgt))
         if key in seen and not is_empty(line.src, line.tgt):
             account.drop(DUPLICATE, name, line.number, line.src, line.tgt)
@@ -282,9 +278,7 @@ def _read_info(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError):
         raise _damaged(path) from None
     if version != FORMAT_VERSION:
-        raise UserError(
-            f"{path}: must have format {FORMAT_VERSION}, but has {version}; delete {folder} to make it anew"
-        )
+        raise UserError(f"{path}: must have format {FORMAT_VERSION}, but has {version}; delete {folder} to rebuild it")
     return dict(info)
 
 
@@ -298,9 +292,9 @@ def _map_side(folder: Path, side: str, num_pairs: int, num_tokens: int, dtype: n
 def _map(path: Path, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     if not path.is_file() or path.stat().st_size != count * dtype.itemsize:
         raise _damaged(path)
-    # A plain array over the mapping: indexing np.memmap itself is slower.
+    # A plain array over the mapping, since indexing np.memmap itself is slower.
     return np.asarray(np.memmap(path, dtype=dtype, mode="r", shape=(count,))) if count else np.zeros(0, dtype)
 
 
 def _damaged(path: Path) -> UserError:
-    return UserError(f"{path}: is missing, cut short or damaged; delete {path.parent} and it is made anew")
+    return UserError(f"{path}: is missing, truncated or damaged; delete {path.parent} to rebuild it")

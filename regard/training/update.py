@@ -114,7 +114,7 @@ class SlotUpdate:
         self.say = say or (lambda text: None)
         # The memory that every batch is copied into, and the batches as views of it.
         self.words = torch.zeros((accumulate, slots.size), dtype=torch.int32, device=self.device)
-        self.batches = [slots.batch(words) for words in self.words]
+        self.batches = [slots.unpack(words) for words in self.words]
         self._updates = 0
         self._begun = time.perf_counter()
         self._compiled = 0

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from regard.data.corpus import CorpusRange
 from regard.data.sampler import Sampler
 from regard.data.slot_batch import Slots, fit_slots
 from regard.errors import UserError
@@ -116,7 +117,7 @@ def test_a_loaded_state_goes_on_with_exactly_the_next_batch(
         ("batch_tokens", sampler_of([(1, 1)] * 10, 60, 0)),
         ("seed", sampler_of([(1, 1)] * 10, 50, 1)),
         ("checksum of lengths", sampler_of([(1, 2)] * 10, 50, 0)),
-        ("corpus weights", sampler_of([(1, 1)] * 10, 50, 0, corpora=[("a", 2.0, 0, 10)])),
+        ("corpus weights", sampler_of([(1, 1)] * 10, 50, 0, corpora=[CorpusRange("a", 2.0, 0, 10)])),
     ],
 )
 def test_a_state_of_other_data_or_settings_is_refused(field: str, other: Sampler) -> None:
@@ -125,7 +126,12 @@ def test_a_state_of_other_data_or_settings_is_refused(field: str, other: Sampler
 
 
 def test_weights_repeat_and_thin_out_corpora() -> None:
-    corpora = [("one", 1.0, 0, 100), ("more", 2.25, 100, 300), ("less", 0.5, 300, 400), ("none", 0.0, 400, 450)]
+    corpora = [
+        CorpusRange("one", 1.0, 0, 100),
+        CorpusRange("more", 2.25, 100, 300),
+        CorpusRange("less", 0.5, 300, 400),
+        CorpusRange("none", 0.0, 400, 450),
+    ]
     sampler = sampler_of(random_lengths(450), 200, corpora=corpora)
     halves = []
     for _ in range(2):
@@ -142,9 +148,9 @@ def test_impossible_settings_are_refused() -> None:
     with pytest.raises(UserError, match=r"train\.batch_tokens must be at least 1"):
         sampler_of([(1, 1)], 0)
     with pytest.raises(UserError, match="weight of corpus 'a' must be"):
-        sampler_of([(1, 1)], 10, corpora=[("a", -1.0, 0, 1)])
+        sampler_of([(1, 1)], 10, corpora=[CorpusRange("a", -1.0, 0, 1)])
     with pytest.raises(UserError, match="at least one pair"):
-        sampler_of([(1, 1)], 10, corpora=[("a", 0.0, 0, 1)])
+        sampler_of([(1, 1)], 10, corpora=[CorpusRange("a", 0.0, 0, 1)])
 
 
 # --- batches of fixed slots ---
@@ -262,7 +268,11 @@ def test_a_state_of_other_slots_or_of_none_is_refused_and_an_older_one_is_not() 
 
 
 def test_with_slots_weights_repeat_and_thin_out_corpora() -> None:
-    corpora = [("more", 2.25, 0, 200), ("less", 0.5, 200, 300), ("none", 0.0, 300, 350)]
+    corpora = [
+        CorpusRange("more", 2.25, 0, 200),
+        CorpusRange("less", 0.5, 200, 300),
+        CorpusRange("none", 0.0, 300, 350),
+    ]
     sampler = sampler_of(random_lengths(350), 200, corpora=corpora, slots=Slots(400, 256, 64, 100))
     counts = Counter(np.concatenate(epoch_of(sampler)).tolist())
     assert Counter(counts[i] for i in range(200)) == {2: 150, 3: 50}
@@ -293,7 +303,12 @@ def test_a_pair_that_alone_does_not_fit_the_slots_is_refused_at_once(
     with pytest.raises(UserError, match=f"number 2 has {pair[0] + 1} and {pair[1] + 1}, </s> included{remedy}"):
         sampler_of(pairs, 10, slots=slots)
     # Where its corpus gives no pairs, it does no harm.
-    sampler_of(pairs, 10, slots=slots, corpora=[("a", 1.0, 0, 1), ("b", 0.0, 1, 2), ("c", 1.0, 2, 3)])
+    sampler_of(
+        pairs,
+        10,
+        slots=slots,
+        corpora=[CorpusRange("a", 1.0, 0, 1), CorpusRange("b", 0.0, 1, 2), CorpusRange("c", 1.0, 2, 3)],
+    )
 
 
 @pytest.mark.parametrize(("tokens", "tgt_full", "src_full"), [(25_000, 0.98, 0.93), (4000, 0.95, 0.88)])

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data.batch import make_batch
+from regard.data.corpus import CorpusRange
 from regard.data.slot_batch import SlotBatch, Slots, fit_slots
 from regard.data.store import store_in_memory
 from regard.data.tokenizer import Tokenizer
@@ -96,7 +97,7 @@ def test_a_packed_batch_is_what_a_plain_loop_builds(drawn: tuple[Pairs, Slots], 
     words = slots.pack(*gathered(pairs), BOS, EOS, count)
     assert words.shape == (slots.size,) and words.dtype == torch.int32
     assert words[-1] == count
-    batch = slots.batch(words)
+    batch = slots.unpack(words)
     assert {name: tensor.tolist() for name, tensor in tensors(batch).items()} == built_by_hand(pairs, slots, count)
     for layout, tokens in [(batch.src_layout, slots.src_tokens), (batch.tgt_layout, slots.tgt_tokens)]:
         assert (layout.num_tokens, layout.num_sequences, layout.max_length) == (tokens, slots.pairs, 7)
@@ -106,7 +107,7 @@ def test_a_packed_batch_is_what_a_plain_loop_builds(drawn: tuple[Pairs, Slots], 
 @given(pairs_and_slots)
 def test_every_sentence_can_be_read_back(drawn: tuple[Pairs, Slots]) -> None:
     pairs, slots = drawn
-    batch = slots.batch(slots.pack(*gathered(pairs), BOS, EOS, 1))
+    batch = slots.unpack(slots.pack(*gathered(pairs), BOS, EOS, 1))
     unused: Pairs = [([], [])] * (slots.pairs - len(pairs))
     assert sequences(batch.src, batch.src_layout) == [[*src, EOS] for src, _ in pairs] + [src for src, _ in unused]
     assert sequences(batch.labels, batch.tgt_layout) == [[*tgt, EOS] for _, tgt in pairs] + [tgt for _, tgt in unused]
@@ -117,7 +118,7 @@ def test_the_used_rows_equal_a_batch_of_no_fixed_shape(tokenizer: Tokenizer, pai
     found = store_in_memory(pairs, tokenizer).gather(np.array([5, 0, 17, 5, 30]))
     plain = make_batch(*found, BOS, EOS)
     slots = Slots(plain.src_layout.num_tokens + 9, plain.num_tokens + 5, 7, 40)
-    batch = slots.batch(slots.pack(*found, BOS, EOS, plain.num_tokens))
+    batch = slots.unpack(slots.pack(*found, BOS, EOS, plain.num_tokens))
     for mine, other in [(batch.src, plain.src), (batch.tgt_in, plain.tgt_in), (batch.labels, plain.labels)]:
         assert mine[: len(other)].tolist() == other.tolist()
     for layout, packed in [(batch.src_layout, plain.src_layout), (batch.tgt_layout, plain.tgt_layout)]:
@@ -131,7 +132,7 @@ def test_the_used_rows_equal_a_batch_of_no_fixed_shape(tokenizer: Tokenizer, pai
 @given(st.builds(Slots, st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.just(5)))
 def test_sections_are_aligned_views_that_do_not_overlap(slots: Slots) -> None:
     words = torch.zeros(slots.size, dtype=torch.int32)
-    found = tensors(slots.batch(words))
+    found = tensors(slots.unpack(words))
     assert {tensor.dtype for tensor in found.values()} == {torch.int32}
     assert found["count"].dim() == 0
     places: list[int] = []
@@ -147,24 +148,24 @@ def test_a_batch_sees_what_is_copied_into_its_words() -> None:
     # This is how a captured graph gets its next batch.
     slots = Slots(20, 20, 4, 7)
     words = torch.zeros(slots.size, dtype=torch.int32)
-    batch = slots.batch(words)
+    batch = slots.unpack(words)
     words.copy_(slots.pack(*gathered([([5], [6, 7])]), BOS, EOS, 3))
     assert batch.src[:3].tolist() == [5, EOS, 0] and batch.labels[:4].tolist() == [6, 7, EOS, -1] and batch.count == 3
 
 
 def test_a_batch_lies_where_its_words_lie() -> None:
     slots = Slots(20, 20, 4, 7)
-    batch = slots.batch(torch.zeros(slots.size, dtype=torch.int32, device="meta"))
+    batch = slots.unpack(torch.zeros(slots.size, dtype=torch.int32, device="meta"))
     assert {tensor.device.type for tensor in tensors(batch).values()} == {"meta"}
     assert batch.src_layout.device.type == batch.tgt_layout.device.type == "meta"
 
 
 def test_words_of_another_shape_or_type_are_refused() -> None:
     slots = Slots(20, 20, 4, 7)
-    with pytest.raises(ValueError, match=f"must be {slots.size} int32 words, but is \\({slots.size - 1},\\)"):
-        slots.batch(torch.zeros(slots.size - 1, dtype=torch.int32))
+    with pytest.raises(ValueError, match=f"must be {slots.size} int32 values, but is \\({slots.size - 1},\\)"):
+        slots.unpack(torch.zeros(slots.size - 1, dtype=torch.int32))
     with pytest.raises(ValueError, match=r"of torch\.int64"):
-        slots.batch(torch.zeros(slots.size, dtype=torch.int64))
+        slots.unpack(torch.zeros(slots.size, dtype=torch.int64))
 
 
 EXACT: Pairs = [([5, 6], [7]), ([8], [9, 9, 9])]  # 5 source and 6 target tokens with </s>
@@ -174,15 +175,15 @@ EXACT: Pairs = [([5, 6], [7]), ([8], [9, 9, 9])]  # 5 source and 6 target tokens
     ("slots", "message"),
     [
         (Slots(5, 6, 2, 4), None),
-        (Slots(4, 6, 2, 4), "at most 4 source tokens .* but 5"),
-        (Slots(5, 5, 2, 4), "at most 5 target tokens .* but 6"),
-        (Slots(5, 6, 1, 4), "at most 1 pairs .* but 2"),
+        (Slots(4, 6, 2, 4), "at most 4 source tokens.* but gets 5"),
+        (Slots(5, 5, 2, 4), "at most 5 target tokens.* but gets 6"),
+        (Slots(5, 6, 1, 4), "at most 1 pairs, but gets 2"),
         (Slots(5, 6, 2, 3), "target sentence must have at most 3 tokens, but one has 4"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_numbers(slots: Slots, message: str | None) -> None:
     if message is None:
-        assert slots.batch(slots.pack(*gathered(EXACT), BOS, EOS, 6)).labels.tolist() == [7, EOS, 9, 9, 9, EOS]
+        assert slots.unpack(slots.pack(*gathered(EXACT), BOS, EOS, 6)).labels.tolist() == [7, EOS, 9, 9, 9, EOS]
         return
     with pytest.raises(ValueError, match=message):
         slots.pack(*gathered(EXACT), BOS, EOS, 6)
@@ -191,9 +192,15 @@ def test_what_does_not_fit_is_refused_with_its_numbers(slots: Slots, message: st
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda src, n, tgt, m: (src[:-1], n, tgt, m), r"source lengths must add up to the ids \(2\), but are 3"),
-        (lambda src, n, tgt, m: (src, n, tgt[:1], m), r"target lengths must add up to the ids \(1\), but are 4"),
-        (lambda src, n, tgt, m: (src[:1], n[1:], tgt, m), "but 1 source and 2 target sentences"),
+        (
+            lambda src, n, tgt, m: (src[:-1], n, tgt, m),
+            "source lengths must add up to 2 ids, but add up to 3",
+        ),
+        (
+            lambda src, n, tgt, m: (src, n, tgt[:1], m),
+            "target lengths must add up to 1 ids, but add up to 4",
+        ),
+        (lambda src, n, tgt, m: (src[:1], n[1:], tgt, m), "but gets 1 source and 2 target sentences"),
     ],
 )
 def test_ids_and_lengths_that_do_not_belong_together_are_refused(change: Callable[..., Gathered], message: str) -> None:
@@ -225,7 +232,11 @@ def test_slots_follow_the_weights_of_the_corpora() -> None:
     generator = np.random.default_rng(4)
     tgt = generator.integers(5, 60, 3000)
     src = np.concatenate([tgt[:1000] * 2, tgt[1000:] // 2])
-    corpora = [("long", 3.0, 0, 1000), ("short", 1.0, 1000, 2000), ("none", 0.0, 2000, 3000)]
+    corpora = [
+        CorpusRange("long", 3.0, 0, 1000),
+        CorpusRange("short", 1.0, 1000, 2000),
+        CorpusRange("none", 0.0, 2000, 3000),
+    ]
     weighted = fit_slots(src, tgt, corpora, 5000, 200)
     chosen = np.concatenate([*[np.arange(1000)] * 3, np.arange(1000, 2000)])
     assert weighted == fit_slots(src[chosen], tgt[chosen], None, 5000, 200)
@@ -241,6 +252,6 @@ def test_slots_are_never_too_small_for_one_pair_of_the_longest(max_length: int, 
 def test_slots_for_no_pairs_or_impossible_weights_are_refused() -> None:
     lengths = np.array([3, 4])
     with pytest.raises(UserError, match="at least one pair"):
-        fit_slots(lengths, lengths, [("a", 0.0, 0, 2)], 100, 10)
+        fit_slots(lengths, lengths, [CorpusRange("a", 0.0, 0, 2)], 100, 10)
     with pytest.raises(UserError, match="weight of corpus 'a' must be"):
-        fit_slots(lengths, lengths, [("a", float("nan"), 0, 2)], 100, 10)
+        fit_slots(lengths, lengths, [CorpusRange("a", float("nan"), 0, 2)], 100, 10)

@@ -234,7 +234,7 @@ def test_a_store_cut_short_is_refused_by_name(tmp_path: Path, corpus: Corpus, to
     prepare(tmp_path / "store", [corpus], tokenizer, CleanOptions())
     path = tmp_path / "store" / name
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(UserError, match=rf"{name}: is missing, cut short or damaged; delete"):
+    with pytest.raises(UserError, match=rf"{name}: is missing, truncated or damaged; delete"):
         Store.open(tmp_path / "store")
 
 
