@@ -28,13 +28,13 @@ Ich hätte gern eine Tasse Kaffee.
 Wenn es morgen regnet, bleiben wir zu Hause.
 Die Datei konnte nicht geöffnet werden.'
 
-echo "Scores of English to German on Tatoeba's test set, which was not trained on:"
+echo "Scores of en-de on the Tatoeba test set, which it was not trained on:"
 "$regard" evaluate --source data/tatoeba/test.en.xz --reference data/tatoeba/test.de.xz
 
 echo
 echo "What next:"
 printf '  %-58s %s\n' \
-    "$regard translate 'Your own sentence.'" "from standard input or a file, too; -m de-en" \
-    "$regard serve" "the page and the API, on http://127.0.0.1:8000" \
-    "$regard explain -o page.html 'It was too tired.'" "what the model looks at" \
-    "$regard train your.en your.de" "a model of your own text"
+    "$regard translate 'Your own sentence.'" "also from standard input or -i FILE; -m de-en for German" \
+    "$regard serve" "the page and the API on http://127.0.0.1:8000" \
+    "$regard explain -o page.html 'It was too tired.'" "attention, candidates, beam and saliency" \
+    "$regard train your.en your.de" "a model from your own text"
