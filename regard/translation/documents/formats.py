@@ -33,7 +33,7 @@ def kind_of(name: str) -> str:
 
 
 def open_document(data: bytes, kind: str, max_bytes: int, column: str | None = None) -> Document:
-    """A document of this kind that unpacks to at max_bytes so many bytes."""
+    """A document of this kind that unpacks to at most so many bytes."""
     if column is not None and kind not in ("csv", "tsv"):
         raise InputError("column goes with .csv and .tsv files only; leave it out")
     if kind in ("docx", "pptx"):

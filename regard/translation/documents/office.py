@@ -37,7 +37,7 @@ def unpack(data: bytes, max_bytes: int) -> dict[str, bytes]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = archive.infolist()
             if len(members) > _MOST_MEMBERS:
-                raise InputTooLarge(f"file must have at max_bytes {_MOST_MEMBERS} members")
+                raise InputTooLarge(f"file must have at most {_MOST_MEMBERS} members")
             for member in members:
                 _check_name(member.filename)
                 if member.flag_bits & 1:
@@ -72,7 +72,7 @@ def _damaged() -> InputError:
 
 
 def _too_large(max_bytes: int) -> InputError:
-    return InputTooLarge(f"file must unpack to at max_bytes {max_bytes} bytes")
+    return InputTooLarge(f"file must unpack to at most {max_bytes} bytes")
 
 
 def _check_name(name: str) -> None:
@@ -118,7 +118,7 @@ def open_office(data: bytes, kind: str, max_bytes: int) -> Document:
     sizes = [(len(contents[name]), contents[name].count(b"<")) for name in names]
     if sum(size for size, _ in sizes) > _MOST_XML or sum(tags for _, tags in sizes) > _MOST_TAGS:
         raise InputTooLarge(
-            f"file must have at max_bytes {_MOST_XML} bytes and {_MOST_TAGS} tags of text; send it in parts"
+            f"file must have at most {_MOST_XML} bytes and {_MOST_TAGS} tags of text; send it in parts"
         )
     trees = {name: parse_xml(contents[name]) for name in names}
     groups = [group for tree in trees.values() for group in _find_groups(tree, kind)]
