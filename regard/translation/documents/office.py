@@ -117,9 +117,7 @@ def open_office(data: bytes, kind: str, max_bytes: int) -> Document:
         raise InputError(f"file must be a .{kind}")
     sizes = [(len(contents[name]), contents[name].count(b"<")) for name in names]
     if sum(size for size, _ in sizes) > _MOST_XML or sum(tags for _, tags in sizes) > _MOST_TAGS:
-        raise InputTooLarge(
-            f"file must have at most {_MOST_XML} bytes and {_MOST_TAGS} tags of text; send it in parts"
-        )
+        raise InputTooLarge(f"file must have at most {_MOST_XML} bytes and {_MOST_TAGS} tags of text; send it in parts")
     trees = {name: parse_xml(contents[name]) for name in names}
     groups = [group for tree in trees.values() for group in _find_groups(tree, kind)]
 
