@@ -1,8 +1,8 @@
-"""Pictures of the page of `regard serve` for the README, from a model and a run, into docs/.
+"""Screenshots of the page of `regard serve` for the README, with a model and a run, written to docs/.
 
     python -m scripts.screenshots --run runs/tatoeba
 
-It starts a server, opens the page in Chromium and takes docs/page-*.png, reduced to 256 colours each.
+It starts a server, opens the page in Chromium and writes docs/page-*.png, each reduced to 256 colours.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def take(
     )
     page = context.new_page()
     page.goto(url)
-    page.locator(".tabs [aria-current]").wait_for()  # its scripts have run
+    page.locator(".tabs [aria-current]").wait_for()  # the scripts have run
     prepare(page)
-    page.wait_for_timeout(400)  # for what moves
+    page.wait_for_timeout(400)  # let animations finish
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     context.close()
     return picture
@@ -105,7 +105,7 @@ def beside_each_other(pictures: Sequence[Image.Image]) -> Image.Image:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-m", "--model", help="English to German, for these texts (default: the built-in ones)")
+    parser.add_argument("-m", "--model", help="an English-German model (default: the built-in ones)")
     parser.add_argument("--run", required=True, help="a run folder")
     arguments = parser.parse_args()
     first, *others = [find_bundle(name) for name in ([arguments.model] if arguments.model else builtin_models())]
