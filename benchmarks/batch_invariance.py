@@ -1,11 +1,11 @@
-"""A sentence gets the same translation whatever is translated beside it: one text, in batches of several sizes and shuffled.
+"""Checks that a sentence gets the same translation in any batch: one text, in batches of several sizes and shuffled.
 
     python -m benchmarks.batch_invariance -m MODEL                            1,000 lines of Tatoeba, torch on a CPU
     python -m benchmarks.batch_invariance -m MODEL --source news.en --engine torch,ctranslate2
 
-Each engine translates the lines with the first batch size, in order; every other way of going through them must give the same
-bytes. "shuffled" mixes the lines before they are cut into batches of the last size. Scores are compared too, to the last bit. A
-difference with torch on a CPU is a failure (exit code 1): there Regard promises none. CTranslate2's are only told.
+Each engine translates the lines with the first batch size, in order; every other batch size and order must give the same bytes. "shuffled"
+shuffles the lines before they are cut into batches of the last size. Scores are compared too, to the last bit. A difference with torch on a CPU
+is a failure (exit code 1), because Regard promises none there. CTranslate2's are only reported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Found = list[tuple[str, float]]  # the translation of each line and its score
 
 
 def translate(model: Model, lines: Sequence[str], size: int, beam: int | None) -> Found:
-    """In batches of just these lines, in this order: each is a call of its own, so that no engine can put them in another."""
+    """Batches of exactly these lines in this order, one call each, so that no engine can rearrange them."""
     options = model.search_options(beam, None, None)
     found: Found = []
     for begin in range(0, len(lines), size):
@@ -80,12 +80,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-m", "--model", required=True, help="a bundle, run folder or built-in model")
     parser.add_argument("--source", type=Path, default=SOURCE, help=f"the text (default: {SOURCE.name})")
-    parser.add_argument("--lines", type=int, default=1_000, help="the first so many lines that are not empty")
-    parser.add_argument("--engine", default="torch", help="one or several with commas (default: torch)")
-    parser.add_argument("--batch", default="1,7,64", help="sizes with commas; the first is what others must equal")
+    parser.add_argument("--lines", type=int, default=1_000, help="use the first N non-empty lines")
+    parser.add_argument("--engine", default="torch", help="one or more, comma-separated (default: torch)")
+    parser.add_argument("--batch", default="1,7,64", help="batch sizes, comma-separated; the others must equal the first")
     parser.add_argument("--beam", type=int, help="default: the model's")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--seed", type=int, default=1, help="of the shuffled order")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the shuffled order")
     parser.add_argument("--out", type=Path, help="the JSON file (default: benchmarks/results/batch_invariance.json)")
     parsed = parser.parse_args(arguments)
     parsed.batch = [int(size) for size in parsed.batch.split(",")]
@@ -110,7 +110,7 @@ def main() -> None:
         sys.exit(f"{arguments.source}: holds no line")
     promised = [row for row in rows if row["engine"] == "torch" and str(arguments.device) == "cpu"]
     if any(row["other translations"] or row["other scores"] for row in promised):
-        sys.exit("FAILED: torch on a CPU gave other translations or scores")
+        sys.exit("FAILED: torch on a CPU gave different translations or scores")
 
 
 if __name__ == "__main__":

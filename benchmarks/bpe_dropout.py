@@ -1,4 +1,4 @@
-"""How fast batches are made with BPE-dropout and without it, by one thread, from the token store of a run.
+"""How fast one thread makes batches from the token store of a run, with and without BPE-dropout.
 
 python -m benchmarks.bpe_dropout runs/en-de
 """

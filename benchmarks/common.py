@@ -1,4 +1,4 @@
-"""What the benchmarks share: timing, the machine in words, its rate of products, a table and a JSON file."""
+"""What the benchmarks share: timing, a description of the machine, its matmul rate, tables and JSON files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from regard.device import describe
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done everything it was given."""
+    """Wait until the device has finished its queue."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -26,7 +26,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def time_rounds(contenders: Mapping[str, Callable[[], object]], rounds: int, device: torch.device) -> dict[str, float]:
-    """Median seconds of each contender; they take turns, so that a slow moment of the machine hits all of them."""
+    """Median seconds of each contender; they take turns, so a slow moment of the machine affects all of them."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(rounds + 2):
         for name, run in contenders.items():
@@ -39,7 +39,7 @@ def time_rounds(contenders: Mapping[str, Callable[[], object]], rounds: int, dev
 
 
 def matmul_rate(device: torch.device, dtype: torch.dtype | None, rounds: int = 10) -> float:
-    """FLOP/s of a large product of random square matrices, plain or with the second one transposed, whichever is faster."""
+    """FLOP/s of a large product of random square matrices, plain or with the second transposed, whichever is faster."""
     size, repeats = (8192, 10) if device.type == "cuda" else (1024, 1)
     left, right = (torch.randn(size, size, device=device).to(dtype or torch.float32) for _ in range(2))
 
@@ -52,7 +52,7 @@ def matmul_rate(device: torch.device, dtype: torch.dtype | None, rounds: int = 1
 
 
 def machine(device: torch.device, packages: Sequence[str] = ()) -> dict[str, str]:
-    """The date, the device and the versions of what the figures depend on; `packages`: more of them."""
+    """The date, the device and the versions that the figures depend on; `packages` adds more of them."""
     facts = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "device": describe(device),
@@ -68,7 +68,7 @@ def machine(device: torch.device, packages: Sequence[str] = ()) -> dict[str, str
 
 
 def report(name: str, rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], out: Path | None) -> None:
-    """Print a table and write the same as JSON, by default into benchmarks/results/."""
+    """Print a table and write it as JSON, by default to benchmarks/results/."""
     print_facts(facts)
     print_table(rows)
     print(f"written to {write_json(name, rows, facts, out)}")
@@ -88,7 +88,7 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_markdown(rows: Sequence[Mapping[str, Any]]) -> None:
-    """The same as a table of Markdown."""
+    """The rows as a Markdown table."""
     columns = list(rows[0])
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for row in rows:

@@ -1,9 +1,9 @@
-"""Who takes part in the training benchmarks: two peers and Regard, each as a function that builds its updates.
+"""The contenders of the training benchmarks: two peers and Regard, each as a function that builds its updates.
 
 All train the same model on the same sentences: the paper's Transformer with one shared embedding matrix, dropout on the
 embeddings and after each sub-layer and nowhere else, label smoothing 0.1, the mean loss over real target tokens, gradients
-clipped at 1.0, fused AdamW, weights in fp32 and products in the precision asked for. The peers' padding is at the right and
-its labels are ignored; their masks are made in every update, as in training.
+clipped at 1.0, fused AdamW, weights in fp32 and products in the given precision. The peers pad on the right and ignore padded
+labels; their masks are built in every update, as in training.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Build = Callable[[ModelConfig, Sequence[Batch], torch.device, torch.dtype | None
 class Contender:
     name: str
     build: Build
-    optional: bool = False  # on the CPU: takes part only if asked for
+    optional: bool = False  # on the CPU: only on request
     module: str = "torch"  # what it needs imported
 
 

@@ -1,10 +1,10 @@
-"""A model that copies its source, made by hand: for the speed of decoding where no trained model is at hand.
+"""A hand-made model that copies its source, to measure decoding speed without a trained model.
 
-A random model hardly ever ends its sentences. This one has any preset's shape and translates a sentence into itself, so that
-translations have real lengths, end by themselves, and are known. Half of a word's embedding is nothing, and there the
-sinusoids can be read; the other half is random. The last decoder layer's cross-attention finds the source's word at the
-target's own place and adds it three times. All other layers compute as they would, with random weights, but what they add is
-small and leaves the places alone.
+A random model hardly ever ends its sentences. This one has any preset's shape and translates a sentence into itself, so
+translations have realistic lengths, end by themselves, and are known. Half of a word's embedding is zero, which leaves the
+sinusoids readable; the other half is random. The cross-attention of the last decoder layer finds the source word at the target's
+position and adds it three times. All other layers compute as usual with random weights, but their outputs are small and leave the
+positions alone.
 """
 
 from __future__ import annotations

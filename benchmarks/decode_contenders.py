@@ -1,9 +1,9 @@
-"""Who takes part in the decoding benchmark: Hugging Face generate, CTranslate2 and Regard's engines, all on one bundle's weights.
+"""The contenders of the decoding benchmark: Hugging Face generate, CTranslate2 and Regard's engines, all with one bundle's weights.
 
-All get source ids and give back the ids of the best translation. Searches are as near to each other as they come: the same
-beam, the same number under the name of length penalty (Regard divides a log-probability by ((5 + n) / 6)^alpha, the others by
-n^alpha), `early_stopping` off, at most 50 tokens more than the source; the peers' limit is one for a whole batch. Control
-symbols are forbidden to Regard only, which costs the peers nothing, and a trained model does not say them.
+All get source ids and return the ids of the best translation. The searches are as similar as possible: the same beam, the same
+value of the length penalty (Regard divides a log-probability by ((5 + n) / 6)^alpha, the others by n^alpha), `early_stopping` off, at most
+50 tokens more than the source (for the peers, one limit for a whole batch). Only Regard forbids control symbols, which costs the peers
+nothing, and a trained model does not produce them.
 """
 
 from __future__ import annotations

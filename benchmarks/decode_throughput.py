@@ -1,15 +1,14 @@
-"""Decoding speed beside peers: Hugging Face generate, CTranslate2 and Regard's engines on the same weights, in one run.
+"""Decoding speed compared: Hugging Face generate, CTranslate2 and Regard's engines with the same weights, in one run.
 
-    python -m benchmarks.decode_throughput                             a base model made by hand that copies (copying.py)
+    python -m benchmarks.decode_throughput                             a hand-made base model that copies (copying.py)
     python -m benchmarks.decode_throughput -m runs/news --source news.en     a trained model, its translations compared
     python -m benchmarks.decode_throughput -m runs/news --file         whole commands that translate a file of 3,000 lines
 
-Sentences are sorted by length, and batches are taken from all over them, so that a batch has sentences of similar lengths, as
-is best for the peers. "batch" is how many may be computed together. Hugging Face gets one batch after the other; CTranslate2
-and Regard get all of them at once and keep to the number, as in use. With batch 1 there is one call a sentence, and "ms a
-sentence" is their median. Tokens are those of a contender's own translations, the end token counted. "same as HF" is the share of
-translations equal to Hugging Face's, in a search without length penalties. The clock includes everything from lists of ids to
-lists of ids, and with --file everything from the start of the process to its end.
+Sentences are sorted by length and batches are taken from all over them, so a batch has sentences of similar lengths, which suits the
+peers best. "batch" is the number of sentences computed together. Hugging Face gets one batch after the other; CTranslate2 and Regard get all of
+them at once and keep to that number, as in real use. Batch 1 is one call per sentence, and "ms a sentence" is their median. Tokens are
+those of a contender's own translations, including the end token. "same as HF" is the share of translations equal to Hugging Face's, in a
+search without length penalties. Times run from lists of ids to lists of ids, with --file from process start to end.
 """
 
 from __future__ import annotations

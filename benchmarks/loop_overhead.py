@@ -1,13 +1,12 @@
-"""What `regard train` costs over the bare step: data, learning rate, sums, logging and moving average, all but validating and
-saving.
+"""The overhead of `regard train` over the bare step: data, learning rate, sums, logging and moving average; everything except
+validation and checkpoints.
 
     python -m benchmarks.loop_overhead recipes/wmt-8min.toml
     python -m benchmarks.loop_overhead recipes/tatoeba.toml --set model.preset=tiny --steps 20
 
-The recipe's data are prepared and its trainer is made and run as in training, in a temporary run folder. The time is that
-between two records of its log, for which the trainer has waited for the device: the one after the warm-up and the last one. Then
-the trainer's own update is called on updates that lie ready in (on CUDA page-locked) memory, and the device is waited for once
-at each end. Only real target tokens count.
+The recipe's data is prepared and its trainer run as in training, in a temporary run folder. The time is taken between two log
+records, for which the trainer waits for the device: the first after the warm-up and the last. Then the trainer's update is called on
+updates that are ready in memory (page-locked on CUDA), waiting for the device once at each end. Only real target tokens count.
 """
 
 from __future__ import annotations

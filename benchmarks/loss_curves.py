@@ -5,8 +5,8 @@
     python -m benchmarks.loss_curves --redraw benchmarks/results/loss_curves.json --figure
 
 Every contender gets the same pairs in the same order (that of the sampler for slots) and the recipe's learning rates, dropout
-and label smoothing. What the paths may differ by is known from two contenders of the same path that differ in nothing but the
-seed of dropout. Without a GPU the fast path is its slots and working copy alone.
+and label smoothing. Two contenders of the same path with different dropout seeds show how much difference is normal. Without a GPU the
+fast path consists of its slots and working copy only.
 """
 
 from __future__ import annotations

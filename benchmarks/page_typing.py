@@ -1,9 +1,9 @@
-"""How long it takes from the last key to the translation on the page of `regard serve`, in a real browser.
+"""The time from the last keystroke to the translation on the page of `regard serve`, in a real browser.
 
     python -m benchmarks.page_typing -m MODEL [--times 20]
 
-Somebody types short sentences, a key every 30 ms; the clock runs from the last key's event to the frame after the translation was
-drawn. The pause that the page waits for more keys is in it. Browser and server share the machine.
+A script types short sentences, a key every 30 ms; the time runs from the last key event to the frame after the translation was
+drawn, including the pause in which the page waits for more keys. Browser and server share the machine.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What `regard serve` is measured beside: CTranslate2 behind a plain FastAPI handler, a sentence a call, as tutorials show it.
+"""The baseline for `regard serve`: CTranslate2 behind a plain FastAPI handler, one sentence per call, as tutorials show it.
 
     python -m benchmarks.plain_server MODEL PORT [--same-search]      (MODEL: a bundle)
 
-By itself CTranslate2 ends the search of a sentence when as many hypotheses have ended as the beam is wide. `--same-search` gives it
-the options that Regard's engine gives it, with which it looks at half as many more; the one that it then ranks first is answered.
+By default CTranslate2 ends the search of a sentence once as many hypotheses have finished as the beam is wide. `--same-search` gives it
+the options of Regard's engine, with which it considers half as many more; the answer is the one that it ranks first.
 """
 
 from __future__ import annotations

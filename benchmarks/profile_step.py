@@ -3,8 +3,8 @@
     python -m benchmarks.profile_step --contender regard --preset base
 
 One contender of benchmarks/train_throughput.py is warmed up and timed; then a pass over its batches is traced. On CUDA the
-times are those of kernels on the device, and what the wall clock shows beyond them is idle time of the device. On the CPU they
-are the self times of operators, which do not see inside what is compiled.
+times are those of kernels on the device, and the rest of the wall-clock time is idle time of the device. On the CPU they
+are the self times of operators, which do not show what happens inside compiled code.
 """
 
 from __future__ import annotations

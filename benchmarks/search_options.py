@@ -1,17 +1,17 @@
-"""What each option of the search costs in speed and changes in BLEU and chrF, and what a glossary does.
+"""The cost of each search option in speed, BLEU and chrF, and the effect of a glossary.
 
     python -m benchmarks.search_options --source test.en --reference test.de --terms-source dev.en --terms-reference dev.de
     python -m benchmarks.search_options --source test.en --reference test.de --every 3 --only sample,groups
 
-One Markdown table: a row for each option, how long it takes, times the plain beam, and what it changes. With the engine that is
-taken by default, ctranslate2 on CPUs, some options are left to torch: the column "by torch" says which, wholly or for the lines
-that need it, and the plain beam has a row with torch. The options take turns, so many lines each, so that a slow moment of the
-machine hits all of them; the time is the median of the turns. Interrupted with Ctrl-C, it tells of the turns that are done.
+One Markdown table with a row for each option: its time relative to the plain beam, and what it changes. With the default engine,
+ctranslate2 on CPUs, some options are left to torch: the column "by torch" says which, wholly or for the lines that need it, and the
+plain beam has a row with torch. The options take turns of a few lines each, so a slow moment of the machine affects all of them; the
+time is the median of the turns. Ctrl-C ends it with a report of the finished turns.
 
-The glossary has words of the test set with what each is mostly called in the text of --terms-source and
---terms-reference (Dice's coefficient): what a glossary would say that was made before the test set was seen. Without that text
-they come from the test set itself, whose references then agree with them more often than a stranger's would. Terms are counted
-twice: said as whole words, and said in any way that a glossary takes for said (`regard.translation.glossary.says`).
+The glossary has words of the test set with their most frequent translations in the text of --terms-source and
+--terms-reference (Dice's coefficient), like a glossary made before the test set was seen. Without that text they come from the test
+set itself, whose references then agree with them more often than they should. Terms are counted twice: as whole words, and in
+any form that counts for a glossary (`regard.translation.glossary.says`).
 """
 
 from __future__ import annotations

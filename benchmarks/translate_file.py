@@ -1,12 +1,12 @@
-"""Whole commands that translate a file: `regard translate` beside short programs that people write with the peers.
+"""Whole commands that translate a file: `regard translate` compared with short programs for the peers.
 
     python -m benchmarks.decode_throughput -m MODEL --file
 
-The peers' programs are in here, and each runs as a process of its own, on a model that was exported for it before:
+The peers' programs are in this file. Each runs in a process of its own, on a model exported for it beforehand:
 
     python -m benchmarks.translate_file {hf,ct2} FOLDER IN OUT ...
 
-Both sort the lines by length and work in batches. They import nothing of Regard's.
+Both sort the lines by length and work in batches. They import nothing from Regard.
 """
 
 from __future__ import annotations
