@@ -3,9 +3,10 @@
     python -m benchmarks.batch_invariance -m MODEL                            1,000 lines of Tatoeba, torch on a CPU
     python -m benchmarks.batch_invariance -m MODEL --source news.en --engine torch,ctranslate2
 
-Each engine translates the lines with the first batch size, in order; every other batch size and order must give the same bytes. "shuffled"
-shuffles the lines before they are cut into batches of the last size. Scores are compared too, to the last bit. A difference with torch on a CPU
-is a failure (exit code 1), because Regard promises none there. CTranslate2's are only reported.
+Each engine translates the lines with the first batch size, in order; every other batch size and order must give the same
+bytes. "shuffled" shuffles the lines before they are cut into batches of the last size. Scores are compared too, to the last
+bit. A difference with torch on a CPU is a failure (exit code 1), because Regard promises none there. CTranslate2's are only
+reported.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--source", type=Path, default=SOURCE, help=f"the text (default: {SOURCE.name})")
     parser.add_argument("--lines", type=int, default=1_000, help="use the first N non-empty lines")
     parser.add_argument("--engine", default="torch", help="one or more, comma-separated (default: torch)")
-    parser.add_argument("--batch", default="1,7,64", help="batch sizes, comma-separated; the others must equal the first")
+    parser.add_argument(
+        "--batch", default="1,7,64", help="batch sizes, comma-separated; the others must equal the first"
+    )
     parser.add_argument("--beam", type=int, help="default: the model's")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=1, help="seed of the shuffled order")

@@ -2,8 +2,8 @@
 
 All train the same model on the same sentences: the paper's Transformer with one shared embedding matrix, dropout on the
 embeddings and after each sub-layer and nowhere else, label smoothing 0.1, the mean loss over real target tokens, gradients
-clipped at 1.0, fused AdamW, weights in fp32 and products in the given precision. The peers pad on the right and ignore padded
-labels; their masks are built in every update, as in training.
+clipped at 1.0, fused AdamW, weights in fp32 and products in the given precision. The peers pad on the right and ignore
+padded labels; their masks are built in every update, as in training.
 """
 
 from __future__ import annotations

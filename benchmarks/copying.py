@@ -2,9 +2,9 @@
 
 A random model hardly ever ends its sentences. This one has any preset's shape and translates a sentence into itself, so
 translations have realistic lengths, end by themselves, and are known. Half of a word's embedding is zero, which leaves the
-sinusoids readable; the other half is random. The cross-attention of the last decoder layer finds the source word at the target's
-position and adds it three times. All other layers compute as usual with random weights, but their outputs are small and leave the
-positions alone.
+sinusoids readable; the other half is random. The cross-attention of the last decoder layer finds the source word at the
+target's position and adds it three times. All other layers compute as usual with random weights, but their outputs are
+small and leave the positions alone.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""The contenders of the decoding benchmark: Hugging Face generate, CTranslate2 and Regard's engines, all with one bundle's weights.
+"""The contenders of the decoding benchmark: Hugging Face generate, CTranslate2 and Regard's engines, all with one bundle's
+weights.
 
-All get source ids and return the ids of the best translation. The searches are as similar as possible: the same beam, the same
-value of the length penalty (Regard divides a log-probability by ((5 + n) / 6)^alpha, the others by n^alpha), `early_stopping` off, at most
-50 tokens more than the source (for the peers, one limit for a whole batch). Only Regard forbids control symbols, which costs the peers
-nothing, and a trained model does not produce them.
+All get source ids and return the ids of the best translation. The searches are as similar as possible: the same beam, the
+same value of the length penalty (Regard divides a log-probability by ((5 + n) / 6)^alpha, the others by n^alpha),
+`early_stopping` off, at most 50 tokens more than the source (for the peers, one limit for a whole batch). Only Regard
+forbids control symbols, which costs the peers nothing, and a trained model does not produce them.
 """
 
 from __future__ import annotations

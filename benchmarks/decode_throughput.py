@@ -4,11 +4,12 @@
     python -m benchmarks.decode_throughput -m runs/news --source news.en     a trained model, its translations compared
     python -m benchmarks.decode_throughput -m runs/news --file         whole commands that translate a file of 3,000 lines
 
-Sentences are sorted by length and batches are taken from all over them, so a batch has sentences of similar lengths, which suits the
-peers best. "batch" is the number of sentences computed together. Hugging Face gets one batch after the other; CTranslate2 and Regard get all of
-them at once and keep to that number, as in real use. Batch 1 is one call per sentence, and "ms a sentence" is their median. Tokens are
-those of a contender's own translations, including the end token. "same as HF" is the share of translations equal to Hugging Face's, in a
-search without length penalties. Times run from lists of ids to lists of ids, with --file from process start to end.
+Sentences are sorted by length and batches are taken from all over them, so a batch has sentences of similar lengths, which
+suits the peers best. "batch" is the number of sentences computed together. Hugging Face gets one batch after the other;
+CTranslate2 and Regard get all of them at once and keep to that number, as in real use. Batch 1 is one call per sentence,
+and "ms a sentence" is their median. Tokens are those of a contender's own translations, including the end token. "same as
+HF" is the share of translations equal to Hugging Face's, in a search without length penalties. Times run from lists of ids
+to lists of ids, with --file from process start to end.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Likely translations of each source token, learnt from parallel text with IBM model 1 (Brown et al., 1993): each target token
-comes from one source token, and p(target | source) maximises the likelihood of the text. For `benchmarks/shortlist.py`."""
+"""Likely translations of each source token, learnt from parallel text with IBM model 1 (Brown et al., 1993): each target
+token comes from one source token, and p(target | source) maximises the likelihood of the text. For
+`benchmarks/shortlist.py`."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""The overhead of `regard train` over the bare step: data, learning rate, sums, logging and moving average; everything except
-validation and checkpoints.
+"""The overhead of `regard train` over the bare step: data, learning rate, sums, logging and moving average; everything
+except validation and checkpoints.
 
     python -m benchmarks.loop_overhead recipes/wmt-8min.toml
     python -m benchmarks.loop_overhead recipes/tatoeba.toml --set model.preset=tiny --steps 20
 
-The recipe's data is prepared and its trainer run as in training, in a temporary run folder. The time is taken between two log
-records, for which the trainer waits for the device: the first after the warm-up and the last. Then the trainer's update is called on
-updates that are ready in memory (page-locked on CUDA), waiting for the device once at each end. Only real target tokens count.
+The recipe's data is prepared and its trainer run as in training, in a temporary run folder. The time is taken between two
+log records, for which the trainer waits for the device: the first after the warm-up and the last. Then the trainer's update
+is called on updates that are ready in memory (page-locked on CUDA), waiting for the device once at each end. Only real
+target tokens count.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     python -m benchmarks.loss_curves --set train.batch_tokens=300 --steps 30 --figure /tmp/curves.png
     python -m benchmarks.loss_curves --redraw benchmarks/results/loss_curves.json --figure
 
-Every contender gets the same pairs in the same order (that of the sampler for slots) and the recipe's learning rates, dropout
-and label smoothing. Two contenders of the same path with different dropout seeds show how much difference is normal. Without a GPU the
-fast path consists of its slots and working copy only.
+Every contender gets the same pairs in the same order (that of the sampler for slots) and the recipe's learning rates,
+dropout and label smoothing. Two contenders of the same path with different dropout seeds show how much difference is
+normal. Without a GPU the fast path consists of its slots and working copy only.
 """
 
 from __future__ import annotations

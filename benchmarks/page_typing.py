@@ -2,8 +2,8 @@
 
     python -m benchmarks.page_typing -m MODEL [--times 20]
 
-A script types short sentences, a key every 30 ms; the time runs from the last key event to the frame after the translation was
-drawn, including the pause in which the page waits for more keys. Browser and server share the machine.
+A script types short sentences, a key every 30 ms; the time runs from the last key event to the frame after the translation
+was drawn, including the pause in which the page waits for more keys. Browser and server share the machine.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     python -m benchmarks.plain_server MODEL PORT [--same-search]      (MODEL: a bundle)
 
-By default CTranslate2 ends the search of a sentence once as many hypotheses have finished as the beam is wide. `--same-search` gives it
-the options of Regard's engine, with which it considers half as many more; the answer is the one that it ranks first.
+By default CTranslate2 ends the search of a sentence once as many hypotheses have finished as the beam is wide.
+`--same-search` gives it the options of Regard's engine, with which it considers half as many more; the answer is the one
+that it ranks first.
 """
 
 from __future__ import annotations

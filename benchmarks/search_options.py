@@ -3,15 +3,15 @@
     python -m benchmarks.search_options --source test.en --reference test.de --terms-source dev.en --terms-reference dev.de
     python -m benchmarks.search_options --source test.en --reference test.de --every 3 --only sample,groups
 
-One Markdown table with a row for each option: its time relative to the plain beam, and what it changes. With the default engine,
-ctranslate2 on CPUs, some options are left to torch: the column "by torch" says which, wholly or for the lines that need it, and the
-plain beam has a row with torch. The options take turns of a few lines each, so a slow moment of the machine affects all of them; the
-time is the median of the turns. Ctrl-C ends it with a report of the finished turns.
+One Markdown table with a row for each option: its time relative to the plain beam, and what it changes. With the default
+engine, ctranslate2 on CPUs, some options are left to torch: the column "by torch" says which, wholly or for the lines that
+need it, and the plain beam has a row with torch. The options take turns of a few lines each, so a slow moment of the
+machine affects all of them; the time is the median of the turns. Ctrl-C ends it with a report of the finished turns.
 
 The glossary has words of the test set with their most frequent translations in the text of --terms-source and
---terms-reference (Dice's coefficient), like a glossary made before the test set was seen. Without that text they come from the test
-set itself, whose references then agree with them more often than they should. Terms are counted twice: as whole words, and in
-any form that counts for a glossary (`regard.translation.glossary.says`).
+--terms-reference (Dice's coefficient), like a glossary made before the test set was seen. Without that text they come from
+the test set itself, whose references then agree with them more often than they should. Terms are counted twice: as whole
+words, and in any form that counts for a glossary (`regard.translation.glossary.says`).
 """
 
 from __future__ import annotations

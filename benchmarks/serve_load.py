@@ -1,14 +1,15 @@
-"""`regard serve` under load: requests per second and latency, with and without shared batches, compared with CTranslate2 behind a
-plain FastAPI handler; then tenfold overload, servers stopped under load, and a long run.
+"""`regard serve` under load: requests per second and latency, with and without shared batches, compared with CTranslate2
+behind a plain FastAPI handler; then tenfold overload, servers stopped under load, and a long run.
 
     python -m benchmarks.serve_load [-m MODEL] [--seconds 10] [--overload 60] [--stops 20] [--soak 20000]
 
-Each client sends one sentence, waits for the answer and sends the next. Clients run on the same machine, in a process of their own.
-All servers run at the same time and take turns, so a slow moment of the machine affects all of them. The plain handler uses
-CTranslate2's default search, and in another row the options of Regard's engine, with which it considers more hypotheses.
+Each client sends one sentence, waits for the answer and sends the next. Clients run on the same machine, in a process of
+their own. All servers run at the same time and take turns, so a slow moment of the machine affects all of them. The plain
+handler uses CTranslate2's default search, and in another row the options of Regard's engine, with which it considers more
+hypotheses.
 
-Overload means ten times as many clients as the server has places, sending ten times as many requests as it can answer; a refused client
-tries again soon, ignoring Retry-After. The command fails if a promise does not hold under overload.
+Overload means ten times as many clients as the server has places, sending ten times as many requests as it can answer; a
+refused client tries again soon, ignoring Retry-After. The command fails if a promise does not hold under overload.
 """
 
 from __future__ import annotations

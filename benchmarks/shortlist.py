@@ -1,13 +1,13 @@
-"""What a lexical shortlist would gain and cost on CPUs: CTranslate2's vocabulary map, which restricts the output to likely translations
-of the source tokens.
+"""What a lexical shortlist would gain and cost on CPUs: CTranslate2's vocabulary map, which restricts the output to likely
+translations of the source tokens.
 
     python -m benchmarks.shortlist
     python -m benchmarks.shortlist -m MODEL --text 'train.{en,de}' --source test.en --reference test.de --lines 400
 
-The first prints the CPU time per sentence of a copying model of the built-in student's shape, in int8 on one core, with and without a
-shortlist, taking turns. A batch uses the union of its sentences' shortlists; `alone` means batches of one, so a sentence does not
-depend on the others. The second learns shortlists from parallel text (`lexicon.py`), and prints how many translations of the plain
-search they would have allowed, and BLEU with each.
+The first prints the CPU time per sentence of a copying model of the built-in student's shape, in int8 on one core, with and
+without a shortlist, taking turns. A batch uses the union of its sentences' shortlists; `alone` means batches of one, so a
+sentence does not depend on the others. The second learns shortlists from parallel text (`lexicon.py`), and prints how many
+translations of the plain search they would have allowed, and BLEU with each.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     python -m benchmarks.train_throughput --preset tiny --tokens 500 --batches 2 --rounds 1 --contenders marian,regard
 
 All get the same sentences, in batches of similar lengths as any toolkit makes them (benchmarks/lengths.py), and train the
-same model in the same way (benchmarks/contenders.py). Only real target tokens count. A pass is one update on every batch; the
-clock is read, and the device waited for, only at its ends. Compiler caches start empty, so the time to the first update is that of a
-fresh machine, unless TORCHINDUCTOR_CACHE_DIR is set.
+same model in the same way (benchmarks/contenders.py). Only real target tokens count. A pass is one update on every batch;
+the clock is read, and the device waited for, only at its ends. Compiler caches start empty, so the time to the first update
+is that of a fresh machine, unless TORCHINDUCTOR_CACHE_DIR is set.
 """
 
 from __future__ import annotations

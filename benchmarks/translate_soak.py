@@ -4,11 +4,11 @@
     python -m benchmarks.translate_soak --lines 20000 --engine torch
     python -m benchmarks.translate_soak -m MODEL --source news.en
 
-`regard translate -i FILE -o FILE` runs in a process of its own, is killed once in the middle (SIGKILL) and resumed with --resume; its
-resident size is sampled every second. Before it resumes, the last line that it wrote is cut in two, as a kill can leave it. Then
-the output is checked: it has one line for each input line; what was written before the kill is unchanged, byte for byte; half
-of the lines are from a list, and all of those equal translations made alone; so do a sample of the others and all lines around the
-kill. Linux only.
+`regard translate -i FILE -o FILE` runs in a process of its own, is killed once in the middle (SIGKILL) and resumed with
+--resume; its resident size is sampled every second. Before it resumes, the last line that it wrote is cut in two, as a kill
+can leave it. Then the output is checked: it has one line for each input line; what was written before the kill is
+unchanged, byte for byte; half of the lines are from a list, and all of those equal translations made alone; so do a sample
+of the others and all lines around the kill. Linux only.
 """
 
 from __future__ import annotations
