@@ -22,8 +22,8 @@ from regard.data.chunks import (
     Row,
     Text,
     count_rows,
+    finish_corpus,
     input_files,
-    name_corpus,
     rows_of,
     windows_of,
     write_chunks,
@@ -197,7 +197,7 @@ def _augment(opened: tuple[_Job, CorpusWriter, int], load: Callable[[Bundle], Mo
         if not account.kept:
             writer.discard()
             raise _nothing_kept(account)
-        name_corpus(writer)
+        finish_corpus(writer)
     return dataclasses.replace(job.result, account=account)
 
 
@@ -208,8 +208,8 @@ def _find_texts(spec: str, bundle: Bundle, way: Method, languages: tuple[str, st
     _check_labels(spec, bundle, way, languages)
     texts = [Text(corpus, 0 if way == "distill" else 1) for corpus in resolve_all(spec, Path(), *languages)]
     for text in texts:
-        if text.is_alone:
-            _check_alone(text.corpus.source, bundle)
+        if text.is_monolingual:
+            _check_monolingual(text.corpus.source, bundle)
     return texts
 
 
@@ -224,7 +224,7 @@ def _check_labels(spec: str, bundle: Bundle, way: Method, languages: tuple[str, 
             raise UserError(f"{spec!r}: {rule}, but the braces hold {{{held}}}; write {{{source},{target}}}{turned}")
 
 
-def _check_alone(path: Path, bundle: Bundle) -> None:
+def _check_monolingual(path: Path, bundle: Bundle) -> None:
     """Refuse text that is surely not in the model's source language, or not in one language only."""
     if said := other_language(path, bundle.source, bundle.target):
         raise UserError(
@@ -251,7 +251,7 @@ def _search_options(
             )
         return own.changed(beam, alpha, 1)
     for text in texts:
-        if text.is_alone:
+        if text.is_monolingual:
             raise UserError(
                 f"--choose {choose} needs references, but {text.corpus.source} is text in one language; leave it out"
             )
@@ -409,7 +409,7 @@ def noise_corpus(
             raise UserError(
                 f"none of {total:,} pairs is changed by {tried} (first {account.first}); take other --kinds"
             )
-        name_corpus(writer)
+        finish_corpus(writer)
     return dataclasses.replace(result, account=account)
 
 
@@ -467,7 +467,7 @@ def _check_kinds(kinds: Sequence[str]) -> Sequence[str]:
 def _find_pairs(spec: str, languages: tuple[str, str]) -> list[Text]:
     texts = [Text(corpus) for corpus in resolve_all(spec, Path(), *languages)]
     for text in texts:
-        if text.is_alone:
+        if text.is_monolingual:
             raise UserError(
                 f"{text.corpus.source}: noise needs both sides; name two files as NAME.{{{','.join(languages)}}}, "
                 "or one of source<TAB>target lines as NAME.tsv"

@@ -246,8 +246,8 @@ def test_other_languages_than_the_models_are_refused(capfd: Capture, tmp_path: P
         (["-i", "empty.src", "-o", "new.tsv"], "empty.src: must hold at least one line"),
         (["-i", "tabs.txt", "-o", "new.tsv"], "tabs.txt, line 1: holds a tab; if the lines are source<TAB>target"),
         (["-i", "broken.src", "-o", "new.tsv"], "broken.src, line 3: is not valid UTF-8"),
-        (["-i", "pipe.src", "-o", "new.tsv"], "pipe.src: must be a plain file"),
-        (["-i", "uneven.{src,tgt}", "-o", "new.tsv"], "must have equally many lines, but have 1 and 2"),
+        (["-i", "pipe.src", "-o", "new.tsv"], "pipe.src: must be a regular file"),
+        (["-i", "uneven.{src,tgt}", "-o", "new.tsv"], "must have the same number of lines, but have 1 and 2"),
         (
             ["-i", "old.src", "-o", "new.tsv", "--choose", "bleu"],
             "--choose bleu needs references, but old.src is text in one",
@@ -340,10 +340,12 @@ def test_an_interrupted_run_goes_on_to_the_same_files(
         assert main(arguments) == 130
     said = capfd.readouterr().err
     assert said == (
-        f"regard: stopped after {chunks * small_chunks} of 42 lines, which are saved; go on with the same command and --resume\n"
+        f"regard: stopped after {chunks * small_chunks} of 42 lines, which are saved; continue with the same command and --resume\n"
     )
     assert not Path("new.src.xz").exists()
-    assert "new.src.xz.partial.json: is left from an interrupted run; go on with --resume" in fails(capfd, *arguments)
+    assert "new.src.xz.partial.json: is left from an interrupted run; continue with --resume" in fails(
+        capfd, *arguments
+    )
     for side in ("src", "tgt"):  # what a killed process had written of the chunk that it was in
         with Path(f"new.{side}.xz.partial").open("ab") as file:
             file.write(b"lines that do not count\nand half a")
@@ -381,10 +383,10 @@ def test_resume_starts_afresh_where_there_is_nothing_and_ends_where_all_is_done(
     succeeds(*arguments, "--resume")
     capfd.readouterr()
     before = Path("new.tgt").read_bytes()
-    assert "new.src: is complete already" in fails(capfd, *arguments, "--resume")
-    assert "new.src: exists already" in fails(capfd, *arguments)
+    assert "new.src: is already complete" in fails(capfd, *arguments, "--resume")
+    assert "new.src: already exists" in fails(capfd, *arguments)
     Path("new.src").unlink()
-    assert "new.tgt: exists already" in fails(capfd, *arguments)
+    assert "new.tgt: already exists" in fails(capfd, *arguments)
     assert Path("new.tgt").read_bytes() == before
 
 
@@ -398,7 +400,7 @@ def test_a_run_is_not_resumed_as_another_one(
         assert main(command("distill", "new.tsv", "old.{src,tgt}")) == 130
     capfd.readouterr()
     arguments = [*command("distill", "new.tsv", "old.{src,tgt}"), "--resume"]
-    assert "beam is 5, but new.tsv.partial.json was begun with 4" in fails(capfd, *arguments, "--beam", "5")
+    assert "beam is 5, but new.tsv.partial.json was started with 4" in fails(capfd, *arguments, "--beam", "5")
     assert "max_ratio is 3.0" in fails(capfd, *arguments, "--max-ratio", "3")
     assert "keep_all is True" in fails(capfd, *arguments, "--keep-all")
     assert "input is" in fails(capfd, *command("distill", "new.tsv", "other.{src,tgt}"), "--resume")
@@ -422,7 +424,7 @@ def test_no_model_is_loaded_to_give_finished_files_their_names(capfd: Capture, m
     with monkeypatch.context() as patch:
         patch.setattr("regard.data.writer._compress", interrupt)
         assert main(arguments) == 130
-    assert "give the files their names with --resume" in capfd.readouterr().err
+    assert "finish the files with --resume" in capfd.readouterr().err
     assert sorted(os.listdir()) == [
         "new.src.xz.partial",
         "new.src.xz.partial.json",
@@ -615,8 +617,8 @@ def test_noise_depends_on_seed_and_kinds_and_on_nothing_else(monkeypatch: pytest
         (["-i", "old.en", "-o", "new.{en,de}"], "old.en: noise needs both sides; name two files as NAME.{en,de}"),
         (["-i", "old.{en,de}", "-o", "new.txt"], "must name two files as NAME.{en,de} or one as NAME.tsv"),
         (["-i", "none.{en,de}", "-o", "new.tsv"], "none.en: there is no such file"),
-        (["-i", "bad.{en,de}", "-o", "new.tsv"], "must have equally many lines, but have 3 and 2"),
-        (["-i", "old.{en,de}", "-o", "old.{en,de}"], "old.en: exists already"),
+        (["-i", "bad.{en,de}", "-o", "new.tsv"], "must have the same number of lines, but have 3 and 2"),
+        (["-i", "old.{en,de}", "-o", "old.{en,de}"], "old.en: already exists"),
         (["-i", "old.{en,de}", "-o", "new.tsv", "--kinds", "lower,caps"], "join, copy, spacing, but one is 'caps'"),
         (["-i", "old.{en,de}", "-o", "new.tsv", "--kinds", ""], "but one is ''"),
         (["-i", "old.{en,de}", "-o", "new.tsv", "--seed", "x"], "invalid int value: 'x'"),
@@ -670,12 +672,12 @@ def test_noise_that_was_interrupted_is_not_resumed_as_another(capfd: Capture, mo
         assert main(noise_command("new.tsv", "old.{en,de}")) == 130
     assert "stopped after 14 of 50 lines, which are saved" in capfd.readouterr().err
     arguments = [*noise_command("new.tsv", "old.{en,de}"), "--resume"]
-    assert "seed is 2, but new.tsv.partial.json was begun with 1" in fails(capfd, *arguments, "--seed", "2")
+    assert "seed is 2, but new.tsv.partial.json was started with 1" in fails(capfd, *arguments, "--seed", "2")
     assert "kinds is ['lower'], but" in fails(capfd, *arguments, "--kinds", "lower")
     assert "input is" in fails(capfd, *noise_command("new.tsv", "other.{en,de}"), "--resume")
     write_sides("sides")
     said = fails(capfd, *command("distill", "new.tsv", "sides.{src,tgt}"), "--resume")
-    assert "--resume: way is 'distill', but new.tsv.partial.json was begun with 'noise'" in said
+    assert "--resume: way is 'distill', but new.tsv.partial.json was started with 'noise'" in said
     monkeypatch.setattr("regard.augment._NOISE_CHUNK", 1000)
     succeeds(*arguments)
     assert pairs_of("new.tsv") == noised(pairs)

@@ -1,7 +1,7 @@
-"""A parallel corpus made from other text, chunk by chunk: rows in, pairs out, whatever happens in between.
+"""Makes a parallel corpus from other text, chunk by chunk and resumable. How pairs are made from rows is left to callers.
 
-What a chunk came to is on disk before the next but one begins, with the place in the input, so that an interrupted run goes on
-where it was; chunks are cut at the same rows again, so that it ends with the same files. How pairs are made is left to callers.
+The pairs of a chunk and the position in the input are on disk before the chunk after the next begins, so an interrupted run
+resumes where it stopped. Chunks are cut at the same rows again, so it ends with the same files.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from regard.progress import OnProgress, progress
 
 
 class Row(NamedTuple):
-    """A line of the input: where it stands, its text, and a translation by people where there is one."""
+    """A line of the input, with its counterpart on the other side if there is one."""
 
-    where: str
-    number: int
+    where: str  # the corpus
+    number: int  # of the line, from 1
     text: str
     reference: str | None
 
 
 @dataclass(frozen=True)
 class Text:
-    """Files of text in one language, with its translation beside it or alone."""
+    """One side of a parallel corpus, or text without a counterpart."""
 
     corpus: Corpus
-    side: int = 0  # of the pair, that is the text; the other one is its reference
+    side: int = 0  # of each pair, the one that is the text; the other is its reference
 
     def __post_init__(self) -> None:
         for path in self.corpus.files:
             if not path.is_file():
                 raise UserError(
-                    f"{path}: must be a plain file, since it is read twice: to count its lines, then to work on them"
+                    f"{path}: must be a regular file, since it is read twice: first to count lines, then to process them"
                 )
 
     @property
-    def is_alone(self) -> bool:
+    def is_monolingual(self) -> bool:
         return self.corpus.target is None and not has_tabs(self.corpus.name)
 
     def rows(self) -> Iterator[Row]:
-        if self.is_alone:
+        if self.is_monolingual:
             for number, line in enumerate(read_lines(self.corpus.source), 1):
                 yield Row(str(self.corpus.source), number, line, None)
         else:
@@ -61,7 +61,7 @@ def rows_of(texts: Sequence[Text]) -> Iterator[Row]:
 
 
 def windows_of(texts: Sequence[Text], count: int) -> Iterator[list[Row]]:
-    """For every row, in order: the row and those after it in its corpus, `count` in all; at the corpus's end there are fewer."""
+    """For every row, in order: the row and the next ones of its corpus, `count` in all; fewer at the corpus's end."""
     for text in texts:
         window: deque[Row] = deque()
         for row in text.rows():
@@ -75,12 +75,12 @@ def windows_of(texts: Sequence[Text], count: int) -> Iterator[list[Row]]:
 
 
 def input_files(texts: Sequence[Text]) -> list[list[Any]]:
-    """What a resumed run compares: the input's files by name and content."""
+    """The input's files by name and hash, for a resumed run to compare."""
     return [[path.name, sha256(path)] for text in texts for path in text.corpus.files]
 
 
 def count_rows(texts: Sequence[Text]) -> int:
-    """The lines, all of them read once: a broken one is found now and not in some hours."""
+    """The number of lines. Reads them all, so that a broken one is found now and not hours later."""
     total = 0
     with progress("reading", None) as done:
         for _ in rows_of(texts):
@@ -92,7 +92,7 @@ def count_rows(texts: Sequence[Text]) -> int:
 
 
 class Account(Protocol):
-    """What became of the rows."""
+    """Counts of what became of the rows."""
 
     @property
     def kept(self) -> int: ...
@@ -107,49 +107,49 @@ Make = Callable[[list[R], OnProgress], Callable[[], list[Pair]]]
 def write_chunks(
     rows: Iterable[R], total: int, writer: CorpusWriter, account: Account, make: Make[R], size: int, doing: str
 ) -> None:
-    """Make pairs of the rows that are not yet written.
+    """Make pairs from the rows that are not written yet.
 
-    `make` does what takes long and returns a function that ends it: gives the pairs and brings `account` up to date. That
-    function, and the writing, go on beside the making of the next chunk, one after the other in the order of the rows.
+    `make` does the slow part, and returns a function that finishes the chunk: it returns the pairs and updates `account`.
+    Finishing and writing a chunk run in a thread beside the slow part of the next, in the order of the rows.
     """
     saved = writer.saved or {"lines": 0, "chunk": size}
     lines, size = int(saved["lines"]), int(saved["chunk"])
 
-    def write(count: int, end: Callable[[], list[Pair]]) -> None:
+    def write(count: int, finish: Callable[[], list[Pair]]) -> None:
         nonlocal lines
-        pairs = end()
+        pairs = finish()
         lines += count
         writer.append(pairs, {"lines": lines, "total": total, "chunk": size, "account": account.to_json()})
 
-    left = islice(rows, lines, None)
+    remaining = islice(rows, lines, None)
     try:
         with progress(doing, total, before=lines) as done, ThreadPoolExecutor(1) as thread:
             writing: Future[None] | None = None
-            while block := list(islice(left, size)):
-                end = make(block, done)
+            while chunk := list(islice(remaining, size)):
+                finish = make(chunk, done)
                 if writing is not None:
                     writing.result()
-                writing = thread.submit(write, len(block), end)
+                writing = thread.submit(write, len(chunk), finish)
             if writing is not None:
                 writing.result()
     except KeyboardInterrupt:
         raise _stopped(writer.saved, total) from None
     if lines != total:
-        raise UserError(f"the input had {total:,} lines when they were counted, but now has {lines:,}; start anew")
+        raise UserError(f"the input had {total:,} lines when they were counted, but now has {lines:,}; start over")
 
 
 def _stopped(saved: dict[str, Any] | None, total: int) -> Interrupted:
     if saved is None:
         return Interrupted("stopped before anything was written")
     return Interrupted(
-        f"stopped after {saved['lines']:,} of {total:,} lines, which are saved; go on with the same command and --resume"
+        f"stopped after {saved['lines']:,} of {total:,} lines, which are saved; continue with the same command and --resume"
     )
 
 
-def name_corpus(writer: CorpusWriter) -> None:
-    """The last step: compress what is to be compressed, and give the files their names."""
+def finish_corpus(writer: CorpusWriter) -> None:
+    """The last step: compress the files if their names say so, and give them their names."""
     try:
         with progress("compressing", writer.bytes_to_compress, "bytes") as done:
             writer.finish(done)
     except KeyboardInterrupt:
-        raise Interrupted("all pairs are made and saved; give the files their names with --resume") from None
+        raise Interrupted("all pairs are made and saved; finish the files with --resume") from None

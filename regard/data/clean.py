@@ -1,6 +1,6 @@
 """Which pairs are fit for training, and an account of those that are not.
 
-The rules look at no alphabet: emptiness is judged on the text, length and ratio on the tokens.
+The rules know no alphabet: emptiness is judged by the text, length and ratio by the tokens.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ TOO_LONG = "too long"
 RATIO = "length ratio"
 DUPLICATE = "duplicate"
 HELD_OUT = "held out"
-REPETITION = "repetition"  # of translations by a model only
+REPETITION = "repetition"  # only in text that a model wrote
 REASONS = (EMPTY, TOO_LONG, RATIO, DUPLICATE, HELD_OUT, REPETITION)
 
-_RATIO_SLACK = 8  # tokens added to both sides, so that "Yes." may be translated by a short sentence
+_RATIO_SLACK = 8  # tokens added to both sides, so that "Yes." may be paired with a short sentence
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class CleanOptions:
 
 
 def is_empty(src: str, tgt: str) -> bool:
-    """Whether a side holds nothing but white space."""
+    """Whether either side is only white space."""
     return not src.strip() or not tgt.strip()
 
 
 def length_fault(src_length: int, tgt_length: int, options: CleanOptions) -> str | None:
-    """Why a pair of so many tokens is dropped, or None when it is kept."""
+    """Why a pair of these lengths, in tokens, is dropped; None when it is kept."""
     longer, shorter = max(src_length, tgt_length), min(src_length, tgt_length)
     if longer > options.max_length:
         return TOO_LONG
@@ -48,7 +48,7 @@ def length_fault(src_length: int, tgt_length: int, options: CleanOptions) -> str
 
 @dataclass
 class CleanAccount:
-    """How many pairs were kept, how many dropped for which reason, and the first one of each."""
+    """How many pairs were kept, how many were dropped for each reason, and the first example of each."""
 
     kept: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
@@ -62,20 +62,20 @@ class CleanAccount:
         self.kept += count
 
     def drop(self, reason: str, where: str, line: int, src: str, tgt: str) -> None:
-        """Count a dropped pair; the first one of its reason is remembered."""
+        """Count a dropped pair; the first of each reason is kept as an example."""
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
         if reason not in self.examples:
             self.examples[reason] = f"{where}, line {line}: {shorten(src, 40)!r} / {shorten(tgt, 40)!r}"
 
     def merge(self, other: CleanAccount) -> None:
-        """Add what a later part of the text came to."""
+        """Add the account of a later part of the text."""
         self.kept += other.kept
         for reason, count in other.dropped.items():
             self.dropped[reason] = self.dropped.get(reason, 0) + count
             self.examples.setdefault(reason, other.examples[reason])
 
     def lines(self) -> list[str]:
-        """The account for people, a line for the whole and one for each reason."""
+        """The account as text: a line for the total and one for each reason."""
         share = f" ({100 * self.kept / self.read:.1f}%)" if self.read else ""
         reasons = [
             f"  dropped, {reason}: {self.dropped[reason]:,}, first {self.examples[reason]}"

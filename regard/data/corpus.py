@@ -1,6 +1,6 @@
-"""Parallel text in files: lines out of plain or compressed UTF-8, pairs out of two files or one with tabs.
+"""Reads parallel text: lines from plain or compressed UTF-8 files, pairs from two files or one with tabs.
 
-Whatever is wrong with a file is reported by its name and line. What a pair is worth is left to `clean`.
+Errors name the file and line. Whether a pair is fit for training is up to `clean`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WILDCARD = re.compile(r"(\*+|\?|\[[^\]]+\])")
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a text file, plain or .gz, .xz, .zst, without their "\\n" or "\\r\\n"; nothing else ends a line."""
+    """The lines of a text file, plain or .gz, .xz, .zst, without their "\\n" or "\\r\\n". No other character ends a line."""
     path = Path(path)
     number = 0
     try:
@@ -55,15 +55,15 @@ def read_lines(path: Path) -> Iterator[str]:
         ) from None
     except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(
-            f"{path}: must be a complete {path.suffix} file, but is damaged or cut short after line {number} "
-            f"({_one_line(error)}); fetch or compress it again"
+            f"{path}: must be a complete {path.suffix} file, but is damaged or truncated after line {number} "
+            f"({_one_line(error)}); download or compress it again"
         ) from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or _one_line(error)})") from None
 
 
 def check_file(path: Path) -> None:
-    """Refuse a path that is not a file, before any work is done."""
+    """Refuse a path that is not a file before any work is done."""
     if path.is_dir():
         raise UserError(f"{path}: must be a file, but is a folder")
     if not path.exists():
@@ -73,7 +73,7 @@ def check_file(path: Path) -> None:
 
 
 def import_zstandard(path: Path, doing: str) -> Any:
-    """A package that only `.zst` files need; it is missed before the work, not in its midst."""
+    """Import the package that only `.zst` files need, or refuse the file before any work is done."""
     try:
         import zstandard
     except ImportError:
@@ -83,7 +83,7 @@ def import_zstandard(path: Path, doing: str) -> Any:
 
 def _open_bytes(path: Path) -> IO[bytes]:
     check_file(path)
-    # The readers of gzip and lzma give lines through Python code; a BufferedReader around them does it in C.
+    # gzip and lzma split lines in Python code; a BufferedReader around them does it in C.
     if path.suffix == ".gz":
         return io.BufferedReader(cast(Any, gzip.open(path, "rb")), _BLOCK)
     if path.suffix == ".xz":
@@ -94,7 +94,7 @@ def _open_bytes(path: Path) -> IO[bytes]:
 
 
 class _ZstdReader(io.RawIOBase):
-    """Zstandard frames as a stream; unlike zstandard's own reader it notices a file that ends inside a frame."""
+    """Zstandard frames as a stream. Unlike zstandard's own reader, it notices a file that ends inside a frame."""
 
     def __init__(self, path: Path) -> None:
         zstandard = import_zstandard(path, "reading")
@@ -148,9 +148,9 @@ def _one_line(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Parallel text: two files with a sentence a line, or (`target` None) one file of source<TAB>target lines.
+    """Parallel text: two files with a sentence per line, or (`target` None) one file of source<TAB>target lines.
 
-    `weight` is how often an epoch shows each pair; 0.5 shows half of them.
+    `weight` is how often an epoch contains each pair; with 0.5 it contains half of them.
     """
 
     name: str
@@ -163,7 +163,7 @@ class Corpus:
         return [self.source] if self.target is None else [self.source, self.target]
 
     def pairs(self) -> Iterator[Pair]:
-        """The sentence pairs, one per line and in order, the empty ones too."""
+        """The sentence pairs in order, one per line, even empty ones."""
         return _pairs_of_tabs(self.source) if self.target is None else _pairs_of_files(self.source, self.target)
 
 
@@ -208,7 +208,7 @@ def _pairs_of_files(source: Path, target: Path) -> Iterator[Pair]:
             rest = number + 1 + _count(tgt_lines if src is None else src_lines)
             src_count, tgt_count = (number, rest) if src is None else (rest, number)
             raise UserError(
-                f"{source} and {target}: must have equally many lines, but have {src_count:,} and {tgt_count:,}; "
+                f"{source} and {target}: must have the same number of lines, but have {src_count:,} and {tgt_count:,}; "
                 "line N of one must be the translation of line N of the other"
             )
         yield src, tgt
@@ -222,7 +222,7 @@ def _count(lines: Iterable[str]) -> int:
 
 
 def shorten(text: str, limit: int = 60) -> str:
-    """The text, or its beginning and an ellipsis when it is longer than `limit` characters."""
+    """The text, cut to `limit` characters with an ellipsis if it is longer."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
@@ -231,14 +231,14 @@ def shorten(text: str, limit: int = 60) -> str:
 
 def resolve(spec: str, root: Path, source: str, target: str, weight: float = 1.0) -> Corpus:
     """The one corpus that `spec` names: "x.{en,de}.xz" is two files, source first; "x.tsv.gz" is one with tabs."""
-    found = resolve_all(spec, root, source, target, weight)
-    if len(found) > 1:
-        raise UserError(f"{spec!r}: must name one corpus, but matches {len(found)}; write it without * ? [ ]")
-    return found[0]
+    corpora = resolve_all(spec, root, source, target, weight)
+    if len(corpora) > 1:
+        raise UserError(f"{spec!r}: must name one corpus, but matches {len(corpora)}; write it without * ? [ ]")
+    return corpora[0]
 
 
 def resolve_all(spec: str, root: Path, source: str, target: str, weight: float = 1.0) -> list[Corpus]:
-    """Every corpus that `spec` names, sorted: as `resolve`, and * ? [abc] stand for what they match in file names."""
+    """Every corpus that `spec` names, sorted: as `resolve`, with the wildcards * ? [abc]."""
     if not spec.strip():
         raise UserError("a corpus must be named by a file or by NAME.{source,target}, but its name is empty")
     spec = with_labels(os.path.expanduser(spec), source, target)
@@ -255,7 +255,7 @@ def resolve_all(spec: str, root: Path, source: str, target: str, weight: float =
 
 
 def with_labels(spec: str, source: str, target: str) -> str:
-    """ "x.{source,target}" stands for the two labels, in a recipe that is for both directions."""
+    """Replace a literal {source,target} by the two labels, for a recipe that serves both directions."""
     return spec.replace("{source,target}", f"{{{source},{target}}}")
 
 
@@ -272,20 +272,20 @@ def brace_labels(spec: str) -> list[tuple[str, str]]:
 
 
 def name_files(spec: str, source: str, target: str) -> list[Path]:
-    """The files of a corpus that is to be written: source and target side, or one with tabs."""
+    """The files of a corpus to be written: one per side, or one with tabs."""
     src_name, tgt_name = _expand_braces(os.path.expanduser(spec), source, target)
     if tgt_name is not None:
         return [Path(src_name), Path(tgt_name)]
     if not has_tabs(spec):
         raise UserError(
             f"{spec!r}: must name two files as NAME.{{{source},{target}}} or one as NAME.tsv; "
-            f"for a compressed one, {' or '.join(COMPRESSION_SUFFIXES)} follows"
+            f"append {' or '.join(COMPRESSION_SUFFIXES)} to compress"
         )
     return [Path(src_name)]
 
 
 def has_tabs(name: str) -> bool:
-    """Whether a file's name says that it holds source<TAB>target lines."""
+    """Whether a file holds source<TAB>target lines, by its name."""
     path = Path(name)
     return (path.with_suffix("") if path.suffix in COMPRESSION_SUFFIXES else path).suffix.lower() == ".tsv"
 
@@ -307,10 +307,10 @@ def _expand_braces(spec: str, source: str, target: str) -> tuple[str, str | None
 
 
 def _matches(spec: str, src_spec: str, tgt_spec: str | None, root: Path) -> list[str]:
-    """The names, with their braces, that the wildcards of `spec` stand for; both sides must have each of them."""
+    """The names, still with braces, that the wildcards of `spec` match; each must exist on both sides."""
     by_side = [sorted(_wildcard_fillings(side, root)) for side in (src_spec, tgt_spec) if side is not None]
     if not by_side[0]:
-        raise UserError(f"{spec!r}: must match at least one file, but nothing in {root} is called so")
+        raise UserError(f"{spec!r}: must match at least one file, but matches none in {root}")
     for filling in sorted({filling for side in by_side for filling in side}):
         if any(filling not in side for side in by_side):
             name = _fill(spec, filling)
@@ -319,12 +319,12 @@ def _matches(spec: str, src_spec: str, tgt_spec: str | None, root: Path) -> list
 
 
 def _wildcard_fillings(spec: str, root: Path) -> list[tuple[str, ...]]:
-    """What stands in the place of each wildcard, for each file that matches."""
+    """What each wildcard matched, for each matching file."""
     regex = "".join(
         _wildcard_regex(part) if _WILDCARD.fullmatch(part) else re.escape(part) for part in _WILDCARD.split(spec)
     )
-    found = [re.fullmatch(regex, path) for path in glob.glob(spec, root_dir=root)]
-    return [match.groups() for match in found if match]
+    matches = [re.fullmatch(regex, path) for path in glob.glob(spec, root_dir=root)]
+    return [match.groups() for match in matches if match]
 
 
 def _wildcard_regex(wildcard: str) -> str:

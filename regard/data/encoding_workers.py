@@ -1,7 +1,7 @@
-"""Cleaning and tokenizing chunks of lines, here or in other processes, always in order.
+"""Cleans and tokenizes chunks of pairs, in this process or in worker processes, always in order.
 
-Processes are started by hand rather than through multiprocessing: its fork is unsafe once torch has threads, its spawn
-runs a caller's unguarded script again, and both speak pickle. Here a message is JSON and some blocks of bytes.
+Workers are started by hand rather than through multiprocessing: its fork is unsafe once torch has threads, its spawn runs
+a caller's unguarded script again, and both use pickle. Here a message is JSON followed by blocks of bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Vocabulary
 from regard.errors import RegardError, UserError
 
-# Source and target texts to their token ids. It must be a module's own function: worker processes import it by name.
+# (tokenizer, source texts, target texts) -> token ids of each. A top-level function: worker processes import it by name.
 EncodePairs = Callable[[Tokenizer, Sequence[str], Sequence[str]], tuple[list[list[int]], list[list[int]]]]
 
 _WORKER_CODE = "from regard.data.encoding_workers import worker_main; worker_main()"
@@ -42,28 +42,28 @@ _WORKER_CODE = "from regard.data.encoding_workers import worker_main; worker_mai
 def encode_sides(
     tokenizer: Tokenizer, src: Sequence[str], tgt: Sequence[str]
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Each side as the tokenizer reads it; a tokenizer with protected spans needs `regard.translation.protect.encode_pairs`."""
+    """Encode each side by itself; not for tokenizers with protected spans, which must agree between the sides."""
     assert not tokenizer.protects, "protected spans would be lost"
     return tokenizer.encode_batch(src, "source"), tokenizer.encode_batch(tgt, "target")
 
 
 class NumberedPair(NamedTuple):
-    number: int
+    number: int  # of the line, from 1
     src: str
     tgt: str
 
 
 class Chunk(NamedTuple):
-    """Some lines of one corpus; `read` is how many it had before the duplicates among them were left out."""
+    """Some lines of one corpus."""
 
-    corpus: int
+    corpus: int  # its index
     name: str
-    read: int
+    read: int  # the number of lines before duplicates were dropped
     lines: list[NumberedPair]
 
 
 class EncodedChunk(NamedTuple):
-    """What became of a chunk: the ids of the kept pairs end to end, their lengths, and the account of the others."""
+    """A chunk's kept pairs, ids end to end with their lengths, and the account of the others."""
 
     corpus: int
     read: int
@@ -76,7 +76,7 @@ class EncodedChunk(NamedTuple):
 
 @dataclass(frozen=True)
 class ChunkEncoder:
-    """Cleans and tokenizes chunks; one for all chunks of a store."""
+    """Cleans and tokenizes chunks: all that the chunks of a store have in common."""
 
     tokenizer: Tokenizer
     clean: CleanOptions
@@ -87,7 +87,7 @@ class ChunkEncoder:
     def encode(self, chunk: Chunk) -> EncodedChunk:
         account = CleanAccount()
         lines = [line for line in chunk.lines if not self._is_dropped(line, chunk.name, account)]
-        # White space around a sentence is no part of it; translation does not show it to the model either.
+        # Stripped, as at inference time.
         sides = [line.src.strip() for line in lines], [line.tgt.strip() for line in lines]
         src, tgt = self.encode_pairs(self.tokenizer, *sides)
         kept = []
@@ -119,12 +119,12 @@ class ChunkEncoder:
 
 
 class WorkerPool:
-    """Processes that run a encoder on chunks. Leaving the `with` block ends them, also after Ctrl-C."""
+    """Processes that run an encoder on chunks. Leaving the `with` block ends them, also after Ctrl-C."""
 
     def __init__(self, encoder: ChunkEncoder, num_workers: int) -> None:
         self._workers = [_Worker() for _ in range(num_workers)]
         self._idle: SimpleQueue[_Worker] = SimpleQueue()
-        # A thread per process waits for its answers; threads cost nothing here, since they only wait.
+        # One thread per process waits for its answers.
         self._threads = ThreadPoolExecutor(num_workers)
         self._starts = [self._threads.submit(self._start, worker, encoder) for worker in self._workers]
 
@@ -136,13 +136,13 @@ class WorkerPool:
     ) -> None:
         for worker in self._workers:
             worker.kill()
-        # A thread that still waits for an answer wakes up now, because its pipe has ended.
+        # Threads that still wait for an answer wake up now, since their pipes are closed.
         self._threads.shutdown(cancel_futures=True)
         for worker in self._workers:
             worker.close()
 
     def map(self, chunks: Iterable[Chunk]) -> Iterator[EncodedChunk]:
-        """The encoded chunks in the order of the chunks; only a few are in memory at a time."""
+        """The encoded chunks, in order; only a few are in memory at a time."""
         for start in self._starts:
             start.result()
         pending: deque[Future[EncodedChunk]] = deque()
@@ -175,7 +175,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-            start_new_session=True,  # Ctrl-C goes to this process alone, which then ends the worker
+            start_new_session=True,  # Ctrl-C reaches only the parent process, which then ends the worker
         )
 
     def send(self, content: Any, blocks: Sequence[bytes]) -> None:
@@ -199,20 +199,20 @@ class _Worker:
     def close(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                with contextlib.suppress(OSError):  # what was still to be sent has nowhere to go
+                with contextlib.suppress(OSError):  # unsent data is lost with the worker
                     pipe.close()
 
     def _death(self) -> RegardError:
         return RegardError(
-            f"a tokenizing process ended before its time (exit code {self._process.wait()}); "
+            f"a tokenizing process ended unexpectedly (exit code {self._process.wait()}); "
             "if memory ran out, use fewer of them"
         )
 
 
 def worker_main() -> None:
-    """What a worker process runs: a encoder, then chunks, from standard input; answers on standard output."""
+    """The main function of a worker: reads an encoder, then chunks, from standard input; answers on standard output."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints must not get between the answers
+    os.dup2(2, 1)  # nothing that prints may get between the answers
     try:
         encoder = _parse_encoder(*_read_message(sys.stdin.buffer))
         while True:

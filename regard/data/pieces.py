@@ -1,5 +1,5 @@
-"""Pieces as people read them, and the words that they belong to. A word here is what is aligned and shown: punctuation stands on
-its own, and in scripts without spaces each piece is a word. No torch here."""
+"""Groups pieces into words, as text to show. Punctuation is a word of its own, and so is each piece in scripts without spaces.
+No torch here."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ _SPACE = "\u2581"
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _PUNCTUATION = re.compile(
     r"[.,;:!?…()\[\]{}\"“”„«»¿¡。，、；：！？]+"
-)  # no apostrophe, no hyphen: they stand inside words
+)  # no apostrophe, no hyphen: they occur inside words
 _NO_SPACES = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")  # Thai, Japanese, Chinese
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One token."""
+    """A token as text."""
 
     id: int
-    text: str  # without the sign for the space before it
-    word: int  # which word of its side it belongs to
+    text: str  # without the marker of a space before it
+    word: int  # the index of its word
 
 
 @dataclass(frozen=True)
 class TokenizedSide:
-    """The tokens of one side, those for start or end included, and its words."""
+    """The tokens of a source or a target, including `<s>` and `</s>`, and its words."""
 
     pieces: list[Piece]
     words: list[str]
 
-    def members(self, word: int) -> list[int]:
-        """The places of the pieces of a word."""
+    def pieces_of(self, word: int) -> list[int]:
+        """The indices of a word's pieces."""
         return [place for place, piece in enumerate(self.pieces) if piece.word == word]
 
 
-def make_side(ids: Sequence[int], pieces: Sequence[str], special: Sequence[int]) -> TokenizedSide:
-    """Words from pieces as sentencepiece writes them; `special` ids are words of their own, as they are.
+def group_words(ids: Sequence[int], pieces: Sequence[str], special: Sequence[int]) -> TokenizedSide:
+    """Group pieces, as sentencepiece writes them, into words; each of the `special` ids is a word of its own.
 
-    >>> make_side([5, 6, 7, 2], ["▁die", "▁Kat", "ze", "</s>"], [2]).words
+    >>> group_words([5, 6, 7, 2], ["▁die", "▁Kat", "ze", "</s>"], [2]).words
     ['die', 'Katze', '</s>']
     """
     numbered: list[int] = []
@@ -60,21 +60,21 @@ def make_side(ids: Sequence[int], pieces: Sequence[str], special: Sequence[int])
 
 
 def is_punctuation(text: str) -> bool:
-    """Whether it is a word of its own without a space before it."""
+    """Whether the text is punctuation that stands as a word of its own."""
     return _PUNCTUATION.fullmatch(text) is not None
 
 
 def is_without_spaces(text: str) -> bool:
-    """Whether it holds a character of a script that puts no spaces between words."""
+    """Whether the text has a character of a script that puts no spaces between words."""
     return _NO_SPACES.search(text) is not None
 
 
 def begins_word(before: str, piece: str) -> bool:
-    """Whether a piece begins a word after this one."""
+    """Whether `piece` begins a new word after the piece `before`."""
     if piece.startswith(_SPACE):
         return True
     bare = before.lstrip(_SPACE)
-    if not bare:  # the space came as a piece of its own
+    if not bare:  # the space was a piece of its own
         return False
     if is_punctuation(piece) != is_punctuation(bare):
         return True
@@ -82,7 +82,7 @@ def begins_word(before: str, piece: str) -> bool:
 
 
 def _text(parts: Sequence[str]) -> str:
-    """Pieces joined, bytes made into characters; half a character is U+FFFD."""
+    """Pieces joined and bytes decoded; an incomplete character becomes U+FFFD."""
     out = bytearray()
     for part in parts:
         if byte := _BYTE.fullmatch(part):

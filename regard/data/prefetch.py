@@ -1,7 +1,4 @@
-"""Making the next items while the current one is worked on, in a thread: numpy and copies to a device release Python's lock.
-
-Knows nothing about what the items are.
-"""
+"""Prepares the next items in a thread while the current one is in use: numpy and copies to a device release the GIL."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ T = TypeVar("T")
 class Prefetcher(Generic[T]):
     """Iterates over `items` in a background thread that keeps up to `depth` of them ready.
 
-    An exception of `items` comes where its item would have come. Whoever stops early closes it, or leaves its `with` block.
+    An exception from `items` is raised where its item would have come. To stop early, call `close` or leave the `with` block.
     """
 
     def __init__(self, items: Iterable[T], depth: int = 2) -> None:
@@ -26,7 +23,7 @@ class Prefetcher(Generic[T]):
         self._depth = depth
         self._ready: deque[T] = deque()
         self._error: BaseException | None = None
-        self._ended = False  # nothing comes any more, be it that the items ended or that close() was called
+        self._ended = False  # the items are exhausted, or close() was called
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
         self._thread.start()
@@ -52,7 +49,7 @@ class Prefetcher(Generic[T]):
         self.close()
 
     def close(self) -> None:
-        """Stop the thread, drop what is ready and wait until the item being made is done; further calls do nothing."""
+        """Stop the thread, drop what is ready and wait for the item in progress; further calls do nothing."""
         with self._changed:
             self._ended = True
             self._ready.clear()
@@ -69,7 +66,7 @@ class Prefetcher(Generic[T]):
                     if not self._ended:
                         self._ready.append(item)
                         self._changed.notify_all()
-                del item  # a batch that was taken must not live on until the next one is made
+                del item  # a batch that was taken must not stay alive until the next is ready
         except StopIteration:
             pass
         except BaseException as raised:  # noqa: BLE001 - __next__ raises it again
@@ -81,7 +78,7 @@ class Prefetcher(Generic[T]):
             self._changed.notify_all()
 
     def _has_room(self) -> bool:
-        """Wait for room before an item is made, so that never more than `depth` are ahead; False once closed."""
+        """Wait for room before preparing an item, so that never more than `depth` are ahead; False once closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or len(self._ready) < self._depth)
             return not self._ended

@@ -1,6 +1,6 @@
-"""Validation and test pairs out of one corpus, for people who bring no others.
+"""Holds out validation and test pairs from a training corpus, for users who have no others.
 
-The choice hangs on a hash of each pair, so it needs one pass, little memory, and no certain order of the lines.
+Pairs are chosen by a hash: one pass, little memory, and the order of the lines does not matter.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from regard.data.corpus import Pair
 from regard.errors import UserError
 
 
-class _Kept(dict[int, int | None]):
+class _LettersOnly(dict[int, int | None]):
     """A table for str.translate that deletes punctuation, white space and control characters, filled as it is used."""
 
     def __missing__(self, code: int) -> int | None:
@@ -25,17 +25,21 @@ class _Kept(dict[int, int | None]):
         return kept
 
 
-_KEPT = _Kept()
+_LETTERS_ONLY = _LettersOnly()
 
 
 def sentence_key(text: str) -> str:
-    """What two sentences share that differ only in case, punctuation and white space."""
-    return unicodedata.normalize("NFKC", text).casefold().translate(_KEPT)
+    """The same for sentences that differ only in case, punctuation and white space.
+
+    >>> sentence_key("Yes, it IS.") == sentence_key("yes it is")
+    True
+    """
+    return unicodedata.normalize("NFKC", text).casefold().translate(_LETTERS_ONLY)
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Pairs that training must not see, neither as they are nor by one of their sides."""
+    """Pairs that training must not see: neither the pair nor one of its sides."""
 
     valid: list[Pair] = field(default_factory=list)
     test: list[Pair] = field(default_factory=list)
@@ -55,9 +59,9 @@ class HeldOut:
 
 
 def hold_out(pairs: Iterable[Pair], num_valid: int, num_test: int, seed: int = 0) -> HeldOut:
-    """Choose pairs for validation and test, distinct in both sides and spread over the corpus.
+    """Choose pairs for validation and test, distinct on both sides and spread over the corpus.
 
-    The numbers are a wish: of a small corpus at most a tenth is held out, but at least a pair for each that is wanted.
+    Of a small corpus fewer are held out: at most a tenth, but at least one pair for each set that is wanted.
     """
     wanted = num_valid + num_test
     chosen, count = _draw(pairs, 2 * wanted, seed)
@@ -67,19 +71,19 @@ def hold_out(pairs: Iterable[Pair], num_valid: int, num_test: int, seed: int = 0
     if available < least or count <= least:
         raise UserError(
             f"the corpus must have more than {least} different pairs to hold out validation or test pairs, "
-            f"but has {min(count, len(distinct))}; bring a larger one, or name files with data.valid and data.test"
+            f"but has {min(count, len(distinct))}; use a larger one, or name files with data.valid and data.test"
         )
     if wanted > available:
         num_test = min(num_test, max(int(num_test > 0), available * num_test // wanted))
         num_valid = min(num_valid, available - num_test)
-    # In the order of the hash, so that both sets are spread over the corpus alike; then back in the order of the lines.
+    # Chosen in the order of the hash, which spreads both sets over the corpus; then sorted back into line order.
     test, valid = distinct[:num_test], distinct[num_test : num_test + num_valid]
     return HeldOut([pair for _, pair in sorted(valid)], [pair for _, pair in sorted(test)])
 
 
 def _draw(pairs: Iterable[Pair], size: int, seed: int) -> tuple[list[tuple[int, Pair]], int]:
-    """The `size` pairs of lowest rank as (line index, pair), lowest first, and the number of pairs with words."""
-    heap: list[tuple[tuple[int, int], int, Pair]] = []  # ranks negated: the highest is on top, to be pushed out next
+    """The `size` pairs of lowest rank as (line index, pair), lowest first, and the number of pairs with letters."""
+    heap: list[tuple[tuple[int, int], int, Pair]] = []  # ranks negated: the highest is on top and is replaced next
     ranks: set[tuple[int, int]] = set()
     count = 0
     salt = str(seed).encode()[:64]
@@ -101,12 +105,13 @@ def _draw(pairs: Iterable[Pair], size: int, seed: int) -> tuple[list[tuple[int, 
 
 
 def _is_doubtful(src_key: str, tgt_key: str) -> bool:
-    """A copy, a very long or a lopsided pair makes a poor test; it is taken only where there is nothing better."""
+    """Whether a pair makes a poor test, as a copy, a very long or a lopsided one; used only for lack of better ones."""
     longer, shorter = max(len(src_key), len(tgt_key)), min(len(src_key), len(tgt_key))
     return src_key == tgt_key or longer > 1000 or longer + 15 > 4 * (shorter + 15)
 
 
 def _distinct(chosen: Sequence[tuple[int, Pair]]) -> list[tuple[int, Pair]]:
+    """The pairs that share neither side with an earlier one."""
     seen: tuple[set[str], set[str]] = (set(), set())
     out = []
     for index, pair in chosen:

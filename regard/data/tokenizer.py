@@ -1,11 +1,11 @@
-"""Text to token ids and back without loss: one sentencepiece BPE model for both languages, bytes for what it lacks.
+"""Text to token ids and back without loss: one sentencepiece BPE model for both sides, bytes for what it lacks.
 
     id       0      1    2     3      4        5 ..       37 ..     69 ..         325 ..
     piece    <unk>  <s>  </s>  <pad>  <u2581>  <span0>..  <tag0>..  <0x00>..      what BPE learnt
 
-The pieces below the bytes are control symbols: no text produces them, whatever it says. `<u2581>` stands for a literal
-U+2581, which sentencepiece itself uses for the space. Two models, as imported translators have them, are read too; those have a
-vocabulary of their own, in which their pieces are looked up.
+The pieces before the bytes are control symbols: no text encodes to them, whatever it says. `<u2581>` stands for a literal
+U+2581, which sentencepiece uses for the space. Imported models may have two sentencepiece models, one per side, and a
+vocabulary of their own that gives the ids.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ from regard.data.vocabulary import Vocabulary, read_vocabulary
 from regard.errors import RegardError, UserError
 from regard.files import write_atomic
 
-FORMAT_VERSION = 3  # the highest that is read; 3 is written where spans are protected, 2 with a vocabulary, else 1
+FORMAT_VERSION = 3  # the highest that can be read; 3 is written for protected spans, 2 for a vocabulary, else 1
 NUM_SPANS = 32
 NUM_TAGS = 32
-MAX_TRAINING_LINES = (
-    500_000  # a random sample; with twice as many, 24,000 pieces cut Europarl into as many tokens, to 1 in 10,000
-)
+# A random sample. With twice as many, 24,000 pieces segment Europarl into the same number of tokens to within 1 in 10,000.
+MAX_TRAINING_LINES = 500_000
 
 Side = Literal["source", "target"]
 
@@ -44,25 +43,25 @@ _SPACE_PIECE = "<u2581>"
 _SPANS = [f"<span{i}>" for i in range(NUM_SPANS)]
 _TAGS = [f"<tag{i}>" for i in range(NUM_TAGS)]
 _NUM_FIXED = 4 + 1 + NUM_SPANS + NUM_TAGS + 256  # what every vocabulary holds before BPE learns anything
-_MIN_CHARACTERS = 256  # a smaller wish is raised to hold so many characters, where the corpus has them
-_MAX_LINE = 2000  # characters of one training line; the rest would teach BPE nothing new
+_MIN_CHARACTERS = 256  # a smaller vocab_size is raised to hold this many characters, where the corpus has them
+_MAX_LINE = 2000  # characters of a training line that BPE sees; more would teach it nothing new
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class Tokenizer:
-    """A trained tokenizer: `decode(encode(text)) == text` for every text. Only lone surrogates become U+FFFD."""
+    """A trained tokenizer: `decode(encode(text)) == text` for every text, except that lone surrogates become U+FFFD."""
 
     def __init__(self, models: Sequence[bytes], vocabulary: Vocabulary | None = None, protects: bool = False) -> None:
         """`models` are serialized sentencepiece models: one joint model, or an imported source and target model.
 
-        `protects`: spans such as addresses go through the model as reserved pieces (`translation/protect.py`).
+        `protects`: the model was trained with reserved pieces in place of spans such as addresses.
         """
         self.models, self.vocabulary, self.protects = tuple(models), vocabulary, protects
         self.kind: Literal["joint", "pair"] = "joint" if len(self.models) == 1 else "pair"
         processors = [sentencepiece.SentencePieceProcessor(model_proto=model) for model in self.models]
         self._source, self._target = processors[0], processors[-1]
         if self.kind == "joint":
-            # The space before the first word is put there by hand, so that text after a protected span can go without.
+            # The space before the first word is added by hand, so that text after a reserved piece can do without.
             self._source.override_normalizer_spec(add_dummy_prefix=False)
         self.vocab_size = max(processor.get_piece_size() for processor in processors)
         self.unk_id: int = self._source.unk_id()
@@ -94,7 +93,7 @@ class Tokenizer:
     # --- text to ids ---
 
     def encode(self, text: str, side: Side = "source") -> list[int]:
-        """The ids of a text, without `<s>` and `</s>`. The side matters only to imported pairs of models."""
+        """The ids of a text, without `<s>` and `</s>`. The side only matters to imported pairs of models."""
         return self._encode(text, side, at_start=True)
 
     def encode_batch(self, texts: Sequence[str], side: Side = "source") -> list[list[int]]:
@@ -104,14 +103,14 @@ class Tokenizer:
             return [self.encode(text, side) for text in texts]
         try:
             ids: list[list[int]] = self._source.encode([" " + text for text in texts], num_threads=1)
-        except (RuntimeError, TypeError, ValueError):  # a lone surrogate somewhere; which of them hangs on the version
+        except (RuntimeError, TypeError, ValueError):  # a lone surrogate; the type of error depends on the version
             return [self.encode(text, side) for text in texts]
         return ids
 
     def encode_parts(self, parts: Sequence[str | int]) -> list[int]:
         """The ids of text with reserved pieces in it, such as `["see ", tokenizer.span_ids[0], " for more"]`."""
         ids: list[int] = []
-        at_start = True  # until something but tags has come: a tag stands before a sentence, a span stands in it
+        at_start = True  # as long as only tags have come: a tag stands before a sentence, a span inside it
         for part in parts:
             if isinstance(part, str):
                 ids += self._encode(part, "source", at_start)
@@ -149,7 +148,7 @@ class Tokenizer:
         return self.vocabulary.ids([code, *pieces] if code else pieces, side == "source")
 
     def split_code(self, text: str) -> tuple[str, str]:
-        """The language code that a text begins with (`>>deu<<`) and the rest; only imported models know codes."""
+        """Split off the code that a text begins with, such as `>>deu<<`; only imported models have codes."""
         return ("", text) if self.vocabulary is None else self.vocabulary.split_code(text)
 
     @cached_property
@@ -157,12 +156,12 @@ class Tokenizer:
         return int(self._source.piece_to_id(_SPACE_PIECE))
 
     def has_piece(self, piece: str) -> bool:
-        """Whether the joint model has this very piece, as text."""
+        """Whether the joint model has exactly this piece, as text."""
         number = self._source.piece_to_id(piece)
         return bool(number != self._source.unk_id() and not self._source.is_control(number))
 
     def has_text(self, number: int) -> bool:
-        """Whether this id of the joint model is a piece of text: no byte and no control piece."""
+        """Whether this id of the joint model is a piece of text: neither a byte nor a control symbol."""
         source = self._source
         return not (source.is_control(number) or source.is_unknown(number) or source.is_byte(number))
 
@@ -170,23 +169,24 @@ class Tokenizer:
         return bool(self._source.is_byte(number))
 
     def scores(self) -> list[float]:
-        """By which the joint model ranks its merges, piece by piece."""
+        """The score of each piece of the joint model; a merge with a higher score comes first."""
         return [self._source.get_score(i) for i in range(self._source.get_piece_size())]
 
     def spell(self, piece: str) -> list[int]:
-        """The ids that another vocabulary's piece is written with in this one."""
+        """The ids that spell a piece of another vocabulary in this one."""
         return self._encode(piece.replace(_SPACE, " "), "source", at_start=False)
 
     # --- ids to text ---
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids, without control pieces. Never raises: half a character is U+FFFD, an unknown id nothing."""
+        """The text of ids, without control symbols. Never raises: an incomplete character becomes U+FFFD, an unknown id
+        nothing."""
         if self.kind == "pair":
             return self._decode_imported(ids)
         return self._text_of(ids).removeprefix(" ")
 
     def decode_parts(self, ids: Iterable[int]) -> list[str | int]:
-        """The text of ids with the reserved pieces left in it as ints; the inverse of `encode_parts`."""
+        """The text of ids, with reserved pieces kept as ints; the inverse of `encode_parts`."""
         parts: list[str | int] = []
         run: list[int] = []
 
@@ -207,7 +207,7 @@ class Tokenizer:
         return parts
 
     def pieces(self, ids: Iterable[int], side: Side = "target") -> list[str]:
-        """The pieces behind ids, to be shown to people. The side matters only to imported pairs of models."""
+        """The pieces of ids, for display. The side only matters to imported pairs of models."""
         if self.vocabulary is not None:
             return self.vocabulary.pieces(ids, side == "source")
         processor = self._source if side == "source" else self._target
@@ -216,13 +216,13 @@ class Tokenizer:
 
     @cached_property
     def characters(self) -> frozenset[str]:
-        """All that pieces are made of; others are written in bytes."""
+        """All characters of the pieces; others are spelled in bytes."""
         return frozenset("".join(self._piece_texts)) | {" "}
 
     @cached_property
     def letters(self) -> frozenset[str]:
-        """Characters that stand beside others in a piece: in a vocabulary of words and their parts, those of the scripts that it is
-        about. A vocabulary of single characters says no more than these."""
+        """Characters that occur in pieces of several characters: those of the scripts that the vocabulary was trained for.
+        All characters, if every piece is a single one."""
         parts = [text for text in self._piece_texts if len(text) > 1]
         return frozenset("".join(parts)) if parts else self.characters
 
@@ -241,7 +241,7 @@ class Tokenizer:
 
     @cached_property
     def _bytes_of_ids(self) -> list[bytes]:
-        """What each id writes. A table rather than sentencepiece's decoder: that one cannot write a literal U+2581."""
+        """The bytes of each id. A table rather than sentencepiece's decoder, which cannot write a literal U+2581."""
         table = []
         for i in range(self.vocab_size):
             piece = self._source.id_to_piece(i)
@@ -256,14 +256,14 @@ class Tokenizer:
     def _decode_imported(self, ids: Iterable[int]) -> str:
         if self.vocabulary is not None:
             text = self._target.decode_pieces(self.vocabulary.text_pieces(ids))
-            return str(text).replace(_SPACE, " ").strip()  # sentencepiece leaves it in pieces that it does not know
+            return str(text).replace(_SPACE, " ").strip()  # sentencepiece keeps it in pieces that it does not know
         size = self._target.get_piece_size()
         return str(self._target.decode([int(i) for i in ids if 0 <= i < size and not self._target.is_control(int(i))]))
 
     # --- files ---
 
     def save(self, folder: Path) -> None:
-        """Write the models and tokenizer.json into a folder."""
+        """Write the models and tokenizer.json into `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, model in zip(_file_names(self.kind), self.models, strict=True):
             write_atomic(folder / name, model)
@@ -303,10 +303,10 @@ class Tokenizer:
         num_threads: int = 16,
         max_lines: int = MAX_TRAINING_LINES,
     ) -> Tokenizer:
-        """Learn a joint BPE vocabulary from lines of both languages and save it into `folder`.
+        """Train a joint BPE vocabulary on lines of both sides and save it into `folder`.
 
-        `vocab_size` is a wish. A corpus too small for it gives fewer pieces; one that needs more room for its
-        characters gives more, or leaves the rarest to bytes. `tokenizer.vocab_size` is what came of it.
+        The result's `vocab_size` may differ: a small corpus gives fewer pieces; one with many different characters gives
+        more, or leaves the rarest characters to bytes.
         """
         if vocab_size < 1:
             raise UserError(f"tokenizer.vocab_size must be at least 1, but is {vocab_size}")
@@ -317,11 +317,17 @@ class Tokenizer:
         return tokenizer
 
 
+def check_joint(tokenizer: Tokenizer, setting: str) -> None:
+    """Refuse `setting` for imported models, which have a vocabulary for each side."""
+    if tokenizer.kind != "joint":
+        raise UserError(f"{setting}: needs one joint vocabulary, but an imported model has two; leave it at 0")
+
+
 # --- training ---
 
 
 def sample_lines(lines: Iterable[str], size: int, seed: int) -> list[str]:
-    """At most `size` lines with words, as BPE is to see them."""
+    """At most `size` lines that are not blank, as BPE sees them."""
     return [line for line in map(_training_line, _sample(lines, size, seed)) if line]
 
 
@@ -332,11 +338,11 @@ def learn(
     split_digits: bool = False,
     num_threads: int = 16,
 ) -> bytes:
-    """A serialized BPE model of these lines, with the pieces that every vocabulary has."""
+    """Train BPE on these lines: a serialized model, including the pieces that every vocabulary has."""
     settings = {
         "character_coverage": character_coverage,
         "split_digits": split_digits,
-        # The number is written into the model: not by the cores of this machine, or its hash would hang on them.
+        # Not the number of cores: it is written into the model, whose hash must not depend on the machine.
         "num_threads": num_threads,
     }
     return _train_fitted(lines, vocab_size, settings)
@@ -360,7 +366,7 @@ def _training_line(line: str) -> str:
 
 
 def _train_fitted(lines: list[str], vocab_size: int, settings: dict[str, Any]) -> bytes:
-    """Train; where the characters do not fit into `vocab_size`, raise it or drop the rarest, and train again."""
+    """Train; if the characters do not fit into `vocab_size`, raise it or drop the rarest, and train again."""
     if not lines:
         raise UserError("the tokenizer's training text must hold at least one line with words, but is empty")
     try:
@@ -370,10 +376,10 @@ def _train_fitted(lines: list[str], vocab_size: int, settings: dict[str, Any]) -
         if needed is None:
             raise
     room = vocab_size - _NUM_FIXED
-    num_characters = max(room // 2, _MIN_CHARACTERS)  # half of the vocabulary must remain for what BPE learns
+    num_characters = max(room // 2, _MIN_CHARACTERS)  # half of the vocabulary is reserved for merges
     if needed - _NUM_FIXED > num_characters:
         vocab_size = max(vocab_size, _NUM_FIXED + num_characters)
-        # One place less: sentencepiece counts its own space character too.
+        # One less, since sentencepiece counts its own space character too.
         lines = _keep_most_common(lines, num_characters - 1)
         return _train(lines, vocab_size, {**settings, "character_coverage": 1.0})
     return _train(lines, needed, settings)
@@ -383,7 +389,7 @@ def _keep_most_common(lines: list[str], num_characters: int) -> list[str]:
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(line)
-    # Equal counts in the order of the code points, so that the same lines give the same vocabulary.
+    # Ties in the order of the code points, so that the same lines give the same vocabulary.
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
     table = {ord(character): " " for character in ranked[num_characters:]}
     return [line.translate(table) for line in lines]
@@ -402,7 +408,7 @@ def _train(lines: list[str], vocab_size: int, settings: dict[str, Any]) -> bytes
             model_writer=writer,
             model_type="bpe",
             vocab_size=vocab_size,
-            hard_vocab_limit=False,  # a corpus too small for it gives fewer pieces instead of an error
+            hard_vocab_limit=False,  # a small corpus gives fewer pieces instead of an error
             byte_fallback=True,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
@@ -433,7 +439,7 @@ def _read_description(folder: Path) -> dict[str, Any]:
     path = folder / _DESCRIPTION
     if not path.exists():
         if not folder.is_dir():
-            raise UserError(f"{folder}: must be a folder with a tokenizer, but there is none")
+            raise UserError(f"{folder}: must be a folder with a tokenizer, but does not exist")
         return {"kind": "pair" if (folder / "source.model").exists() else "joint"}
     try:
         description: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -441,23 +447,24 @@ def _read_description(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{path}: must be a tokenizer's description in JSON, but cannot be read as one") from None
     if not isinstance(version, int) or version > FORMAT_VERSION:
-        raise UserError(f"{path}: has format {version}, and this Regard reads up to {FORMAT_VERSION}; update Regard")
+        raise UserError(f"{path}: format must be at most {FORMAT_VERSION}, but is {version}; update Regard")
     if kind not in ("joint", "pair"):
         raise UserError(f"{path}: `kind` must be 'joint' or 'pair', but is {kind!r}")
     return description
 
 
 def read_model(path: Path) -> bytes:
+    """Read a serialized sentencepiece model, and check that it is one."""
     try:
         model = path.read_bytes()
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file; a tokenizer's folder must hold it") from None
+        raise UserError(f"{path}: there is no such file; a tokenizer's folder must contain it") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     try:
-        # sentencepiece takes an empty model without a word and fails at the first use.
+        # sentencepiece accepts an empty model, and fails when it is first used.
         if model and sentencepiece.SentencePieceProcessor(model_proto=model).get_piece_size() > 0:
             return model
     except RuntimeError:
         pass
-    raise UserError(f"{path}: must be a sentencepiece model, but is damaged; fetch or train it again")
+    raise UserError(f"{path}: must be a sentencepiece model, but is damaged; download or train it again")

@@ -1,8 +1,8 @@
-"""Parallel text out: files that grow chunk by chunk, survive an interruption and take their names when they are complete.
+"""Writes parallel text chunk by chunk, resumable after an interruption; files get their names when they are complete.
 
-Until then the lines lie plain in NAME.partial, where people can look at them, and a small state file says up to where they
-count; what a killed process wrote after it is cut off when the work goes on. Compression comes last: it is quick beside whatever
-made the text, one stream packs better than many pieces, and a file that was resumed is the same as one that never was.
+Until then the lines are in NAME.partial, uncompressed and readable, and a small state file records how many bytes are valid;
+what a killed process wrote beyond them is cut off on resuming. Compression comes last: it is fast compared with making the
+text, one stream compresses better than many, and a resumed file is identical to one that was never interrupted.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _BLOCK = 1 << 20
 
 
 class CorpusWriter:
-    """Two files, a side in each, or one of source<TAB>target lines.
+    """Writes two files, one per side, or one of source<TAB>target lines.
 
-    `settings` say what the text is made of and how; a resumed writer must have the same. `saved` is what the caller gave with the
-    last chunk, None before the first. Nothing is written before `with`.
+    `settings` describe how the text is made; a resumed writer must have the same. `saved` is what the caller passed with the
+    last chunk, None before the first. Nothing is written before the `with` block is entered.
     """
 
     def __init__(self, paths: Sequence[Path], settings: Mapping[str, Any], resume: bool) -> None:
@@ -51,20 +51,20 @@ class CorpusWriter:
         if resume and self.state.exists():
             self._read_state()
         else:
-            self._check_nothing_is_there(resume)
+            self._check_no_files(resume)
 
-    def _check_nothing_is_there(self, resume: bool) -> None:
+    def _check_no_files(self, resume: bool) -> None:
         for path in self.paths:
             if path.exists():
                 raise UserError(
-                    f"{path}: is complete already; there is nothing to resume"
+                    f"{path}: is already complete; there is nothing to resume"
                     if resume
-                    else f"{path}: exists already; choose another name with -o, or remove it"
+                    else f"{path}: already exists; choose another name with -o, or remove it"
                 )
         for path in (self.state, *self.partials):
             if path.exists():
                 remedy = (
-                    f"remove it, for {self.state.name} is missing" if resume else "go on with --resume, or remove it"
+                    f"{self.state.name} is missing, so remove it" if resume else "continue with --resume, or remove it"
                 )
                 raise UserError(f"{path}: is left from an interrupted run; {remedy}")
 
@@ -74,19 +74,21 @@ class CorpusWriter:
             settings, sizes = dict(state["settings"]), [int(size) for size in state["sizes"]]
             self.saved, self.is_complete = state["saved"], bool(state["complete"])
         except (KeyError, TypeError, ValueError):
-            raise UserError(f"{self.state}: is not the state of an interrupted run; remove it and start anew") from None
+            raise UserError(
+                f"{self.state}: must be the state of an interrupted run, but is not; remove it to start over"
+            ) from None
         check_settings(self.settings, settings, self.state)
         if not self.is_complete:
             for partial, size in zip(self.partials, sizes, strict=True):
                 if not partial.exists() or partial.stat().st_size < size:
                     raise UserError(
                         f"{partial}: must have at least the {size:,} bytes that {self.state.name} counts, but is shorter or gone; "
-                        f"remove {self.state} and the .partial files to start anew"
+                        f"remove {self.state} and the .partial files to start over"
                     )
         self._sizes = sizes
 
     def __enter__(self) -> CorpusWriter:
-        # A complete corpus may have given up some of its partial files already.
+        # Some partial files of a complete corpus may be renamed already.
         self._files = [path.open("ab") for path in self.partials if not self.is_complete or path.exists()]
         if self._files and not lock(self._files[0]):
             self._close()
@@ -101,12 +103,12 @@ class CorpusWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._close()
-        if self.saved is None:  # nothing was done that a later run could go on from
+        if self.saved is None:  # there is nothing to resume from
             for path in (*self.partials, self.state):
                 path.unlink(missing_ok=True)
 
     def append(self, pairs: Sequence[Pair], saved: dict[str, Any]) -> None:
-        """Write a chunk; once this returns, neither the pairs nor `saved` are lost, whatever happens."""
+        """Write a chunk. Once this returns, the pairs and `saved` are safely on disk."""
         for number, (file, text) in enumerate(zip(self._files, _columns(pairs, len(self.paths)), strict=True)):
             data = text.encode("utf-8")
             file.write(data)
@@ -117,11 +119,14 @@ class CorpusWriter:
         self._write_state()
 
     def discard(self) -> None:
-        """Leave nothing of what was written so far behind."""
+        """Forget what was written so far: leaving the `with` block deletes it."""
         self.saved = None
 
     def finish(self, on_progress: OnProgress = lambda count: None) -> None:
-        """Give the files their names; `on_progress` is called with the bytes newly compressed. A killed one is repeated."""
+        """Compress the files and give them their names; `on_progress` gets the number of bytes newly compressed.
+
+        A run that is killed meanwhile does this again when it is resumed.
+        """
         self.is_complete = True
         self._write_state()
         for path, partial in zip(self.paths, self.partials, strict=True):
@@ -134,7 +139,7 @@ class CorpusWriter:
         sync(self.paths[0].parent)
         sync(self.paths[-1].parent)
         self.state.unlink()
-        for path in (*self.paths, self.state):  # what writers that were killed left under temporary names
+        for path in (*self.paths, self.state):  # temporary files of writers that were killed
             for leftover in path.parent.glob(f".{glob.escape(path.name)}.[0-9]*.tmp"):
                 leftover.unlink()
 
@@ -154,13 +159,13 @@ class CorpusWriter:
         self._files = []
 
 
-def check_settings(own: Mapping[str, Any], begun: Mapping[str, Any], state: Path) -> None:
-    """Refuse to go on with what was begun with other settings, which are in this file."""
-    for key in dict.fromkeys([*own, *begun]):  # the caller names first what says most
-        if own.get(key) != begun.get(key):
+def check_settings(settings: Mapping[str, Any], saved: Mapping[str, Any], state: Path) -> None:
+    """Refuse to resume with other settings than those saved in the state file."""
+    for key in dict.fromkeys([*settings, *saved]):  # in the caller's order: the most telling first
+        if settings.get(key) != saved.get(key):
             raise UserError(
-                f"--resume: {key} is {own.get(key)!r}, but {state} was begun with {begun.get(key)!r}; "
-                f"use the same, or remove {state} and the .partial files to start anew"
+                f"--resume: {key} is {settings.get(key)!r}, but {state} was started with {saved.get(key)!r}; "
+                f"use the same, or remove {state} and the .partial files to start over"
             )
 
 
@@ -169,7 +174,7 @@ def _beside(path: Path, ending: str) -> Path:
 
 
 def _columns(pairs: Sequence[Pair], num_files: int) -> list[str]:
-    """The text of each file; a tab inside a side would be read as its end."""
+    """The text of each file. In a file with tabs, tabs inside a side become spaces."""
     if num_files == 1:
         rows = ("\t".join(side.replace("\t", " ") for side in pair) for pair in pairs)
         return ["".join(f"{row}\n" for row in rows)]
@@ -192,7 +197,7 @@ def _compress(plain: Path, path: Path, on_progress: OnProgress) -> None:
 
 @contextmanager
 def _gzip(file: IO[bytes]) -> Iterator[IO[bytes]]:
-    # Neither name nor time in the header: the same text gives the same file.
+    # No name or time in the header, so that the same text gives the same file.
     with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
         yield cast(IO[bytes], packed)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.bundle import Bundle
-from regard.data.pieces import TokenizedSide, is_punctuation, make_side
+from regard.data.pieces import TokenizedSide, group_words, is_punctuation
 from regard.data.tokenizer import Side
 from regard.errors import UserError
 from regard.explain.beam import BeamRecorder, Node
@@ -161,7 +161,7 @@ class Explainer:
 
     def _side(self, ids: Sequence[int], side: Side) -> TokenizedSide:
         tokenizer = self.tokenizer
-        return make_side(ids, tokenizer.pieces(ids, side), (tokenizer.bos_id, tokenizer.eos_id))
+        return group_words(ids, tokenizer.pieces(ids, side), (tokenizer.bos_id, tokenizer.eos_id))
 
     # --- the model, read ---
 

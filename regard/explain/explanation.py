@@ -193,7 +193,7 @@ def by_words(matrix: Matrix, queries: TokenizedSide, keys: TokenizedSide) -> Mat
     columns = [piece.word for piece in keys.pieces]
     rows: Matrix = []
     for word in range(len(queries.words)):
-        members = queries.members(word)
+        members = queries.pieces_of(word)
         row = [0.0] * len(keys.words)
         for place in members:
             for column, weight in zip(columns, matrix[place], strict=True):

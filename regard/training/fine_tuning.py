@@ -11,9 +11,8 @@ from torch import Tensor
 
 from regard.builtin import builtin_models
 from regard.bundle import Bundle, find_bundle, load_bundle, load_weights
-from regard.data.bpe_dropout import check_bpe
-from regard.data.extend import check_extensible, extend, unknown_characters
-from regard.data.tokenizer import Tokenizer
+from regard.data.extend import extend, unknown_characters
+from regard.data.tokenizer import Tokenizer, check_joint
 from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.recipe import INIT, ModelRecipe, Recipe, check_positions
@@ -71,9 +70,9 @@ def check_init(recipe: Recipe) -> None:
         how = "with" if bundle.tokenizer.protects else "without"
         raise UserError(f"tokenizer.protect: the model in train.init was trained {how} protected spans; leave it out")
     if recipe.train.bpe_dropout:
-        check_bpe(bundle.tokenizer)
+        check_joint(bundle.tokenizer, "train.bpe_dropout")
     if recipe.tokenizer.extend:
-        check_extensible(bundle.tokenizer)
+        check_joint(bundle.tokenizer, "tokenizer.extend")
 
 
 def tokenizer_from_init(recipe: Recipe, lines: Callable[[], Iterator[str]], say: Callable[[str], None]) -> Tokenizer:

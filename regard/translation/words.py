@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from regard.data.pieces import begins_word, is_punctuation, is_without_spaces, make_side
+from regard.data.pieces import begins_word, group_words, is_punctuation, is_without_spaces
 from regard.data.tokenizer import Side, Tokenizer
 from regard.errors import UserError
 from regard.generate.options import Prefix, forbidden_ids
@@ -109,7 +109,7 @@ def spell(tokenizer: Tokenizer, ids: Sequence[int], side: Side = "target", prote
     """Words from tokens; reserved pieces are the spans that they stand for, and a space alone belongs to the word after it."""
     spans = {} if protected is None else dict(zip(tokenizer.span_ids, protected.spans, strict=False))
     special = {tokenizer.eos_id, tokenizer.bos_id, *tokenizer.span_ids}
-    found = make_side(ids, tokenizer.pieces(ids, side), tuple(special))
+    found = group_words(ids, tokenizer.pieces(ids, side), tuple(special))
     texts = list(found.words)
     for piece in found.pieces:
         texts[piece.word] = spans.get(piece.id, texts[piece.word])

@@ -14,7 +14,7 @@ import sentencepiece
 
 from regard.data import bpe_dropout
 from regard.data.batch import Batch
-from regard.data.bpe_dropout import BpeDropout, Cutter, TokenLimits, find_kinds, word_starts
+from regard.data.bpe_dropout import BpeDropout, Segmenter, TokenLimits, find_types, word_starts
 from regard.data.feed import Feed
 from regard.data.sampler import Sampler
 from regard.data.slot_batch import Slots, fit_slots
@@ -44,30 +44,30 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Tokenizer]:
     return store_in_memory(pairs, tokenizer), tokenizer
 
 
-def test_without_dropout_words_are_cut_as_sentencepiece_cuts_sentences(real: tuple[Store, Tokenizer]) -> None:
+def test_without_dropout_words_are_segmented_as_sentencepiece_segments_sentences(real: tuple[Store, Tokenizer]) -> None:
     store, tokenizer = real
-    cutter = Cutter(tokenizer, 0.0, random.Random(1).random)
+    segmenter = Segmenter(tokenizer, 0.0, random.Random(1).random)
     for side in (store.src, store.tgt):
         words = words_of(side, tokenizer)
         assert len(words) > 5000
         for word in words:
-            assert cutter.cuts(word, 1) == [word]
+            assert segmenter.segment(word, 1) == [word]
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5])
-def test_cuts_are_as_frequent_as_sentencepieces(real: tuple[Store, Tokenizer], probability: float) -> None:
-    """Its own dropout has no seed, but the same distribution: here of all cuts of some words, in 2,000 draws each."""
+def test_segmentations_are_as_frequent_as_sentencepieces(real: tuple[Store, Tokenizer], probability: float) -> None:
+    """Its own dropout has no seed, but the same distribution: here of all segmentations of some words, in 2,000 draws each."""
     store, tokenizer = real
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.models[0])
     processor.override_normalizer_spec(add_dummy_prefix=False)
-    cutter = Cutter(tokenizer, probability, random.Random(1).random)
+    segmenter = Segmenter(tokenizer, probability, random.Random(1).random)
     words = [word for word in words_of(store.tgt, tokenizer) if len("".join(tokenizer.pieces(word))) in (4, 7, 12)]
     for word in words[:12]:
         text = "".join(tokenizer.pieces(word)).replace("\u2581", " ")
         theirs = Counter(
             tuple(processor.encode(text, enable_sampling=True, alpha=probability, nbest_size=-1)) for _ in range(2000)
         )
-        ours = Counter(map(tuple, cutter.cuts(word, 2000)))
+        ours = Counter(map(tuple, segmenter.segment(word, 2000)))
         for cut in theirs | ours:
             assert abs(theirs[cut] - ours[cut]) < 5 * (theirs[cut] + ours[cut] + 4) ** 0.5, (text, cut)
 
@@ -119,7 +119,7 @@ def test_a_resumed_feed_draws_the_same_and_a_later_epoch_something_else(
     resumed.close()
     dropout = BpeDropout(store, tokenizer, 0.3, 1, LONGEST)
     part = [np.arange(20)]
-    draws = [dropout.draw(part, epoch, 5, TokenLimits(LONGEST))[0].cuts[0].tolist() for epoch in (0, 0, 1)]
+    draws = [dropout.draw(part, epoch, 5, TokenLimits(LONGEST))[0].segmentations[0].tolist() for epoch in (0, 0, 1)]
     assert draws[0] == draws[1] != draws[2]
 
 
@@ -161,24 +161,24 @@ def test_planned_lengths_are_about_those_that_come_and_never_below_the_usual(
     assert np.mean(found) == pytest.approx(dropout.tgt_lengths.sum(), rel=0.05)
 
 
-def test_kinds_are_those_of_a_dictionary(store: Store, tokenizer: Tokenizer) -> None:
+def test_word_types_are_those_of_a_dictionary(store: Store, tokenizer: Tokenizer) -> None:
     starts = word_starts(store.tgt, tokenizer)
     words = SideArrays(store.tgt.ids, np.append(starts, len(store.tgt.ids)))
-    kinds, examples, counts = find_kinds(words)
+    types, examples, counts = find_types(words)
     listed = [tuple(word) for word in words_of(store.tgt, tokenizer)]
     assert len(examples) == len(set(listed))
-    assert [listed[examples[kind]] for kind in kinds] == listed
+    assert [listed[examples[kind]] for kind in types] == listed
     assert counts.tolist() == [Counter(listed)[listed[example]] for example in examples]
 
 
-def test_rare_words_get_fewer_cuts(store: Store, tokenizer: Tokenizer) -> None:
+def test_rare_words_get_fewer_segmentations(store: Store, tokenizer: Tokenizer) -> None:
     pool = BpeDropout(store, tokenizer, 0.1, 1, LONGEST)._pools[0]
-    assert set(pool.count.tolist()) <= {1, *range(bpe_dropout.FEWEST, bpe_dropout.MOST + 1)}
-    assert pool.count.max() > bpe_dropout.FEWEST
+    assert set(pool.num_drawn.tolist()) <= {1, *range(bpe_dropout.MIN_DRAWN, bpe_dropout.MAX_DRAWN + 1)}
+    assert pool.num_drawn.max() > bpe_dropout.MIN_DRAWN
 
 
 def test_imported_vocabularies_are_refused(store: Store, tokenizer: Tokenizer) -> None:
-    with pytest.raises(UserError, match=r"train\.bpe_dropout: imported models"):
+    with pytest.raises(UserError, match=r"train\.bpe_dropout: needs one joint vocabulary"):
         BpeDropout(store, Tokenizer([tokenizer.models[0]] * 2), 0.1, 1, LONGEST)
 
 

@@ -69,7 +69,7 @@ def test_characters_that_it_spells_in_bytes_are_counted(old: Tokenizer) -> None:
 
 def test_imported_vocabularies_are_refused(old: Tokenizer) -> None:
     imported = Tokenizer([old.models[0], old.models[0]])
-    with pytest.raises(UserError, match=r"tokenizer\.extend: the vocabulary of an imported model"):
+    with pytest.raises(UserError, match=r"tokenizer\.extend: needs one joint vocabulary"):
         extend(imported, NEW, 10, 1.0, seed=1)
 
 

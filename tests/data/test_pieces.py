@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regard.data.pieces import make_side
+from regard.data.pieces import group_words
 
 
 @pytest.mark.parametrize(
@@ -26,13 +26,13 @@ from regard.data.pieces import make_side
 )
 def test_words_are_what_people_take_for_words(pieces: list[str], words: list[str]) -> None:
     ids = [{"<s>": 1, "</s>": 2}.get(piece, 9 + number) for number, piece in enumerate(pieces)]
-    side = make_side(ids, pieces, (1, 2))
+    side = group_words(ids, pieces, (1, 2))
     assert side.words == words
     assert [piece.id for piece in side.pieces] == ids
     assert sorted({piece.word for piece in side.pieces}) == list(range(len(words)))
-    assert [place for word in range(len(words)) for place in side.members(word)] == list(range(len(pieces)))
+    assert [place for word in range(len(words)) for place in side.pieces_of(word)] == list(range(len(pieces)))
 
 
 def test_pieces_are_shown_without_the_sign_of_the_space() -> None:
-    side = make_side([5, 6, 7, 2], ["▁die", "▁", "ze", "</s>"], (2,))
+    side = group_words([5, 6, 7, 2], ["▁die", "▁", "ze", "</s>"], (2,))
     assert [piece.text for piece in side.pieces] == ["die", "▁", "ze", "</s>"]

@@ -161,7 +161,7 @@ def test_a_process_that_dies_or_fails_is_reported(tokenizer: Tokenizer) -> None:
     with WorkerPool(job, 1) as pool:
         assert len(list(pool.map([chunk]))) == 1
         pool._workers[0].kill()
-        with pytest.raises(RegardError, match="ended before its time"):
+        with pytest.raises(RegardError, match="ended unexpectedly"):
             list(pool.map([chunk]))
 
 

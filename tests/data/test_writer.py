@@ -146,18 +146,18 @@ def test_what_cannot_be_gone_on_with_is_refused_with_a_remedy(tmp_path: Path) ->
     files = paths(tmp_path, ".xz")
     writer = interrupted(files)
     with pytest.raises(
-        UserError, match=r"beam is 5, but .*new\.de\.xz\.partial\.json was begun with 4; use the same, or"
+        UserError, match=r"beam is 5, but .*new\.de\.xz\.partial\.json was started with 4; use the same, or"
     ):
         CorpusWriter(files, {"beam": 5}, resume=True)
     writer.partials[1].write_bytes(b"cut")
-    with pytest.raises(UserError, match=r"new\.en\.xz\.partial: must have at least the 35 bytes .* start anew"):
+    with pytest.raises(UserError, match=r"new\.en\.xz\.partial: must have at least the 35 bytes .* start over"):
         CorpusWriter(files, SETTINGS, resume=True)
     writer.state.write_text(json.dumps({"something": "else"}))
-    with pytest.raises(UserError, match="is not the state of an interrupted run"):
+    with pytest.raises(UserError, match="must be the state of an interrupted run"):
         CorpusWriter(files, SETTINGS, resume=True)
     writer.state.unlink()
     with pytest.raises(
-        UserError, match=r"new\.de\.xz\.partial: .* remove it, for new\.de\.xz\.partial\.json is missing"
+        UserError, match=r"new\.de\.xz\.partial: .* new\.de\.xz\.partial\.json is missing, so remove it"
     ):
         CorpusWriter(files, SETTINGS, resume=True)
 

@@ -415,7 +415,7 @@ def test_tensors_that_do_not_fit_are_refused_by_name(changed: Path, tmp_path: Pa
         ("tokenizer_config.json", {"sp_model_kwargs": {"enable_sampling": True}}, "sp_model_kwargs must be empty"),
         ("tokenizer_config.json", {"unk_token": "<what>"}, "must hold '<what>'"),
         ("vocab.json", {"more": 9999}, r"vocab\.json: ids must be below \d+, but there is 9999"),
-        ("vocab.json", {"more": 3}, "must not have one id, but both have 3"),
+        ("vocab.json", {"more": 3}, "must have different ids, but both have 3"),
         ("vocab.json", {"more": "3"}, "the id of piece 'more' must be a whole number"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,

@@ -119,7 +119,7 @@ def test_validation_files_are_read_before_the_training_text(tmp_path: Path, monk
     monkeypatch.setattr(
         Corpus, "pairs", lambda self: pytest.fail("text was read") if "train" in self.name else pairs(self)
     )
-    refused(recipe, tmp_path / "run", "must have equally many lines", "data.test=5")
+    refused(recipe, tmp_path / "run", "must have the same number of lines", "data.test=5")
 
 
 @pytest.mark.usefixtures("unread")
