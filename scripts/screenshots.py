@@ -76,6 +76,7 @@ SCREENS: dict[str, tuple[Callable[[Page], None], int, int, Scheme]] = {
 def take(
     browser: Browser, url: str, prepare: Callable[[Page], None], width: int, height: int, scheme: Scheme
 ) -> Image.Image:
+    """A screenshot of the page after `prepare`."""
     context = browser.new_context(
         viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
     )
@@ -90,12 +91,14 @@ def take(
 
 
 def save(picture: Image.Image, name: str) -> None:
+    """Write docs/page-NAME.png."""
     path = DOCS / f"page-{name}.png"
     picture.quantize(_COLOURS, kmeans=3, dither=Image.Dither.NONE).save(path, optimize=True)
     print(f"{path}  {picture.width} x {picture.height}, {path.stat().st_size:,} bytes")
 
 
 def beside_each_other(pictures: Sequence[Image.Image]) -> Image.Image:
+    """The pictures in one row."""
     width = sum(picture.width for picture in pictures) + _GAP * (len(pictures) - 1)
     whole = Image.new("RGB", (width, max(picture.height for picture in pictures)), "#30353b")
     for number, picture in enumerate(pictures):

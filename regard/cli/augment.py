@@ -103,6 +103,7 @@ _FOR_NOISE = {"--kinds": None, "--seed": None, "--source": None, "--target": Non
 
 
 def run(arguments: argparse.Namespace) -> None:
+    """Write the new corpus, and print what was made and dropped."""
     with first_reports():
         make = (_make_noise if arguments.method == "noise" else _make_with_model)(arguments)
     made = make()

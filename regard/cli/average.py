@@ -18,6 +18,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    """Write the bundle, and print which checkpoints went into it."""
     from regard.training.finish import average
 
     def report(text: str) -> None:

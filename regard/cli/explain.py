@@ -61,6 +61,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    """Print the translation, or with --json its explanation; write the page, figure or data that -o names."""
     from regard.bundle import find_bundle, load_bundle
     from regard.explain.explanation import EXAMPLE
     from regard.explain.save import FIGURES, check_path

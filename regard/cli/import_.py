@@ -31,6 +31,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    """Write the bundle, and print its folder and languages."""
     from regard.export.imported import import_marian
 
     bundle = import_marian(

@@ -16,6 +16,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    """Print the model card, formatted on a terminal; with --json the facts behind it."""
     import dataclasses
 
     from regard.bundle import find_bundle, load_bundle

@@ -18,6 +18,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    """Print a log-probability for each pair of lines."""
     from regard.data.corpus import Corpus
 
     pairs = list(Corpus("", arguments.source, arguments.target).pairs())

@@ -47,6 +47,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    """Serve until a signal ends it; with --new-key, only add a key."""
     from regard.builtin import builtin_models
     from regard.bundle import find_bundle
     from regard.serve.keys import add_key

@@ -42,6 +42,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    """Choose or read the recipe and train; --dry-run and --dump-recipe stop before."""
     is_first = process_info().is_first  # under torchrun only the first process prints
     with first_reports():
         recipe, name, lines = chosen_recipe(arguments, is_first)

@@ -71,6 +71,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    """Translate everything, with the other processes if torchrun started several."""
     from regard.parallel.crew import join_crew
 
     with join_crew(arguments.device, arguments.engine) as crew:
