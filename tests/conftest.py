@@ -27,6 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["REGARD_CACHE"] = tempfile.mkdtemp(prefix="regard-test-cache-")
     for name in ("NO_PROXY", "no_proxy"):
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1", "localhost"]))
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait leave their core to other tests
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -45,18 +46,12 @@ def same_random_numbers() -> None:
         torch.manual_seed(1)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tests compute on one thread: their tensors are small, and on a busy machine threads that wait for each other are
-    ten times as slow. Tests of what threads may change ask for several themselves."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        yield
-        return
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Tests and fixtures of every scope compute on one thread: their tensors are small, and on a busy machine threads that wait for
+    each other are ten times as slow. Tests of what threads may change ask for several themselves."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

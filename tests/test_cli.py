@@ -16,7 +16,7 @@ import pytest
 
 from regard.cli import main
 from regard.translation.lines import LineFile
-from tests.commands import fails
+from tests.commands import PATIENCE, fails
 from tests.tiny import make_bundle, reversal_pairs, write_pairs, write_recipe
 
 
@@ -374,7 +374,7 @@ def test_ctrl_c_ends_a_command_that_waits_for_lines(bundle: str) -> None:
     process.stdin.flush()
     assert process.stdout.readline().endswith("\n")  # now it waits for the next one
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=120) == 130
+    assert process.wait(timeout=PATIENCE) == 130
     assert process.stderr.read() == "regard: interrupted\n"
     for pipe in (process.stdin, process.stdout, process.stderr):
         pipe.close()
@@ -405,7 +405,7 @@ def test_a_reader_that_leaves_is_no_error_with_a_traceback(bundle: str) -> None:
     process.stdout.close()
     said = process.stderr.read().decode()
     process.stderr.close()
-    process.wait(timeout=120)
+    process.wait(timeout=PATIENCE)
     assert "Traceback" not in said
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 import pytest
 
 from regard.bundle import Bundle
 from regard.config import ModelConfig
 from regard.explain.explainer import Explainer
+from regard.explain.explanation import Explanation
+from regard.generate.options import SearchOptions
 from tests.build import build
 from tests.tiny import make_bundle, save_model
 
@@ -22,3 +27,9 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 @pytest.fixture(scope="session")
 def explainer(bundle: Bundle) -> Explainer:
     return Explainer(bundle)
+
+
+@pytest.fixture(scope="session")
+def as_both_sides(explainer: Explainer) -> Callable[[str], Explanation]:
+    """Explains a text as its own translation; each text once, however many tests look at it."""
+    return cache(lambda text: explainer.explain(text, SearchOptions(beam=2, max_extra=2), target=text))

@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 
 import pytest
@@ -75,8 +76,10 @@ def test_there_are_fifty_different_payloads() -> None:
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
-def test_payloads_as_source_and_target_stay_text(explainer: Explainer, payload: str) -> None:
-    document = check_inert(render_page(explainer.explain(payload, OPTIONS, target=payload)))
+def test_payloads_as_source_and_target_stay_text(
+    explainer: Explainer, as_both_sides: Callable[[str], Explanation], payload: str
+) -> None:
+    document = check_inert(render_page(as_both_sides(payload)))
     assert document["text"] == document["translation"] == payload.strip()
     assert re.sub(r"\s", "", "".join(document["source"]["words"][:-1])) == re.sub(r"\s", "", payload)
     document = check_inert(render_page(explainer.explain("a b", OPTIONS, prefix=payload)))
@@ -84,8 +87,8 @@ def test_payloads_as_source_and_target_stay_text(explainer: Explainer, payload: 
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
-def test_payloads_as_names_of_languages_stay_text(explainer: Explainer, payload: str) -> None:
-    explanation = explainer.explain("a", OPTIONS)
+def test_payloads_as_names_of_languages_stay_text(as_both_sides: Callable[[str], Explanation], payload: str) -> None:
+    explanation = as_both_sides("a")
     facts = dataclasses.replace(explanation.model, source=payload, target=payload)
     document = check_inert(render_page(dataclasses.replace(explanation, model=facts)))
     assert document["model"]["source"] == document["model"]["target"] == payload

@@ -94,7 +94,6 @@ class Both:
 
 @pytest.fixture(scope="module", params=CASES)
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Both:
-    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp(request.param)
     write_opus(folder / "marian", **{"steps": STEPS, **CASES[request.param]})
     return load_both(folder, request.param == "renormalised")

@@ -107,7 +107,6 @@ class Both:
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Both:
-    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("both")
     bundle = save(folder / "bundle", half_trained(tokenizer), tokenizer)
     export(bundle, "transformers", folder / "marian")

@@ -78,7 +78,6 @@ def half_trained(seed: int, steps: int = 100) -> Transformer:
 
 @pytest.fixture(scope="module", params=[1, 2, 3])
 def both(request: pytest.FixtureRequest) -> tuple[TorchEngine, MarianMTModel]:
-    torch.set_num_threads(1)
     model = half_trained(seed=request.param)
     return TorchEngine(model, BOS, EOS), to_marian(model, BOS, EOS, PAD)
 

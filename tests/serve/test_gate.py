@@ -270,17 +270,18 @@ def test_no_accepted_request_is_lost_when_servers_are_stopped_under_load(pool: T
 
 
 @pytest.mark.slow
-def test_under_overload_there_is_only_200_and_429(pool: ThreadPoolExecutor) -> None:
-    with running("--limit", "places=4") as server:
+def test_under_overload_there_is_only_200_and_429(hold: Path, pool: ThreadPoolExecutor) -> None:
+    with running("--limit", "places=4", code=held_by(hold)) as server:
 
-        def hurry(number: int) -> list[tuple[int, str]]:
+        def hurry() -> list[tuple[int, str]]:
             with server.client() as client:
-                return [
-                    (answer.status_code, answer.text)
-                    for answer in (client.post("/translate", json=BODY) for _ in range(20))
-                ]
+                answers = [client.post("/translate", json=BODY) for _ in range(20)]
+            return [(answer.status_code, answer.text) for answer in answers]
 
-        answers = [answer for one in pool.map(hurry, range(40)) for answer in one]
+        clients = [pool.submit(hurry) for _ in range(40)]
+        until(lambda: metric(server, 'regard_requests_total{path="/translate",status="429"}') > 0)
+        hold.unlink()  # until here all places were taken
+        answers = [answer for client in clients for answer in client.result()]
         assert {status for status, _ in answers} == {200, 429}
         assert {text for status, text in answers if status == 200} == {json.dumps(ANSWER, separators=(",", ":"))}
         assert server.post("/translate", json=BODY).json() == ANSWER
