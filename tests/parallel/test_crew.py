@@ -24,10 +24,10 @@ GOLDEN = str(Path(__file__).parents[1] / "golden" / "bundle-1")
 ON_CPU = ("translate", "-m", GOLDEN, "--device", "cpu", "--engine", "torch")
 
 
-def write_lines(path: Path, count: int, repeat: int = 1) -> list[str]:
+def write_lines(path: Path, count: int) -> list[str]:
     """Lines of all lengths, an empty one and one that is cut among them."""
     lines = [source for source, _ in reversal_pairs(count - 2, 9)]
-    lines = [*lines[:5], "", " ".join("abcdefgh" * 20), *lines[5:]] * repeat
+    lines = [*lines[:5], "", " ".join("abcdefgh" * 20), *lines[5:]]
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return lines
 
@@ -86,42 +86,58 @@ def test_standard_input_is_read_by_the_first_and_ctranslate2_is_shared_out_too(
     assert said == [expected, "", ""]
 
 
+# `regard` with chunks of 16 lines, of which the second process never finishes its second: it cannot end before it is stopped.
+HELD = """
+import os, sys, time
+from regard.api import Model
+from regard.cli import main
+
+stream, chunks = Model.stream, 0
+
+def wait(*arguments):
+    global chunks
+    chunks += 1
+    while chunks == 2 and os.environ["RANK"] == "1":
+        time.sleep(0.01)
+    return stream(*arguments)
+
+Model.stream, Model.chunk = wait, 16
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 @pytest.mark.slow
 def test_what_killed_and_stopped_processes_have_written_is_gone_on_with(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """First one process is killed, then all are stopped, then another number of them ends the work."""
     source, out, partial = tmp_path / "in", tmp_path / "out", tmp_path / "out.partial"
-    write_lines(source, 600, repeat=20)
-    some = tmp_path / "some"
-    write_lines(some, 600)
-    expected = (
-        alone(capfd, "-i", str(some), "--beam", "2").encode() * 20
-    )  # a line's translation hangs on the line alone
-    words = [*ON_CPU[1:], "-i", str(source), "-o", str(out), "--beam", "2"]
+    held = tmp_path / "held.py"
+    held.write_text(HELD)
+    write_lines(source, 200)
+    expected = alone(capfd, "-i", str(source), "--beam", "2").encode()
+    words = ["translate", *ON_CPU[1:], "-i", str(source), "-o", str(out), "--beam", "2"]
 
     def written() -> bytes:
         return partial.read_bytes() if partial.exists() else b""
 
-    process = torchrun(2, "-m", "regard", "translate", *words)
-    wait_until(process, lambda: bool(written()))
+    process = torchrun(2, str(held), *words)
+    wait_until(process, lambda: written().count(b"\n") == 32)
     os.kill(children(process.pid)[1], signal.SIGKILL)
     finished(process)
     assert process.returncode != 0 and not children(process.pid)
-    first = written()
-    assert first and expected.startswith(first) and not out.exists()
+    assert written().count(b"\n") == 32 and expected.startswith(written()) and not out.exists()
 
-    process = torchrun(2, "-m", "regard", "translate", *words, "--resume")
-    wait_until(process, lambda: len(written()) > len(first))
+    process = torchrun(2, str(held), *words, "--resume")
+    wait_until(process, lambda: written().count(b"\n") == 64)
     process.send_signal(signal.SIGINT)
     said = finished(process)
-    second = written()
-    assert expected.startswith(second) and not out.exists() and not children(process.pid)
-    assert said.count("lines, which are saved; continue with the same command and --resume") == 1, said
-    assert f"stopped after {second.count(10):,} lines" in said
+    assert written().count(b"\n") == 64 and expected.startswith(written())
+    assert not out.exists() and not children(process.pid)
+    assert said.count("stopped after 64 lines, which are saved") == 1, said
     assert "interrupted" not in said and "lost the others" not in said
 
-    codes, told = together(3, "translate", *words, "--resume")
+    codes, told = together(3, *words, "--resume")
     assert codes == [0, 0, 0], told
     assert out.read_bytes() == expected and not partial.exists()
 
