@@ -33,7 +33,7 @@ def main() -> None:
                 q, k, v = tensors
                 attention(q, k, v, layout, layout, False, kernel).float().sum().backward()
 
-            # The others are for GPUs, or for shapes that never change.
+            # The other kernels need a GPU or fixed shapes.
             kernels = [name for name in get_args(Kernel) if name not in ("auto", "varlen", "dense", "triton")]
             seconds = time_rounds({name: partial(run, name, q, k, v) for name in kernels}, arguments.rounds, device)
             chosen = choose(device, dtype, layout)

@@ -41,14 +41,14 @@ def translate(model: Model, lines: Sequence[str], size: int, beam: int | None) -
 
 
 def ways(sizes: Sequence[int], seed: int) -> Iterator[tuple[str, int, int | None]]:
-    """The name of each way, its batch size, and a seed where the lines are shuffled."""
+    """The name of each setup, its batch size, and a seed if the lines are shuffled."""
     for size in sizes:
         yield f"batch {size}", size, None
     yield f"batch {sizes[-1]}, shuffled", sizes[-1], seed
 
 
 def compare(model: Model, engine: str, lines: Sequence[str], arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """A row for each way to go through the lines."""
+    """A row for each setup."""
     rows: list[dict[str, Any]] = []
     expected: Found = []
     for name, size, seed in ways(arguments.batch, arguments.seed):

@@ -49,7 +49,7 @@ def measure(
     sampler = Sampler(lengths[0], lengths[1], arguments.batch_tokens, 1, store.corpora)
     bos_id, eos_id, longest = tokenizer.bos_id, tokenizer.eos_id, arguments.max_length
     feed = Feed(store, sampler, bos_id, eos_id, 1, None, dropout=dropout, max_length=longest)
-    updates = feed._updates()  # in this thread, without the one that makes them ahead
+    updates = feed._updates()  # in this thread, without prefetching
     next(updates)
     begun = time.perf_counter()
     tokens = sum(update.count for update in islice(updates, arguments.updates))

@@ -35,7 +35,7 @@ from regard.training.update import SlotUpdate, UpdateOptions
 SMOOTHING = 0.1
 MARIAN = "transformers.models.marian.modeling_marian"
 
-# Update number i trains on batch i and returns its loss, which nobody waits for.
+# Update number i trains on batch i and returns its loss without waiting for it.
 Update = Callable[[int], Tensor]
 Build = Callable[[ModelConfig, Sequence[Batch], torch.device, torch.dtype | None], Update]
 
@@ -45,7 +45,7 @@ class Contender:
     name: str
     build: Build
     optional: bool = False  # on the CPU: only on request
-    module: str = "torch"  # what it needs imported
+    module: str = "torch"  # packages that it needs
 
 
 def make_updates(
@@ -69,7 +69,7 @@ def make_updates(
 def regard_updates(
     config: ModelConfig, batches: Sequence[Batch], device: torch.device, dtype: torch.dtype | None
 ) -> Update:
-    """What `regard train` does on this machine: the fast path where there is one."""
+    """What `regard train` does on this machine: the fast path if there is one."""
     path = fast_path("auto", device, dtype)
     if path is not None:
         return slot_updates(config, batches, device, dtype, path)
@@ -80,7 +80,7 @@ def regard_updates(
 
     def loss(number: int) -> Tensor:
         src, tgt_in, labels = ids[number]
-        # Copies without what a layout caches, which has to be computed for every update of a real run.
+        # Copies without the layouts' caches, which a real run computes for every update.
         src_layout, tgt_layout = replace(src_layouts[number]), replace(tgt_layouts[number])
         hidden = network.hidden(src, src_layout, tgt_in, tgt_layout)
         result = linear_cross_entropy(hidden, network.output_weight, labels, SMOOTHING)
@@ -109,7 +109,7 @@ def slot_updates(
 
 
 def slot_words(batches: Sequence[Batch], vocab_size: int) -> tuple[Slots, list[Tensor]]:
-    """The sentences of all batches in a random order, cut again into as many batches of about equal target tokens."""
+    """The sentences of all batches, shuffled and cut into as many batches of about equally many target tokens."""
     pairs: list[tuple[Any, Any]] = []
     for number, batch in enumerate(batches):
         src, _, labels = (part.numpy() for part in sentences(batch, vocab_size, number))
@@ -122,7 +122,7 @@ def slot_words(batches: Sequence[Batch], vocab_size: int) -> tuple[Slots, list[T
     slots = Slots(-(-src_tokens // 128) * 128, -(-tgt_tokens // 128) * 128, max(map(len, groups)), LONGEST)
     words = []
     for group in groups:
-        # Each sentence without its last token, in whose place `pack` puts the end.
+        # Each sentence without its last token: `pack` puts the end token there.
         sides = [[pair[side][:-1] for pair in group] for side in (0, 1)]
         src_ids, tgt_ids = (np.concatenate(side) for side in sides)
         src_lengths, tgt_lengths = (np.array([len(ids) for ids in side]) for side in sides)
@@ -147,7 +147,7 @@ def padded_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 class TorchModel(nn.Module):
-    """torch.nn.Transformer with what it leaves to its user: embeddings, positions, the output matrix."""
+    """torch.nn.Transformer with what it leaves to the user: embeddings, positions, the output matrix."""
 
     positions: Tensor
 

@@ -30,17 +30,17 @@ TOKENIZER = Path(__file__).parents[1] / "tests" / "golden" / "bundle-1" / "token
 FIRST_WORD = 325  # no control symbol, no byte
 
 EMBEDDING = 2.0  # the norm of a word's embedding; the larger, the more alike is the scale of all places after a norm
-ADDED = 0.1  # what the random layers' outputs are multiplied with
+ADDED = 0.1  # scale of the random layers' outputs
 SHARPNESS = 40.0  # of the attention to one place
-COPIES = 3.0  # how often the source's word is added
-LIKELY = -0.3  # log-probability of a right word, on average, as of a model that has learnt much, but not all
+COPIES = 3.0  # how often the source word is added
+LIKELY = -0.3  # mean log-probability of a correct word, as in a well-trained model
 
 
 @torch.no_grad()
 def copying_model(config: ModelConfig, bos_id: int, eos_id: int, seed: int = 1) -> Transformer:
-    """A model of this shape (the paper's switches only) that copies sentences of up to a few hundred words."""
+    """A model of this shape (with the paper's settings only) that copies sentences of up to a few hundred words."""
     if (config.norm_position, config.positions, config.tie_embeddings) != ("post", "sinusoidal", True):
-        raise ValueError(f"a copying model has the paper's switches, but this one's are {config}")
+        raise ValueError(f"a copying model must have the paper's settings, but has {config}")
     torch.manual_seed(seed)
     model = Transformer(config).eval().requires_grad_(False)
     half = config.d_model // 2
@@ -79,7 +79,7 @@ def attend_to_own_place(attention: CrossAttention, config: ModelConfig) -> None:
 
 
 def temperature(model: Transformer, bos_id: int, eos_id: int) -> float:
-    """What the logits must be multiplied with for the right words to be LIKELY, on average."""
+    """The scale of the logits at which correct words have log-probability LIKELY on average."""
     words = [ids[:24] for ids in word_ids(16, model.config.vocab_size, seed=2)]
 
     def packed(sides: list[list[int]]) -> tuple[Tensor, SequenceLayout]:
@@ -98,7 +98,7 @@ def temperature(model: Transformer, bos_id: int, eos_id: int) -> float:
 
 
 def copying_bundle(config: ModelConfig, folder: Path) -> Bundle:
-    """The same as a bundle. Its tokenizer, which a bundle has to have, knows few of the model's words."""
+    """The model as a bundle. Its tokenizer, which a bundle must have, knows few of the model's words."""
     tokenizer = Tokenizer.load(TOKENIZER)
     model = copying_model(config, tokenizer.bos_id, tokenizer.eos_id)
     save_bundle(
@@ -117,7 +117,7 @@ def copying_bundle(config: ModelConfig, folder: Path) -> Bundle:
 
 
 def word_ids(number: int, vocab_size: int, seed: int = 1) -> list[list[int]]:
-    """Sentences with lengths as in news text; with its end, a translation is as long as a target there."""
+    """Sentences with lengths as in news text; with the end token, a translation is as long as a target there."""
     lengths = (corpus(number, seed)[1] - 1).tolist()
     first = min(FIRST_WORD, vocab_size // 2)
     batch = Batch(tuple(lengths), tuple(lengths))

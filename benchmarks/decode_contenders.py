@@ -26,27 +26,27 @@ from regard.bundle import Bundle, load_bundle, load_weights
 from regard.generate.options import Engine, SearchOptions
 
 Ids = list[int]
-Batches = Sequence[Sequence[Ids]]  # sentences of similar lengths together, each without an end
+Batches = Sequence[Sequence[Ids]]  # sentences of similar lengths, without end tokens
 
 
 class Session(Protocol):
     """A contender with the model loaded."""
 
     def translate(self, batches: Batches, size: int, beam: int, penalty: float) -> list[Ids]:
-        """The best translation of each sentence, in order, without start and end; at most `size` are computed together."""
+        """The best translation of each sentence, in order, without start and end tokens; at most `size` are computed together."""
 
 
 @dataclass(frozen=True)
 class Contender:
     name: str
     open: Callable[[Bundle, torch.device], Session]
-    module: str = "torch"  # what it needs installed
+    module: str = "torch"  # packages that it needs
     devices: tuple[str, ...] = ("cpu", "cuda")
     beams: tuple[int, ...] = ()  # those that it has a way of its own for; none: all
-    optional: bool = False  # takes part only if asked for
+    optional: bool = False  # only on request
 
     def missing(self, device: torch.device) -> str | None:
-        """Why it cannot take part, if so."""
+        """Why it cannot take part, if it cannot."""
         if device.type not in self.devices:
             return f"is not for {device.type}"
         if importlib.util.find_spec(self.module) is None:
@@ -64,7 +64,7 @@ def flat(batches: Batches) -> list[Ids]:
 def hf_model(bundle: Bundle, device: torch.device) -> Any:
     """The bundle's weights in transformers: fp16 on CUDA, else fp32, with torch's fused attention.
 
-    Marian is the paper's model there. Pegasus is the same with norms before the layers and one after the last.
+    Marian is the paper's model there; Pegasus is the same with pre-norm.
     """
     from regard.export.marian import to_marian
     from regard.export.transformers import marian_settings, max_positions, refuse_unknown
@@ -145,8 +145,8 @@ class HuggingFace:
 
 
 class CTranslate2:
-    """Called directly, and left to sort and cut batches itself. One sentence at a time gets all cores; several batches share
-    them as Regard's engine does it."""
+    """Called directly, sorting and cutting batches itself. A single sentence gets all cores; several batches share
+    them as in Regard's engine."""
 
     def __init__(self, bundle: Bundle, device: torch.device, compute_type: str) -> None:
         from regard.generate.engines.ctranslate2_model import convert, vocabularies
@@ -195,7 +195,7 @@ class CTranslate2:
 
 
 class Regard:
-    """One call of an engine for all sentences, as `regard translate` does it."""
+    """One engine call for all sentences, as in `regard translate`."""
 
     def __init__(self, bundle: Bundle, device: torch.device, engine: str) -> None:
         self.bundle, self.device, self.name = bundle, device, engine
@@ -217,7 +217,7 @@ class Regard:
 
 
 def regard_int8(bundle: Bundle, device: torch.device) -> Session:
-    """The same model as a bundle of int8 weights, with which CTranslate2 computes in int8."""
+    """The same model as an int8 bundle, with which CTranslate2 computes in int8."""
     from regard.export import export
 
     if bundle.stored == "int8":
@@ -230,7 +230,7 @@ def regard_int8(bundle: Bundle, device: torch.device) -> Session:
 
 
 def release(device: torch.device) -> None:
-    """Give back what was held."""
+    """Free its memory."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -58,7 +58,7 @@ TABLE = (
 
 
 def pick_batches(pool: Sequence[Ids], size: int, number: int) -> list[list[Ids]]:
-    """`number` batches of `size` sentences from all over the pool, which is sorted by length; or all of it, where it is small."""
+    """`number` batches of `size` sentences from all over the pool, which is sorted by length; all of it if it is small."""
     ordered = sorted(pool, key=len)
     batches = [ordered[begin : begin + size] for begin in range(0, len(ordered), size)]
     whole = len(ordered) // size
@@ -68,7 +68,7 @@ def pick_batches(pool: Sequence[Ids], size: int, number: int) -> list[list[Ids]]
 
 
 def read_pool(bundle: Bundle, source: Path) -> list[Ids]:
-    """The ids of a file's lines, without those that Regard would cut."""
+    """The ids of a file's lines, except those that Regard would split."""
     lines = [line.strip() for line in read_lines(source)]
     pool = bundle.tokenizer.encode_batch([line for line in lines if line])
     return [ids for ids in pool if 0 < len(ids) <= bundle.max_length]
@@ -80,7 +80,7 @@ def read_pool(bundle: Bundle, source: Path) -> list[Ids]:
 def one_pass(
     session: Session, batches: Batches, size: int, beam: int, penalty: float, device: torch.device
 ) -> tuple[list[Ids], list[float]]:
-    """Translations, and the seconds of each call: one for all batches, or one for each sentence where batches have one."""
+    """Translations, and the seconds of each call: one call for all batches, or one per sentence if the batch size is 1."""
     calls = [[batch] for batch in batches] if size == 1 else [batches]
     found: list[Ids] = []
     seconds = []
@@ -96,8 +96,8 @@ def one_pass(
 def measure(
     session: Session, batches: Batches, size: int, beam: int, penalty: float, budget: float, device: torch.device
 ) -> tuple[dict[str, Any], list[Ids]]:
-    """Warm up, then translate all batches again and again for `budget` seconds, and at least once."""
-    # A GPU's warm-up has all shapes, since memory is taken and graphs are captured for each; a CPU's has some of the shortest.
+    """Warm up, then translate all batches repeatedly for `budget` seconds, at least once."""
+    # A GPU warms up on all shapes, which allocates memory and captures graphs for each; a CPU on some of the shortest.
     begun = time.perf_counter()
     one_pass(session, batches if device.type == "cuda" else batches[:1], size, beam, penalty, device)
     warmup = time.perf_counter() - begun
@@ -122,12 +122,12 @@ def measure(
 
 
 def share(left: Sequence[Ids], right: Sequence[Ids]) -> float:
-    """The percentage of sentences that are the same in both."""
+    """The percentage of equal sentences."""
     return 100 * sum(a == b for a, b in zip(left, right, strict=True)) / len(left)
 
 
 class Table:
-    """The rows so far, written after each, so that a run that is cut short leaves what it has."""
+    """The rows so far, written after each, so that an interrupted run keeps them."""
 
     def __init__(self, name: str, facts: dict[str, Any], out: Path | None) -> None:
         self.name, self.facts, self.out = name, facts, out
@@ -139,7 +139,7 @@ class Table:
         self.path = write_json(self.name, self.rows, self.facts, self.out)
 
     def compare(self, cell: Sequence[str], figure: str, lower_is_better: bool = False) -> None:
-        """Fill in by what factor Regard is faster than each of the others, among rows that are alike in `cell`."""
+        """Fill in how many times as fast Regard is as each of the others, among rows with the same `cell`."""
         done = [row for row in self.rows if figure in row]
         for short, column in OURS.items():
             ours = {tuple(row[name] for name in cell): row[figure] for row in done if row["short name"] == short}
@@ -150,7 +150,7 @@ class Table:
         self.path = write_json(self.name, self.rows, self.facts, self.out)
 
     def show(self, columns: Sequence[str]) -> None:
-        """Columns that nobody has a value for are left out."""
+        """Columns without any value are left out."""
         columns = [column for column in columns if any(column in row for row in self.rows)]
         rows = [{c: row.get(c, "failed" if "error" in row else None) for c in columns} for row in self.rows]
         if rows:
@@ -160,7 +160,7 @@ class Table:
 
 
 class Run:
-    """All cells, contender beside contender, so that a slow moment of the machine hits all of them."""
+    """All cells; the contenders take turns, so a slow moment of the machine affects all of them."""
 
     def __init__(self, arguments: argparse.Namespace, bundle: Bundle, pool: list[Ids], table: Table) -> None:
         self.arguments, self.bundle, self.pool, self.table = arguments, bundle, pool, table
@@ -212,7 +212,7 @@ class Run:
                 row["copied right %"] = share(found, flat(batches))
                 if row["copied right %"] < 95:
                     outcome += f"; BUT ONLY {row['copied right %']:.1f}% WERE COPIED RIGHT"
-        except Exception as error:  # noqa: BLE001 - the others' figures must not be lost with it
+        except Exception as error:  # noqa: BLE001 - keep the others' figures
             traceback.print_exc()
             outcome = row["error"] = f"failed with {type(error).__name__}: {error}"[:500]
             self.sessions.pop(short, None)
@@ -321,8 +321,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, help="the JSON file (default: benchmarks/results/decode_throughput.json)")
     file = parser.add_argument_group("with --file")
-    file.add_argument("--file", action="store_true", help="whole commands that translate a file; needs -m")
-    file.add_argument("--lines", type=int, default=3_000, help="lines of the file; --source is repeated or cut")
+    file.add_argument("--file", action="store_true", help="time whole commands that translate a file; needs -m")
+    file.add_argument("--lines", type=int, default=3_000, help="lines of the file; --source is repeated or truncated")
     file.add_argument("--rounds", type=int, default=2, help="times that each command is run; the fastest counts")
     file.add_argument("--peer-batch", type=int, help="the peers' batch (default: 256 on CUDA, else what suits each)")
     parsed = parser.parse_args(arguments)
@@ -345,7 +345,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     arguments = parse()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        os.environ["REGARD_CACHE"] = str(Path(folder) / "cache")  # what is converted here is of no use later
+        os.environ["REGARD_CACHE"] = str(Path(folder) / "cache")  # converted models are of no use later
         os.environ["HF_HUB_OFFLINE"] = "1"
         run(arguments, Path(folder))
 

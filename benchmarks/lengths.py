@@ -38,7 +38,7 @@ class Batch:
 
 
 def corpus(pairs: int = CORPUS, seed: int = 1) -> tuple[Lengths, Lengths]:
-    """Source and target lengths, always the same ones."""
+    """Source and target lengths, always the same."""
     draw = np.random.default_rng(seed)
     centre = math.log(MEAN_TARGET) - SPREAD**2 / 2  # exp of this normal has mean MEAN_TARGET
     tgt = draw.lognormal(centre, SPREAD, pairs).round().clip(SHORTEST, LONGEST)
@@ -56,7 +56,7 @@ def bucketed(src: Lengths, tgt: Lengths, tokens: int) -> list[Batch]:
     src, tgt = src[order], tgt[order]
     ends = tgt.cumsum()
     cuts = np.searchsorted(ends, np.arange(tokens, ends[-1] + 1, tokens)) + 1
-    begins = [0, *cuts[:-1].tolist()]  # what is left after the last cut is no whole batch
+    begins = [0, *cuts[:-1].tolist()]  # the rest after the last cut is not a whole batch
     return [
         Batch(tuple(src[a:b].tolist()), tuple(tgt[a:b].tolist())) for a, b in zip(begins, cuts.tolist(), strict=True)
     ]
@@ -72,7 +72,7 @@ def make_batches(tokens: int, number: int, pairs: int = CORPUS, seed: int = 1) -
 
 
 def padding(batches: Sequence[Batch], side: str) -> float:
-    """The share of a padded grid that holds no token, over all batches."""
+    """The share of padding in a padded grid, over all batches."""
     lengths: list[tuple[int, ...]] = [getattr(batch, side) for batch in batches]
     return 1.0 - sum(map(sum, lengths)) / sum(len(values) * max(values) for values in lengths)
 

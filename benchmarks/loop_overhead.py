@@ -42,12 +42,12 @@ from regard.training.run import Prepared, make_trainer
 from regard.training.update import SlotUpdate
 
 WARM_STEPS = 50  # then compiling and capturing are over; also the steps between two log records
-KEPT = 32  # updates that the bare step goes round and round on
+KEPT = 32  # updates that the bare step cycles through
 TABLE = ("what", "target tokens/s", "step ms", "waits for data, ms a step", "steps", "seconds")
 
 
 class WatchedFeed:
-    """The trainer's feed, with the target tokens that were taken from it and the seconds that their taker waited."""
+    """The trainer's feed, counting the target tokens taken from it and the seconds spent waiting for it."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
@@ -67,7 +67,7 @@ class WatchedFeed:
 
 @dataclass(frozen=True)
 class Mark:
-    """Where the run was when a record was logged."""
+    """The state of the run when a record was logged."""
 
     step: int
     time: float
@@ -76,7 +76,7 @@ class Mark:
 
 
 class Marks:
-    """One more log of the trainer, which looks at the clock."""
+    """A log of the trainer that takes the time."""
 
     def __init__(self, feed: WatchedFeed) -> None:
         self._feed = feed
@@ -101,7 +101,7 @@ def prepare_run(recipe: Recipe, folder: RunFolder, display: Display) -> tuple[To
 
 
 def measured_recipe(recipe: Recipe, steps: int) -> Recipe:
-    """The recipe for so many steps, all of them training; its learning rate rises slowly, lest a short run diverge."""
+    """The recipe with this many steps and no validation; the learning rate rises slowly so that a short run does not diverge."""
     total = WARM_STEPS + steps
     train = replace(
         recipe.train,
@@ -118,7 +118,7 @@ def measured_recipe(recipe: Recipe, steps: int) -> Recipe:
 
 
 def time_loop(trainer: Trainer) -> dict[str, Any]:
-    """Run the trainer to its end, and what it did from the first record of its log to the last one."""
+    """Run the trainer to its end; what it did between the first and the last record of its log."""
     feed = WatchedFeed(trainer.feed)
     trainer.feed = feed  # type: ignore[assignment]
     marks = Marks(feed)
@@ -130,7 +130,7 @@ def time_loop(trainer: Trainer) -> dict[str, Any]:
     steps = last.step - first.step
     row = speed("regard train", steps, last.tokens - first.tokens, last.time - first.time)
     row["waits for data, ms a step"] = 1e3 * (last.waited - first.waited) / steps
-    # One by one they show whether the machine slowed down, or the feed had to plan an epoch.
+    # Shows whether the machine slowed down or the feed planned an epoch.
     spans = itertools.pairwise(marks.seen)
     row["target tokens/s by record"] = [round((b.tokens - a.tokens) / (b.time - a.time)) for a, b in spans]
     return row
@@ -139,14 +139,14 @@ def time_loop(trainer: Trainer) -> dict[str, Any]:
 def time_bare(
     trainer: Trainer, kept: Sequence[PreparedUpdate], steps: int, what: str, then: Callable[[], None] | None = None
 ) -> dict[str, Any]:
-    """The trainer's update over and over, without anything around it but `then`."""
+    """The trainer's update, repeated with nothing around it but `then`."""
 
     def step(update: PreparedUpdate) -> None:
         trainer.apply(fresh(update.parts), update.count)
         if then is not None:
             then()
 
-    for update in kept:  # whatever the first round would pay for
+    for update in kept:  # warm up
         step(update)
     synchronize(trainer.device)
     begun = time.perf_counter()
@@ -158,7 +158,7 @@ def time_bare(
 
 
 def fresh(parts: Sequence[Any]) -> Sequence[Any]:
-    """Batches without what their layouts cache, which a real run has to compute for every update."""
+    """Batches without their layouts' caches, which a real run computes for every update."""
     if not isinstance(parts[0], Batch):
         return parts
     return [replace(p, src_layout=replace(p.src_layout), tgt_layout=replace(p.tgt_layout)) for p in parts]
@@ -179,7 +179,7 @@ def measure(trainer: Trainer, steps: int) -> list[dict[str, Any]]:
     """The loop, the bare step, and where the recipe has a moving average the bare step with that."""
     rows = [time_loop(trainer)]
     kept = [next(trainer.feed) for _ in range(KEPT)]
-    trainer.feed.close()  # its thread would work beside the bare step
+    trainer.feed.close()  # its thread would compete with the bare step
     rows.append(time_bare(trainer, kept, steps, "bare step"))
     if (average := trainer.average) is not None:
         step = trainer.state.step
@@ -237,9 +237,9 @@ def run(recipe: Recipe, steps: int, out: Path | None, where: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipe", type=Path, help="a recipe file; how long it trains does not matter")
+    parser.add_argument("recipe", type=Path, help="a recipe file; its training length is ignored")
     parser.add_argument("--set", action="append", default=[], metavar="section.key=value", help="change the recipe")
-    parser.add_argument("--steps", type=int, default=1000, help="steps that are timed, each way (default: 1,000)")
+    parser.add_argument("--steps", type=int, default=1000, help="steps to time (default: 1,000)")
     parser.add_argument("--out", type=Path, help="the JSON file (default: benchmarks/results/loop_overhead.json)")
     arguments = parser.parse_args()
     if arguments.steps < 1:

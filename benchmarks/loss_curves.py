@@ -94,7 +94,7 @@ def make_data(recipe: Recipe, store: Store, tokenizer: Tokenizer) -> Data:
 
 
 def make_contenders(train: TrainRecipe, device: torch.device) -> list[Contender]:
-    """On a device without bf16 all of them compute in fp32, and there is one fewer."""
+    """On a device without bf16 all compute in fp32, and there is one contender less."""
     dtype = compute_dtype(train.precision, device)
     path = fast_path(train.fast, device, dtype) or FastPath()
     plain = FP32 if dtype is None else f"{PLAIN}, bf16"
@@ -111,7 +111,7 @@ def make_contenders(train: TrainRecipe, device: torch.device) -> list[Contender]
 def train_curve(
     contender: Contender, train: TrainRecipe, config: ModelConfig, data: Data, device: torch.device
 ) -> list[float]:
-    """The mean loss a token of every step."""
+    """The mean loss per token of every step."""
     torch.manual_seed(train.seed)
     model = Transformer(config).to(device).train()
     optimizer = make_optimizer(model, train)
@@ -174,7 +174,7 @@ def curves_of(rows: Sequence[Row]) -> dict[str, list[float]]:
 
 
 def show(rows: Sequence[Row]) -> None:
-    """The end of every curve, and how far they are apart."""
+    """The end of every curve, and the distances between them."""
     ends = []
     for row in rows:
         if row["kind"] == "curve":
@@ -194,7 +194,7 @@ def show(rows: Sequence[Row]) -> None:
 
 # --- the figure ---
 
-# Wide and pale below, narrow above, so that curves that lie on each other can all be seen.
+# Wide and pale below, narrow above, so that overlapping curves stay visible.
 STYLES: tuple[tuple[str, dict[str, Any]], ...] = (
     (ANOTHER, {"color": "#009e73", "linewidth": 1.2, "linestyle": (0, (4, 1.5)), "zorder": 3}),
     (FAST, {"color": "#d55e00", "linewidth": 1.2, "zorder": 5}),
@@ -211,7 +211,9 @@ def import_pyplot() -> Any:
     try:
         import matplotlib
     except ImportError:
-        raise SystemExit("--figure needs one more package; run: pip install matplotlib, or leave it out") from None
+        raise SystemExit(
+            "--figure needs the package matplotlib, which is missing; install it with pip install matplotlib"
+        ) from None
     matplotlib.use("Agg")
     matplotlib.rcParams.update({"svg.hashsalt": "regard", "font.size": 10})  # the same file from the same figures
     import matplotlib.pyplot as plt
@@ -236,7 +238,7 @@ def draw(path: Path, rows: Sequence[Row], facts: Row) -> None:
             difference = smoothed(losses) - baseline
             steps = range(len(losses) - len(difference) + 1, len(losses) + 1)
             lower.plot(steps, difference, **style(name))
-        # Symmetric, so that above and below can be compared, and no finer than what anybody would care about.
+        # Symmetric, so that above and below can be compared, and no finer than what matters.
         lowest, highest = lower.get_ylim()
         reach = max(-lowest, highest, 0.01)
         lower.set_ylim(-reach, reach)
@@ -293,14 +295,14 @@ def run(recipe: Recipe, out: Path | None, where: str) -> tuple[list[dict[str, An
             begun = time.perf_counter()
             try:
                 row["losses"] = train_curve(contender, train, config, data, device)
-            except Exception as error:  # noqa: BLE001 - the others' curves must not be lost with it
+            except Exception as error:  # noqa: BLE001 - keep the others' curves
                 traceback.print_exc()
                 row["error"] = f"{type(error).__name__}: {error}"[:500]
             row["seconds"] = time.perf_counter() - begun
             rows.append(row)
             outcome = f"failed with {row['error']}" if "error" in row else f"last loss {row['losses'][-1]:.4f}"
             print(f"{contender.name}: {outcome}, {row['seconds']:.1f} s", flush=True)
-            # Written each time, so that a run that is cut short leaves what it has.
+            # Written each time, so that an interrupted run keeps its results.
             path = write_json("loss_curves", [*rows, *compare(curves_of(rows))], facts, out)
             free(device)
     print(f"written to {path}")
@@ -315,7 +317,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--figure", type=Path, nargs="?", const=FIGURE, help="draw the curves, .svg or .png (default: %(const)s)"
     )
-    parser.add_argument("--redraw", type=Path, metavar="JSON", help="train nothing, take what an earlier run wrote")
+    parser.add_argument("--redraw", type=Path, metavar="JSON", help="train nothing; draw the results of an earlier run")
     parser.add_argument("--out", type=Path, help="the JSON file (default: benchmarks/results/loss_curves.json)")
     parsed = parser.parse_args(arguments)
     if parsed.steps < 1:
@@ -328,7 +330,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     arguments = parse()
     if arguments.figure is not None:
-        import_pyplot()  # what is missing must not be found out at the end
+        import_pyplot()  # a missing package must fail at the start, not at the end
     try:
         if arguments.redraw is not None:
             written = json.loads(arguments.redraw.read_text())

@@ -97,7 +97,7 @@ def trace(update: Callable[[int], object], steps: int, device: torch.device) -> 
     """Run updates 0 to steps - 1 under the profiler."""
     on_cuda = device.type == "cuda"
     activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if on_cuda else [ProfilerActivity.CPU]
-    for numbers in (range(1), range(steps)):  # the first one loads the profiler and is thrown away
+    for numbers in (range(1), range(steps)):  # the first one loads the profiler and is discarded
         with profile(activities=activities) as profiler:
             for number in numbers:
                 update(number)
@@ -120,7 +120,7 @@ def busy(spans: Iterable[Span]) -> float:
 
 
 def sums(spans: Sequence[Span], key: Callable[[str], str], steps: int) -> list[dict[str, Any]]:
-    """Time and launches in a step of what shares a key, the costliest first."""
+    """Time and launches per step, grouped by key, the costliest first."""
     milliseconds: dict[str, float] = defaultdict(float)
     calls: dict[str, int] = defaultdict(int)
     for span in spans:
@@ -144,8 +144,8 @@ def main() -> None:
     parser.add_argument("--preset", choices=list(PRESETS), help="default: base on CUDA, else tiny")
     parser.add_argument("--vocab", type=int, help="default: 37,000 on CUDA, else 8,000")
     parser.add_argument("--tokens", type=int, help="target tokens in an update (default: 25,000 on CUDA, else 2,000)")
-    parser.add_argument("--batches", type=int, default=4, help="steps that are traced, each on a batch of its own")
-    parser.add_argument("--kernels", type=int, default=25, help="how many of the costliest kernels are listed")
+    parser.add_argument("--batches", type=int, default=4, help="steps to trace, each on its own batch")
+    parser.add_argument("--kernels", type=int, default=25, help="number of the costliest kernels to list")
     parser.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, help="the JSON file (default: benchmarks/results/profile_step.json)")
@@ -164,7 +164,7 @@ def main() -> None:
         for number in range(len(batches)):
             update(number)
 
-    # Without the profiler, which slows the host down; the first two passes warm up.
+    # Without the profiler, which slows the host; the first two passes warm up.
     wall = 1e3 * time_rounds({"pass": one_pass}, 3, device)["pass"] / len(batches)
     spans = trace(update, len(batches), device)
     facts: dict[str, Any] = {

@@ -50,7 +50,7 @@ SERVE = (
 
 @dataclass
 class Seen:
-    """What the clients saw."""
+    """What the clients observed."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)  # of the requests that were answered with 200
@@ -61,7 +61,7 @@ class Seen:
 
 
 class Work(NamedTuple):
-    """What servers are asked."""
+    """The requests that servers get."""
 
     requests: list[bytes]  # of a sentence each
     large: list[bytes]  # of as many sentences as a request may have
@@ -79,7 +79,7 @@ class Load:
 
 
 async def client(port: int, load: Load, first: int, until: float, seen: Seen) -> None:
-    """One connection that is kept, as long as the server keeps it."""
+    """A connection that stays open as long as the server keeps it open."""
     reader = writer = None
     number = first
     while time.perf_counter() < until and (load.each is None or number - first < load.each):
@@ -121,7 +121,7 @@ async def _clients(port: int, load: Load, seen: Seen) -> None:
 
 
 def clients(port: int, load: Load, seen: Seen | None = None) -> Seen:
-    """Let clients loose on a server; what they saw is added to `seen`."""
+    """Run clients against a server; what they observe is added to `seen`."""
     seen = seen or Seen()
     asyncio.run(_clients(port, load, seen))
     return seen
@@ -182,13 +182,13 @@ def free_port() -> int:
 
 
 def memory(process: subprocess.Popen[bytes]) -> float:
-    """MB that a server holds."""
+    """Resident memory of a server in MB."""
     pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def cpu_seconds(process: subprocess.Popen[bytes]) -> float:
-    """Time that a server has computed so far: unlike the clock, hardly touched by what else the machine does."""
+    """CPU time of a server so far, which other load on the machine hardly affects."""
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -271,7 +271,7 @@ def _seconds_to_recover(port: int, requests: list[bytes], calm_ms: float) -> flo
 
 
 def measure_stops(model: str, work: Work, times: int) -> tuple[dict[str, Any], dict[str, bool]]:
-    """Servers that are stopped under load: what a server's log says that it answered, and what the clients got."""
+    """Servers stopped under load: what a server's log says that it answered, and what the clients received."""
     requests, _ = work
     answered: Counter[int] = Counter()
     received, refused = 0, 0
@@ -319,12 +319,12 @@ def measure_soak(model: str, work: Work, total: int) -> tuple[dict[str, Any], di
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-m", "--model", help="a bundle, run folder or built-in model (default: en-de)")
-    parser.add_argument("--source", type=Path, default=SOURCE, help="sentences, one a line (default: some of Tatoeba)")
+    parser.add_argument("--source", type=Path, default=SOURCE, help="sentences, one per line (default: from Tatoeba)")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 16, 64])
-    parser.add_argument("--seconds", type=float, default=10, help="for each number of clients; 0: leave it out")
+    parser.add_argument("--seconds", type=float, default=10, help="seconds for each number of clients; 0 skips it")
     parser.add_argument("--overload", type=float, default=60, metavar="SECONDS", help="0: leave it out")
     parser.add_argument("--stops", type=int, default=20, metavar="N", help="stop a server under load N times")
-    parser.add_argument("--soak", type=int, default=20_000, metavar="N", help="N requests in a row, memory watched")
+    parser.add_argument("--soak", type=int, default=20_000, metavar="N", help="send N requests and watch memory")
     parser.add_argument("--out", type=Path, help="where the JSON goes")
     arguments = parser.parse_args()
     measure(arguments, load_bundle(find_bundle(arguments.model)))
@@ -332,9 +332,7 @@ def main() -> None:
 
 def measure(arguments: argparse.Namespace, bundle: Bundle) -> None:
     lines = [line for line in read_lines(arguments.source) if line.strip()]
-    random.Random(1).shuffle(
-        lines
-    )  # a corpus may be sorted by length, and the faster server would get longer sentences
+    random.Random(1).shuffle(lines)  # a corpus may be sorted by length, so the faster server would get longer sentences
     requests = [_request(line, bundle.source, bundle.target) for line in lines[:2_000]]
     texts = Limits().texts
     many = [lines[first : first + texts] for first in range(0, len(lines) - texts, texts)]

@@ -34,7 +34,7 @@ from regard.config import ModelConfig
 from regard.device import compute_dtype, pick_device
 from regard.models.presets import PRESETS
 
-MAX_WARMUP = 6  # passes; a contender that still compiles after so many is timed as it is
+MAX_WARMUP = 6  # passes; a contender that still compiles after this many is timed as it is
 TABLE = (
     "contender",
     "target tokens/s",
@@ -71,7 +71,7 @@ def compiled_graphs() -> int:
 
 
 def wake(device: torch.device, dtype: torch.dtype | None, contenders: Sequence[Contender]) -> None:
-    """Imports, and what a process loads for its first update, so that the first contender does not pay for them."""
+    """Import and load what a process needs for its first update, so that the first contender does not pay for it."""
     for module in ("torch._inductor.compile_fx", *(contender.module for contender in contenders)):
         with suppress(ImportError):  # without it a contender fails later, and alone
             importlib.import_module(module)
@@ -82,7 +82,7 @@ def wake(device: torch.device, dtype: torch.dtype | None, contenders: Sequence[C
 
 
 def free(device: torch.device) -> None:
-    """Give back what the last contender held, compiled code included."""
+    """Free what the last contender held, compiled code included."""
     torch._dynamo.reset()
     gc.collect()
     if device.type == "cuda":
@@ -97,7 +97,7 @@ def measure(
     dtype: torch.dtype | None,
     rounds: int,
 ) -> dict[str, Any]:
-    """Build a contender, warm it up until nothing is compiled any more, and time `rounds` passes."""
+    """Build a contender, warm it up until compilation has finished, and time `rounds` passes."""
     torch.manual_seed(1)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -154,7 +154,7 @@ def rates(
 
 
 def compare(rows: Sequence[dict[str, Any]]) -> None:
-    """Fill in by what factor Regard is faster than each of the others, preset by preset."""
+    """Fill in how many times as fast Regard is as each of the others, preset by preset."""
     done = [row for row in rows if "error" not in row]
     ours = {row["preset"]: row["target tokens/s"] for row in done if row["short name"] == "regard"}
     for row in done:
@@ -163,7 +163,7 @@ def compare(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
-    """The table of one preset; columns that nobody has a value for are left out."""
+    """The table of one preset; columns without any value are left out."""
     columns = [column for column in TABLE if any(column in row for row in rows)]
     print_table([{column: row.get(column, "failed" if "error" in row else None) for column in columns} for row in rows])
 
@@ -200,14 +200,14 @@ def run(arguments: argparse.Namespace, device: torch.device) -> None:
                 outcome = f"{row['target tokens/s']:,} target tokens/s, first step after {row['first step s']:.1f} s"
                 if not math.isfinite(row["last loss"]):
                     outcome += "; BUT ITS LOSS IS NOT FINITE"
-            except Exception as error:  # noqa: BLE001 - the others' figures must not be lost with it
+            except Exception as error:  # noqa: BLE001 - keep the others' figures
                 traceback.print_exc()
                 outcome = row["error"] = f"failed with {type(error).__name__}: {error}"[:500]
             print(f"{preset}, {contender.name}: {outcome}", flush=True)
             rows.append(row)
             free(device)
             compare(rows)
-            # Written each time, so that a run that is cut short leaves what it has.
+            # Written each time, so that an interrupted run keeps its results.
             path = write_json("train_throughput", rows, facts, arguments.out)
     for preset in arguments.preset:
         print(f"\n{preset}: {', '.join(f'{key} {value}' for key, value in PRESETS[preset].items())}")
@@ -218,7 +218,7 @@ def run(arguments: argparse.Namespace, device: torch.device) -> None:
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, torch.device]:
     """The command line, with defaults that suit the device."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", help="one or more, with commas (default: base,big on CUDA, else tiny)")
+    parser.add_argument("--preset", help="one or more, comma-separated (default: base,big on CUDA, else tiny)")
     parser.add_argument("--vocab", type=int, help="default: 37,000 on CUDA, else 8,000")
     parser.add_argument("--tokens", type=int, help="target tokens in an update (default: 25,000 on CUDA, else 2,000)")
     parser.add_argument("--batches", type=int, help="updates in a pass (default: 8 on CUDA, else 3)")
