@@ -249,20 +249,37 @@ def _content(data: bytes) -> Any:
 # --- training ---
 
 
+RECIPE = f"""
+[data]
+source = "en"
+target = "de"
+root = "{TATOEBA}"
+train = "train.{{en,de}}.xz"
+valid = "dev.{{en,de}}.xz"
+[tokenizer]
+vocab_size = 8000
+[model]
+preset = "tiny"
+norm_position = "pre"
+[train]
+steps = {STEPS}
+batch_tokens = 1200
+optimizer = "adamw"
+schedule = "linear"
+lr = 2e-3
+ema = 0.998
+log_every = 1
+validate_every = {STEPS // 2}
+save_every = {STEPS // 2}
+validate_sentences = 20
+device = "cpu"
+"""
+
+
 def train(checkout: Checkout, begun: Path | None = None) -> None:
     """Seeded steps on the CPU. `begun`: resume this run folder of another checkout from its middle instead."""
     name = "train" if begun is None else "resume"
     run = checkout.out / f"run-{name}"
-    settings = {
-        "train.minutes": 0,
-        "train.steps": STEPS,
-        "train.log_every": 1,
-        "train.validate_every": STEPS // 2,
-        "train.save_every": STEPS // 2,
-        "train.validate_sentences": 20,
-        "train.device": "cpu",
-        "data.test": "",
-    }
 
     def make(path: Path) -> None:
         shutil.rmtree(run, ignore_errors=True)
@@ -270,10 +287,9 @@ def train(checkout: Checkout, begun: Path | None = None) -> None:
             shutil.copytree(begun, run)
             shutil.rmtree(run / "model")
             shutil.rmtree(run / "checkpoints" / f"step-{STEPS:06}")
-        changes = [word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value)}")]
-        resume = [] if begun is None else ["--resume"]
-        recipe = str(ROOT / "recipes" / "tatoeba.toml")
-        checkout.run("train", recipe, "--out", str(run), *changes, *resume)
+        recipe = checkout.out / "recipe.toml"
+        recipe.write_text(RECIPE, encoding="utf-8")
+        checkout.run("train", str(recipe), "--out", str(run), *([] if begun is None else ["--resume"]))
         path.write_text("\n".join(_outcome(run)) + "\n", encoding="utf-8")
 
     once(checkout.out / f"{name}.txt", make)
