@@ -286,6 +286,7 @@ def train(checkout: Checkout, begun: Path | None = None) -> None:
         if begun is not None:
             shutil.copytree(begun, run)
             shutil.rmtree(run / "model")
+            (run / "report.html").unlink()
             shutil.rmtree(run / "checkpoints" / f"step-{STEPS:06}")
         recipe = checkout.out / "recipe.toml"
         recipe.write_text(RECIPE, encoding="utf-8")
@@ -305,7 +306,7 @@ def _outcome(run: Path) -> Iterator[str]:
     yield from (
         f"{kind} {step} {record}" for (kind, step), record in sorted(steps.items()) if kind in ("train", "valid")
     )
-    for name in ("model.safetensors", "config.json", "tokenizer/sentencepiece.model"):
+    for name in ("model.safetensors", "config.json", "tokenizer/joint.model"):
         data = (run / "model" / name).read_bytes() if (run / "model" / name).exists() else b""
         yield f"{name} {hashlib.sha256(data).hexdigest()}"
 
