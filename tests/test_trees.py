@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.trees import linearise, read_trees, restore, score, words_of
 
-# A gold tree from GUM (Zeldes, 2017; CC BY and CC BY-SA texts), another tree over its words, and what evalb (Sekine and Collins; with
-# COLLINS.prm) says of the pair: brackets that match, in the gold tree, in the other.
+# A gold tree from GUM (Zeldes, 2017; CC BY and CC BY-SA texts), another tree over its words, and what evalb (Sekine and Collins;
+# with COLLINS.prm) says of the pair: brackets that match, in the gold tree, in the other.
 LINES = (Path(__file__).parent / "golden" / "evalb.tsv").read_text(encoding="utf-8").splitlines()
 EVALB = [
     (gold, predicted, tuple(map(int, counts))) for gold, predicted, *counts in (line.split("\t") for line in LINES)
