@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-EACH = 100  # pieces that a source piece may become, beside itself
-COMMON = 4_000  # pieces that may come in any translation: the most frequent
-ROUNDS = 3  # of expectation and maximisation; the first takes all pieces of a source to be equally likely
-_LEAST = 5e-4  # p(target | source) after the first round, below which a pair is given up: memory is for the others
-_CHUNK = 4_000  # sentences worked on at a time
-_MERGED = 1 << 24  # numbers of pairs held before they are added up
+EACH = 100  # likely translations kept for each source token, besides itself
+COMMON = 4_000  # most frequent tokens, which are always allowed
+ROUNDS = 3  # of expectation maximisation; the first assumes all source tokens to be equally likely
+_LEAST = 5e-4  # pairs with a lower p(target | source) after the first round are dropped to save memory
+_CHUNK = 4_000  # sentences processed at a time
+_MERGED = 1 << 24  # pair numbers held before they are summed
 
 Ids = NDArray[np.int64]
 Pair = tuple[Sequence[int], Sequence[int]]
@@ -23,17 +23,17 @@ Pair = tuple[Sequence[int], Sequence[int]]
 
 @dataclass(frozen=True)
 class Shortlist:
-    """Pieces that may come in any translation, and for every source piece those that it may become; each may become itself."""
+    """Tokens that are always allowed, and for every source token its likely translations; each may stay itself."""
 
     common: NDArray[np.uint32]  # (COMMON,) the most frequent first
-    each: NDArray[np.uint32]  # (vocab_size, EACH) the likeliest first; filled up with the piece itself
+    each: NDArray[np.uint32]  # (vocab_size, EACH) the likeliest first; padded with the token itself
 
     def cut(self, each: int, common: int) -> Shortlist:
         """A shorter one."""
         return Shortlist(self.common[:common], self.each[:, :each])
 
     def candidates(self, ids: Sequence[int]) -> set[int]:
-        """The pieces that a translation of this sentence may have."""
+        """The tokens allowed in a translation of this sentence."""
         return {*self.common.tolist(), *ids, *self.each[list(ids)].flatten().tolist()}
 
 
@@ -41,7 +41,7 @@ def learn(pairs: Sequence[Pair], vocab_size: int) -> Shortlist:
     """A shortlist from the token ids of parallel text."""
     pairs = [(src, tgt) for src, tgt in pairs if src and tgt]
     if not pairs:
-        raise SystemExit("a shortlist is learnt from parallel text, but there is none that has both sides")
+        raise SystemExit("a shortlist is learnt from parallel text, but no pair has text on both sides")
     keys, values = _first_round(pairs, vocab_size)
     for _ in range(ROUNDS - 1):
         values = _normalised(keys, _round(pairs, vocab_size, keys, values), vocab_size)
@@ -51,7 +51,7 @@ def learn(pairs: Sequence[Pair], vocab_size: int) -> Shortlist:
 
 
 def _first_round(pairs: Sequence[Pair], vocab_size: int) -> tuple[Ids, NDArray[np.float64]]:
-    """Sorted numbers of pairs, source * vocab_size + target, that are worth a closer look, and their probabilities."""
+    """Sorted pair numbers, source * vocab_size + target, of the pairs worth keeping, and their probabilities."""
     keys, counts = np.empty(0, np.int64), np.empty(0)
     waiting: list[tuple[Ids, NDArray[np.float64]]] = []
     for links, targets, lengths in _links(pairs, vocab_size):
@@ -67,7 +67,7 @@ def _first_round(pairs: Sequence[Pair], vocab_size: int) -> tuple[Ids, NDArray[n
 
 
 def _round(pairs: Sequence[Pair], vocab_size: int, keys: Ids, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How often each of the pairs is to be expected, by their probabilities so far."""
+    """The expected count of each pair under the current probabilities."""
     counts = np.zeros(len(keys))
     for links, targets, lengths in _links(pairs, vocab_size):
         found, places = np.unique(links, return_inverse=True)
@@ -82,14 +82,14 @@ def _round(pairs: Sequence[Pair], vocab_size: int, keys: Ids, values: NDArray[np
 
 
 def _links(pairs: Sequence[Pair], vocab_size: int) -> Iterator[tuple[Ids, Ids, Ids]]:
-    """Chunk by chunk every source piece with every target piece of its sentence: the number of the pair, which target piece of the
-    chunk it is, and for each of these how many pieces its source has."""
+    """Chunk by chunk, every source token with every target token of its sentence: the pair number, the index of the target token in the
+    chunk, and for each target token the number of its source tokens."""
     for begin in range(0, len(pairs), _CHUNK):
         chunk = pairs[begin : begin + _CHUNK]
         src = np.concatenate([np.asarray(one, dtype=np.int64) for one, _ in chunk])
         tgt = np.concatenate([np.asarray(one, dtype=np.int64) for _, one in chunk])
         src_lengths, tgt_lengths = (np.array([len(pair[side]) for pair in chunk]) for side in (0, 1))
-        lengths = np.repeat(src_lengths, tgt_lengths)  # a target piece each
+        lengths = np.repeat(src_lengths, tgt_lengths)  # one per target token
         starts = np.repeat(np.cumsum(src_lengths) - src_lengths, tgt_lengths)
         targets = np.repeat(np.arange(len(tgt)), lengths)
         places = np.arange(len(targets)) - np.repeat(np.cumsum(lengths) - lengths, lengths) + starts[targets]
@@ -111,7 +111,7 @@ def _normalised(keys: Ids, counts: NDArray[np.float64], vocab_size: int) -> NDAr
 
 
 def _likeliest(keys: Ids, values: NDArray[np.float64], vocab_size: int) -> NDArray[np.uint32]:
-    """(vocab_size, EACH) what each piece becomes, the likeliest first."""
+    """(vocab_size, EACH) the translations of each token, the likeliest first."""
     each = np.repeat(np.arange(vocab_size, dtype=np.uint32)[:, None], EACH, axis=1)
     order = np.lexsort((keys, -values, keys // vocab_size))
     sources = keys[order] // vocab_size

@@ -44,9 +44,9 @@ _WATCH = """() => {
 
 
 def measure(page: Page, sentences: list[str], times: int) -> list[float]:
-    """Milliseconds from the last key to the translation, of each of so many sentences."""
+    """Milliseconds from the last key to the translation, for each sentence."""
     text = page.get_by_label("text to translate")
-    page.locator(".tabs [aria-current]").wait_for()  # its scripts have run
+    page.locator(".tabs [aria-current]").wait_for()  # the scripts have run
     page.evaluate(_WATCH)
     for number in range(times):
         text.fill("")
@@ -69,7 +69,7 @@ def main() -> None:
     with running(model=find_bundle(arguments.model)) as server, chromium() as browser:
         page = browser.new_page()
         page.goto(server.url)
-        measure(page, SENTENCES, 2)  # the first requests load things
+        measure(page, SENTENCES, 2)  # warm up
         page.reload()
         spans = measure(page, SENTENCES, arguments.times)
         facts = {

@@ -41,15 +41,15 @@ from regard.generate.options import SearchOptions
 from regard.translation.glossary import Glossary, says, with_capital
 from regard.translation.terms import find_terms as find_whole_words
 
-LEAST_LETTERS = 5  # of a glossary's words: shorter ones are mostly not terms
-COMMON = 0.01  # share of the lines that have a word: above it the word is no term, but one of those that all text has
+LEAST_LETTERS = 5  # of glossary words: shorter ones are rarely terms
+COMMON = 0.01  # a word in a larger share of the lines is a common word, not a term
 LEAST_DICE = 0.5  # of two words that are translations of each other
 
 
 @dataclass(frozen=True)
 class Row:
     name: str
-    by_torch: str  # what of it was left to torch
+    by_torch: str  # what was left to torch
     times: float  # of the plain beam's time
     bleu: float
     chrf: float
@@ -57,7 +57,7 @@ class Row:
 
 
 def options_of(own: SearchOptions, glossary: Glossary, beam: int) -> dict[str, SearchOptions]:
-    """What is compared, the model's own search first."""
+    """The options to compare, the model's default search first."""
     sampled = replace(own, sample=True, beam=1)
     return {
         "beam": own,
@@ -86,7 +86,7 @@ def options_of(own: SearchOptions, glossary: Glossary, beam: int) -> dict[str, S
 
 @dataclass
 class Contender:
-    """An option, or another engine or more models with the plain beam, and what it did so far."""
+    """An option, or the plain beam with another engine or more models, and its results so far."""
 
     model: regard.Model
     options: SearchOptions
@@ -107,7 +107,7 @@ class Contender:
 
 
 def take_turns(contenders: Mapping[str, Contender], sources: Sequence[str], turn: int) -> int:
-    """Let all translate all lines, so many at a time; the number of lines that all have translated."""
+    """Let all options translate all lines in turns; returns the number of lines that all have translated."""
     begun = time.monotonic()
     done = 0
     try:
@@ -130,7 +130,7 @@ def row_of(name: str, contender: Contender, plain: Contender, references: Sequen
     found = contender.translations[: len(references)]
     language = contender.model.bundle.target
     scores = score(found, references, target_language=language, bootstrap=0, metrics=("bleu", "chrf"))
-    # Not strict: where it was interrupted, some had begun one turn more.
+    # Not strict: after an interruption some have begun one turn more.
     times = statistics.median(own / other for own, other in zip(contender.seconds, plain.seconds, strict=False))
     return Row(name, contender.by_torch, times, scores.bleu, scores.chrf, found)
 
@@ -142,8 +142,8 @@ def words_of(line: str) -> set[str]:
 def choose_terms(
     sources: Sequence[str], references: Sequence[str], tested: Sequence[str], count: int, least: int
 ) -> Glossary:
-    """The `count` pairs of words that go together best, at least so many times, of those whose source word the test set has and
-    not all text has."""
+    """The `count` word pairs with the strongest association and at least this many occurrences, among source words that occur in the
+    test set and are not common words."""
     of_source: Counter[str] = Counter()
     of_target: Counter[str] = Counter()
     together: Counter[tuple[str, str]] = Counter()
@@ -166,12 +166,12 @@ def choose_terms(
         if one not in terms and other not in terms.values() and len(terms) < count:
             terms[one] = other
     if not terms:
-        raise SystemExit("no words go together often enough to be terms; give more text with --terms-source")
+        raise SystemExit("no word pair is frequent enough to be a term; give more text with --terms-source")
     return Glossary.of(terms)
 
 
 def terms_said(glossary: Glossary, sources: Sequence[str], translations: Sequence[str]) -> tuple[float, float]:
-    """Of the terms that lines have, the percentages that translations say as whole words, and in any way that counts."""
+    """Of the terms in the lines, the percentages that translations contain as whole words, and in any form that counts."""
     whole = said = wanted = 0
     for source, translation in zip(sources, translations, strict=True):
         for ways in glossary.wanted(source):
@@ -206,7 +206,7 @@ def table_of(rows: Sequence[Row], glossary: Glossary, sources: Sequence[str]) ->
 
 
 def contenders_of(model: regard.Model, name: str, device: str, glossary: Glossary, only: str) -> dict[str, Contender]:
-    """Who takes part: of all, the plain beam and those that have one of the words of `only` in their names."""
+    """The plain beam and the options whose names contain one of the words in `only`."""
     compared = options_of(model.options, glossary, model.options.beam)
     contenders = {option: Contender(model, options) for option, options in compared.items()}
     contenders["two models"] = Contender(regard.load([name] * 2, device=device), model.options)
@@ -229,17 +229,15 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--reference", type=Path, required=True)
     parser.add_argument("--terms-source", type=Path)
     parser.add_argument("--terms-reference", type=Path)
-    parser.add_argument("--terms", type=int, default=200, help="of the glossary (default: 200)")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="only each Nth line of the test set")
+    parser.add_argument("--terms", type=int, default=200, help="terms in the glossary (default: 200)")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="use only every Nth line of the test set")
+    parser.add_argument("--turn", type=int, default=150, help="lines per turn (default: 150)")
     parser.add_argument(
-        "--turn", type=int, default=150, help="lines that an option translates at a time (default: 150)"
-    )
-    parser.add_argument(
-        "--only", default="", help="parts of names, with commas: only options with one of them, beside the plain beam"
+        "--only", default="", help="comma-separated parts of names: run only matching options, and the plain beam"
     )
     parser.add_argument("--engine", default="auto", choices=("auto", "torch"))
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", type=Path, help="where the JSON goes (default: benchmarks/results/)")
+    parser.add_argument("--out", type=Path, help="folder for the JSON file (default: benchmarks/results/)")
     return parser.parse_args()
 
 

@@ -40,13 +40,13 @@ from regard.translation.translator import Translator
 
 STUDENT = Path(__file__).parents[1] / "recipes" / "builtin" / "student.toml"
 SHAPE = ("d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers")
-SIZES = ((20, 200), (50, 200), (100, 200), (100, 1_000), (100, 4_000))  # pieces that each may become, and common ones
-LONGEST = 80  # pieces of a sentence that is learnt from
-SENTENCES = 96  # whose time is taken
+SIZES = ((20, 200), (50, 200), (100, 200), (100, 1_000), (100, 4_000))  # translations of each token, and common tokens
+LONGEST = 80  # tokens of a training sentence, at most
+SENTENCES = 96  # sentences to time
 
 
 class Shortened:
-    """CTranslate2's translator with its vocabulary map switched on."""
+    """CTranslate2's translator with its vocabulary map enabled."""
 
     def __init__(self, translator: Any, alone: bool) -> None:
         self.translator, self.alone = translator, alone
@@ -66,12 +66,12 @@ def make_engine(folder: Path, bundle: Bundle, batch: int, shortened: bool, alone
 
 
 def named(names: Sequence[str]) -> list[str]:
-    """CTranslate2's map is written with spaces between pieces, so none may have one: an id without a piece has."""
+    """CTranslate2's map separates tokens by spaces, so no token may contain one; ids without a token do."""
     return [name.replace(" ", "_") for name in names]
 
 
 def write_map(folder: Path, bundle: Bundle, shortlist: Shortlist) -> None:
-    """A source piece, a tab and target pieces on each line; those of the line without a source piece always count."""
+    """A source token, a tab and target tokens on each line; those on the line without a source token are always allowed."""
     source, target = map(named, vocabularies(bundle.tokenizer, bundle.config.vocab_size))
     lines = ["\t" + " ".join(target[i] for i in shortlist.common.tolist())]
     for i, becomes in enumerate(shortlist.each.tolist()):
@@ -102,7 +102,7 @@ def measure_speed(folder: Path, rounds: int) -> list[dict[str, Any]]:
                 "shared": make_engine(converted, bundle, batch, True, alone=False),
             }
             options = SearchOptions(beam=beam)
-            for engine in engines.values():  # ids are known by the names that were changed
+            for engine in engines.values():  # ids are looked up by the changed names
                 engine._source, engine._target = named(engine._source), named(engine._target)
                 engine._ids = {piece: i for i, piece in enumerate(engine._target)}
             seconds: dict[str, list[float]] = {name: [] for name in engines}
@@ -185,18 +185,18 @@ def measure_quality(folder: Path, arguments: argparse.Namespace) -> list[dict[st
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-m", "--model", help="for quality; without it speed is measured")
+    parser.add_argument("-m", "--model", help="measure quality with this model (default: measure speed)")
     parser.add_argument("--text", action="append", help="parallel text to learn from, as in a recipe")
-    parser.add_argument("--pairs", type=int, default=200_000, help="of it, at most about so many (default: 200000)")
+    parser.add_argument("--pairs", type=int, default=200_000, help="pairs to learn from, at most (default: 200000)")
     parser.add_argument("--source", type=Path)
     parser.add_argument("--reference", type=Path)
-    parser.add_argument("--lines", type=int, default=0, help="only so many of the test set (default: all)")
-    parser.add_argument("--rounds", type=int, default=3, help="of which the fastest counts (default: 3)")
-    parser.add_argument("--out", type=Path, help="where the JSON goes (default: benchmarks/results/)")
+    parser.add_argument("--lines", type=int, default=0, help="lines of the test set (default: all)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds, of which the fastest counts (default: 3)")
+    parser.add_argument("--out", type=Path, help="folder for the JSON file (default: benchmarks/results/)")
     arguments = parser.parse_args()
     if arguments.model and not (arguments.text and arguments.source and arguments.reference):
         parser.error("-m needs --text, --source and --reference")
-    os.environ["OMP_NUM_THREADS"] = "1"  # one core: what others do on the machine then matters least
+    os.environ["OMP_NUM_THREADS"] = "1"  # one core, where other programs disturb least
     facts = machine(torch.device("cpu"), ("ctranslate2", "sacrebleu"))
     print_facts(facts)
     with TemporaryDirectory() as folder:

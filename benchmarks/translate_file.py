@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 TABLE = ("contender", "seconds", "median s", "lines/s", "first run s", "same as HF %")
 ROOT = Path(__file__).parents[1]
-CPU_BATCH = {"hf": 32, "ct2": 64, "ct2-int8": 64}  # what was fastest: of 16 to 128 for CTranslate2, of 32 and 64 for HF
+CPU_BATCH = {"hf": 32, "ct2": 64, "ct2-int8": 64}  # the fastest of 16 to 128 for CTranslate2, of 32 and 64 for HF
 
 
 # --- the peers' programs ---
@@ -122,7 +122,7 @@ def main() -> None:
 
 
 def write_source(source: Path, lines: int, path: Path) -> None:
-    """So many lines of a text, which is repeated where it has fewer; empty ones are left out."""
+    """This many non-empty lines of a text, which is repeated if it has fewer."""
     from regard.data.corpus import read_lines
 
     text = [line.strip() for line in read_lines(source)]
@@ -133,7 +133,7 @@ def write_source(source: Path, lines: int, path: Path) -> None:
 def regard_commands(
     arguments: argparse.Namespace, bundle: Bundle, folder: Path, source: Path
 ) -> dict[str, tuple[str, list[str]]]:
-    """`regard translate` with each engine that the command knows and that can run here, with their names."""
+    """`regard translate` with each engine that can run here, with their names."""
     command = [sys.executable, "-m", "regard", "translate", "-i", str(source), "-o", "{out}"]
     command += ["--beam", str(arguments.beam[-1]), "--device", str(arguments.device)]
     help_text = subprocess.run(
@@ -163,7 +163,7 @@ def int8_bundle(bundle: Bundle, folder: Path) -> Path:
 
 
 def hf_command(bundle: Bundle, folder: Path, options: list[str]) -> list[str]:
-    """As `regard export --to transformers` writes it, and so for models with norms before the layers, too."""
+    """The model as `regard export --to transformers` writes it, also with pre-norm."""
     import torch
 
     from benchmarks.decode_contenders import hf_model
@@ -195,7 +195,7 @@ def ct2_command(bundle: Bundle, folder: Path, compute_type: str, device: torch.d
 def peer_commands(
     arguments: argparse.Namespace, bundle: Bundle, folder: Path, source: Path
 ) -> dict[str, tuple[str, list[str]]]:
-    """The peers' commands with their names; what cannot be made is left out with a word."""
+    """The peers' commands with their names; one that cannot be built is skipped with a note."""
     options = [str(source), "{out}", "--device", str(arguments.device)]
     options += ["--beam", str(arguments.beam[-1]), "--alpha", str(bundle.decode.alpha)]
     options += ["--max-extra", str(bundle.decode.max_extra)]
@@ -215,7 +215,7 @@ def peer_commands(
             elif reason is None:
                 command = ct2_command(bundle, folder, kinds[short], arguments.device, [*options, *batch])
                 commands[short] = contender.name, command
-        except Exception as error:  # noqa: BLE001 - the others' figures must not be lost with it
+        except Exception as error:  # noqa: BLE001 - keep the others' figures
             traceback.print_exc()
             reason = f"{type(error).__name__}: {error}"
         if reason is not None:
@@ -224,7 +224,7 @@ def peer_commands(
 
 
 def compare_commands(arguments: argparse.Namespace, bundle: Bundle, folder: Path, table: Table) -> None:
-    """Run all commands `rounds` times, in turns; the fastest run counts, and the first is told, too."""
+    """Run all commands `rounds` times, taking turns; the fastest run counts, and the first is reported too."""
     from benchmarks.decode_throughput import OURS
 
     source = folder / "source.txt"

@@ -40,15 +40,17 @@ ROOT = Path(__file__).parents[1]
 MODEL = ROOT / "tests" / "golden" / "bundle-1"
 LETTERS = "abcdefghijklmnop"
 ODD = ["", "   ", " a b ", "a\u2028b", "a\x0cb", "a\x85b", "\ufeffa", "a\tb", "ä ß 日本", "\u2581 a", "</s>", "🙂"]
-LONG = " ".join(LETTERS * 20)  # longer than the model was trained on, so that it is cut into parts
+LONG = " ".join(LETTERS * 20)  # longer than the model was trained on, so it is split
 KNOWN = 500  # lines of the list
 AROUND = 50  # lines before and after the kill that are checked
-NEAR = 0.1  # scores that differ by less are a near-tie, but for torch on CPUs, where a line gets the same bits in any batch
-TENTH = 0.1  # of the lines; what a process takes until then is no growth
+NEAR = (
+    0.1  # smaller score differences are near-ties; not with torch on CPUs, where a line gets the same bits in any batch
+)
+TENTH = 0.1  # share of the lines; memory taken until then does not count as growth
 
 
 def make_lines(number: int, texts: Sequence[str], seed: int) -> Iterator[str]:
-    """Every other line, by chance, is from the list of known ones, among them odd ones; the others are new, or from `texts`."""
+    """A random half of the lines is from the list of known lines, some of them odd; the others are new, or from `texts`."""
     draw = random.Random(seed)
     known = known_lines(texts)
     for n in range(number):
@@ -74,7 +76,7 @@ def new_line(draw: random.Random) -> str:
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory that a process and its children hold; 0 when it is gone."""
+    """Resident bytes of a process and its children; 0 if it has ended."""
     total = 0
     try:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -88,12 +90,12 @@ def resident(pid: int) -> int:
 
 @dataclass
 class Watched:
-    """What was seen of one process: seconds since its start, lines written to the file so far, resident bytes."""
+    """Samples of one process: seconds since its start, lines written so far, resident bytes."""
 
     samples: list[tuple[float, int, int]] = field(default_factory=list)
     seconds: float = 0.0
     exit_code: int | None = None
-    first_line: int = 0  # lines that were there before it
+    first_line: int = 0  # lines written before it started
 
     def growth(self, lines: int) -> int:
         """Bytes by which it grew after its first tenth of all lines: the most of the last samples less the most of those
@@ -122,7 +124,7 @@ class Counter:
 
 
 def watch(command: Sequence[str], partial: Path, kill_at: int | None, interval: float, errors: Path) -> Watched:
-    """Run a command until it ends, or until so many lines are written, and then kill it."""
+    """Run a command until it ends, or kill it after this many lines."""
     seen, counter = Watched(), Counter(partial)
     seen.first_line = counter.look()
     begun = time.monotonic()
@@ -137,7 +139,7 @@ def watch(command: Sequence[str], partial: Path, kill_at: int | None, interval: 
                     seen.samples.append((now, lines, resident(process.pid)))
                     due = now + interval
                 if kill_at is not None and lines >= kill_at:
-                    time.sleep(random.random() * 0.2)  # somewhere in the block that it works on
+                    time.sleep(random.random() * 0.2)  # somewhere inside the current block
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
                 time.sleep(0.02)
@@ -145,7 +147,7 @@ def watch(command: Sequence[str], partial: Path, kill_at: int | None, interval: 
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-    seen.samples = [sample for sample in seen.samples if sample[2]]  # one that had just ended has none
+    seen.samples = [sample for sample in seen.samples if sample[2]]  # a process that has just ended has none
     seen.seconds, seen.exit_code = time.monotonic() - begun, process.returncode
     return seen
 
@@ -160,7 +162,7 @@ def tear(path: Path) -> None:
 
 
 def whole_lines(path: Path) -> tuple[int, int, str]:
-    """How many complete lines a file has, their bytes, and a hash of them."""
+    """The number of complete lines in a file, their bytes, and their hash."""
     count, size, digest = 0, 0, hashlib.sha256()
     with path.open("rb") as file:
         for line in file:
@@ -186,7 +188,7 @@ class Alone:
         return self.made[line]
 
     def is_near_tie(self, line: str, found: str) -> bool:
-        """Whether the model ranks `found` about as high as its translation made alone: rounding may then decide."""
+        """Whether the model scores `found` about as high as its translation made alone, so that rounding may decide."""
         if self.exact or not line.strip():
             return False
         expected = self(line)
@@ -201,7 +203,7 @@ class Alone:
 def check_output(
     source: Path, output: Path, alone: Alone, known: set[str], sample: set[int]
 ) -> tuple[dict[str, int], list[str]]:
-    """Counts of lines, of those that were compared, differ by a near-tie and are wrong, and the first wrong ones in words."""
+    """Counts of lines: all, compared, near-ties, wrong; and a description of the first wrong ones."""
     counts = {"input lines": 0, "output lines": 0, "compared": 0, "near-ties": 0, "wrong": 0}
     examples: list[str] = []
     # Nothing but "\n" ends a line in either file.
@@ -233,7 +235,7 @@ def load_model(arguments: argparse.Namespace) -> Model:
 
 
 def at_share(runs: Sequence[Watched], share: float, lines: int) -> int | None:
-    """The resident size when about so many lines were written, of a process that had written some of them."""
+    """The resident size of a process at about this many lines."""
     samples = [sample for run in runs for sample in run.samples if sample[1] > run.first_line]
     return min(samples, key=lambda sample: abs(sample[1] - share * lines))[2] if samples else None
 
@@ -280,7 +282,7 @@ def run(arguments: argparse.Namespace, folder: Path) -> int:
         failures.append(f"{counts['wrong']:,} of {counts['compared']:,} lines differ from translations made alone")
         failures += examples
     if counts["near-ties"] > arguments.near_ties * counts["compared"]:
-        failures.append(f"{counts['near-ties']:,} of {counts['compared']:,} lines are near-ties that fell another way")
+        failures.append(f"{counts['near-ties']:,} of {counts['compared']:,} lines are near-ties that fell differently")
     with output.open("rb") as file:
         if kept and hashlib.sha256(file.read(size)).hexdigest() != digest:
             failures.append("what was written before the kill was changed afterwards")
@@ -303,7 +305,7 @@ def finish(
     failures: Sequence[str],
     errors: Path,
 ) -> int:
-    """Print and write what was seen; the exit code."""
+    """Print and write the results; returns the exit code."""
     seconds = sum(one.seconds for one in runs)
     facts = {
         **machine(pick_device(arguments.device), ("ctranslate2",)),
@@ -327,7 +329,7 @@ def finish(
     print(f"written to {write_json('translate_soak', rows, facts, arguments.out)}")
     if failures:
         print("FAILED:", *failures, sep="\n  ")
-        print("what the command said last:", errors.read_text(errors="replace")[-2000:], sep="\n")
+        print("last output of the command:", errors.read_text(errors="replace")[-2000:], sep="\n")
         return 1
     print("all checks passed")
     return 0
@@ -340,18 +342,18 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--source", type=Path, help="draw lines from this text instead of letters")
     parser.add_argument("--lines", type=int, default=1_000_000)
-    parser.add_argument("--kill-at", type=float, default=0.5, help="share of the lines after which it is killed")
-    parser.add_argument("--sample", type=int, default=300, help="lines that are compared besides those from the list")
     parser.add_argument(
-        "--near-ties", type=float, default=0.01, help="most lines, as a share, that rounding may decide"
+        "--kill-at", type=float, default=0.5, help="share of the lines after which the process is killed"
     )
+    parser.add_argument("--sample", type=int, default=300, help="lines to compare besides those from the list")
+    parser.add_argument("--near-ties", type=float, default=0.01, help="largest share of lines that rounding may decide")
     parser.add_argument(
-        "--most-growth", type=float, default=64, help="MiB that a process may grow after a tenth of the lines"
+        "--most-growth", type=float, default=64, help="MiB by which a process may grow after a tenth of the lines"
     )
-    parser.add_argument("--interval", type=float, default=1.0, help="seconds between two looks at the resident size")
+    parser.add_argument("--interval", type=float, default=1.0, help="seconds between samples of the resident size")
     parser.add_argument("--beam", type=int, help="default: the model's")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--engine", help="as regard translate takes it (default: what it chooses)")
+    parser.add_argument("--engine", help="engine of regard translate (default: its default)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="keep the files here (default: a temporary folder)")
     parser.add_argument("--out", type=Path, help="the JSON file (default: benchmarks/results/translate_soak.json)")
