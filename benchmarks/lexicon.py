@@ -82,8 +82,8 @@ def _round(pairs: Sequence[Pair], vocab_size: int, keys: Ids, values: NDArray[np
 
 
 def _links(pairs: Sequence[Pair], vocab_size: int) -> Iterator[tuple[Ids, Ids, Ids]]:
-    """Chunk by chunk, every source token with every target token of its sentence: the pair number, the index of the target token in the
-    chunk, and for each target token the number of its source tokens."""
+    """Chunk by chunk, every source token with every target token of its sentence: the pair number, the index of the target
+    token in the chunk, and for each target token the number of its source tokens."""
     for begin in range(0, len(pairs), _CHUNK):
         chunk = pairs[begin : begin + _CHUNK]
         src = np.concatenate([np.asarray(one, dtype=np.int64) for one, _ in chunk])

@@ -142,8 +142,8 @@ def words_of(line: str) -> set[str]:
 def choose_terms(
     sources: Sequence[str], references: Sequence[str], tested: Sequence[str], count: int, least: int
 ) -> Glossary:
-    """The `count` word pairs with the strongest association and at least this many occurrences, among source words that occur in the
-    test set and are not common words."""
+    """The `count` word pairs with the strongest association and at least `least` occurrences, among source words that occur in
+    the test set and are not common words."""
     of_source: Counter[str] = Counter()
     of_target: Counter[str] = Counter()
     together: Counter[tuple[str, str]] = Counter()
