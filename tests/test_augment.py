@@ -486,7 +486,7 @@ def stop_when(process: subprocess.Popen[str], is_time: Callable[[], bool], how: 
 @pytest.mark.slow
 def test_a_run_that_is_killed_and_interrupted_ends_with_the_same_bytes() -> None:
     draw = random.Random(5)
-    lines = [" ".join(draw.choices(LETTERS, k=draw.randint(1, 12))) for _ in range(16_000)]
+    lines = [" ".join(draw.choices(LETTERS, k=draw.randint(1, 12))) for _ in range(6_000)]
     write("mono.src.xz", lines)
     arguments = [*command("back-translate", "whole.{tgt,src}.xz", "mono.src.xz"), "--batch", "32"]
     succeeds(*arguments)
@@ -501,20 +501,20 @@ def test_a_run_that_is_killed_and_interrupted_ends_with_the_same_bytes() -> None
         """Go on, but not beyond so many lines."""
         return start(["-c", HELD_TRANSLATING, str(most - saved()), *arguments, "--resume"])
 
-    said = stop_when(begin(5 * 1024), lambda: saved() >= 3 * 1024, signal.SIGKILL)
+    said = stop_when(begin(2 * 1024), lambda: saved() >= 1024, signal.SIGKILL)
     assert said == ""
     first = saved()
     assert first % 1024 == 0
     assert len(partial.read_bytes().splitlines()) >= first - 10  # a few are dropped
-    said = stop_when(begin(8 * 1024), lambda: saved() >= 6 * 1024, signal.SIGINT)
-    assert f"regard: stopped after {saved():,} of 16,000 lines" in said
+    said = stop_when(begin(4 * 1024), lambda: saved() >= 3 * 1024, signal.SIGINT)
+    assert f"regard: stopped after {saved():,} of 6,000 lines" in said
     assert "Traceback" not in said
-    stop_when(begin(12 * 1024), lambda: saved() >= 9 * 1024, signal.SIGKILL)
+    stop_when(begin(5 * 1024), lambda: saved() >= 4 * 1024, signal.SIGKILL)
     assert main([*arguments, "--resume"]) == 0
     for side in ("src", "tgt"):
         assert Path(f"new.{side}.xz").read_bytes() == Path(f"whole.{side}.xz").read_bytes()
     kept = list(read_lines(Path("new.src.xz")))
-    assert 15_900 < len(kept) <= 16_000
+    assert 5_900 < len(kept) <= 6_000
     remaining = iter(lines)
     assert all(line in remaining for line in kept)  # in order, and none twice
 
@@ -685,7 +685,7 @@ def test_noise_that_was_interrupted_is_not_resumed_as_another(capfd: Capture, mo
 
 @pytest.mark.slow
 def test_noise_that_is_killed_ends_with_the_same_bytes(capfd: Capture) -> None:
-    write_sentences("old", 20_000)
+    write_sentences("old", 5_000)
     succeeds(*noise_command("whole.{en,de}.xz", "old.{en,de}"), "--json")
     whole = json.loads(capfd.readouterr().out)
     arguments = [*noise_command("new.{en,de}.xz", "old.{en,de}"), "--resume", "--json"]
@@ -695,10 +695,10 @@ def test_noise_that_is_killed_ends_with_the_same_bytes(capfd: Capture) -> None:
         document = json.loads(state.read_text()) if state.exists() else {}
         return int((document.get("saved") or {"lines": 0})["lines"])
 
-    stop_when(start(["-c", HELD_NOISE, "6000", *arguments]), lambda: saved() >= 3_000, signal.SIGKILL)
-    assert 3_000 <= saved() < 9_000
-    stop_when(start(["-c", HELD_NOISE, "15000", *arguments]), lambda: saved() >= 9_000, signal.SIGKILL)
-    assert 9_000 <= saved() < 20_000
+    stop_when(start(["-c", HELD_NOISE, "1500", *arguments]), lambda: saved() >= 1_000, signal.SIGKILL)
+    assert 1_000 <= saved() < 3_000
+    stop_when(start(["-c", HELD_NOISE, "4000", *arguments]), lambda: saved() >= 3_000, signal.SIGKILL)
+    assert 3_000 <= saved() < 5_000
     succeeds(*arguments)
     resumed = json.loads(capfd.readouterr().out)
     assert {**resumed, "output": "", "files": []} == {**whole, "output": "", "files": []}

@@ -155,16 +155,15 @@ def test_it_fits_its_window_and_can_be_read(
 def test_no_payload_runs_with_the_policy_or_without_it(
     page: Page, as_both_sides: Callable[[str], Explanation], tmp_path: Path
 ) -> None:
-    for payload in PAYLOADS:
-        html = as_both_sides(payload).html()
-        for content in (html, _POLICY.sub("", html)):
-            show(page, content, tmp_path)
-            assert page.evaluate("window.ran") is None, payload
-            assert page.evaluate("document.querySelectorAll('script').length") == 2
-            assert page.evaluate("document.querySelector('h1').textContent") == payload.strip()
-            assert (
-                page.evaluate("document.querySelectorAll('img, iframe, object, embed, link, base, form').length") == 0
-            )
+    # The page alone must keep all of them out; with its policy, a few are enough.
+    pages = [_POLICY.sub("", as_both_sides(payload).html()) for payload in PAYLOADS]
+    pages += [as_both_sides(payload).html() for payload in PAYLOADS[::5]]
+    for payload, content in zip([*PAYLOADS, *PAYLOADS[::5]], pages, strict=True):
+        show(page, content, tmp_path)
+        assert page.evaluate("window.ran") is None, payload
+        assert page.evaluate("document.querySelectorAll('script').length") == 2
+        assert page.evaluate("document.querySelector('h1').textContent") == payload.strip()
+        assert page.evaluate("document.querySelectorAll('img, iframe, object, embed, link, base, form').length") == 0
 
 
 def test_a_payload_that_is_let_in_would_be_noticed(page: Page, explainer: Explainer, tmp_path: Path) -> None:

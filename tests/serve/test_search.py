@@ -334,20 +334,26 @@ def test_a_search_with_torch_that_takes_too_long_is_given_up(torch_held: tuple[P
         until(lambda: server.post("/translate", json=BY_TORCH).status_code == 200)  # once it takes less
 
 
-@pytest.mark.parametrize("search", [{"glossary": {"b": "q"}}, {"sample": True}, {"phrases": ["q"]}], ids=str)
-def test_a_model_that_is_not_there_any_more_is_said_and_not_where_it_was(
-    tmp_path: Path, search: dict[str, Any]
-) -> None:
-    folder = tmp_path / "model"
+@pytest.fixture(scope="module")
+def removed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server whose model was removed before anything needed torch."""
+    folder = tmp_path_factory.mktemp("removed") / "model"
     shutil.copytree(GOLDEN, folder)
     with running(model=folder) as server:
         shutil.rmtree(folder)
-        for path in ("/translate", "/sentences"):
-            answer = server.post(path, json={"q": "a b c", "source": "src", "target": "tgt", **search})
-            assert answer.status_code == 503, answer.text
-            assert answer.json()["error"].startswith("the model's files were removed or replaced while it was served")
-        assert ask(server, "a b c") == {"translatedText": "c b a"}
-        assert ask(server, "a b c", glossary={"b": "k"}) == {"translatedText": "c k a"}  # this takes no torch
+        yield server
+
+
+@pytest.mark.parametrize("search", [{"glossary": {"b": "q"}}, {"sample": True}, {"phrases": ["q"]}], ids=str)
+def test_a_model_that_is_not_there_any_more_is_said_and_not_where_it_was(
+    removed: Running, search: dict[str, Any]
+) -> None:
+    for path in ("/translate", "/sentences"):
+        answer = removed.post(path, json={"q": "a b c", "source": "src", "target": "tgt", **search})
+        assert answer.status_code == 503, answer.text
+        assert answer.json()["error"].startswith("the model's files were removed or replaced while it was served")
+    assert ask(removed, "a b c") == {"translatedText": "c b a"}
+    assert ask(removed, "a b c", glossary={"b": "k"}) == {"translatedText": "c k a"}  # this takes no torch
 
 
 def test_where_torch_is_not_installed_the_rest_is_served() -> None:

@@ -41,6 +41,11 @@ def write(page: Page, text: str) -> None:
     page.keyboard.press("Control+Enter")
 
 
+def tried(bypass_csp: bool) -> list[str]:
+    """All payloads where the page alone keeps them out; a few where its policy does, too."""
+    return PAYLOADS if bypass_csp else PAYLOADS[::5]
+
+
 def saying(answer: Any, status: int = 200) -> Callable[[Route], None]:
     """A server's answer of our own."""
     return lambda route: route.fulfill(status=status, json=answer)
@@ -52,7 +57,7 @@ def test_no_payload_runs_as_text(browser: Browser, server: Running, bypass_csp: 
     with open_page(browser, server.url, bypass_csp=bypass_csp, is_refusal_expected=True) as page:
         scripts = page.evaluate(_SCRIPTS)
         page.get_by_label("translate from").select_option("src")
-        for payload in PAYLOADS:
+        for payload in tried(bypass_csp):
             # The answer holds the payload itself in every place that a text can come to.
             words = [{"before": "", "text": payload, "probability": 0.2}]
             sentence = {"before": payload, "text": payload, "ways": [{"text": payload, "words": words}] * 2}
@@ -104,7 +109,7 @@ def test_no_payload_runs_as_a_files_name(browser: Browser, server: Running, bypa
     with open_page(browser, server.url, bypass_csp=bypass_csp, is_refusal_expected=True) as page:
         scripts = page.evaluate(_SCRIPTS)
         page.get_by_label("translate from").select_option("src")
-        for number, payload in enumerate(PAYLOADS):
+        for number, payload in enumerate(tried(bypass_csp)):
             name = payload.replace("\x00", "") + (".txt" if number % 2 else ".exe")
             file = {"name": name, "mimeType": "text/plain", "buffer": b"a b c\n"}
             page.get_by_label("a document to translate").set_input_files(files=[file])
@@ -127,7 +132,7 @@ def test_no_payload_runs_as_a_term(browser: Browser, bypass_csp: bool) -> None:
         scripts = page.evaluate(_SCRIPTS)
         page.locator("#terms-button").click()
         shown = 0
-        for payload in PAYLOADS:
+        for payload in tried(bypass_csp):
             page.get_by_label("In src").fill(payload)
             page.get_by_label("In tgt").fill(payload)
             page.get_by_role("button", name="Add").first.click()

@@ -1,8 +1,7 @@
-"""How soon a translation stands there after the last key: measured and shown, not judged, for it depends on the machine."""
+"""The benchmark of typing on the page runs. Its times are judged nowhere, for they depend on the machine."""
 
 from __future__ import annotations
 
-import statistics
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,9 +13,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.slow
-def test_the_time_from_the_last_key_is_measured(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_time_from_the_last_key_is_measured(page: Page) -> None:
     page.get_by_label("translate from").select_option("src")
-    spans = measure(page, ["a b c", "p o n", "d e f g"], 20)
-    assert len(spans) == 20 and min(spans) > 0
-    with capsys.disabled():
-        print(f"\nlast key to translation: median {statistics.median(spans):.0f} ms, most {max(spans):.0f} ms, of 20")
+    spans = measure(page, ["a b c", "p o n", "d e f g"], 4)
+    assert len(spans) == 4 and min(spans) > 0
