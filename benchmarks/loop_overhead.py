@@ -25,10 +25,7 @@ from typing import Any
 
 from benchmarks.common import machine, print_facts, print_table, synchronize, write_json
 from regard.data.batch import Batch
-from regard.data.corpus import Pair
 from regard.data.feed import Feed, PreparedUpdate
-from regard.data.store import Store
-from regard.data.tokenizer import Tokenizer
 from regard.device import pick_device
 from regard.errors import RegardError
 from regard.parallel.ranks import Ranks
@@ -36,9 +33,11 @@ from regard.recipe import Recipe, load_recipe
 from regard.training.display import Display, make_display
 from regard.training.folder import RunFolder, claim_folder
 from regard.training.loop import Trainer
+from regard.training.open_run import OpenRun
 from regard.training.optimizer import WARMUP
-from regard.training.prepare import find_corpora, make_evaluation_sets, make_store, make_tokenizer
-from regard.training.run import Prepared, make_trainer
+from regard.training.prepare import PreparedData, find_corpora
+from regard.training.run import prepare_data
+from regard.training.setup import make_trainer
 from regard.training.update import SlotUpdate
 
 WARM_STEPS = 50  # then compiling and capturing are over; also the steps between two log records
@@ -91,13 +90,10 @@ class Marks:
         pass
 
 
-def prepare_run(recipe: Recipe, folder: RunFolder, display: Display) -> tuple[Tokenizer, Store, list[Pair]]:
-    """Tokenizer, store and validation pairs as `regard.training.run.train` makes them, in an empty folder."""
-    corpora = find_corpora(recipe)
+def prepare_in(folder: RunFolder, recipe: Recipe, display: Display) -> PreparedData:
+    """Tokenizer, store and validation pairs in an empty folder."""
     claim_folder(folder, recipe)
-    held_out, valid, _ = make_evaluation_sets(recipe, corpora, folder, display)
-    tokenizer = make_tokenizer(recipe, corpora, held_out, folder, display)
-    return tokenizer, make_store(recipe, corpora, held_out, tokenizer, folder, display), valid
+    return prepare_data(recipe, find_corpora(recipe), folder, display)
 
 
 def measured_recipe(recipe: Recipe, steps: int) -> Recipe:
@@ -217,9 +213,8 @@ def run(recipe: Recipe, steps: int, out: Path | None, where: str) -> None:
         folder = RunFolder(Path(name))
         display = make_display()
         stack.callback(display.close)
-        tokenizer, store, valid = prepare_run(recipe, folder, display)
-        prepared, ranks = Prepared(tokenizer, store, valid, []), Ranks(device=device)
-        trainer = make_trainer(recipe, prepared, folder, display, time.perf_counter(), ranks)
+        data = prepare_in(folder, recipe, display)
+        trainer = make_trainer(recipe, data, OpenRun(), folder, display, time.perf_counter(), Ranks(device=device))
         stack.callback(trainer.feed.close)
         for log in trainer.logs:
             stack.callback(log.close)

@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.common import machine, print_facts, print_table, write_json
-from benchmarks.loop_overhead import prepare_run
+from benchmarks.loop_overhead import prepare_in
 from benchmarks.train_throughput import free
 from regard.config import ModelConfig
 from regard.data.arrays import Int64Array
@@ -271,7 +271,8 @@ def run(recipe: Recipe, out: Path | None, where: str) -> tuple[list[dict[str, An
     contenders = make_contenders(train, device)
     rows: list[dict[str, Any]] = []
     with TemporaryDirectory(ignore_cleanup_errors=True) as name:
-        tokenizer, store, _ = prepare_run(recipe, RunFolder(Path(name)), make_display())
+        prepared = prepare_in(RunFolder(Path(name)), recipe, make_display())
+        store, tokenizer = prepared.store, prepared.tokenizer
         data = make_data(recipe, store, tokenizer)
         config = recipe.model.config(tokenizer.vocab_size)
         assert contenders[0].path is not None

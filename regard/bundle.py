@@ -1,9 +1,8 @@
-"""A bundle: a finished model as a folder that people pass around.
+"""A bundle: a finished model as a folder that can be shared.
 
     model.safetensors  config.json  tokenizer/  recipe.toml  card.md  manifest.json (SHA-256 of every file)
 
-A bundle is complete: nothing outside the folder is needed to use it. Reading one imports no torch; the weights are read by the
-engine that needs them.
+A bundle is complete: nothing outside the folder is needed to use it. Reading one imports no torch; engines read the weights.
 """
 
 from __future__ import annotations
@@ -33,29 +32,29 @@ Stored = Literal["fp32", "fp16", "int8"]
 
 
 class BundleGone(UserError):
-    """The files of a bundle that was opened are not there any more, or are another's."""
+    """The files of an opened bundle were removed or replaced."""
 
 
-FORMAT = 2  # the highest that is read; every earlier number stays readable
-# What is written is the lowest number whose Regards can read it: 2 for weights that are stored small, else 1.
+FORMAT = 2  # the highest readable format; all earlier ones stay readable
+# Bundles are written in the lowest format that can hold them: 2 for compressed weights, else 1.
 FORMAT_OF: dict[Stored, int] = {"fp32": 1, "fp16": 2, "int8": 2}
 WEIGHTS = "model.safetensors"
-_LATER_SWITCHES = ("output_bias",)  # an older Regard refuses those that it does not know, so off is not written
+_LATER_SWITCHES = ("output_bias",)  # omitted when off, since older versions refuse unknown fields
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """What is known about a model without touching its weights."""
+    """A model's settings and facts, without its weights."""
 
     folder: Path
     config: ModelConfig
     source: str
     target: str
     decode: DecodeRecipe
-    max_length: int  # source tokens that the model was trained on at most; longer lines are cut
-    facts: dict[str, Any]  # training data, scores, versions: for the card and for `regard info`
-    stored: Stored = "fp32"  # how the weights lie in their file; whoever reads them gets fp32
-    manifest: str = field(default="", compare=False, repr=False)  # its SHA-256, of a bundle that was read
+    max_length: int  # longest training sentence in tokens; longer lines are split
+    facts: dict[str, Any]  # training data, scores, versions; shown by the card and `regard info`
+    stored: Stored = "fp32"  # data type in the weights file; they load as fp32
+    manifest: str = field(default="", compare=False, repr=False)  # SHA-256 of manifest.json when the bundle was read
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -80,7 +79,7 @@ def save_bundle(
     facts: Mapping[str, Any],
     stored: Stored = "fp32",
 ) -> Bundle:
-    """Write a bundle in one step; an older one at the same place is replaced. `weights` are as `stored` says."""
+    """Write a bundle atomically, replacing one in the same folder. `weights` are already in the form that `stored` names."""
     from safetensors.torch import save_file
 
     decode = dataclasses.replace(decode, guard=bool(decode.guard))
@@ -115,16 +114,16 @@ def load_bundle(folder: Path) -> Bundle:
     settings = read_json(folder / "config.json")
     number = settings.get("format")
     if not isinstance(number, int) or number < 1:
-        raise UserError(f"{folder / 'config.json'}: field format must be a whole number, but is {number!r}")
+        raise UserError(f"{folder / 'config.json'}: format must be a positive integer, but is {number!r}")
     if number > FORMAT:
         raise UserError(
-            f"{folder}: is a bundle of format {number}, and this Regard reads up to {FORMAT}; upgrade Regard"
+            f"{folder}: bundle format must be at most {FORMAT} for this version of Regard, but is {number}; upgrade Regard"
         )
     check_manifest(folder)
     stored = settings.get("weights", "fp32")
     if stored not in get_args(Stored):
         raise UserError(
-            f"{folder / 'config.json'}: field weights must be one of {', '.join(get_args(Stored))}, but is {stored!r}"
+            f"{folder / 'config.json'}: weights must be one of {', '.join(get_args(Stored))}, but is {stored!r}"
         )
     known = {f.name for f in dataclasses.fields(ModelConfig)}
     try:
@@ -136,21 +135,23 @@ def load_bundle(folder: Path) -> Bundle:
             config=ModelConfig(**model),
             source=settings["source"],
             target=settings["target"],
-            decode=DecodeRecipe(**{"guard": False, **settings["decode"]}),  # early bundles do not say it
+            decode=DecodeRecipe(**{"guard": False, **settings["decode"]}),  # missing in early bundles
             max_length=settings["max_length"],
             facts=settings.get("facts", {}),
             stored=stored,
             manifest=sha256(folder / MANIFEST),
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{folder / 'config.json'}: is not a bundle's settings ({error})") from None
+        raise UserError(
+            f"{folder / 'config.json'}: must hold the settings of a bundle, but does not ({error})"
+        ) from None
 
 
 def load_weights(bundle: Bundle) -> dict[str, Tensor]:
-    """The weights in fp32, whatever they are stored as."""
+    """The weights as fp32, however they are stored."""
     from safetensors.torch import load_file
 
-    _check_same(bundle)
+    _check_unchanged(bundle)
     tensors = load_file(str(bundle.weights))
     if bundle.stored == "fp32":
         return tensors
@@ -163,27 +164,26 @@ def load_weights(bundle: Bundle) -> dict[str, Tensor]:
     return weights | {name: tensor.float() for name, tensor in tensors.items()}
 
 
-def _check_same(bundle: Bundle) -> None:
-    """Weights may be read long after the rest, by a server for instance. Those of another model that lies there by now would be
-    taken for this one's."""
+def _check_unchanged(bundle: Bundle) -> None:
+    """Refuse a bundle that was replaced since it was opened: its weights may be read much later, by a server for instance."""
     manifest = bundle.folder / MANIFEST
     is_there = manifest.is_file() and bundle.weights.is_file()
     if not is_there or (bundle.manifest and sha256(manifest) != bundle.manifest):
-        raise BundleGone(f"{bundle.folder}: was removed or replaced after it was opened; open it again")
+        raise BundleGone(f"{bundle.folder}: was removed or replaced after it was opened; load it again")
 
 
 def scale_name(name: str) -> str:
-    """Of the tensor that says what the rows of an int8 matrix were multiplied with before they were rounded."""
+    """The tensor with the factors by which the rows of an int8 matrix were multiplied before rounding."""
     return f"{name}_scale"
 
 
 def find_bundle(model: str | Path | None) -> Path:
-    """The bundle folder that `-m` means: a bundle itself, the model of a run folder, or one that comes with Regard."""
+    """The bundle folder that `-m` names: a bundle, the model in a run folder, or a built-in model."""
     models = builtin_models()
     if model is None:
         if DEFAULT not in models:
             raise UserError(
-                "no model is named, and none came with this Regard; name a bundle or a run folder, or train one: "
+                "-m must name a bundle or a run folder, since this copy of Regard has no built-in models; or train a model: "
                 "regard train corpus.en corpus.de"
             )
         return models[DEFAULT]
@@ -194,19 +194,19 @@ def find_bundle(model: str | Path | None) -> Path:
         return folder / "model"
     if (folder / "checkpoints").is_dir():
         raise UserError(
-            f"{folder}: the run is not finished and has no model yet; go on with `regard train ... --out {folder} --resume`, "
-            f"or make one of what there is: regard average {folder} -o MODEL"
+            f"{folder}: the run is unfinished and has no model yet; resume it with `regard train ... --out {folder} --resume`, "
+            f"or make a model from its checkpoints: regard average {folder} -o MODEL"
         )
     if not folder.exists():
         if str(model) in models:
             return models[str(model)]
         known = f", or a built-in model ({', '.join(models)})" if models else ""
         raise UserError(f"{folder}: there is no such model; name a bundle or a run folder{known}")
-    raise UserError(f"{folder}: is neither a bundle (config.json is missing) nor a run folder")
+    raise UserError(f"{folder}: must be a bundle or a run folder, but has no config.json")
 
 
 def add_facts(folder: Path, facts: Mapping[str, Any]) -> Bundle:
-    """Write more into a bundle and its card, such as scores that were measured after it was made."""
+    """Add facts to a bundle and its card, such as scores measured later."""
     bundle = load_bundle(folder)
     settings = read_json(folder / "config.json")
     settings["facts"] = {**bundle.facts, **facts}

@@ -1,4 +1,4 @@
-"""A bundle's card.md: what the model is, what it was made from and how good it is, for people who get it without the run."""
+"""A bundle's card.md: what the model is, what it was trained on and how good it is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STORED_AS = {
     "fp16": "16-bit floats, vectors as 32-bit floats",
     "int8": "8-bit integers with a scale for each row of a matrix, vectors as 32-bit floats",
 }
-_ROWS = {  # of the card's table, from the facts
+_ROWS = {  # label in the card's table -> fact
     "parameters": "parameters",
     "imported from": "imported",
     "its weights": "imported_weights",
@@ -25,10 +25,11 @@ _ROWS = {  # of the card's table, from the facts
     "trained on": "device",
     "date": "date",
 }
-_MANY = 4  # corpora that fit one row; more get a list of their own
+_MAX_IN_ROW = 4  # corpora listed in the table; more get their own list
 
 
 def make_card(bundle: Bundle) -> str:
+    """The text of card.md."""
     facts = bundle.facts
     corpora = facts.get("corpora", [])
     lines = [
@@ -38,7 +39,7 @@ def make_card(bundle: Bundle) -> str:
         *_scores(facts.get("scores", {})),
         *_list("Sources", facts.get("sources", [])),
         *_list("Limits", facts.get("limits", [])),
-        *_list("Corpora", corpora if len(corpora) > _MANY else []),
+        *_list("Corpora", corpora if len(corpora) > _MAX_IN_ROW else []),
         "",
         "Use: `regard translate -m FOLDER TEXT`",
         "",
@@ -74,12 +75,12 @@ def _table(bundle: Bundle) -> list[str]:
 
 def _cell(value: Any) -> str:
     if isinstance(value, list):
-        return ", ".join(value) if len(value) <= _MANY else f"{len(value):,}"
+        return ", ".join(value) if len(value) <= _MAX_IN_ROW else f"{len(value):,}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _test_set(metrics: Mapping[str, Any]) -> list[str]:
-    """A list, not rows of the table: signatures hold the bars that part a row's cells."""
+    """A list and not table rows: signatures contain |, which separates cells."""
     lines = []
     for metric in metrics.values():
         interval = f" ± {metric['confidence']:.2f}" if metric.get("confidence") else ""
@@ -88,7 +89,7 @@ def _test_set(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _scores(scores: Mapping[str, Any]) -> list[str]:
-    """A table of scores on several test sets, and how they were computed: {set: what `regard evaluate --json` says}."""
+    """A table of scores on several test sets, {set: output of `regard evaluate --json`}, with their signatures."""
     if not scores:
         return []
     metrics = next(iter(scores.values()))["metrics"]

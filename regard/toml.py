@@ -1,4 +1,8 @@
-"""Plain values written as TOML, which Python's library only reads."""
+"""Writing TOML, which the standard library only reads.
+
+Not tomli-w: it breaks every list over several lines, so recipes in run folders and bundles would change, and training would
+need one more package for these few lines.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from typing import Any
 
 
 def dump_toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
-    """Sections of plain values as TOML.
+    """Tables of plain values as TOML. Characters that are not printable are escaped.
 
     >>> print(dump_toml({"data": {"source": "en", "train": ["a.tsv", {"path": "b.tsv", "weight": 2.0}]}}), end="")
     [data]

@@ -200,7 +200,7 @@ def test_evaluate_scores_a_model_and_a_file_alike(
         (["translate", "-m", "x", "-o", "y.de.gz", "hello"], "-o y.de.gz: translate writes plain text; leave out .gz"),
         (["translate", "--beam", "many", "x"], "invalid int value"),
         (["evaluate", "--reference", "nothing.de", "--hypothesis", "x"], "nothing.de"),
-        (["average", "nothing", "-o", "x"], "nothing: is not a run folder"),
+        (["average", "nothing", "-o", "x"], "nothing: must be a run folder, but has no recipe.toml"),
         (["translate", "--engine", "fast", "x"], "argument --engine: invalid choice: 'fast'"),
         (["export", "-m", "x", "-o", "y"], "the following arguments are required: --to"),
         (["export", "--to", "onnx", "-m", "x"], "the following arguments are required: -o"),
@@ -416,7 +416,10 @@ def test_a_dry_run_refuses_what_the_run_would(tmp_path: Path, capfd: pytest.Capt
     files = [str(tmp_path / "recipe" / f"train.{side}") for side in ("src", "tgt")]
     for change, message in (
         ("model.preset=tiny", "model.d_model is 192, but the model in train.init has 320"),
-        ("tokenizer.protect=false", "the model in train.init was trained with protected spans; leave it out"),
+        (
+            "tokenizer.protect=false",
+            "the model in train.init was trained with protected spans; remove tokenizer.protect",
+        ),
     ):
         said = fails(
             capfd, "train", *files, "--dry-run", "--set", "train.init=en-de", "--set", change,

@@ -1,4 +1,4 @@
-"""A recipe for two plain files: languages, vocabulary, model and batch chosen for the corpus and the machine, and said so."""
+"""A recipe for two plain files: languages, vocabulary, model and batch size chosen for the corpus and the machine."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from regard.training.update import WARM_UPDATES, PlainUpdate, SlotUpdate, Update
 from regard.translation.languages import guess_language
 
 SAMPLE_LINES = 500
-_MORE_EPOCHS = 5  # at most, for a model that is trained already
-PIECES_A_WORD = 1.4  # of a subword vocabulary, about
+_FINE_TUNING_EPOCHS = 5  # at most
+PIECES_PER_WORD = 1.4  # of a subword vocabulary, roughly
 
 
 @dataclass(frozen=True)
 class Tier:
-    """What suits a corpus of up to so many pairs."""
+    """Settings for a corpus of up to `max_pairs` pairs."""
 
     max_pairs: float
     preset: str
@@ -54,8 +54,8 @@ _PRE = {"norm_position": "pre"}
 _DEEPER = {**_PRE, "encoder_layers": 4, "decoder_layers": 4}
 _QUICK = {"optimizer": "adamw", "schedule": "linear", "weight_decay": 0.01, "ema": 0.999, "monitor": "bleu"}
 
-# Pre-norm with a high learning rate learns fastest from little text and in little time; with a GPU and a million pairs it is
-# the paper's own recipe. The small ones were chosen on the validation sets of Multi30k and Tatoeba (docs/results.md).
+# Pre-norm with a high learning rate learns fastest from little text in little time; with a GPU and a million pairs the paper's
+# own recipe is used. The small tiers were tuned on the validation sets of Multi30k and Tatoeba (docs/results.md).
 CPU_TIERS = (
     Tier(30_000, "tiny", 6_000, 25, 1_500, {**_PRE, "dropout": 0.2}, {**_QUICK, "lr": 3e-3}),
     Tier(100_000, "tiny", 6_000, 15, 1_500, {**_PRE, "dropout": 0.1}, {**_QUICK, "lr": 3e-3}),
@@ -84,14 +84,14 @@ class Choice:
         """The choice in a few lines for the terminal; `speed` comes from `measure_speed`."""
         data = self.recipe.data
         held_out = [
-            f"{spec:,} pairs for the {name}"
-            for name, spec in (("validation", data.valid), ("test", data.test))
+            f"{spec:,} pairs for {name}"
+            for name, spec in (("validation", data.valid), ("testing", data.test))
             if isinstance(spec, int) and spec
         ]
         return [
             f"{self.files}: {self.pairs:,} pairs, {data.source} → {data.target}",
             *([f"held out: {' and '.join(held_out)}"] if held_out else []),
-            *_model_lines(_with_shape(self.recipe), speed, self.pairs, self.words),
+            *_model_lines(_resolved(self.recipe), speed, self.pairs, self.words),
         ]
 
 
@@ -106,9 +106,9 @@ class Speed:
 def choose_recipe(
     source: Path, target: Path, overrides: Sequence[str] = (), check: Callable[[Recipe], None] = lambda recipe: None
 ) -> Choice:
-    """Look at the corpus and the machine and settle everything that a recipe has to say.
+    """Choose a recipe for the corpus and the machine; `overrides` are those of `--set`.
 
-    Before all of the text is read, what could be chosen goes through `check`, to refuse what is wrong however much text there is.
+    `check` refuses recipes before the text is read: it must accept at least one of those that could be chosen.
     """
     for path in (source, target):
         check_file(path)
@@ -133,11 +133,11 @@ def choose_recipe(
             "model": {"preset": tier.preset, **tier.model},
             "train": {"epochs": tier.epochs, "batch_tokens": tier.batch_tokens, **tier.train},
         }
-        if given.get("train", {}).get("init"):  # shape and vocabulary are there, and most of what is to be learnt
+        if given.get("train", {}).get("init"):  # fine-tuning: shape and vocabulary are given
             values["tokenizer"], values["model"] = {}, {"preset": "init"}
-            values["train"] |= {**_QUICK, "lr": FINE_TUNING_LR, "epochs": min(tier.epochs, _MORE_EPOCHS)}
+            values["train"] |= {**_QUICK, "lr": FINE_TUNING_LR, "epochs": min(tier.epochs, _FINE_TUNING_EPOCHS)}
         if device.type == "cuda" and (size := process_info().size) > 1:
-            values["train"]["accumulate"] = size  # a part of every update for each process
+            values["train"]["accumulate"] = size  # one micro-batch for each process
         if {"steps", "minutes"} & set(given.get("train", {})):
             del values["train"]["epochs"]
         apply_overrides(values, overrides)
@@ -152,7 +152,7 @@ def choose_recipe(
 
 
 def _refuse_all(choices: Sequence[Callable[[], Recipe]], check: Callable[[Recipe], None]) -> None:
-    """Refuse what every choice would be refused for; one may fit what another does not."""
+    """Raise the first choice's error if `check` refuses every choice."""
     errors = []
     for choose in choices:
         try:
@@ -164,14 +164,14 @@ def _refuse_all(choices: Sequence[Callable[[], Recipe]], check: Callable[[Recipe
 
 
 def own_process_device(name: str) -> torch.device:
-    """The device that this process would train on, alone or as one of several."""
+    """The device that this process trains on, alone or as one of several."""
     place = process_info()
     return pick_device(name) if place.size == 1 else own_device(name, place.local_rank)
 
 
 def describe_run(recipe: Recipe) -> list[str]:
-    """What a run of this recipe would be, for `--dry-run`."""
-    recipe = _with_shape(recipe)
+    """What a run of this recipe would be, for `--dry-run`; reads the text and trains for about two seconds to measure the speed."""
+    recipe = _resolved(recipe)
     check_machine(recipe, own_process_device(recipe.train.device), process_info().size)
     check_init(recipe)
     data = recipe.data
@@ -181,13 +181,13 @@ def describe_run(recipe: Recipe) -> list[str]:
         pairs += corpus.weight * corpus_pairs
         words += corpus.weight * corpus_words
     return [
-        f"{data.source} → {data.target}: {pairs:,.0f} pairs an epoch",
+        f"{data.source} → {data.target}: {pairs:,.0f} pairs per epoch",
         *_model_lines(recipe, measure_speed(recipe), int(pairs), int(words)),
     ]
 
 
-def _with_shape(recipe: Recipe) -> Recipe:
-    """The recipe with what it leaves to the model that it starts from, the size of the vocabulary among it."""
+def _resolved(recipe: Recipe) -> Recipe:
+    """The resolved recipe, with the vocabulary size of the init model if there is one."""
     recipe = resolve_recipe(recipe)
     if not recipe.train.init:
         return recipe
@@ -199,7 +199,7 @@ def _model_lines(recipe: Recipe, speed: Speed, pairs: int, words: int) -> list[s
     config = recipe.model.config(recipe.tokenizer.vocab_size)
     device, size = own_process_device(recipe.train.device), process_info().size
     dtype = compute_dtype(recipe.train.precision, device)
-    name = "that of train.init" if recipe.train.init else recipe.model.preset
+    name = "as in train.init" if recipe.train.init else recipe.model.preset
     most = "up to " if recipe.tokenizer.extend else ""
     return [
         *(init_notes(recipe) if recipe.train.init else []),
@@ -207,13 +207,13 @@ def _model_lines(recipe: Recipe, speed: Speed, pairs: int, words: int) -> list[s
         f"model: {name}, {config.encoder_layers} + {config.decoder_layers} layers of {config.d_model}, "
         f"about {_num_parameters(config) / 1e6:.1f} million parameters",
         f"machine: {describe(device)}, {'fp32' if dtype is None else 'bf16'}"
-        + (f"; {size} processes, each with its own" if size > 1 else ""),
-        _duration_line(recipe.train, speed, int(words * PIECES_A_WORD) + pairs),
+        + (f"; {size} processes, each on its own device" if size > 1 else ""),
+        _duration_line(recipe.train, speed, int(words * PIECES_PER_WORD) + pairs),
     ]
 
 
 def _count(corpus: Corpus) -> tuple[int, int]:
-    """Pairs, and words of the target side; the two files are checked on the way."""
+    """The number of pairs, and of words on the target side; reading checks the two files."""
     pairs = words = 0
     for _, tgt in corpus.pairs():
         pairs += 1
@@ -228,20 +228,22 @@ def _languages(source: Path, target: Path, given: dict[str, Any]) -> tuple[str, 
         found.append(str(label))
     if found[0] == found[1]:
         raise UserError(
-            f"{source.name} and {target.name} both look like {found[0]}; name the two with "
+            f"{source.name} and {target.name} must be in two languages, but both look like {found[0]}; name them with "
             f"--set data.source=xx --set data.target=yy"
         )
     return found[0], found[1]
 
 
 def _corpus_spec(source: Path, target: Path) -> tuple[str, str]:
-    """The two files as a recipe names them: the folder that both are in, and their names from there."""
+    """The two files as a recipe names them: their common folder, and a corpus pattern relative to it."""
     paths = source.resolve(), target.resolve()
     root = os.path.commonpath([path.parent for path in paths])
     names = [path.relative_to(root).as_posix() for path in paths]
     for name in names:
         if any(character in name for character in "{},*?["):
-            raise UserError(f"{name}: a file name with any of {{ }} , * ? [ cannot stand in a recipe; rename it")
+            raise UserError(
+                f"{name}: file names must not contain {{ }} , * ? [, which recipes use for patterns; rename it"
+            )
     return root, f"{{{names[0]},{names[1]}}}"
 
 
@@ -252,18 +254,18 @@ def _num_parameters(config: ModelConfig) -> int:
 
 def measure_speed(recipe: Recipe) -> Speed:
     """Train on made-up sentences for about two seconds; with several processes, the speed of this one times their number."""
-    recipe = _with_shape(recipe)
+    recipe = _resolved(recipe)
     train, size = recipe.train, process_info().size
     if train.shard and size > 1:
-        return Speed(None, "one process alone cannot show how long a model that is split over them takes")
+        return Speed(None, "a sharded model needs all of its processes")
     config, device = recipe.model.config(recipe.tokenizer.vocab_size), own_process_device(train.device)
     try:
         rate = size * measure_rate(config, device, compute_dtype(train.precision, device), train, size)
     except torch.OutOfMemoryError:
-        return Speed(None, f"an update needs more memory than there is; see train.accumulate ({train.accumulate})")
+        return Speed(None, f"an update does not fit the memory; raise train.accumulate ({train.accumulate})")
     if size == 1:
         return Speed(rate, "measured")
-    return Speed(rate, f"{size} times what one process was measured at, without their exchange of gradients")
+    return Speed(rate, f"{size} times the measured speed of one process, without gradient exchange")
 
 
 def _duration_line(train: TrainRecipe, speed: Speed, tokens: int) -> str:
@@ -293,13 +295,13 @@ def measure_rate(
     size: int = 1,
     length: int = 20,
 ) -> float:
-    """Target tokens a second of a run's own updates on made-up sentences: a few to warm up, then for about two seconds. Of `size`
-    processes one is measured, on its share of an update and without the others."""
+    """Target tokens per second of training on made-up sentences: a few updates to warm up, then about two seconds of them. Of
+    `size` processes, measures one alone on its share of an update."""
     model = Transformer(config).to(device).train()
     optimizer = make_optimizer(model, train)
     set_learning_rate(optimizer, 1e-4)
     options = UpdateOptions(train.label_smoothing, train.clip, dtype, train.rdrop)
-    # On a CPU a small batch tells as much as a large one, sooner.
+    # On a CPU a small batch runs at the same speed per token.
     batch_tokens = min(train.batch_tokens, 2_000) if device.type == "cpu" else train.batch_tokens
     num_parts = -(-train.accumulate // size)
     part_tokens = max(length, -(-batch_tokens // (num_parts * size)))
@@ -310,7 +312,7 @@ def measure_rate(
     count = num_parts * pairs * length
     path = pick_fast_path(train, device, size)
     if path is not None:
-        path = replace(path, compile=False)  # which is a few percent of the speed and most of the wait
+        path = replace(path, compile=False)  # it gains a few percent and takes most of the wait
     update: Callable[[], UpdateResult]
     if path is None:
         batches = [make_batch(*sentences)] * num_parts
@@ -319,7 +321,7 @@ def measure_rate(
         slots = fit_slots(lengths, lengths, None, part_tokens, length)
         words = [slots.pack(*sentences, count)] * num_parts
         update = partial(SlotUpdate(model, optimizer, options, slots, num_parts, path), words, count)
-    for _ in range(1 if path is None else WARM_UPDATES + 1):  # the first ones are slower: they compile and capture
+    for _ in range(1 if path is None else WARM_UPDATES + 1):  # these also compile and capture
         float(update().total)  # waits for the device
     begun, updates = time.perf_counter(), 0
     while updates < 1 or time.perf_counter() - begun < 2.0:

@@ -1,4 +1,4 @@
-"""Curves as SVG, drawn by hand: axes, ticks, legend and a label under the pointer. No script, nothing from elsewhere."""
+"""Line charts as SVG without scripts or libraries: axes, ticks, a legend, and a label under the pointer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOVER_COLUMNS = 64
 
 @dataclass(frozen=True)
 class Series:
-    """A curve: what it shows, where it runs, and its style (one, two or faint)."""
+    """A curve: its name, points and style (one, two or faint)."""
 
     name: str
     points: list[Point]
@@ -30,7 +30,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Scale:
-    """The way from measured values to places in the picture."""
+    """Maps values to SVG coordinates."""
 
     x_max: float
     y_min: float
@@ -52,7 +52,7 @@ def chart(
     from_zero: bool = False,
     ring: float | None = None,
 ) -> str:
-    """Curves over the steps as a figure with an SVG picture; pointing at it shows the values of that place."""
+    """A figure of curves over steps, as HTML with SVG; hovering shows the values at a step. `ring` marks the points of a step."""
     series = [curve for curve in series if curve.points]
     if not series:
         return ""
@@ -65,17 +65,17 @@ def chart(
         f'<span><i class="{curve.style}"></i>{escaped(curve.name)} <b>{escaped(form(curve.points[-1][1]))}</b></span>'
         for curve in series
     )
-    if len(series) == 1:  # the title has named it
+    if len(series) == 1:  # the title names it
         legend = f"<span>last <b>{escaped(form(series[0].points[-1][1]))}</b></span>"
     parts = [_axes(scale, y_ticks, [tick for tick in ticks(0.0, x_max) if tick <= x_max])]
-    parts += [_curve(curve, scale, ring) for curve in reversed(shown)]  # the first lies on top
+    parts += [_curve(curve, scale, ring) for curve in reversed(shown)]  # the first one on top
     parts.append(_hover(shown, scale, form))
     picture = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escaped(title)}">{"".join(parts)}</svg>'
     return f'<figure class="card"><h3>{escaped(title)}</h3><p class="legend">{legend}</p>{picture}</figure>'
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round numbers (steps of 1, 2 or 5) from below `low` to above `high`."""
+    """Round numbers, 1, 2 or 5 times a power of ten apart, that cover `low` to `high`."""
     if high <= low:
         low, high = low - (abs(low) * 0.1 or 0.5), high + (abs(high) * 0.1 or 0.5)
     raw = (high - low) / about
@@ -86,7 +86,7 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def averaged(points: Sequence[Point], most: int = _CURVE_POINTS) -> list[Point]:
-    """At most `most` points, each the mean of its stretch: a long run must not make a page of megabytes."""
+    """At most `most` points, each the mean of a run of points, to keep the page of a long run small."""
     if len(points) <= most:
         return list(points)
     edges = [round(i * len(points) / most) for i in range(most + 1)]
@@ -124,7 +124,7 @@ def _curve(curve: Series, scale: Scale, ring: float | None) -> str:
 
 
 def _hover(series: Sequence[Series], scale: Scale, form: Callable[[float], str]) -> str:
-    """Upright strips that show, while pointed at, a line, the points and their values; no script is needed."""
+    """Vertical strips that show a line, the points and their values while hovered, without a script."""
     columns: dict[int, dict[str, Point]] = {}
     width = _WIDTH - _LEFT - _RIGHT
     for curve in series:
@@ -162,7 +162,7 @@ def _label(lines: Sequence[str], place: float) -> str:
 
 
 def escaped(value: Any) -> str:
-    # A lone surrogate cannot be written as UTF-8.
+    """HTML-escaped text, with lone surrogates replaced, which UTF-8 cannot encode."""
     return escape(str(value).encode("utf-8", "replace").decode("utf-8"))
 
 

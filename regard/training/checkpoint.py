@@ -1,9 +1,9 @@
-"""Checkpoints: everything that a run needs to go on as if it had never stopped. Tensors are in safetensors, the rest in JSON.
+"""Checkpoints: everything a run needs to resume as if it had never stopped. Tensors are in safetensors, the rest in JSON.
 
 checkpoints/step-000123/  model.safetensors  optimizer.safetensors  random.safetensors  state.json  manifest.json
                           average.safetensors (with a moving average)
 
-Those of a model that is split over several processes have shards instead (`sharded.py`).
+Checkpoints of a sharded model have shards instead (`sharded.py`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def save_checkpoint(
     random: Mapping[str, Tensor],
     ranks: Ranks,
 ) -> Path:
-    """Write one checkpoint in one step; `state` is what JSON can hold: counters, the sampler's place, scores."""
+    """Write a checkpoint atomically; `state` holds counters, scores and the sampler's position as JSON values."""
     target = folder / f"step-{step:06d}"
 
     def write_rest(temporary: Path) -> None:
@@ -65,8 +65,8 @@ def save_checkpoint(
 def load_checkpoint(
     path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, average: nn.Module | None, ranks: Ranks
 ) -> dict[str, Any]:
-    """Put a checkpoint's weights, optimizer and random state in place; returns its state. The number of processes may be
-    another than it was: one that has no random state there goes on with the one that it has."""
+    """Restore weights, optimizer and random state; returns the JSON state. The number of processes may have changed: a process
+    without a saved random state keeps its own."""
     state = read_json(path / "state.json")
     if ranks.shards:
         load_sharded(path, model, optimizer, average, ranks)
@@ -80,28 +80,28 @@ def load_checkpoint(
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints of a run, oldest first. Only finished ones have such a name."""
+    """Completely written checkpoints of a run, oldest first."""
     found = [(int(match[1]), path) for path in folder.glob("step-*") if (match := _NAME.match(path.name))]
     return [path for _, path in sorted(found)]
 
 
 def scheduled_checkpoints(folder: Path) -> list[Path]:
-    """Those that the run saves at its intervals, oldest first: they are averaged. Others are saved because a validation was the
-    best or somebody pressed Ctrl-C; with those the average would depend on where a run was stopped."""
+    """Checkpoints saved at the run's intervals, oldest first; these are averaged. Those of a best validation or a Ctrl-C are not,
+    or the average would depend on where a run was stopped."""
     return [path for path in list_checkpoints(folder) if _is_scheduled(path)]
 
 
 def _is_scheduled(path: Path) -> bool:
     try:
         return bool(read_json(path / "state.json").get("scheduled"))
-    except UserError:  # a damaged one, or a running program is just removing it
+    except UserError:  # damaged, or just being removed by a running process
         return False
 
 
 def newest_intact(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint whose files are as they were written, and a word on each newer one that is not.
+    """The newest intact checkpoint, and why each newer one was skipped.
 
-    A damaged one is renamed, so that it is never averaged and stands in nobody's way.
+    Damaged ones are renamed, so that they are never averaged.
     """
     sweep_temporaries(folder)
     damaged: list[str] = []
@@ -118,10 +118,10 @@ def newest_intact(folder: Path) -> tuple[Path | None, list[str]]:
 
 
 def prune(folder: Path, keep: int, always: Sequence[Path]) -> None:
-    """Remove all but the newest `keep` scheduled checkpoints, the newest two of any kind, and those that are to stay."""
+    """Remove all but the newest `keep` scheduled checkpoints, the newest two of any kind, and those in `always`."""
     stay = {path.name for path in (*scheduled_checkpoints(folder)[-keep:], *list_checkpoints(folder)[-2:], *always)}
     for path in list_checkpoints(folder):
-        if path.name not in stay:  # first its name goes, so that nobody ever finds a part of it
+        if path.name not in stay:  # rename first, so that nobody finds part of it
             old = path.with_name(f".{path.name}.{os.getpid()}.old")
             path.rename(old)
             shutil.rmtree(old)
@@ -137,7 +137,7 @@ def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
 
 
 def checkpoint_weights(path: Path) -> dict[str, Tensor]:
-    """The weights that a checkpoint stands for: its moving average where it has one."""
+    """The moving average in a checkpoint, or its weights where it has none."""
     if is_sharded(path):
         return read_shards(path, "average") or read_shards(path, "model")
     averaged = path / "average.safetensors"
@@ -171,7 +171,7 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tens
 
 
 def random_states(ranks: Ranks) -> dict[str, Tensor]:
-    """The random state of every process, for the first one to save: "cpu", "cuda.0" and "mps" are its own, "rank1.cpu" and
+    """The random states of all processes, for the first one to save: "cpu", "cuda.0" and "mps" are its own, "rank1.cpu" and
     "rank1.cuda" those of the second, and so on."""
     if ranks.size == 1:
         return _own_random_state()

@@ -1,6 +1,6 @@
-"""What the person sees during training, on standard error: a live panel on a terminal, plain lines elsewhere.
+"""What the user sees during training, on standard error: a live panel on a terminal, plain lines elsewhere.
 
-It shows the records that are written to metrics.jsonl; a train record also has "progress" (0 to 1) and "remaining".
+It shows the records of metrics.jsonl; train records also have "progress" (0 to 1) and "remaining" (seconds).
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS = "_.-=+*%#"
 _BEST = "best so far"
 _HEADINGS = {"valid": "bold", _BEST: "bold green"}
-_SMOOTHING = 0.8  # how much of the smoothed loss is its own past
+_SMOOTHING = 0.8  # weight of the past in the smoothed loss
 
 
 class Display:
-    """A display that shows nothing; the others differ from it."""
+    """A display that shows nothing; base of the others."""
 
     def say(self, text: str) -> None:
-        """A line that stays: what was prepared, saved or noticed."""
+        """Print lines that stay, such as notes."""
 
     def start(self, total_steps: int | None, total_seconds: float | None) -> None:
-        """Training begins; either limit may be unknown."""
+        """Training starts; either limit may be unknown."""
 
     def train(self, record: Mapping[str, Any]) -> None:
         """A logging interval has ended."""
@@ -45,20 +45,20 @@ class Display:
         """A validation has ended."""
 
     def stopping(self, text: str) -> None:
-        """Called by a signal, in the middle of anything."""
+        """The user has asked to stop. Called from a signal handler."""
 
     def close(self) -> None:
         """Training has ended or was interrupted; may be called twice."""
 
 
 class PlainDisplay(Display):
-    """Lines without control characters, for files, pipes and logs of schedulers."""
+    """Lines without control characters, for files, pipes and schedulers' logs."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def say(self, text: str) -> None:
-        # A log file may be ASCII; a character that it cannot hold must not end the training.
+        # A log file may be ASCII; a character it cannot encode must not end the training.
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         for line in text.splitlines() or [""]:
             line = printable(line).encode(encoding, "backslashreplace").decode(encoding)
@@ -74,12 +74,14 @@ class PlainDisplay(Display):
                 self.say(f"       {name:<12} {sample[name]}")
 
     def stopping(self, text: str) -> None:
-        with suppress(OSError):  # nobody reads any more: Ctrl-C ends a `tee` behind the command, too
-            os.write(self._stream.fileno(), f"{text}\n".encode())  # past the stream, which may be at work
+        with suppress(OSError):  # no reader left: Ctrl-C also ends a `tee` behind the command
+            os.write(
+                self._stream.fileno(), f"{text}\n".encode()
+            )  # bypass the stream, which may be in the middle of a write
 
 
 class LiveDisplay(Display):
-    """A panel that is drawn over at the bottom of the terminal, with the lines that stay scrolling above it."""
+    """A panel redrawn at the bottom of the terminal, with printed lines scrolling above it."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -104,7 +106,7 @@ class LiveDisplay(Display):
 
         self._limits = (total_steps, total_seconds)
         self._received = time.monotonic()
-        # Standard output is caught only where it is the same screen: into a file or a pipe it must go untouched.
+        # Redirect standard output only on a terminal: a file or pipe must get it unchanged.
         self._live = Live(
             get_renderable=self._panel,
             console=self._console,
@@ -127,7 +129,7 @@ class LiveDisplay(Display):
         self._console.print(_fitted([("valid", ""), *_valid_pairs(record)], self._console.width))
 
     def stopping(self, text: str) -> None:
-        self._stopping = text  # for the panel, which is drawn all the time
+        self._stopping = text  # shown when the panel is redrawn
 
     def close(self) -> None:
         if self._live is not None:
@@ -146,7 +148,7 @@ class LiveDisplay(Display):
             parts.append(self._figures())
         if self._validations:
             parts.append(self._validation())
-            # A panel taller than the screen is cut from below by rich, which would take its frame and flicker.
+            # rich cuts off a panel taller than the screen, which loses its frame and flickers.
             if self._console.height >= 20 and (samples := self._validations[-1].get("samples")):
                 parts += ["", self._sample(self._validations[0].get("samples", []), samples)]
         return Panel(Group(*parts), title="Training", title_align="left", border_style="dim", padding=(0, 1))
@@ -198,7 +200,7 @@ class LiveDisplay(Display):
         return _fitted(figures, self._room())
 
     def _sample(self, first: Sequence[Mapping[str, str]], newest: Sequence[Mapping[str, str]]) -> RenderableType:
-        """One sentence that stays the same through the run, so that the progress can be read in words."""
+        """The same sentence throughout the run, so that progress can be read in its translations."""
         from rich.table import Table
         from rich.text import Text
 
@@ -210,7 +212,7 @@ class LiveDisplay(Display):
         for name, sentence, style in rows:
             text = Text(printable(sentence), style=style)
             lines = text.wrap(self._console, self._room() - 10)
-            if len(lines) > 2:  # more would push the panel out of a small window
+            if len(lines) > 2:  # more would overflow a small window
                 lines[1].truncate(self._room() - 11)
                 lines[1].append("…" if self._unicode else "...")
             grid.add_row(Text(name, style="dim"), Text("\n").join(lines[:2]))
@@ -222,7 +224,7 @@ class LiveDisplay(Display):
 
 
 def make_display(stream: TextIO | None = None) -> Display:
-    """The display that suits the stream (standard error where none is given)."""
+    """A live panel for a terminal, plain lines for any other stream; the default stream is standard error."""
     target = sys.stderr if stream is None else stream
     if not is_terminal(target):
         return PlainDisplay(target)
@@ -251,7 +253,7 @@ def valid_line(record: Mapping[str, Any]) -> str:
 
 
 def sparkline(values: Sequence[float], width: int, blocks: str = _BLOCKS) -> str:
-    """The values as a row of at most `width` bars, each the mean of its stretch, scaled between the extremes."""
+    """At most `width` bars, each the mean of a run of values, scaled between the extremes."""
     width = min(width, len(values))
     edges = [round(i * len(values) / width) for i in range(width + 1)]
     means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
@@ -261,13 +263,13 @@ def sparkline(values: Sequence[float], width: int, blocks: str = _BLOCKS) -> str
 
 
 def printable(text: str) -> str:
-    """The text without what could move the cursor or change the terminal: a model may put out any bytes."""
+    """The text without control characters, which a model may produce and which could disturb the terminal."""
     return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]", "�", text.replace("\t", " "))
 
 
 def _valid_figures(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     figures = [("loss", _number(record.get("loss"), ".3f")), ("ppl", _number(record.get("perplexity"), ",.1f"))]
-    # Scores need translations, and a validation may be of the loss alone.
+    # A validation may measure the loss alone.
     for name, key in (("chrF", "chrf"), ("BLEU", "bleu")):
         if record.get(key) is not None:
             figures.append((name, f"{record[key]:.1f}"))
@@ -281,7 +283,7 @@ def _valid_pairs(record: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _fitted(figures: Sequence[tuple[str, str]], width: int) -> Text:
-    """Names and values in as many lines as the width asks for, broken between two figures and never within one."""
+    """Names and values wrapped to the width, never within a figure."""
     from rich.text import Text
 
     whole, column = Text(), 0
@@ -299,4 +301,4 @@ def _fitted(figures: Sequence[tuple[str, str]], width: int) -> Text:
 
 
 def _number(value: float | None, form: str) -> str:
-    return "not a number" if value is None or not math.isfinite(value) else format(value, form)
+    return "NaN" if value is None or not math.isfinite(value) else format(value, form)

@@ -1,15 +1,15 @@
-"""The fast path: which of its parts a run takes. Each can be switched off on its own.
+"""The fast path on GPUs: which of its parts a run uses. Each can be switched off on its own.
 
-    slots       batches of one fixed shape, sentences of all lengths mixed; the ground that the other parts stand on
+    slots       batches of one fixed shape, sentences of all lengths mixed; the other parts build on it
     attention   the Triton kernel for short packed sequences      (twin: kernels.dense)
-    residual    dropout, sum and norm in one Triton kernel        (twin: kernels.residual)
-    feedforward the ReLU in the product, and a Triton kernel for its backward pass (twin: relu(linear))
-    loss        a chunk of logits to its gradient in one kernel   (twin: linear_cross_entropy)
+    residual    dropout, residual sum and norm in one kernel      (twin: kernels.residual)
+    feedforward ReLU fused into the matrix product, Triton backward (twin: relu(linear))
+    loss        from a chunk of logits to its gradient in one kernel (twin: linear_cross_entropy)
     compile     torch.compile, layer by layer
-    graph       a whole update captured once as a CUDA graph, then replayed
+    graph       the whole update captured as a CUDA graph, then replayed
 
-`train.fast = "auto"` takes all of them on a CUDA device that computes in bf16, with Triton and a C compiler, and none
-elsewhere. What runs with a part left out is the model as it is written; the twins are what the parts are tested against.
+`train.fast = "auto"` uses all of them on a CUDA device in bf16 with Triton and a C compiler, and none elsewhere. Without a
+part the model runs as written; each part is tested against its twin.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ KERNELS = ("attention", "residual", "feedforward", "loss")
 
 @dataclass(frozen=True)
 class FastPath:
+    """The parts in use; `slots` always is."""
+
     attention: bool = False
     residual: bool = False
     feedforward: bool = False
@@ -36,7 +38,7 @@ class FastPath:
 
 
 def missing_requirement(device: torch.device, dtype: torch.dtype | None) -> str | None:
-    """What the fast path needs and does not find; None: nothing."""
+    """What the fast path needs and this machine lacks; None: nothing."""
     if device.type != "cuda":
         return "a CUDA device"
     if dtype is None:
@@ -56,32 +58,33 @@ def fast_path(
     rdrop: bool = False,
     plain_path_field: str = "",
 ) -> FastPath | None:
-    """The parts that `train.fast` asks for; None is the plain path, with batches of any shape.
+    """The parts that `train.fast` names; None is the plain path, with batches of any shape.
 
-    Several processes go without `graph`: the exchange of gradients would have to be captured with the rest, and that is not
-    tried out. The other parts are the same for each of them. R-Drop goes without `loss`, whose kernel knows of one pass only.
-    `plain_path_field` names a field of the recipe that goes with the plain path alone.
+    `graph` is off with several processes: capturing the exchange of gradients is untested. `loss` is off with R-Drop: its
+    kernel handles a single pass. `plain_path_field` names a field of the recipe that only the plain path supports.
     """
     if plain_path_field and spec not in ("auto", "off"):
-        raise UserError(f"train.fast: {plain_path_field} goes with the plain path alone; set train.fast to auto or off")
+        raise UserError(
+            f"train.fast must be auto or off, since {plain_path_field} needs the plain path, but is {spec!r}"
+        )
     missing = plain_path_field or missing_requirement(device, dtype)
     if spec == "off" or (spec == "auto" and missing):
         return None
     names = set(FAST_PARTS) if spec == "auto" else {name.strip() for name in spec.split(",")}
     if missing and (unable := sorted(names & {*KERNELS, "graph"})):
-        raise UserError(f"train.fast: {unable[0]} needs {missing}; leave it out, or say auto")
+        raise UserError(f"train.fast: {unable[0]} needs {missing}; remove it, or use auto")
     impossible = {"graph": num_ranks > 1, "loss": rdrop}
     reasons = {
-        "graph": "is for one process, and there are several",
-        "loss": "is for one pass, and train.rdrop makes two",
+        "graph": "works with one process, but there are several",
+        "loss": "works with one pass, but train.rdrop makes two",
     }
     for name in (name for name, is_impossible in impossible.items() if is_impossible):
         if spec != "auto" and name in names:
-            raise UserError(f"train.fast: {name} {reasons[name]}; leave it out, or say auto")
+            raise UserError(f"train.fast: {name} {reasons[name]}; remove it, or use auto")
         names.discard(name)
     return FastPath(**{name: name in names for name in FAST_PARTS if name != "slots"})
 
 
 def plain_path_field(train: TrainRecipe) -> str:
-    """The field of a recipe that keeps a run from the fast path, if there is one."""
+    """The field of the recipe that rules out the fast path; empty: none does."""
     return "train.shard" if train.shard else "train.recompute" if train.recompute else ""

@@ -1,4 +1,4 @@
-"""A run that starts from a finished model: its shape, its vocabulary with what the new text needs besides, its weights."""
+"""Fine-tuning: a run that starts from the shape, vocabulary and weights of a finished model (`train.init`)."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.recipe import INIT, ModelRecipe, Recipe, check_positions
 
-# What may differ from the model that a run starts from; of the rest, everything is in its weights.
+# Settings that may differ from the init model; its weights fix all others.
 _FREE = {"vocab_size", "dropout"}
 FINE_TUNING_LR = 2e-4  # the default peak: the paper's would undo what the model has learnt
 _BY_PIECE = {"embedding.weight", "src_embedding.weight", "tgt_embedding.weight", "output.weight", "output_bias"}
 
 
 def load_init_bundle(recipe: Recipe) -> Bundle:
+    """The model in `train.init`."""
     try:
         return load_bundle(find_bundle(recipe.train.init))
     except UserError as error:
         raise UserError(f"train.init: {error}") from None
 
 
-def resolve_recipe(recipe: Recipe, begun: Recipe | None = None) -> Recipe:
-    """The recipe with what it leaves to the model that it starts from: the shape, where `model.preset = "init"`, whether spans are
-    protected and whether there is a guard; and with a rate that leaves that model whole, where none is said. A run that has begun
-    knows all this from its own recipe and needs that model no more."""
+def resolve_recipe(recipe: Recipe, started: Recipe | None = None) -> Recipe:
+    """Fill in what the recipe leaves open: protected spans, the guard and, with `train.init`, a fine-tuning learning rate and the
+    shape of `model.preset = "init"`. These come from the init model, or from the recipe `started` of a run that is resumed."""
     if not recipe.train.init:
         return recipe.with_defaults(protect=False, guard=False)
-    if begun is None:
+    if started is None:
         bundle = load_init_bundle(recipe)
         shape = dataclasses.asdict(bundle.config)
         del shape["vocab_size"]
         own, protects = ModelRecipe("base", shape), bool(bundle.tokenizer.protects)
         guards = bool(bundle.decode.guard)
     else:
-        own, protects, guards = begun.model, bool(begun.tokenizer.protect), bool(begun.decode.guard)
+        own, protects, guards = started.model, bool(started.tokenizer.protect), bool(started.decode.guard)
     if recipe.model.preset == INIT:
         recipe = dataclasses.replace(recipe, model=ModelRecipe(own.preset, {**own.fields, **recipe.model.fields}))
     if not recipe.train.lr:
@@ -52,7 +52,7 @@ def resolve_recipe(recipe: Recipe, begun: Recipe | None = None) -> Recipe:
 
 
 def check_init(recipe: Recipe) -> None:
-    """Refuse by name what the model that the run starts from does not fit, or cannot do."""
+    """Refuse a recipe that does not fit its init model, naming the field."""
     if not recipe.train.init:
         return
     bundle = load_init_bundle(recipe)
@@ -60,15 +60,17 @@ def check_init(recipe: Recipe) -> None:
     for name in wanted:
         if name not in _FREE and wanted[name] != there[name]:
             raise UserError(
-                f"model.{name} is {wanted[name]!r}, but the model in train.init has {there[name]!r}; "
-                f"with model.preset = 'init' and nothing but dropout beside it the shape is taken from there"
+                f"model.{name} must be {there[name]!r}, as in the model in train.init, but is {wanted[name]!r}; "
+                f"set model.preset = 'init', and nothing else in [model] but dropout, to take its shape"
             )
     if recipe.train.rdrop and not recipe.model.config(1000).dropout:
         raise UserError("train.rdrop needs dropout, but the model in train.init has none; set model.dropout above 0")
     check_positions(recipe, "train.init")
     if bool(recipe.tokenizer.protect) != bundle.tokenizer.protects:
         how = "with" if bundle.tokenizer.protects else "without"
-        raise UserError(f"tokenizer.protect: the model in train.init was trained {how} protected spans; leave it out")
+        raise UserError(
+            f"tokenizer.protect: the model in train.init was trained {how} protected spans; remove tokenizer.protect"
+        )
     if recipe.train.bpe_dropout:
         check_joint(bundle.tokenizer, "train.bpe_dropout")
     if recipe.tokenizer.extend:
@@ -76,57 +78,57 @@ def check_init(recipe: Recipe) -> None:
 
 
 def tokenizer_from_init(recipe: Recipe, lines: Callable[[], Iterator[str]], say: Callable[[str], None]) -> Tokenizer:
-    """The vocabulary of the model that the run starts from, with new pieces where they are asked for."""
+    """The init model's tokenizer, with up to `tokenizer.extend` pieces added for the text in `lines`."""
     old = load_init_bundle(recipe).tokenizer
-    wish, seed = recipe.tokenizer, recipe.train.seed
+    wanted, seed = recipe.tokenizer, recipe.train.seed
     for note in init_notes(recipe):
         say(note)
-    if wish.extend:
-        tokenizer = extend(old, lines(), wish.extend, wish.character_coverage, seed)
+    if wanted.extend:
+        tokenizer = extend(old, lines(), wanted.extend, wanted.character_coverage, seed)
         say(
-            f"vocabulary of {tokenizer.vocab_size:,} pieces, {tokenizer.vocab_size - old.vocab_size:,} of them added to that of "
-            f"{recipe.train.init}"
+            f"vocabulary of {tokenizer.vocab_size:,} pieces: {old.vocab_size:,} of {recipe.train.init}, "
+            f"{tokenizer.vocab_size - old.vocab_size:,} new"
         )
         remedy = "a larger tokenizer.extend or tokenizer.character_coverage"
     else:
         tokenizer, remedy = old, "tokenizer.extend"
-        say(f"vocabulary of {old.vocab_size:,} pieces, that of {recipe.train.init}")
+        say(f"vocabulary of {old.vocab_size:,} pieces, from {recipe.train.init}")
     if tokenizer.kind == "joint" and (unknown := unknown_characters(tokenizer, lines(), seed)):
         shown = " ".join(character for character, _ in unknown.most_common(10))
         say(
-            f"the vocabulary lacks {len(unknown)} characters of the new text, which are spelled in bytes: {shown}"
+            f"{len(unknown)} characters of the new text are not in the vocabulary and are spelled in bytes: {shown}"
             f"{' …' if len(unknown) > 10 else ''} ({remedy} adds pieces for them)"
         )
     return tokenizer
 
 
 def init_notes(recipe: Recipe) -> list[str]:
-    """What may be meant, and may be a mistake: a model of other languages, whose vocabulary and layers can still be of use."""
+    """A note where the init model translates other languages: that may be intended, and may be a mistake."""
     bundle, data = load_init_bundle(recipe), recipe.data
     if (bundle.source, bundle.target) == (data.source, data.target):
         return []
     fits = f"{data.source}-{data.target}"
-    hint = f"; the built-in model {fits} would fit" if fits in builtin_models() else ""
+    hint = f"; the built-in model {fits} matches" if fits in builtin_models() else ""
     return [f"train.init translates {bundle.source} → {bundle.target}, this run {data.source} → {data.target}{hint}"]
 
 
 @torch.no_grad()
 def load_init_weights(recipe: Recipe, model: Transformer, tokenizer: Tokenizer) -> None:
-    """Put the weights of the model that the run starts from in place."""
+    """Copy the init model's weights into `model`; rows for added pieces are made from the rows of their parts."""
     bundle = load_init_bundle(recipe)
     weights = load_weights(bundle)
     added = range(bundle.config.vocab_size, tokenizer.vocab_size)
     if added:
         spelled = [bundle.tokenizer.spell(piece) for piece in tokenizer.pieces(added)]
-        weights = {name: _with_rows(t, spelled) if name in _BY_PIECE else t for name, t in weights.items()}
+        weights = {name: _with_new_rows(t, spelled) if name in _BY_PIECE else t for name, t in weights.items()}
     model.load_state_dict(weights)
 
 
-def _with_rows(tensor: Tensor, spelled: list[list[int]]) -> Tensor:
-    """A row for each new piece: the mean of the rows of those pieces that it was written with up to now."""
+def _with_new_rows(tensor: Tensor, spelled: list[list[int]]) -> Tensor:
+    """A row for each new piece: the mean of the rows of the old pieces that spelled it so far."""
     return torch.cat([tensor, torch.stack([tensor[ids].mean(dim=0) for ids in spelled])])
 
 
 def init_name(path: str) -> str:
-    """What goes into a bundle, to other people: not where the model lay."""
+    """The init model's name for a bundle: without the folders of this machine, since bundles go to other people."""
     return Path(path).name

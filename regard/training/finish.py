@@ -1,4 +1,4 @@
-"""The end of a run: the averaged weights, the bundle, the test set."""
+"""The end of a run: the final weights, the bundle, the scores on the test set."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ LAST = "last checkpoint"
 
 
 def checkpoints_to_average(folder: RunFolder, last: int, say: Callable[[str], None]) -> list[Path]:
-    """The checkpoints that an average is made of: the last scheduled ones, or the last of any kind. Each is checked; one that
-    is damaged is left out and said."""
+    """The last scheduled checkpoints or, without any, the newest of any kind. Damaged ones are skipped, with a note to `say`."""
     damaged: dict[Path, str] = {}
 
     def is_intact(path: Path) -> bool:
@@ -55,39 +54,41 @@ def checkpoints_to_average(folder: RunFolder, last: int, say: Callable[[str], No
     )
     found = found or list(islice(others, 1))
     if not found and damaged:
-        raise UserError(f"{next(iter(damaged.values()))}; no checkpoint is left")
+        raise UserError(f"{next(iter(damaged.values()))}; no intact checkpoint is left")
     if not found:
-        raise UserError(f"{folder.path}: has no checkpoint yet; let it train until it has saved one")
-    for word in damaged.values():
-        say(f"passed over: {word}")
+        raise UserError(f"{folder.path}: must have a checkpoint, but has none yet; let it train until it has saved one")
+    for reason in damaged.values():
+        say(f"skipped: {reason}")
     return found
 
 
 def num_final_validations(recipe: TrainRecipe) -> int:
-    """How many validations come after the last step: of its own weights, and of their average with those of earlier steps."""
+    """Validations after the last step: of its weights, and of the checkpoint average."""
     return 0 if recipe.shard else 2 if recipe.average > 1 and not recipe.ema else 1
 
 
 def final_weights(recipe: TrainRecipe, trainer: Trainer, folder: RunFolder) -> tuple[dict[str, Tensor], str]:
-    """The best on the validation set of the averaged weights, the last step's and those of the best checkpoint before."""
+    """The weights that are best on the validation set, with their name: averaged, of the last step, or of the best checkpoint."""
     state, shadow = trainer.state, trainer.shadow
     if trainer.ranks.shards:
         return sharded_weights(recipe, trainer, folder)
     before, best = state.best, folder.checkpoints / f"step-{state.best_step:06d}"
-    found: list[tuple[float, dict[str, Tensor], str]] = []  # how good, what and its name
+    candidates: list[tuple[float, dict[str, Tensor], str]] = []  # monitored value, weights, name
     if recipe.ema:
-        found.append(_validate_candidate(trainer, shadow.state_dict(), "moving average of the weights"))
+        candidates.append(_validate_candidate(trainer, shadow.state_dict(), "moving average of the weights"))
     else:
         shadow.load_state_dict(trainer.model.state_dict())
-        found.append(_validate_candidate(trainer, trainer.model.state_dict(), LAST))
+        candidates.append(_validate_candidate(trainer, trainer.model.state_dict(), LAST))
     if (
         not recipe.ema
         and recipe.average > 1
         and len(paths := checkpoints_to_average(folder, recipe.average, trainer.note)) > 1
     ):
         shadow.load_state_dict(average_weights(paths))
-        found.append(_validate_candidate(trainer, shadow.state_dict(), f"average of the last {len(paths)} checkpoints"))
-    measured, weights, name = min(reversed(found), key=lambda one: one[0])  # of two that are alike the average
+        candidates.append(
+            _validate_candidate(trainer, shadow.state_dict(), f"average of the last {len(paths)} checkpoints")
+        )
+    measured, weights, name = min(reversed(candidates), key=lambda one: one[0])  # a tie goes to the average
     if before is None or measured <= before or not _is_intact(best, trainer):
         return weights, name
     return checkpoint_weights(best), f"best checkpoint, step {int(best.name.removeprefix('step-'))}"
@@ -96,7 +97,7 @@ def final_weights(recipe: TrainRecipe, trainer: Trainer, folder: RunFolder) -> t
 def _validate_candidate(
     trainer: Trainer, weights: dict[str, Tensor], name: str
 ) -> tuple[float, dict[str, Tensor], str]:
-    """These weights, which are in the trainer's second model, at the end of the run; the lower the number the better."""
+    """Validate weights that are loaded in `trainer.shadow`; the first item is the monitored value, lower is better."""
     state = trainer.state
     assert trainer.validator is not None
     record = trainer.validator.measure(trainer.shadow, trainer.device, trainer.autocast)
@@ -104,17 +105,15 @@ def _validate_candidate(
     is_best = state.best is None or measured <= state.best
     if is_best:
         state.best, state.best_step = measured, state.step
-    trainer.write({"kind": "valid", **trainer.place(), **record, "best": is_best, "weights": name})
+    trainer.write({"kind": "valid", **trainer.position(), **record, "best": is_best, "weights": name})
     return measured, weights, name
 
 
 def warn_if_worse(trainer: Trainer) -> None:
-    """Training that goes on from a model can end below it."""
+    """Fine-tuning can end with a worse model than it started from."""
     state = trainer.state
     if state.start is not None and state.best is not None and state.best > state.start:
-        trainer.note(
-            "no step was as good on the validation set as the model in train.init; try a lower train.lr, or fewer steps"
-        )
+        trainer.note("no step beat the model in train.init on the validation set; try a lower train.lr, or fewer steps")
 
 
 def _is_intact(best: Path, trainer: Trainer) -> bool:
@@ -122,12 +121,12 @@ def _is_intact(best: Path, trainer: Trainer) -> bool:
         check_manifest(best)
         return True
     except UserError as error:
-        trainer.note(f"passed over, though it was the best: {error}")
+        trainer.note(f"skipped, though it was the best: {error}")
         return False
 
 
 def sharded_weights(recipe: TrainRecipe, trainer: Trainer, folder: RunFolder) -> tuple[dict[str, Tensor], str]:
-    """Of a model that is split over the processes: its average, from the disk, by one of them; no comparison with the best."""
+    """The final weights of a sharded model, read from its checkpoints by one process, without comparing them with the best."""
     if recipe.ema:
         [last] = checkpoints_to_average(folder, 1, trainer.note)
         return checkpoint_weights(last), "moving average of the weights"
@@ -143,6 +142,7 @@ def write_model(
     folder: RunFolder,
     scores: Scores | None,
 ) -> Bundle:
+    """Write the bundle of a run, with the facts that its card shows."""
     facts: dict[str, Any] = {
         **software_facts(),
         "device": describe(trainer.device) + (f", {size} processes" if (size := trainer.ranks.size) > 1 else ""),
@@ -161,6 +161,7 @@ def write_model(
 
 
 def software_facts() -> dict[str, Any]:
+    """Versions and date, for a bundle's facts."""
     return {
         "regard": __version__,
         "torch": torch.__version__,
@@ -177,6 +178,7 @@ def save_model(
     facts: dict[str, Any],
     out: Path,
 ) -> Bundle:
+    """Save a bundle whose languages, search settings and limits come from the recipe."""
     return save_bundle(
         out,
         weights,
@@ -192,7 +194,7 @@ def save_model(
 
 
 def public_recipe(recipe: Recipe) -> Recipe:
-    """The recipe as it goes into a bundle, to other people: without where the text lay on this machine."""
+    """The recipe for a bundle, which goes to other people: without the folders of this machine."""
     data = recipe.data
     train = tuple(CorpusEntry(_public(entry.path), entry.weight) for entry in data.train)
     valid, test = (_public(spec) if isinstance(spec, str) else spec for spec in (data.valid, data.test))
@@ -212,7 +214,7 @@ def _public(spec: str) -> str:
 
 
 def score_test_set(recipe: Recipe, bundle: Bundle, test: list[Pair], trainer: Trainer) -> Scores:
-    """Translate and score the test set, once, with the bundle that was written."""
+    """Translate the test set with the written bundle and score it."""
     engine = TorchEngine.from_bundle(bundle, recipe.train.device)
     options = SearchOptions.of(bundle)
     translator = Translator(bundle.tokenizer, engine, options, bundle.max_length)
@@ -226,6 +228,7 @@ def score_test_set(recipe: Recipe, bundle: Bundle, test: list[Pair], trainer: Tr
 
 
 def report_facts(bundle: Bundle, store: Store) -> dict[str, str]:
+    """The bundle's facts as text, for the report."""
     facts = {key: f"{value:,}" if isinstance(value, int) else str(value) for key, value in bundle.facts.items()}
     facts.pop("test", None)
     facts["corpora"] = ", ".join(bundle.facts["corpora"])
@@ -235,12 +238,12 @@ def report_facts(bundle: Bundle, store: Store) -> dict[str, str]:
 
 
 def average(run: Path, last: int, out: Path, say: Callable[[str], None]) -> tuple[Bundle, list[str]]:
-    """A bundle of the mean of a run's last checkpoints, finished or not, and the names of those."""
+    """Average the last checkpoints of a run, finished or not, into a bundle; returns it and the names of the checkpoints."""
     if last < 1:
         raise UserError(f"--last must be at least 1, but is {last}")
     folder, out = RunFolder(run), out.resolve()
     if not folder.recipe.is_file():
-        raise UserError(f"{run}: is not a run folder (recipe.toml is missing)")
+        raise UserError(f"{run}: must be a run folder, but has no recipe.toml")
     check_new_folder(out)
     paths = checkpoints_to_average(folder, last, say)
     recipe = load_recipe(folder.recipe)
@@ -249,7 +252,7 @@ def average(run: Path, last: int, out: Path, say: Callable[[str], None]) -> tupl
     try:
         weights = average_weights(paths)
     except FileNotFoundError:
-        raise UserError(f"{run}: is being trained, and has just removed a checkpoint; try again") from None
+        raise UserError(f"{run}: the training run has just removed a checkpoint; try again") from None
     names = [path.name for path in paths]
     facts = {
         **software_facts(),

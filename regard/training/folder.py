@@ -1,4 +1,4 @@
-"""The run folder: where the parts of a run lie, and who may write there."""
+"""The run folder: its files, which recipes may resume in it, and the lock that keeps a second process out."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from regard.files import lock, sweep_temporaries, write_atomic
 from regard.recipe import Recipe, load_recipe
 from regard.training.checkpoint import list_checkpoints
 
-# What may change between the sittings of a run; anything else would make it another run.
+# Fields that a resumed run may change; changing anything else would make it a different run.
 _CHANGEABLE = {
     "train": {
         "steps", "epochs", "minutes", "lr", "clip", "accumulate", "patience", "average", "validate_every", "validate_sentences",
         "save_every", "log_every", "workers", "tensorboard", "device", "fast", "recompute",
     },
-    "data": {"test", "root"},  # test pairs only where they are not held out of the training text
+    "data": {"test", "root"},  # test only as a corpus, not as pairs held out from the training text
     "decode": {"beam", "alpha", "max_extra", "guard"},
 }  # fmt: skip
 LOCK = ".lock"
@@ -30,6 +30,8 @@ _LENGTH = ("steps", "epochs", "minutes")
 
 
 class RunFolder:
+    """Paths of everything that a run writes."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.recipe = path / "recipe.toml"
@@ -39,7 +41,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.metrics = path / "metrics.jsonl"
         self.model = path / "model"
-        self.report = path / "report.html"  # the last thing that a run writes: where it is, the run is finished
+        self.report = path / "report.html"  # written last: its presence marks a finished run
 
     @property
     def is_started(self) -> bool:
@@ -48,7 +50,7 @@ class RunFolder:
 
     @property
     def started_recipe(self) -> Recipe | None:
-        """What the run is, if anything was trained here."""
+        """The recipe of the run, if anything was trained here."""
         return load_recipe(self.recipe) if self.is_started and self.recipe.is_file() else None
 
     @property
@@ -57,11 +59,13 @@ class RunFolder:
 
 
 def check_folder(folder: RunFolder, recipe: Recipe, resume: bool) -> None:
-    """Refuse a folder that holds something else, or a run that may not be gone on with; nothing is written yet."""
+    """Refuse a folder with other content, or with a run that this recipe cannot resume. Writes nothing."""
     path = folder.path
     if folder.is_started:
         if not resume:
-            raise UserError(f"{path}: holds a run already; go on with --resume, or choose another folder with --out")
+            raise UserError(
+                f"{path}: already holds a run; resume it with --resume, or choose another folder with --out"
+            )
         check_same_run(load_recipe(folder.recipe), recipe, folder.recipe)
     elif not _is_empty(path) and not _is_prepared(folder):
         raise UserError(f"{path}: must be a new or empty folder, or a run with --resume; choose another with --out")
@@ -72,8 +76,8 @@ def _is_empty(path: Path) -> bool:
 
 
 def _is_prepared(folder: RunFolder) -> bool:
-    """Whether a run was prepared here and nothing more: other programs, too, have folders of checkpoints and tokenizers."""
-    ours = ("damaged-step-", ".")  # and what was not finished
+    """Whether a run was prepared here but not trained. The recipe must be ours: other programs have checkpoint folders, too."""
+    ours = ("damaged-step-", ".")  # "." begins the names of temporary files
     if not folder.checkpoints.is_dir() or any(not each.name.startswith(ours) for each in folder.checkpoints.iterdir()):
         return False
     try:
@@ -84,10 +88,9 @@ def _is_prepared(folder: RunFolder) -> bool:
 
 
 def claim_folder(folder: RunFolder, recipe: Recipe) -> None:
-    """Make a folder that was checked and locked ready for this recipe."""
+    """Write the recipe into a checked and locked folder, removing what an interrupted preparation left there."""
     sweep_temporaries(folder.path)
     if not folder.is_started:
-        # Nothing was trained here yet: whatever the recipe was, this one may begin.
         for leftover in (folder.tokenizer, folder.store, folder.held_out):
             shutil.rmtree(leftover, ignore_errors=True)
         write_recipe(folder, recipe)
@@ -95,7 +98,7 @@ def claim_folder(folder: RunFolder, recipe: Recipe) -> None:
 
 
 def is_finished(folder: RunFolder, recipe: Recipe) -> bool:
-    """Whether nothing is left to do; a finished run that is made longer is not finished."""
+    """Whether nothing is left to do. A finished run becomes unfinished when the recipe makes it longer."""
     if not folder.report.is_file():
         return False
     old = load_recipe(folder.recipe)
@@ -103,28 +106,29 @@ def is_finished(folder: RunFolder, recipe: Recipe) -> bool:
 
 
 def write_recipe(folder: RunFolder, recipe: Recipe) -> None:
-    """What the run is from now on: for a run that goes on, only after its checkpoint has been found to fit."""
+    """Save the recipe and mark the run unfinished; a resumed run does this only after its checkpoint was found to fit."""
     folder.report.unlink(missing_ok=True)
     write_atomic(folder.recipe, recipe.to_toml())
 
 
 def describe_changes(old: Recipe, new: Recipe) -> list[str]:
-    """What of a recipe is no longer as it was, such as "train.lr 0.001 → 0.0005"."""
+    """Changed fields, such as "train.lr 0.001 → 0.0005"."""
     return [f"{section}.{key} {before} → {after}" for section, key, before, after in _differences(old, new)]
 
 
 def check_same_run(old: Recipe, new: Recipe, where: Path) -> None:
+    """Refuse to resume with a recipe that changes more than a resumed run may change."""
     for section, key, before, after in _differences(old, new):
         is_held_out = key == "test" and any(isinstance(value, int) and value for value in (before, after))
         if is_held_out or key not in _CHANGEABLE.get(section, ()):
             raise UserError(
-                f"--resume: {section}.{key} is {after!r}, but the run was started with {before!r} ({where}); "
+                f"--resume: {section}.{key} must stay {before!r}, as the run was started ({where}), but is {after!r}; "
                 f"use the same recipe, or another folder with --out"
             )
 
 
 def _differences(old: Recipe, new: Recipe) -> Iterator[tuple[str, str, Any, Any]]:
-    """Section, field, and what it was and is. Runs of early versions do not say everything."""
+    """Section, field, old value, new value. Recipes of early versions lack some fields, so defaults are filled in."""
     before, after = (recipe.with_defaults(protect=False, guard=False).to_dict() for recipe in (old, new))
     for section, values in before.items():
         for key in sorted(values.keys() | after[section].keys()):
@@ -134,7 +138,11 @@ def _differences(old: Recipe, new: Recipe) -> Iterator[tuple[str, str, Any, Any]
 
 @contextmanager
 def locked(folder: RunFolder) -> Iterator[None]:
-    """Keep a second process out of the folder while this one trains in it (where the system has file locks)."""
+    """Keep a second process out of the folder while this one trains in it (where the file system has locks).
+
+    The file names the holder for the error message, and the system releases the lock however the process ends. Not the filelock
+    package: on file systems without locks it fails, or falls back to a marker file that `kill -9` leaves behind.
+    """
     folder.path.mkdir(parents=True, exist_ok=True)
     with (folder.path / LOCK).open("a+") as file:
         if not lock(file):

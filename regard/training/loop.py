@@ -2,12 +2,12 @@
 
     until the run is over:
         set the learning rate for this step
-        take the next update's data from the feed, which made it ahead
-        apply it: loss and gradients, clipping, the optimizer's step (update.py); move the average
-        now and then: log, validate, save a checkpoint
+        take the next update's data from the feed, which prepares it ahead
+        apply it: loss and gradients, clipping, optimizer step (update.py); move the average
+        at intervals: log, validate, save a checkpoint
 
 Everything that changes from step to step is in `RunState`, the model, the optimizer, the feed and torch's random state; a
-checkpoint holds all of it. Of several processes (`distributed.py`) each goes through the same loop in step with the others.
+checkpoint holds all of it. With several processes (`regard/parallel/ranks.py`), all run this loop in step.
 """
 
 from __future__ import annotations
@@ -40,36 +40,36 @@ from regard.training.sharded import reshard
 from regard.training.update import PlainUpdate, SlotUpdate
 from regard.training.validate import Validator
 
-VALIDATIONS, SAVES = 10, 20  # in a run, where the recipe names no interval
-LOG_SECONDS = 10.0  # between two log lines, where the recipe names no number of steps
-FIRST_LOG = 5  # steps after which a person sees the first line, however slow the machine is
-_TRAINED = 4  # times as long as the last validation took, before another in a run by the clock
-RESERVE_SHARE = 0.02  # of a time budget, kept for the end before a validation has shown how long one takes
+VALIDATIONS, SAVES = 10, 20  # per run, where the recipe sets no interval
+LOG_SECONDS = 10.0  # between two log lines, where the recipe sets no number of steps
+FIRST_LOG = 5  # steps before the first log line, however slow the machine is
+_TRAINING_PER_VALIDATION = 4  # with a time budget, train at least this many times as long as a validation takes
+RESERVE_SHARE = 0.02  # of a time budget, reserved for the end until a validation has been timed
 
 
 @dataclass
 class RunState:
-    """Counters and scores of a run; JSON can hold it."""
+    """Counters and scores of a run, saved in checkpoints as JSON under these names."""
 
     step: int = 0
-    seconds: float = 0.0  # spent in this run up to now, over all its sittings
-    prepared: float = 0.0  # of those, for data before the first step and for the compiler in the first ones
-    best: float | None = None  # the validation measure, lower is better
+    seconds: float = 0.0  # spent on the run so far, resumed parts included
+    prepared: float = 0.0  # of those, spent on preparing data and compiling
+    best: float | None = None  # lowest monitored value of a validation
     best_step: int = 0
     stale: int = 0  # validations since the best
-    start: float | None = None  # the same measure of the model in train.init
-    validation_seconds: float = 0.0  # how long the last one took, with the checkpoint
+    start: float | None = None  # monitored value of the model in train.init
+    validation_seconds: float = 0.0  # duration of the last validation and its checkpoint
     # Loss, nll, tokens and seconds since the last log line.
     window: tuple[float, float, int, float] = (0.0, 0.0, 0, 0.0)
 
 
 @dataclass
 class RunLength:
-    """How long the run is, and how far it has come: by steps, or by the clock."""
+    """The length of a run, in steps or seconds, and how much of it is done."""
 
     total_steps: int | None
     total_seconds: float | None
-    num_final_validations: int = 1  # that come after the last step
+    num_final_validations: int = 1  # after the last step
 
     def progress(self, state: RunState) -> float:
         """0 at the first step, 1 at the end."""
@@ -82,14 +82,14 @@ class RunLength:
         return min(1.0, (state.seconds - state.prepared) / available) if available > 0 else 1.0
 
     def remaining(self, state: RunState) -> float | None:
-        """Seconds left, judged by what has been done."""
+        """Estimated seconds left."""
         done = self.progress(state)
         spent = state.seconds - state.prepared
         return spent * (1.0 - done) / done if done > 0 else None
 
 
 class Interval:
-    """Every N steps, or `count` times a run where N is 0."""
+    """Every `every` steps, or `count` times per run where `every` is 0."""
 
     def __init__(self, every: int, count: int) -> None:
         self.every, self.count = every, count
@@ -103,17 +103,22 @@ class Interval:
 
 @dataclass
 class Window:
-    """Sums since the last log line; they stay on the device until somebody looks."""
+    """Sums since the last log line, kept on the device until they are logged."""
 
     total: Tensor
     nll: Tensor
     tokens: int = 0
-    timed_tokens: int = 0  # of those, without the updates that compiled
+    timed_tokens: int = 0  # of those, in updates that did not compile
     started: float = field(default_factory=time.perf_counter)
-    paused: float = 0.0  # seconds of compiling, validation and saving, which are not training
+    paused: float = 0.0  # seconds spent on compiling, validating and saving
 
 
 class Trainer:
+    """Runs the training loop: updates, logs, validations and checkpoints, until the run is over or stopped.
+
+    `shadow` is a second model of the same shape: the moving average where the recipe has one, else a copy for validation.
+    """
+
     def __init__(
         self,
         recipe: TrainRecipe,
@@ -133,7 +138,7 @@ class Trainer:
         autocast: torch.dtype | None,
         ranks: Ranks | None = None,
     ) -> None:
-        """Of several processes, only the first has logs, and a validator unless the model is split over them."""
+        """Only the first process has logs; only it has a validator, unless the model is sharded."""
         self.recipe, self.model, self.shadow, self.optimizer = recipe, model, shadow, optimizer
         self.feed, self.apply = feed, apply
         self.store, self.tokenizer, self.validator = store, tokenizer, validator
@@ -145,10 +150,10 @@ class Trainer:
         self.warmup = warmup_steps(recipe, length.total_steps)
         self.validation = Interval(recipe.validate_every, VALIDATIONS)
         self.saving = Interval(recipe.save_every, SAVES)
-        self.stop_requested = False  # of this process
-        self.stops = False  # all of them: what was agreed on
+        self.stop_requested = False  # in this process
+        self.stops = False  # agreed on by all processes
         self._log_is_due = False
-        self.saved_step = state.step  # the last step that a checkpoint holds
+        self.saved_step = state.step  # the last step saved in a checkpoint
         self._window = self._new_window(*state.window)
         self._norm = torch.zeros(())  # of the last update's gradient, before clipping
         self._parent = os.getppid()
@@ -156,9 +161,9 @@ class Trainer:
         self._validated_at = state.seconds
 
     def run(self) -> bool:
-        """Train to the end; False if the person stopped it. Either way the last step is saved."""
+        """Train to the end; False if the user stopped the run. The last step is saved either way."""
         self.model.train()
-        # torchrun passes a Ctrl-C on to processes that have it from the terminal already, and ends them itself if need be.
+        # torchrun forwards a Ctrl-C that the processes also get from the terminal, and kills them itself if need be.
         with on_interrupt(self._request_stop, second_ends=self.ranks.size == 1):
             if self.recipe.init and self.state.step == 0:
                 self._measure_start()
@@ -187,7 +192,7 @@ class Trainer:
         return not self.stops
 
     def _measure_start(self) -> None:
-        """How good the model is that the run starts from; all that comes is held against it."""
+        """Validate the init model, as the baseline for all later validations."""
         begun = time.perf_counter()
         record = self.measure()
         self.state.start = self.monitored(record)
@@ -196,12 +201,12 @@ class Trainer:
         self.state.validation_seconds = spent
         self._tick()
         self._validated_at = self.state.seconds
-        self._check_budget("preparing and measuring the model in train.init", "give it more")
-        self.write({"kind": "valid", **self.place(), **record, "best": False})
+        self._check_budget("preparing and validating the model in train.init", "raise it")
+        self.write({"kind": "valid", **self.position(), **record, "best": False})
         self._window = self._new_window()
 
     def _first_update(self) -> float:
-        """An update that compiles on the way: its time is part of the preparation, not of the schedule's warm-up."""
+        """An update that compiles; its time counts as preparation, not as training."""
         begun, window, tokens = time.perf_counter(), self._window, self._window.timed_tokens
         rate = self.update()
         if self.device.type == "cuda":
@@ -209,7 +214,7 @@ class Trainer:
         [spent], _ = self.ranks.agree([time.perf_counter() - begun], False)
         self.state.prepared += spent
         self._tick()
-        self._check_budget("preparing and compiling", "give it more, or go without the compiler (train.fast = off)")
+        self._check_budget("preparing and compiling", "raise it, or skip compilation with train.fast = off")
         window.paused += spent
         window.timed_tokens = tokens
         return rate
@@ -234,7 +239,7 @@ class Trainer:
         except torch.OutOfMemoryError as error:
             raise RegardError(
                 f"out of memory at step {state.step} with {prepared.count} target tokens in {len(prepared.parts)} "
-                f"part(s); set train.accumulate to {2 * recipe.accumulate} and resume, or on the fast path begin again"
+                f"micro-batch(es); set train.accumulate = {2 * recipe.accumulate} and resume, or on the fast path start over"
             ) from error
         window.total += result.total
         window.nll += result.nll
@@ -246,7 +251,7 @@ class Trainer:
         return rate
 
     def validate(self) -> bool:
-        """Measure the model (or its moving average); whether it is the best so far."""
+        """Validate the model or its moving average; returns whether it is the best so far."""
         self._check_diverged()
         record = self.measure()
         monitored = self.monitored(record)
@@ -256,15 +261,15 @@ class Trainer:
         else:
             self.state.stale += 1
         self._tick()
-        self.write({"kind": "valid", **self.place(), **record, "best": is_best})
+        self.write({"kind": "valid", **self.position(), **record, "best": is_best})
         return is_best
 
     def monitored(self, record: dict[str, Any]) -> float:
-        """The number that decides what is best; lower is better."""
+        """The value that decides which model is best; lower is better."""
         return float(record["loss"] if self.recipe.monitor == "loss" else -record["bleu"])
 
     def measure(self) -> dict[str, Any]:
-        """The first process measures, or all that share one model do; all get what the first has found."""
+        """Validate on the first process, or on all where the model is sharded; all receive the first one's record."""
         record = {}
         if self.validator is not None:
             if self.average is None:
@@ -275,7 +280,7 @@ class Trainer:
         return measured
 
     def save(self, scheduled: bool) -> None:
-        """Write a checkpoint; `scheduled` ones, at the run's intervals and its end, are those that are averaged."""
+        """Write a checkpoint. Only `scheduled` ones, saved at the run's intervals and its end, are averaged."""
         self._tick()
         self._check_diverged()
         window = self._window
@@ -294,13 +299,13 @@ class Trainer:
     def _log(self, rate: float) -> None:
         window = self._window
         loss = float(window.total) / window.tokens  # waits for the device
-        # Where every update so far has compiled, that time is all there is.
+        # If every update so far has compiled, there is no other time to report.
         tokens, paused = (window.timed_tokens, window.paused) if window.timed_tokens else (window.tokens, 0.0)
         seconds = time.perf_counter() - window.started - paused
         self._tick()
         record = {
             "kind": "train",
-            **self.place(),
+            **self.position(),
             "loss": loss,
             "nll": float(window.nll) / window.tokens,
             "lr": rate,
@@ -311,19 +316,19 @@ class Trainer:
         self.write(record)
 
     def _check_diverged(self) -> None:
-        """Stop a run that has diverged, before it is validated or a checkpoint of it is written."""
+        """Stop a diverged run before it is validated or saved."""
         self._check_finite("loss", float(self._window.total))
-        self._check_finite("gradient's norm", float(self._norm))
+        self._check_finite("gradient norm", float(self._norm))
 
     def _check_finite(self, name: str, value: float) -> None:
         if not math.isfinite(value):
             raise RegardError(
-                f"the {name} at step {self.state.step} is {value}: the run has diverged; the checkpoints are from before that. "
-                f"Resume with a lower train.lr or with train.clip = 1.0, or begin again with a longer train.warmup"
+                f"the {name} at step {self.state.step} is {value}: the run has diverged, after its last checkpoint; "
+                f"resume with a lower train.lr or with train.clip = 1.0, or start over with a longer train.warmup"
             )
 
     def note(self, text: str) -> None:
-        """Say something and keep it among the records."""
+        """Show a line and keep it in the metrics."""
         self.display.say(text)
         for log in self.logs:
             log.write({"kind": "note", "text": text})
@@ -338,8 +343,8 @@ class Trainer:
             shown = {"progress": self.length.progress(self.state), "remaining": self.length.remaining(self.state)}
             self.display.train({**record, **shown})
 
-    def place(self) -> dict[str, Any]:
-        """Where the run is, for a record."""
+    def position(self) -> dict[str, Any]:
+        """Step, epoch and time, for a record."""
         return {
             "step": self.state.step,
             "epoch": round(self.feed.progress, 4),
@@ -358,36 +363,35 @@ class Trainer:
         return Window(sums[0], sums[1], tokens, tokens, time.perf_counter() - seconds)
 
     def _is_validation_due(self, before: float, after: float) -> bool:
-        """Whether the step that took the progress from `before` to `after` is to be validated; the end of the run is when the
-        weights are averaged. In a run by the clock one is left out unless training has had several times the seconds that the
-        last one took: in a short run they would take most of the time."""
+        """Whether to validate the step that took the progress from `before` to `after`. The end of the run is validated when the
+        final weights are chosen. With a time budget, validations are skipped that would take too large a share of it."""
         if after >= 1.0 or not self.validation.due(self.state.step, before, after):
             return False
-        goes_by_clock = self.length.total_steps is None and not self.validation.every
+        has_time_budget = self.length.total_steps is None and not self.validation.every
         trained = self.state.seconds - self._validated_at
-        return not goes_by_clock or trained >= _TRAINED * self.state.validation_seconds
+        return not has_time_budget or trained >= _TRAINING_PER_VALIDATION * self.state.validation_seconds
 
     def _is_stale(self) -> bool:
         return bool(self.recipe.patience) and self.state.stale >= self.recipe.patience
 
     def _tick(self) -> None:
-        """Look at the clock, and whether anything is asked for; the first process's clock counts for all."""
+        """Read the clock, and agree with the other processes on it, on logging and on stopping; the first one's clock counts."""
         if self.ranks.size > 1 and os.getppid() != self._parent:
-            self.stop_requested = True  # torchrun is gone, and nobody could stop the run any more
+            self.stop_requested = True  # torchrun is gone, so nothing else could stop the run
         seconds, due = time.perf_counter() - self._clock, float(self._is_log_due())
         (self.state.seconds, due), self.stops = self.ranks.agree([seconds, due], self.stop_requested)
         self._log_is_due = bool(due)
 
     def _request_stop(self) -> None:
         self.stop_requested = True
-        if self.ranks.size == 1:  # a step, or a validation, may take long
-            again = f"another Ctrl-C ends at once and loses what came after step {self.saved_step}"
+        if self.ranks.size == 1:
+            again = f"press Ctrl-C again to quit at once and lose everything after step {self.saved_step}"
             self.display.stopping(f"stopping after this step; {again}")
 
 
 @contextmanager
 def on_interrupt(callback: Callable[[], None], second_ends: bool = True) -> Iterator[None]:
-    """Within the block, the first Ctrl-C (or SIGTERM) calls back; a second Ctrl-C ends the program at once, or does not."""
+    """Within the block, the first Ctrl-C or SIGTERM calls `callback`; with `second_ends`, a second Ctrl-C ends the program."""
 
     def handle(number: int, frame: object) -> None:
         if second_ends:

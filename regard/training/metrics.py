@@ -1,4 +1,4 @@
-"""The measurements of a run, a JSON line each in metrics.jsonl, and the same as TensorBoard events where wanted.
+"""The metrics of a run: one JSON object per line in metrics.jsonl and, if enabled, TensorBoard events.
 
 Records have a "kind": "train" and "valid" (with a "step"), "test" (a "name" and its "scores") or "note" (a "text").
 """
@@ -16,7 +16,7 @@ from regard.files import write_atomic
 
 
 class RecordWriter(Protocol):
-    """What takes records: MetricsLog and TensorBoardLog."""
+    """Where records go: a MetricsLog or TensorBoardLog."""
 
     def write(self, record: Mapping[str, Any]) -> None: ...
 
@@ -24,10 +24,10 @@ class RecordWriter(Protocol):
 
 
 class MetricsLog:
-    """Appends records to a file, flushing each line, so that whoever watches the file or survives a crash has them."""
+    """Appends records to a file and flushes each line, so that a reader sees it at once and a crash loses none."""
 
     def __init__(self, path: Path, resume_step: int | None = None) -> None:
-        """Start the file afresh (None), or go on after `resume_step` and forget what was recorded beyond it."""
+        """Start a new file (None), or keep the records up to `resume_step` and append."""
         self.path = path
         kept = [] if resume_step is None or not path.exists() else _until_step(read_metrics(path), resume_step)
         write_atomic(path, "".join(_line(record) for record in kept))
@@ -42,7 +42,7 @@ class MetricsLog:
 
 
 def import_tensorboard() -> Any:
-    """What writes TensorBoard's files, from a package that is an extra of Regard."""
+    """torch's SummaryWriter; TensorBoard is an optional extra of Regard."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -51,7 +51,7 @@ def import_tensorboard() -> Any:
 
 
 class TensorBoardLog:
-    """Writes the numbers and sample translations of the same records as TensorBoard events."""
+    """Writes the numbers and sample translations of records as TensorBoard events."""
 
     def __init__(self, folder: Path, resume_step: int | None = None) -> None:
         writer = import_tensorboard()
@@ -72,7 +72,7 @@ class TensorBoardLog:
                 if name not in ("kind", "step") and isinstance(value, int | float) and not isinstance(value, bool):
                     self._writer.add_scalar(f"{kind}/{name}", value, self._step)
             for number, sample in enumerate(record.get("samples", ()), start=1):
-                # Four spaces make a code block: the text is shown as it is, not read as Markdown.
+                # Four spaces make a code block, so that the text is not read as Markdown.
                 text = "\n".join(f"    {name}: {sample[name]}" for name in ("source", "reference", "translation"))
                 self._writer.add_text(f"sample {number}", text, self._step)
         if kind != "train":
@@ -83,7 +83,7 @@ class TensorBoardLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The records of a metrics.jsonl; a last line that a killed run left unfinished is passed over."""
+    """The records of a metrics.jsonl; skips an incomplete last line, which a killed run leaves."""
     lines = path.read_bytes().split(b"\n")
     records = []
     for number, line in enumerate(lines, start=1):
@@ -94,7 +94,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             if not isinstance(record, dict):
                 raise ValueError
         except ValueError:
-            # Every finished line ends in a newline, so only what follows the last newline can be unfinished.
+            # Complete lines end in a newline, so only text after the last newline can be incomplete.
             if number == len(lines):
                 break
             raise UserError(f"{path}, line {number}: must be a JSON object, but is {_shortened(line)}") from None
@@ -103,8 +103,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def _until_step(records: list[dict[str, Any]], resume_step: int) -> list[dict[str, Any]]:
-    """The records up to a step; one without a step belongs to the step before it. Those of the end of a run are left out,
-    since a run that goes on comes to its end once more."""
+    """The records up to a step; one without a step belongs to the step before it. Records of the end of the run are dropped, since
+    the resumed run writes them again."""
     kept, step = [], 0
     for record in records:
         step = record.get("step", step)
@@ -118,7 +118,7 @@ def _line(record: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON knows it: a loss that is no number becomes null, a number of NumPy or torch a plain one."""
+    """The value as JSON: NaN and infinity become null, NumPy and torch scalars plain numbers."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -128,7 +128,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, str):
-        # A broken byte sequence may have come through as a lone surrogate, which UTF-8 cannot hold.
+        # Invalid bytes may have become lone surrogates, which UTF-8 cannot encode.
         return value.encode("utf-8", "replace").decode("utf-8")
     return value
 

@@ -1,12 +1,12 @@
 """Muon (Jordan, 2024) for the matrices of the layers, AdamW for everything else: embeddings, norms and biases.
 
-Muon replaces the momentum of a matrix's gradient by the nearest orthogonal matrix, or about that: five steps of a Newton-Schulz
-iteration turn all singular values to around 1. Its step is scaled to be as large as one of AdamW (0.2 sqrt(max(rows, columns)),
+Muon replaces the momentum of a matrix's gradient by approximately the nearest orthogonal matrix: five steps of a Newton-Schulz
+iteration bring all singular values close to 1. Its step is scaled to the size of AdamW's (0.2 sqrt(max(rows, columns)),
 Liu et al., 2025), so that one learning rate serves both.
 
-`torch.optim.Muon` computes the same (the test compares), but one matrix after the other and with the learning rate on the host.
-Here matrices of one shape are orthogonalised together, and the rate may lie on the device: a captured CUDA graph can hold
-the step. Projections that are stored side by side, such as queries, keys and values, are matrices of their own.
+`torch.optim.Muon` computes the same (a test compares them), but one matrix at a time and with the learning rate on the host.
+Here matrices of one shape are orthogonalised together, and the rate may be on the device, so that a CUDA graph can capture the
+step. Projections that share one tensor, such as queries, keys and values, are treated as separate matrices.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EPS = 1e-7
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
-    """The first group goes to Muon, the others to AdamW, whose `options` also say where the learning rate lies."""
+    """Muon for the first parameter group, AdamW for the others."""
 
     def __init__(
         self,
@@ -38,7 +38,8 @@ class MuonWithAdamW(torch.optim.Optimizer):
         weight_decay: float,
         **options: Any,
     ) -> None:
-        """`matrices`: with the rows of each matrix that lies in it; `dtype`: what the iteration computes in."""
+        """`matrices` maps each parameter to the row counts of the matrices stacked in it; `dtype` is that of the iteration;
+        `options` are AdamW's, with the learning rate as a float or a tensor on the device."""
         self._rows, self._dtype = list(matrices.values()), dtype
         first = {"params": list(matrices), "weight_decay": weight_decay}
         super().__init__([first, *others], {"lr": options["lr"]})
@@ -47,17 +48,17 @@ class MuonWithAdamW(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         self._muon_step(self.param_groups[0])
-        # Loading a state replaces both.
+        # load_state_dict replaces both objects.
         self._adamw.state, self._adamw.param_groups = self.state, self.param_groups[1:]
         self._adamw.step()
 
     def _muon_step(self, group: dict[str, Any]) -> None:
         parameters: list[Tensor] = group["params"]
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        assert len(gradients) == len(parameters)  # every weight takes part
+        assert len(gradients) == len(parameters)  # every weight has a gradient
         momenta = [self._momentum(parameter) for parameter in parameters]
         torch._foreach_lerp_(momenta, gradients, 1.0 - MOMENTUM)
-        directions = torch._foreach_lerp(gradients, momenta, MOMENTUM)  # Nesterov's
+        directions = torch._foreach_lerp(gradients, momenta, MOMENTUM)  # Nesterov momentum
         torch._foreach_mul_(parameters, 1.0 - group["lr"] * group["weight_decay"])
         by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = {}
         for parameter, direction, rows in zip(parameters, directions, self._rows, strict=True):
@@ -78,7 +79,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
-    """Each of (matrices, rows, columns) with singular values of about 1."""
+    """(matrices, rows, columns) -> the same shape, each matrix with singular values close to 1."""
     a, b, c = NEWTON_SCHULZ
     is_tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.transpose(1, 2) if is_tall else matrices
@@ -90,7 +91,7 @@ def orthogonalised(matrices: Tensor) -> Tensor:
 
 
 def layer_matrices(model: nn.Module) -> dict[Tensor, list[int]]:
-    """The matrices of the layers, each with the rows of those that lie in it one above the other."""
+    """The weight matrices of the layers, each with the row counts of the matrices stacked in it."""
     found: dict[Tensor, list[int]] = {}
     for module in model.modules():
         for projection, rows in _projections(module):

@@ -18,12 +18,11 @@ WARMUP_SHARE = 0.1
 
 
 def make_optimizer(model: nn.Module, recipe: TrainRecipe) -> torch.optim.Optimizer:
-    """Adam as in the paper; or AdamW, which decays matrices and leaves biases and norms alone; or Muon for the layers' matrices,
-    with AdamW for the rest."""
+    """Adam as in the paper; AdamW, with weight decay on matrices only; or Muon on the layers' matrices and AdamW on the rest."""
     options: dict[str, Any] = {"lr": 0.0, "betas": (recipe.beta1, recipe.beta2), "eps": recipe.eps}
     device = next(model.parameters()).device
     fused = device.type in ("cpu", "cuda")
-    if device.type == "cuda" and not recipe.shard:  # a captured graph reads the rate of today from the device
+    if device.type == "cuda" and not recipe.shard:  # a captured graph reads the learning rate from the device
         options |= {"lr": torch.zeros((), device=device), "capturable": True}
     if recipe.optimizer == "adam":
         return torch.optim.Adam(model.parameters(), weight_decay=recipe.weight_decay, fused=fused, **options)
@@ -38,7 +37,7 @@ def make_optimizer(model: nn.Module, recipe: TrainRecipe) -> torch.optim.Optimiz
 
 
 def warmup_steps(recipe: TrainRecipe, total_steps: int | None) -> int:
-    """The warm-up asked for, else the smaller of 4,000 steps and a tenth of the run."""
+    """`train.warmup`, or the smaller of 4,000 steps and a tenth of the run."""
     if recipe.warmup:
         return recipe.warmup
     return WARMUP if total_steps is None else max(1, min(WARMUP, round(total_steps * WARMUP_SHARE)))
@@ -54,19 +53,18 @@ def paper_rate(step: int, d_model: int, warmup: int) -> float:
 
 
 def learning_rate(recipe: TrainRecipe, d_model: int, step: int, warmup: int, progress: float, timed: bool) -> float:
-    """The rate for update number `step` (from 1) of a run of which `progress` (0 to 1) is over with it: where the schedule ends at
-    0, that is the rate of the last update.
+    """The learning rate of update `step` (from 1), after which the run is at `progress` (0 to 1).
 
-    `timed`: the run has a time budget, so its number of steps is not known; it warms up for a tenth of the budget, or for
-    `warmup` steps if those are over sooner.
+    `timed`: the run has a time budget and no known number of steps, so it warms up for `warmup` steps or a tenth of the
+    budget, whichever is shorter.
     """
     rise = step / warmup
     if timed and not recipe.warmup:
         rise = max(rise, progress / WARMUP_SHARE)
-    # A short run that warms up in fewer steps must not go higher for it.
+    # A shorter warm-up must not raise the peak.
     peak = recipe.lr or paper_rate(recipe.warmup or WARMUP, d_model, recipe.warmup or WARMUP)
     if recipe.schedule == "paper":
-        # With peak = (d_model * warmup)^-0.5 and rise = step / warmup this is the paper's formula, written otherwise.
+        # With peak = (d_model * warmup)^-0.5 and rise = step / warmup this equals the paper's formula.
         return float(peak * min(rise, rise**-0.5))
     left = max(0.0, 1.0 - progress)
     if recipe.schedule == "wsd":
@@ -77,6 +75,7 @@ def learning_rate(recipe: TrainRecipe, d_model: int, step: int, warmup: int, pro
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the rate in place where it is a tensor: a captured graph reads that tensor."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)
@@ -85,7 +84,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 class MovingAverage:
-    """An exponential moving average of the weights, kept in a second model; it starts short and lengthens to `decay`."""
+    """An exponential moving average of the weights, kept in a second model. The decay grows from 2/11 to `decay`."""
 
     def __init__(self, average: nn.Module, decay: float) -> None:
         self.decay = decay

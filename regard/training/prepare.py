@@ -1,8 +1,9 @@
-"""From a recipe to token ids: corpora, held-out pairs, vocabulary and store of a run."""
+"""From text to token ids: the corpora, held-out pairs, tokenizer and store of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from regard.data.corpus import Corpus, Pair, resolve, resolve_all
 from regard.data.split import HeldOut, hold_out
 from regard.data.store import Store, prepare, store_key
 from regard.data.tokenizer import Tokenizer
-from regard.errors import UserError
+from regard.errors import RegardError, UserError
 from regard.files import write_atomic
 from regard.progress import progress
 from regard.recipe import Recipe
@@ -21,8 +22,27 @@ from regard.training.folder import RunFolder
 from regard.translation.protect import encode_pairs
 
 
+@dataclass(frozen=True)
+class PreparedData:
+    """Tokenized training text, and the pairs to validate and test on, which only the first process has."""
+
+    tokenizer: Tokenizer
+    store: Store
+    valid: list[Pair] | None
+    test: list[Pair]
+
+
+def load_prepared(folder: RunFolder) -> PreparedData:
+    """What the first process has prepared, for the others."""
+    if not (folder.store / "store.json").is_file():
+        raise RegardError(
+            f"{folder.store}: not found; the run folder must be on a file system that all machines of the run share"
+        )
+    return PreparedData(Tokenizer.load(folder.tokenizer), Store.open(folder.store), None, [])
+
+
 def find_corpora(recipe: Recipe) -> list[Corpus]:
-    """The training corpora, after a look at every file that the recipe names: a mistake must not cost a run folder."""
+    """The training corpora. Checks every file that the recipe names, before a run folder is made."""
     data = recipe.data
     root = Path(data.root)
     for spec in (data.valid, data.test):
@@ -35,15 +55,15 @@ def find_corpora(recipe: Recipe) -> list[Corpus]:
 def make_evaluation_sets(
     recipe: Recipe, corpora: list[Corpus], folder: RunFolder, display: Display
 ) -> tuple[HeldOut | None, list[Pair], list[Pair]]:
-    """Validation and test pairs, from the files that the recipe names or held out from the training text."""
+    """Validation and test pairs, read from files or held out from the training text and written to the run folder."""
     data = recipe.data
     num_valid = data.valid if isinstance(data.valid, int) else 0
     num_test = data.test if isinstance(data.test, int) else 0
-    # Those that have files of their own are read first: that is quick, and a mistake in them is said at once.
+    # Files first: reading them is quick, so a mistake shows at once.
     valid = [] if num_valid else _read_pairs(str(data.valid), recipe)
     test = [] if num_test or not data.test else _read_pairs(str(data.test), recipe)
     if not num_valid and not valid:
-        raise UserError("data.valid: holds no pairs")
+        raise UserError(f"data.valid must hold at least one pair, but {data.valid} is empty")
     held_out = None
     if num_valid or num_test:
         pairs = chain.from_iterable(corpus.pairs() for corpus in corpora)
@@ -52,7 +72,7 @@ def make_evaluation_sets(
         for name, chosen, wanted in (("valid", held_out.valid, num_valid), ("test", held_out.test, num_test)):
             if len(chosen) < wanted:
                 display.say(
-                    f"data.{name}: {len(chosen):,} pairs are held out, not {wanted:,}: at most a tenth of the text is"
+                    f"data.{name}: held out {len(chosen):,} pairs, not {wanted:,}: at most a tenth of the text is held out"
                 )
             for side, language in enumerate((data.source, data.target)):
                 text = "".join(f"{pair[side]}\n" for pair in chosen)
@@ -71,24 +91,25 @@ def _read_pairs(spec: str, recipe: Recipe) -> list[Pair]:
 def make_tokenizer(
     recipe: Recipe, corpora: list[Corpus], held_out: HeldOut | None, folder: RunFolder, display: Display
 ) -> Tokenizer:
+    """The run folder's tokenizer; made first if it is not there: from the init model's, or trained on the training text."""
     if (folder.tokenizer / "tokenizer.json").is_file():
         return Tokenizer.load(folder.tokenizer)
-    wish = recipe.tokenizer
     if recipe.train.init:
         tokenizer = tokenizer_from_init(recipe, lambda: _training_lines(corpora, held_out, lambda _: None), display.say)
         tokenizer.save(folder.tokenizer)
         return tokenizer
+    wanted = recipe.tokenizer
     with progress("learning the vocabulary", None) as done:
         tokenizer = Tokenizer.train(
             _training_lines(corpora, held_out, done),
-            wish.vocab_size,
+            wanted.vocab_size,
             folder.tokenizer,
-            character_coverage=wish.character_coverage,
-            split_digits=wish.split_digits,
-            protects=bool(wish.protect),
+            character_coverage=wanted.character_coverage,
+            split_digits=wanted.split_digits,
+            protects=bool(wanted.protect),
             seed=recipe.train.seed,
         )
-    changed = f" ({wish.vocab_size:,} were asked for)" if tokenizer.vocab_size != wish.vocab_size else ""
+    changed = f" ({wanted.vocab_size:,} requested)" if tokenizer.vocab_size != wanted.vocab_size else ""
     display.say(f"vocabulary of {tokenizer.vocab_size:,} pieces{changed}")
     return tokenizer
 
@@ -110,6 +131,7 @@ def make_store(
     folder: RunFolder,
     display: Display,
 ) -> Store:
+    """The run folder's token store; made first unless a store of the same text, tokenizer and cleaning is there."""
     clean = CleanOptions(recipe.data.max_length, recipe.data.max_ratio, recipe.data.deduplicate)
     if (folder.store / "store.json").is_file():
         store = Store.open(folder.store)

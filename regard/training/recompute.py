@@ -1,4 +1,4 @@
-"""Memory for time: the layers keep only what goes into them, and the backward pass computes the rest again (`train.recompute`)."""
+"""Activation checkpointing (`train.recompute`): layers keep only their inputs, and the backward pass recomputes the rest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from regard.models.transformer import Transformer
 
 
 def recompute_layers(model: Transformer) -> None:
-    """Have every layer of the model compute twice, the second time with the same dropout."""
+    """Recompute every layer in the backward pass, with the same dropout."""
     for stack in (model.encoder, model.decoder):
         for layer in stack.layers:
             layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)

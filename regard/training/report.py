@@ -1,6 +1,6 @@
-"""The report of a run as one HTML page that needs nothing else: curves, validations, translations over time, settings.
+"""The report of a run as one self-contained HTML page: curves, validations, translations over time, settings.
 
-It is drawn from the records of metrics.jsonl alone, so it can be written at any moment of a run and again later.
+It is made from the records of metrics.jsonl, so it can be written at any time during a run or after it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from regard.training.chart import Point, Series, chart, escaped
 
 Record = Mapping[str, Any]
 
-# Charts are drawn in these units and scaled to the page; the text stays readable at half a desktop and a whole phone.
 _SHOWN_TRANSLATIONS = 6
 
 
 def write_report(run: Path, recipe: Mapping[str, Any], records: Sequence[Record], facts: Mapping[str, str]) -> Path:
-    """Write `report.html` into the run folder; a fact of several lines gets a section of its own."""
+    """Write `report.html` into the run folder; a multi-line fact gets its own section."""
     path = run / "report.html"
     write_atomic(path, render_report(run.resolve().name, recipe, records, facts))
     return path
 
 
 def render_report(name: str, recipe: Mapping[str, Any], records: Sequence[Record], facts: Mapping[str, str]) -> str:
-    """The page as text; everything that comes from outside is escaped."""
+    """The page as HTML; all values are escaped."""
     train = [record for record in records if record["kind"] == "train"]
     valid = [record for record in records if record["kind"] == "valid"]
     test = [record for record in records if record["kind"] == "test"]
@@ -86,13 +85,13 @@ def _tiles(train: Sequence[Record], valid: Sequence[Record], test: Sequence[Reco
     if speeds := [value for _, value in points(train, "tokens_per_second")]:
         tiles.append(("Tokens per second", f"{statistics.median(speeds):,.0f}", "median"))
     if not tiles:
-        return '<p class="card">Nothing has been measured yet.</p>'
+        return '<p class="card">No measurements yet.</p>'
     cards = (f"<div><p>{escaped(a)}</p><strong>{escaped(b)}</strong><p>{escaped(c)}</p></div>" for a, b, c in tiles)
     return f'<div class="tiles">{"".join(cards)}</div>'
 
 
 def best_validation(valid: Sequence[Record]) -> Record | None:
-    """The newest validation that was the best when it was made; without such a mark, the last."""
+    """The newest validation marked as best; without a mark, the last one."""
     marked = [record for record in valid if record.get("best")]
     return marked[-1] if marked else valid[-1] if valid else None
 
@@ -131,7 +130,7 @@ def _curves(train: Sequence[Record], valid: Sequence[Record]) -> str:
         chart("Tokens per second", [speeds], lambda value: f"{value:,.0f}", from_zero=True),
     ]
     lost = [record["step"] for record in train if record.get("loss") is None or not math.isfinite(record["loss"])]
-    warning = f'<p class="warning">The loss was not a number from step {lost[0]:,} on.</p>' if lost else ""
+    warning = f'<p class="warning">The loss is NaN or infinite from step {lost[0]:,} on.</p>' if lost else ""
     drawn = "".join(charts)
     return _section("Curves", f'{warning}<div class="charts">{drawn}</div>' if drawn else warning)
 
@@ -141,7 +140,7 @@ def _tests(test: Sequence[Record]) -> str:
     for record in test:
         for metric in record["scores"]["metrics"].values():
             confidence = f"± {metric['confidence']:.2f}" if metric.get("confidence") is not None else ""
-            # The signature may be broken after each bar, and is to be copied without a gap.
+            # The signature may wrap after each bar, and must copy without spaces.
             signature = escaped(metric["signature"]).replace("|", "|<wbr>")
             rows.append(
                 f'<tr class="joined"><td>{escaped(record["name"])}</td><td>{escaped(metric["name"])}</td>'
@@ -173,7 +172,7 @@ def _validations(valid: Sequence[Record]) -> str:
 
 
 def sample_histories(valid: Sequence[Record]) -> dict[tuple[str, str], list[tuple[int, str]]]:
-    """For each sample sentence and its reference: its translations, each with the step at which it first came."""
+    """For each (source, reference) sample: its translations, each with the step at which it first appeared."""
     sentences: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for record in valid:
         for sample in record.get("samples") or ():
@@ -184,7 +183,7 @@ def sample_histories(valid: Sequence[Record]) -> dict[tuple[str, str], list[tupl
 
 
 def _samples(valid: Sequence[Record]) -> str:
-    """Each sample sentence with its translations, a row for each time that the translation changed."""
+    """A card for each sample sentence, with a row for each change of its translation."""
     cards = []
     for (source, reference), changes in sample_histories(valid).items():
         history = [(f"step {step:,}", text) for step, text in changes]
@@ -197,7 +196,7 @@ def _samples(valid: Sequence[Record]) -> str:
         cards.append(f'<div class="card sample"><dl>{"".join(rows)}</dl>{more}</div>')
     if not cards:
         return ""
-    legend = "<p>A row for each change. <mark>Marked</mark> stretches stand so in the reference.</p>"
+    legend = "<p>A row for each change. <mark>Marked</mark> words match the reference.</p>"
     return _section("Translations over time", legend + "".join(cards))
 
 
@@ -206,7 +205,7 @@ def _row(name: str, content: str, kind: str = "") -> str:
 
 
 def _marked(translation: str, reference: str) -> str:
-    """The translation with the words marked that it shares with the reference; Chinese and Japanese by character."""
+    """The translation with the words that match the reference marked; Chinese and Japanese by character."""
     word = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+|[^\w\s]")
     words, wanted = list(word.finditer(translation)), word.findall(reference)
     matcher = difflib.SequenceMatcher(None, [match[0] for match in words], wanted, autojunk=False)
@@ -249,7 +248,7 @@ def _pairs(values: Mapping[str, Any]) -> str:
 
 
 def _table(heads: Iterable[str], rows: Iterable[str]) -> str:
-    """A table; a heading that begins with # stands over numbers."""
+    """A table; a heading that starts with # is for a column of numbers."""
     cells = "".join(
         f'<th class="{"number" if head[:1] == "#" else ""}">{escaped(head.lstrip("#"))}</th>' for head in heads
     )
@@ -257,20 +256,20 @@ def _table(heads: Iterable[str], rows: Iterable[str]) -> str:
 
 
 def points(records: Iterable[Record], key: str) -> list[Point]:
-    """The numbers under a key over the steps, without those that are missing or no numbers."""
+    """(step, value) of a key, without missing and non-finite values."""
     found = ((record["step"], record.get(key)) for record in records)
     return [(float(step), float(value)) for step, value in found if value is not None and math.isfinite(value)]
 
 
 def _thinned(items: Sequence[tuple[str, str]], most: int) -> list[tuple[str, str]]:
-    """The first, the last and evenly chosen ones between."""
+    """At most `most` items: the first, the last and evenly spaced ones between."""
     if len(items) <= most:
         return list(items)
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
 
 
 def _value(value: Any) -> str:
-    """A setting as TOML would write it, but for quotes around a lone string."""
+    """A setting as in TOML, but without quotes around strings."""
     if isinstance(value, bool):
         return str(value).lower()
     if value is None:

@@ -1,13 +1,13 @@
-"""Models that do not fit one GPU: torch's FSDP2 splits weights, gradients and optimizer over the processes, and each layer's
-weights come together only while it computes. `train.shard` switches it on.
+"""Sharding for models that do not fit one GPU (`train.shard`): torch's FSDP2 splits weights, gradients and optimizer state over
+the processes and gathers each layer's weights only while it computes.
 
     checkpoints/step-000123/  shards/*.safetensors  random.safetensors  state.json  manifest.json
 
-Every process writes what it has, through torch.distributed.checkpoint in Hugging Face's safetensors form; where a shard belongs
-stands in its file's head, so that any number of processes can read it, one alone too. Nothing on the disk is a pickle. (While
-it plans, torch's code passes pickles between the processes of the run; they come from no file.)
+Every process writes its shards with torch.distributed.checkpoint as safetensors files, whose headers say where each shard
+belongs, so that any number of processes can read them. Nothing on disk is a pickle. (While planning, torch passes pickles
+between the processes of the run; they come from no file.)
 
-The rest is the plain path. Gradients are summed and not averaged: the loss has been divided by the tokens of the whole update.
+The rest is the plain path. Gradients are summed, not averaged: the loss is already divided by the tokens of the whole update.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ SHARDS = "shards"
 
 
 def shard(model: Transformer, ranks: Ranks) -> None:
-    """Split a model over the processes, layer by layer, in place; on its way each layer moves to the device."""
+    """Shard a model over the processes in place, layer by layer, moving it to the device."""
     if ranks.size == 1:
         model.to(ranks.device)
         return
-    # A second to import; most runs need none of it.
+    # Importing these takes a second, and most runs do not need them.
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
@@ -51,18 +51,18 @@ def shard(model: Transformer, ranks: Ranks) -> None:
 
 
 def reshard(model: nn.Module) -> None:
-    """After a forward pass that no backward pass follows: what it brought together, which would be out of date the next time."""
+    """Free the weights gathered by a forward pass without a backward pass; they would be stale in the next one."""
     getattr(model, "reshard", lambda: None)()
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """This process's part of a tensor; the whole of one that is not split."""
+    """This process's shard of a tensor; all of a tensor that is not sharded."""
     part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return part
 
 
 def gathered(tensor: Tensor) -> Tensor:
-    """A split tensor brought together; all processes must ask."""
+    """The full tensor of a sharded one; a collective, so all processes must call it."""
     together: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return together
 
@@ -81,6 +81,7 @@ def run_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, average: nn.
 
 
 def save_shards(path: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
+    """Write this process's shards into the folder `path`; all processes must call it."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -90,7 +91,7 @@ def save_shards(path: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> None
 
 
 def save_sharded(target: Path, tensors: Mapping[str, Tensor], files: Any, ranks: Ranks) -> None:
-    """Write a checkpoint in one step, all processes together; `files(folder)` is what the first one adds."""
+    """Write a checkpoint atomically, all processes together; `files(folder)` writes the first one's other files."""
     with atomic_folder(target) if ranks.is_first else nullcontext() as temporary:
         folder = Path(ranks.broadcast(str(temporary)))
         save_shards(folder / SHARDS, tensors, ranks)
@@ -106,10 +107,10 @@ def is_sharded(path: Path) -> bool:
 def load_sharded(
     path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, average: nn.Module | None, ranks: Ranks
 ) -> None:
-    """Put a checkpoint in place, whatever number of processes wrote it."""
+    """Restore a checkpoint, whatever number of processes wrote it."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            # What Adam would make at its first step.
+            # As Adam creates it at its first step.
             step_device = parameter.device if group.get("fused") or group.get("capturable") else "cpu"
             optimizer.state[parameter] = {
                 "step": torch.zeros((), dtype=torch.float32, device=step_device),
@@ -121,7 +122,7 @@ def load_sharded(
 
 
 def read_shards(path: Path, part: str) -> dict[str, Tensor]:
-    """The whole tensors of "model" or "average", by one process alone, on the CPU; empty where there are none."""
+    """The full tensors of "model" or "average", read by one process onto the CPU; empty if there are none."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
@@ -137,7 +138,7 @@ def read_shards(path: Path, part: str) -> dict[str, Tensor]:
 
 
 def _read(path: Path, tensors: dict[str, Tensor], alone: bool) -> None:
-    """Fill these tensors, whole or split, from a checkpoint's shards."""
+    """Fill these tensors, sharded or not, from a checkpoint's shards."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
@@ -147,7 +148,7 @@ def _read(path: Path, tensors: dict[str, Tensor], alone: bool) -> None:
 
 @contextmanager
 def without_lone_process_warning() -> Iterator[None]:
-    """Without torch's warning that one process works alone, which is meant."""
+    """Silence torch's warning that a single process reads or writes shards; that is intended here."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
         yield

@@ -1,8 +1,8 @@
-"""One update of the weights: loss and gradients of its parts, clipping, the optimizer's step.
+"""One update of the weights: loss and gradients of its micro-batches, clipping, the optimizer's step.
 
-`PlainUpdate` takes batches of any shape on any machine. `SlotUpdate` takes batches of one shape from memory that never
-moves, so that its code can be compiled and the whole update captured as a CUDA graph: the host then copies the next batch
-and replays. The host never waits for a result, and only so as not to be more than two updates ahead.
+`PlainUpdate` takes batches of any shape on any machine. `SlotUpdate` takes batches of one shape in memory that never moves,
+so that its code can be compiled and the whole update captured as a CUDA graph: the host then copies the next batch and
+replays. The host never waits for results; it only waits so as to stay at most two updates ahead.
 """
 
 from __future__ import annotations
@@ -30,29 +30,33 @@ from regard.parallel.ranks import Ranks
 from regard.training.fast import FastPath
 from regard.training.sharded import gathered
 
-WARM_UPDATES = 3  # before the capture; they compile, and they are updates like any other
+WARM_UPDATES = 3  # before the capture; ordinary updates that also compile
 AHEAD = 2  # updates that the host may be ahead of the device
 
 
 @dataclass(frozen=True)
 class UpdateResult:
-    """Sums over the update's tokens, and the gradient's norm before clipping; all on the device."""
+    """Sums over the update's tokens, and the gradient norm before clipping; scalars on the device."""
 
-    total: Tensor
+    total: Tensor  # loss with label smoothing and R-Drop
     nll: Tensor
     norm: Tensor
 
 
 @dataclass(frozen=True)
 class UpdateOptions:
+    """Settings of [train] that an update needs."""
+
     smoothing: float
-    clip: float  # 0: none
+    clip: float  # largest gradient norm; 0: no clipping
     autocast: torch.dtype | None
-    rdrop: float = 0.0  # alpha of R-Drop; 0: each part goes through the model once
+    rdrop: float = 0.0  # alpha of R-Drop; 0: a single pass
 
 
 class PlainUpdate:
-    is_warmed_up = True  # nothing is compiled on the way
+    """Updates from batches of any shape, without compilation."""
+
+    is_warmed_up = True  # nothing to compile
 
     def __init__(
         self, model: Transformer, optimizer: torch.optim.Optimizer, options: UpdateOptions, ranks: Ranks | None = None
@@ -66,8 +70,8 @@ class PlainUpdate:
 
 
 class WorkingCopy:
-    """A copy of the model in half precision, which computes; the model itself keeps the weights in float32, and gets the
-    gradients. Under autocast every layer would convert its weights and their gradients on its own, in many small kernels."""
+    """A half-precision copy of the model that computes, while the model itself keeps float32 weights and gets the gradients.
+    Under autocast every layer would convert its own weights and gradients, in many small kernels."""
 
     def __init__(self, model: Transformer, dtype: torch.dtype) -> None:
         self.model = copy.deepcopy(model).train()
@@ -80,20 +84,23 @@ class WorkingCopy:
 
     @torch.no_grad()
     def refresh(self) -> None:
+        """Copy the model's weights into the working copy."""
         torch._foreach_copy_(self._weights, self._masters)
 
     @torch.no_grad()
     def return_gradients(self, add: bool) -> None:
-        """The gradients of one part to the model; parts are added up in float32."""
+        """Move the gradients of one micro-batch to the model, where micro-batches are summed in float32."""
         gradients = [weight.grad for weight in self._weights if weight.grad is not None]
         masters = [master.grad for master in self._masters if master.grad is not None]
-        assert len(gradients) == len(masters)  # every weight takes part
+        assert len(gradients) == len(masters)  # every weight has a gradient
         (torch._foreach_add_ if add else torch._foreach_copy_)(masters, gradients)
         for weight in self._weights:
             weight.grad = None
 
 
 class SlotUpdate:
+    """Updates from fixed-shape batches, with the parts of the fast path that `path` names."""
+
     def __init__(
         self,
         model: Transformer,
@@ -105,21 +112,21 @@ class SlotUpdate:
         say: Callable[[str], None] | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        """`accumulate` is the number of parts that this process has of an update."""
+        """`accumulate` is the number of micro-batches that this process computes per update."""
         self.model, self.optimizer, self.options, self.path = model, optimizer, options, path
         self.ranks = ranks or Ranks()
         assert self.ranks.size == 1 or not path.graph  # see fast_path
         self.copy = WorkingCopy(model, options.autocast) if options.autocast is not None else None
         self.device = next(model.parameters()).device
         self.say = say or (lambda text: None)
-        # The memory that every batch is copied into, and the batches as views of it.
+        # Every batch is copied into this memory; `batches` are views of it.
         self.words = torch.zeros((accumulate, slots.size), dtype=torch.int32, device=self.device)
         self.batches = [slots.unpack(words) for words in self.words]
         self._updates = 0
         self._begun = time.perf_counter()
         self._compiled = 0
         if path.compile:
-            # torch allows a function eight graphs in a process, and those of an earlier model are of no use any more.
+            # torch compiles at most eight graphs per function in a process; those of an earlier model are useless now.
             torch.compiler.reset()
             self._compiled = num_compiled()
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -129,7 +136,7 @@ class SlotUpdate:
         working = self.copy.model if self.copy is not None else model
         for stack in (working.encoder, working.decoder):
             if isinstance(stack.positions, SinusoidalPositions):
-                stack.positions.reserve(slots.max_length)  # not on the way, in compiled code
+                stack.positions.reserve(slots.max_length)  # now: compiled code cannot grow the table
         set_kernel(working, "triton" if path.attention else "dense")
         set_fused(working, path.residual, path.feedforward)
         if path.compile:
@@ -138,7 +145,7 @@ class SlotUpdate:
 
     @property
     def is_warmed_up(self) -> bool:
-        """Whether the updates that compile and capture are over: what follows is the speed of the run."""
+        """Whether the updates that compile and capture are over, so that updates run at full speed."""
         return self._updates > (WARM_UPDATES if self.path.graph else 0)
 
     def __call__(self, parts: Sequence[Tensor], count: int) -> UpdateResult:
@@ -152,19 +159,19 @@ class SlotUpdate:
             self._on_stream(self._update if self._updates < WARM_UPDATES else self._capture)
         self._updates += 1
         if self._updates == 1 and self.path.compile:
-            self._tell()
-        self._hold_back()
+            self._report_compilation()
+        self._limit_lead()
         assert self._result is not None
         return self._result
 
     def _update(self) -> UpdateResult:
-        count = self.batches[0].count  # of the whole update, in every part
+        count = self.batches[0].count  # of the whole update, in every micro-batch
         return update(
             self.model, self.optimizer, self.options, self.batches, count, self.path.loss, self.copy, self.ranks
         )
 
     def _on_stream(self, work: Callable[[], UpdateResult]) -> None:
-        """Before and during the capture everything runs on one stream beside the default one, as captures demand."""
+        """Run on a side stream, as CUDA requires before and during a capture."""
         assert self._stream is not None
         current = torch.cuda.current_stream(self.device)
         self._stream.wait_stream(current)
@@ -177,14 +184,14 @@ class SlotUpdate:
     def _capture(self) -> UpdateResult:
         torch.cuda.synchronize(self.device)
         graph = torch.cuda.CUDAGraph()
-        # The feed's thread takes page-locked memory meanwhile; a capture that watches all threads would be spoilt by that.
+        # The feed's thread allocates pinned memory meanwhile, which would invalidate a capture that watches all threads.
         with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
             result = self._update()
         self._graph = graph
         return result
 
-    def _hold_back(self) -> None:
-        """Let the host be only a little ahead, so that the clock, the log and Ctrl-C mean what is being computed."""
+    def _limit_lead(self) -> None:
+        """Keep the host close to the device, so that the clock, the log and Ctrl-C match what is being computed."""
         if self.device.type != "cuda":
             return
         event = torch.cuda.Event(blocking=True)
@@ -193,7 +200,7 @@ class SlotUpdate:
         if len(self._pending) > AHEAD:
             self._pending.popleft().synchronize()
 
-    def _tell(self) -> None:
+    def _report_compilation(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         graphs = num_compiled() - self._compiled
@@ -210,7 +217,8 @@ def update(
     working_copy: WorkingCopy | None = None,
     ranks: Ranks | None = None,
 ) -> UpdateResult:
-    """Every part's loss is a sum; the one division is by `count`, the tokens of the whole update, over all processes."""
+    """One optimizer step. The loss of each micro-batch is a sum; the one division is by `count`, the target tokens of the whole
+    update over all processes."""
     working, dtype = model, options.autocast
     if working_copy is None:
         optimizer.zero_grad(set_to_none=True)
@@ -236,7 +244,7 @@ def update(
             working_copy.return_gradients(add=number > 0)
         totals.append(loss.total.detach())
         nlls.append(loss.nll)
-    # An update of very few pairs leaves a process without a part.
+    # In an update of very few pairs a process may have no micro-batch.
     total, nll = (torch.stack(each).sum() if each else torch.zeros((), device=device) for each in (totals, nlls))
     if ranks is not None:
         ranks.sum_gradients(list(model.parameters()), total, nll)
@@ -246,8 +254,8 @@ def update(
 
 
 def compile_stack(stack: Stack) -> None:
-    """Compile each layer on its own. They share their code, so that one compilation serves all layers of a stack; a
-    change of shape would be a mistake and not be compiled for, and neither is anything that breaks the graph."""
+    """Compile layer by layer: layers share their code, so one compilation serves a whole stack. A graph break is an error; shapes
+    never change."""
     options: dict[str, Any] = {"fullgraph": True, "dynamic": False}
     for layer in stack.layers:
         layer.compile(**options)
@@ -255,7 +263,7 @@ def compile_stack(stack: Stack) -> None:
 
 
 def num_compiled() -> int:
-    """Graphs that this process has compiled up to now."""
+    """Graphs that this process has compiled so far."""
     from torch._dynamo.utils import counters
 
     return int(counters["stats"]["unique_graphs"])

@@ -1,4 +1,4 @@
-"""Validation during training: loss over the whole validation set, greedy translations of a part of it, BLEU and chrF of those."""
+"""Validation during training: loss on the validation set, and BLEU and chrF of greedy translations of part of it."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ from regard.translation.translator import Translator
 
 BATCH_TOKENS = 4_000
 SAMPLES = 3
-MAX_EXTRA = 20  # an untrained model does not know when to stop; here nobody waits for it
+MAX_EXTRA = 20  # an untrained model does not know when to stop
 
 
 @dataclass
 class Validator:
-    """Measures a model on one set of pairs. The model is its own copy: translation changes how a model computes."""
+    """Measures models on one set of pairs. Pass a copy of the model in training: translating switches its kernels."""
 
     pairs: Sequence[tuple[str, str]]
     tokenizer: Tokenizer
     target_language: str
     max_length: int
-    sentences: int  # how many are translated
+    sentences: int  # number to translate
 
     def __post_init__(self) -> None:
         self._store = store_in_memory(self.pairs, self.tokenizer, encode_pairs)
         lengths = np.maximum(self._store.src_lengths, self._store.tgt_lengths)
-        # One line of thousands of tokens would take the memory of the whole run, so the loss is without it.
+        # A line of thousands of tokens could need more memory than training itself.
         measured = np.flatnonzero(lengths <= self.max_length)
         if not len(measured):
             raise UserError(
-                f"data.valid: all {len(lengths)} pairs are longer than data.max_length = {self.max_length} tokens; "
-                f"raise it, or name other pairs"
+                f"data.valid must have pairs within data.max_length = {self.max_length} tokens, but all {len(lengths)} are longer; "
+                f"raise data.max_length, or use other pairs"
             )
         self._order = measured[np.argsort(lengths[measured], kind="stable")]
         self._ends = np.cumsum(lengths[self._order] + 1)
 
     def measure(self, model: Transformer, device: torch.device, autocast: torch.dtype | None) -> dict[str, Any]:
-        """Loss, perplexity, BLEU, chrF and samples, as a record for the metrics."""
+        """A metrics record with loss, perplexity, BLEU, chrF and sample translations."""
         loss = self.loss(model, device, autocast)
         record: dict[str, Any] = {"loss": loss, "perplexity": math.exp(min(loss, 50.0))}
         if not self.sentences:
@@ -76,14 +76,14 @@ class Validator:
         return record
 
     def _sample_numbers(self, count: int) -> list[int]:
-        """Sentences worth watching: of middling length, spread over the set."""
+        """Sample sentences of medium length, spread over the set."""
         lengths = [len(source) for source, _ in self.pairs[:count]]
         middle = sorted(range(count), key=lambda n: abs(lengths[n] - 60))[: max(SAMPLES, count // 4)]
         return sorted(middle)[:: max(1, len(middle) // SAMPLES)][:SAMPLES]
 
     @torch.no_grad()
     def loss(self, model: Transformer, device: torch.device, autocast: torch.dtype | None) -> float:
-        """Negative log-likelihood a token, without label smoothing."""
+        """Negative log-likelihood per token, without label smoothing."""
         model.eval()
         set_kernel(model, "auto")
         set_row_tile(model, 0)

@@ -165,7 +165,7 @@ def test_an_older_regard_refuses_it_with_the_remedy(
         with monkeypatch.context() as older:
             older.setattr(bundle_module, "FORMAT", 1)
             with pytest.raises(
-                UserError, match=r"is a bundle of format 2, and this Regard reads up to 1; upgrade Regard"
+                UserError, match=r"bundle format must be at most 1 for this version of Regard, but is 2; upgrade Regard"
             ):
                 load_bundle(tmp_path / weights)
 
@@ -187,7 +187,7 @@ def test_a_way_of_storing_that_is_not_known_is_refused(bundle: Bundle, tmp_path:
     settings = json.loads((tmp_path / "small" / "config.json").read_text())
     (tmp_path / "small" / "config.json").write_text(json.dumps({**settings, "weights": "int4"}))
     write_manifest(tmp_path / "small")
-    with pytest.raises(UserError, match="field weights must be one of fp32, fp16, int8, but is 'int4'"):
+    with pytest.raises(UserError, match="weights must be one of fp32, fp16, int8, but is 'int4'"):
         load_bundle(tmp_path / "small")
 
 

@@ -139,7 +139,7 @@ def test_a_checkpoint_of_two_processes_goes_on_with_another_number(
     if processes == 1:
         alone(recipe, out, resume=True)
     else:
-        assert "going on from step 8" in run(processes, recipe, out, "--resume")
+        assert "resuming from step 8" in run(processes, recipe, out, "--resume")
     assert_same_losses(out, one)
 
 
@@ -156,7 +156,7 @@ def test_a_killed_process_ends_the_others_and_the_run_resumes_to_the_same_weight
     assert process.returncode != 0
     assert not (killed / "report.html").exists(), said
     assert not children(process.pid)
-    assert "going on from step" in run(2, recipe, killed, "--resume")
+    assert "resuming from step" in run(2, recipe, killed, "--resume")
     assert_same_weights(whole, killed)
     assert losses(whole, "train") == losses(killed, "train")
 
@@ -170,7 +170,7 @@ def test_processes_whose_torchrun_was_killed_save_and_end(tmp_path: Path) -> Non
     process.send_signal(signal.SIGKILL)
     said = finished(process)  # until the last of them has closed it
     [newest] = list_checkpoints(out / "checkpoints")[-1:]
-    assert f"stopped at step {int(newest.name[5:])} and saved; go on with: torchrun ... -m regard train" in said
+    assert f"stopped at step {int(newest.name[5:])} and saved; resume with: torchrun ... -m regard train" in said
     alone(recipe, out, f"train.steps={int(newest.name[5:]) + 5}", resume=True)
 
 
@@ -183,7 +183,7 @@ def test_a_stopped_run_of_two_processes_saves_and_says_how_to_go_on(tmp_path: Pa
     process.send_signal(signal.SIGTERM)
     said = finished(process)
     [saved] = list_checkpoints(tmp_path / "run" / "checkpoints")
-    assert f"stopped at step {int(saved.name[5:])} and saved; go on with: torchrun ... -m regard train" in said
+    assert f"stopped at step {int(saved.name[5:])} and saved; resume with: torchrun ... -m regard train" in said
     assert not children(process.pid)
 
 
@@ -325,11 +325,11 @@ def sentences(parts: list[Batch]) -> list[list[int]]:
 def test_several_processes_take_the_fast_path_without_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.training.fast.has_triton", lambda: True)
     assert fast_path("auto", torch.device("cuda"), torch.bfloat16, 2, plain_path_field="train.shard") is None
-    with pytest.raises(UserError, match=r"train\.fast: train\.shard goes with the plain path alone"):
+    with pytest.raises(UserError, match=r"train\.fast must be auto or off, since train\.shard needs"):
         fast_path("slots", torch.device("cuda"), torch.bfloat16, 2, plain_path_field="train.shard")
     path = fast_path("auto", torch.device("cuda"), torch.bfloat16, 2)
     assert path is not None and path.attention and path.compile and not path.graph
-    with pytest.raises(UserError, match=r"train\.fast: graph is for one process"):
+    with pytest.raises(UserError, match=r"train\.fast: graph works with one process"):
         fast_path("slots,graph", torch.device("cuda"), torch.bfloat16, 2)
 
 

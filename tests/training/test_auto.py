@@ -56,7 +56,7 @@ def test_the_choice_is_said_and_has_a_time(tmp_path: Path) -> None:
     choice = choose_recipe(*files(tmp_path, "corpus.en", "corpus.de", 500))
     said = "\n".join(described(choice))
     assert "500 pairs, en → de" in said
-    assert "held out: 10 pairs for the validation and 10 pairs for the test" in said
+    assert "held out: 10 pairs for validation and 10 pairs for testing" in said
     assert "1,000 target tokens/s (measured)" in said
     assert (choice.recipe.data.valid, choice.recipe.data.test) == (10, 10)
 
@@ -75,7 +75,7 @@ def test_the_time_of_several_processes_is_theirs(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("WORLD_SIZE", "4")
     *_, machine, together = described(choose_recipe(*paths, sets))
     assert shares == [4] and "; 4 processes" in machine
-    assert "4,000 target tokens/s (4 times what one process was measured at" in together
+    assert "4,000 target tokens/s (4 times the measured speed of one process" in together
     minutes = [int(line.split("about ")[1].split(" minutes")[0]) for line in (alone, together)]
     assert minutes[0] >= 40 and minutes[1] == pytest.approx(minutes[0] / 4, abs=1)
     split = described(choose_recipe(*paths, [*sets, "train.shard=true", "train.monitor=loss"]))[-1]
@@ -90,7 +90,7 @@ def test_a_finished_model_has_the_shape_and_the_vocabulary(tmp_path: Path) -> No
     assert recipe.train.init == str(BUILTIN / "en-de")  # as a recipe file's would be: a run that goes on compares them
     assert recipe.train.lr == 2e-4 and recipe.train.epochs == 5 and recipe.train.batch_tokens < 25_000
     said = "\n".join(described(choice))
-    assert "vocabulary: 16,000 pieces" in said and "that of train.init, 8 + 2 layers of 320" in said
+    assert "vocabulary: 16,000 pieces" in said and "as in train.init, 8 + 2 layers of 320" in said
     other = choose_recipe(*paths, ["train.init=en-de", "decode.guard=false", "train.minutes=3", "tokenizer.extend=100"])
     assert not other.recipe.decode.guard and not other.recipe.train.epochs
     assert "vocabulary: up to 16,100 pieces" in "\n".join(described(other))

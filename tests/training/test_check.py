@@ -18,9 +18,10 @@ from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.recipe import load_recipe
 from regard.training.auto import choose_recipe
-from regard.training.check import check_checkpoint, check_machine
+from regard.training.check import check_machine
 from regard.training.display import Display
 from regard.training.folder import RunFolder
+from regard.training.open_run import check_checkpoint
 from regard.training.run import train
 from tests.commands import fails
 from tests.tiny import make_bundle, reversal_pairs, save_model, write_pairs, write_recipe
@@ -82,7 +83,7 @@ def test_a_machine_is_judged_by_its_kind_and_the_number_of_processes(tmp_path: P
         check_machine(recipe, torch.device("cpu"), 3)
     plain = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, fast="off", recompute=True))
     check_machine(plain, torch.device("cpu"), 3)
-    with pytest.raises(UserError, match=r"train\.recompute: torch cannot repeat dropout on mps"):
+    with pytest.raises(UserError, match=r"train\.recompute must be false on mps"):
         check_machine(plain, torch.device("mps"), 1)
 
 
@@ -94,9 +95,9 @@ def test_a_run_that_cannot_go_on_is_refused_at_once(tmp_path: Path, monkeypatch:
     (out / "report.html").unlink()
     shutil.rmtree(out / "store")
     monkeypatch.setattr(Corpus, "pairs", lambda self: pytest.fail("text was read"))
-    refused(recipe, out, "the run was begun with the fast path's batches of one shape", "train.fast=off", resume=True)
+    refused(recipe, out, "the run was started with the fast path's fixed-shape batches", "train.fast=off", resume=True)
     refused(recipe, out, "holds a run already")
-    refused(recipe, out, r"train\.seed is 2, but the run was started with 1", "train.seed=2", resume=True)
+    refused(recipe, out, r"train\.seed must stay 1, as the run was started .*, but is 2", "train.seed=2", resume=True)
 
 
 @pytest.mark.usefixtures("unread")
@@ -163,7 +164,7 @@ def test_two_files_are_not_read_for_a_folder_that_is_taken(tmp_path: Path, capfd
     files = [str(one.rename(tmp_path / "corpus.en")), str(other.rename(tmp_path / "corpus.de"))]
     RunFolder(tmp_path / "run").model.mkdir(parents=True)
     said = fails(capfd, "train", *files, "--out", str(tmp_path / "run"), "--set", "train.device=cpu")
-    assert "holds a run already; go on with --resume" in said
+    assert "already holds a run; resume it with --resume" in said
     with pytest.raises(TextWasReadError):  # what it would be may be asked all the same
         main(["train", *files, "--out", str(tmp_path / "run"), "--dry-run", "--set", "train.device=cpu"])
 
@@ -181,6 +182,7 @@ def test_several_gpus_get_a_part_of_every_update_each(tmp_path: Path, monkeypatc
 def test_a_checkpoint_of_another_format_is_refused_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text('{"format": 99}', encoding="utf-8")
     with pytest.raises(
-        UserError, match=r"checkpoint of format 99, and this Regard reads \d+; go on with the version that"
+        UserError,
+        match=r"checkpoint format must be \d+ for this version of Regard, but is 99; resume with the version that",
     ):
         check_checkpoint(tmp_path, None)

@@ -71,8 +71,8 @@ def test_validation_of_the_loss_alone_has_no_scores() -> None:
 
 @pytest.mark.parametrize("loss", [None, math.nan, math.inf])
 def test_loss_that_is_no_number_is_said_and_survived(loss: float | None) -> None:
-    assert "loss not a number" in plain(train(loss=loss))
-    assert "loss not a number" in live(100, train(), train(loss=loss))
+    assert "loss NaN" in plain(train(loss=loss))
+    assert "loss NaN" in live(100, train(), train(loss=loss))
     assert "loss 3.412" in live(100, train(), train(loss=loss), train())
 
 

@@ -90,9 +90,9 @@ def test_a_damaged_older_checkpoint_does_not_keep_a_run_from_its_end(tmp_path: P
     harmed = list_checkpoints(out / "checkpoints")[-2] / "model.safetensors"
     damage(harmed)
     said = quiet(recipe, out, "train.steps=25", resume=True)
-    assert f"passed over: {harmed}" in said
+    assert f"skipped: {harmed}" in said
     assert load_bundle(out / "model").facts["weights"] == "average of the last 4 checkpoints"
-    assert "passed over" in (out / "report.html").read_text(encoding="utf-8")
+    assert "skipped" in (out / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_damaged_best_checkpoint_gives_way_to_the_better_of_the_others(
     assert load_bundle(out / "model").facts["weights"] == "best checkpoint, step 20"
     damage(best / "model.safetensors")
     said = quiet(recipe, out, "train.steps=45", resume=True)
-    assert f"passed over, though it was the best: {best}" in said
+    assert f"skipped, though it was the best: {best}" in said
     assert load_bundle(out / "model").facts["weights"] == chosen
 
 
@@ -127,11 +127,11 @@ def test_average_says_what_it_leaves_out_and_that_nothing_is_left(
     damage(first / "model.safetensors")
     assert main(["average", str(out), "-o", str(tmp_path / "one")]) == 0
     said = capsys.readouterr()
-    assert f"passed over: {first / 'model.safetensors'}: differs" in said.err and first.name not in said.out
+    assert f"skipped: {first / 'model.safetensors'}: differs" in said.err and first.name not in said.out
     for path in others:
         damage(path / "model.safetensors")
     assert main(["average", str(out), "-o", str(tmp_path / "two")]) == 2
-    assert "the file is damaged or was changed; no checkpoint is left" in capsys.readouterr().err
+    assert "the file is damaged or was changed; no intact checkpoint is left" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("test", ["10", "0", '"valid.{src,tgt}"'])
@@ -139,7 +139,7 @@ def test_held_out_test_pairs_stay_what_they_were(tmp_path: Path, test: str) -> N
     recipe, out = write_recipe(tmp_path / "recipe", steps=5), tmp_path / "run"
     quiet(recipe, out, "data.valid=8", "data.test=8")
     before = {path: path.read_bytes() for path in (out / "heldout").iterdir()}
-    with pytest.raises(UserError, match=r"--resume: data\.test is .*, but the run was started with 8"):
+    with pytest.raises(UserError, match=r"--resume: data\.test must stay 8, as the run was started"):
         quiet(recipe, out, "data.valid=8", f"data.test={test}", "train.steps=7", resume=True)
     assert {path: path.read_bytes() for path in (out / "heldout").iterdir()} == before
     quiet(recipe, out, "data.valid=8", "data.test=8", "train.steps=7", resume=True)
@@ -148,7 +148,7 @@ def test_held_out_test_pairs_stay_what_they_were(tmp_path: Path, test: str) -> N
 def test_fewer_held_out_pairs_than_were_asked_for_are_said(tmp_path: Path) -> None:
     said = quiet(write_recipe(tmp_path / "recipe", steps=2), tmp_path / "run", "data.valid=8", "data.test=1000")
     held = len((tmp_path / "run" / "heldout" / "test.src").read_text().splitlines())
-    assert f"data.test: {held} pairs are held out, not 1,000: at most a tenth of the text is" in said and held < 40
+    assert f"data.test: held out {held} pairs, not 1,000: at most a tenth of the text is held out" in said and held < 40
 
 
 def test_a_test_set_in_files_may_come_later(tmp_path: Path) -> None:
@@ -167,4 +167,4 @@ def test_a_refused_resumption_leaves_a_finished_run_finished(tmp_path: Path) -> 
     assert (out / "report.html").read_bytes() == report
     assert "is finished" in quiet(recipe, out, resume=True)
     said = quiet(recipe, out, "decode.beam=7", resume=True)
-    assert "not changed, since the run is finished: decode.beam 4 → 7" in said
+    assert "ignored, since the run is finished: decode.beam 4 → 7" in said

@@ -128,7 +128,7 @@ def test_lone_surrogate_in_a_translation_does_not_stop_the_report(tmp_path: Path
 
 
 def test_report_of_a_run_without_measurements_says_so(tmp_path: Path) -> None:
-    assert "Nothing has been measured yet." in page_of(tmp_path, [])
+    assert "No measurements yet." in page_of(tmp_path, [])
 
 
 def test_report_after_a_single_record_can_be_drawn(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_report_after_a_single_record_can_be_drawn(tmp_path: Path) -> None:
 
 def test_loss_that_is_no_number_is_named_and_not_drawn(tmp_path: Path) -> None:
     page = page_of(tmp_path, [train(10), train(20, loss=None, nll=None), train(30, loss=math.nan, nll=math.inf)])
-    assert "The loss was not a number from step 20 on." in page
+    assert "The loss is NaN or infinite from step 20 on." in page
     assert ">nan<" not in page and "inf" not in page
 
 

@@ -288,7 +288,7 @@ def test_a_cpu_takes_the_plain_path_unless_it_is_told_otherwise() -> None:
 
 @pytest.mark.parametrize("name", [*KERNELS, "graph"])
 def test_what_a_cpu_cannot_do_is_refused_by_name(name: str) -> None:
-    message = rf"^train\.fast: {name} needs a CUDA device; leave it out, or say auto$"
+    message = rf"^train\.fast: {name} needs a CUDA device; remove it, or use auto$"
     with pytest.raises(UserError, match=message):
         fast_path(f"slots,{name}", torch.device("cpu"), torch.bfloat16)
 
@@ -297,7 +297,7 @@ def test_rdrop_goes_without_the_fused_loss(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("regard.training.fast.has_triton", lambda: True)
     path = fast_path("auto", torch.device("cuda"), torch.bfloat16, rdrop=True)
     assert path is not None and path.graph and path.attention and not path.loss
-    with pytest.raises(UserError, match=r"train\.fast: loss is for one pass"):
+    with pytest.raises(UserError, match=r"train\.fast: loss works with one pass"):
         fast_path("slots,loss", torch.device("cuda"), torch.bfloat16, rdrop=True)
 
 

@@ -1,0 +1,186 @@
+"""Everything that the training loop needs, built from the recipe and the prepared data, or restored from a checkpoint."""
+
+from __future__ import annotations
+
+import copy
+import time
+import zlib
+
+import numpy as np
+import torch
+
+from regard.data.arrays import IntArray
+from regard.data.bpe_dropout import BpeDropout
+from regard.data.feed import Feed
+from regard.data.sampler import Sampler
+from regard.data.slot_batch import fit_slots
+from regard.data.store import Store
+from regard.data.tokenizer import Tokenizer
+from regard.device import compute_dtype, describe
+from regard.errors import UserError
+from regard.models.transformer import Transformer
+from regard.parallel.ranks import Ranks
+from regard.recipe import Recipe, TrainRecipe
+from regard.training.check import pick_fast_path
+from regard.training.checkpoint import load_checkpoint
+from regard.training.display import Display
+from regard.training.fast import FastPath, missing_requirement
+from regard.training.fine_tuning import load_init_weights
+from regard.training.finish import num_final_validations
+from regard.training.folder import RunFolder
+from regard.training.loop import RunLength, RunState, Trainer
+from regard.training.metrics import MetricsLog, RecordWriter, TensorBoardLog
+from regard.training.open_run import OpenRun
+from regard.training.optimizer import make_optimizer
+from regard.training.prepare import PreparedData
+from regard.training.recompute import recompute_layers
+from regard.training.sharded import shard
+from regard.training.update import PlainUpdate, SlotUpdate, UpdateOptions
+from regard.training.validate import Validator
+
+
+def make_trainer(
+    recipe: Recipe,
+    data: PreparedData,
+    opened: OpenRun,
+    folder: RunFolder,
+    display: Display,
+    started: float,
+    ranks: Ranks,
+) -> Trainer:
+    """A trainer at step 0, or as the checkpoint in `opened` left it. `started` is the time at which the run was called."""
+    device, store, tokenizer = ranks.device, data.store, data.tokenizer
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # where Triton launches its kernels
+    autocast = compute_dtype(recipe.train.precision, device)
+    checkpoint = ranks.broadcast(opened.checkpoint)
+    model, shadow = make_model(recipe, tokenizer, ranks, is_fresh=checkpoint is None)
+    optimizer = make_optimizer(model, recipe.train)
+    path = pick_fast_path(recipe.train, device, ranks.size)
+    feed = make_feed(recipe, store, tokenizer, path, ranks)
+    length = run_length(recipe.train, feed)
+    state, notes = RunState(), [f"skipped: {reason}" for reason in opened.damaged]
+    seed_rank(recipe.train.seed, ranks, checkpoint)
+    if checkpoint is not None:
+        average = shadow if recipe.train.ema else None
+        saved = load_checkpoint(folder.checkpoints / checkpoint, model, optimizer, average, ranks)
+        feed.load_state(saved["sampler"])
+        state = RunState(**saved["run"])
+        notes.append(f"resuming from step {state.step}")
+    else:
+        state.seconds = state.prepared = ranks.broadcast(time.perf_counter() - started)
+    if state.step == 0 and length.progress(state) >= 1.0:
+        raise UserError(
+            f"train.minutes = {recipe.train.minutes:g} was used up by preparing the data ({state.prepared:.0f} s); raise it"
+        )
+    logs = open_logs(recipe.train, folder, state.step if checkpoint is not None else None) if ranks.is_first else []
+    for note in notes:
+        display.say(note)
+        for log in logs:
+            log.write({"kind": "note", "text": note})
+    validator = make_validator(recipe, data, ranks)
+    if recipe.train.fast == "auto" and device.type == "cuda" and (missing := missing_requirement(device, autocast)):
+        display.say(f"using the plain path; the fast path, several times faster, needs {missing}")
+    display.say(
+        f"{recipe.data.source} → {recipe.data.target}: {model.num_parameters():,} parameters, {len(store):,} pairs, "
+        f"{feed.updates_per_epoch:,.0f} updates per epoch; {describe(device)}, {'fp32' if autocast is None else 'bf16'}"
+        + (f"; {ranks.size} processes" if ranks.size > 1 else "")
+    )
+    display.start(length.total_steps, length.total_seconds)
+    apply = make_update(recipe.train, model, optimizer, feed, path, autocast, display, ranks)
+    return Trainer(
+        recipe.train, model, shadow, optimizer, feed, apply, store, tokenizer, validator, length, state, folder.checkpoints,
+        logs, display, autocast, ranks,
+    )  # fmt: skip
+
+
+def make_model(recipe: Recipe, tokenizer: Tokenizer, ranks: Ranks, is_fresh: bool) -> tuple[Transformer, Transformer]:
+    """The model and its copy for averaging and validation, on this process's device or sharded over all processes."""
+    torch.manual_seed(recipe.train.seed)
+    model = Transformer(recipe.model.config(tokenizer.vocab_size))
+    if recipe.train.init and is_fresh:
+        load_init_weights(recipe, model, tokenizer)
+    shadow = copy.deepcopy(model).requires_grad_(False)
+    for each in (model, shadow):
+        if ranks.shards:
+            shard(each, ranks)
+        else:
+            each.to(ranks.device)
+    if recipe.train.recompute:
+        recompute_layers(model)
+    return model, shadow
+
+
+def seed_rank(seed: int, ranks: Ranks, checkpoint: str | None) -> None:
+    """Give every process but the first its own dropout; the first draws the random numbers of a run with one process."""
+    if not ranks.is_first:
+        mixed = np.random.SeedSequence([seed % 2**64, ranks.rank, zlib.crc32((checkpoint or "").encode())])
+        torch.manual_seed(int(mixed.generate_state(1, np.uint64)[0] >> np.uint64(1)))
+
+
+def make_feed(recipe: Recipe, store: Store, tokenizer: Tokenizer, path: FastPath | None, ranks: Ranks) -> Feed:
+    """Batches of similar lengths; on the fast path, batches of one fixed shape with sentences of all lengths."""
+    train, longest = recipe.train, recipe.data.max_length
+    dropout = None
+    lengths: tuple[IntArray, IntArray] = store.src_lengths, store.tgt_lengths
+    if train.bpe_dropout:
+        dropout = BpeDropout(store, tokenizer, train.bpe_dropout, train.seed, longest)
+        lengths = dropout.src_lengths, dropout.tgt_lengths
+    slots, tokens = None, train.batch_tokens
+    if path is not None:
+        tokens = -(-train.batch_tokens // train.accumulate)
+        slots = fit_slots(*lengths, store.corpora, tokens, longest + 1)
+    sampler = Sampler(*lengths, tokens, train.seed, store.corpora, slots)
+    return Feed(
+        store,
+        sampler,
+        tokenizer.bos_id,
+        tokenizer.eos_id,
+        train.accumulate,
+        slots,
+        ranks.device,
+        ranks.rank,
+        ranks.size,
+        dropout,
+        longest,
+        ranks.shards,
+    )
+
+
+def run_length(train: TrainRecipe, feed: Feed) -> RunLength:
+    if train.minutes:
+        return RunLength(None, train.minutes * 60.0, num_final_validations(train))
+    steps = train.steps or max(1, round(train.epochs * feed.updates_per_epoch))
+    return RunLength(steps, None)
+
+
+def open_logs(train: TrainRecipe, folder: RunFolder, resume_step: int | None) -> list[RecordWriter]:
+    logs: list[RecordWriter] = [MetricsLog(folder.metrics, resume_step)]
+    if train.tensorboard:
+        logs.append(TensorBoardLog(folder.path / "tensorboard", resume_step))
+    return logs
+
+
+def make_validator(recipe: Recipe, data: PreparedData, ranks: Ranks) -> Validator | None:
+    """None on a process that does not validate. A sharded model is validated by its loss, without translating."""
+    if data.valid is None:
+        return None
+    sentences = 0 if ranks.shards else min(recipe.train.validate_sentences, len(data.valid))
+    return Validator(data.valid, data.tokenizer, recipe.data.target, recipe.data.max_length, sentences)
+
+
+def make_update(
+    train: TrainRecipe,
+    model: Transformer,
+    optimizer: torch.optim.Optimizer,
+    feed: Feed,
+    path: FastPath | None,
+    autocast: torch.dtype | None,
+    display: Display,
+    ranks: Ranks,
+) -> PlainUpdate | SlotUpdate:
+    options = UpdateOptions(train.label_smoothing, train.clip, autocast, train.rdrop)
+    if path is None:
+        return PlainUpdate(model, optimizer, options, ranks)
+    assert feed.slots is not None
+    return SlotUpdate(model, optimizer, options, feed.slots, feed.share, path, display.say, ranks)
