@@ -130,7 +130,7 @@ def _curves(train: Sequence[Record], valid: Sequence[Record]) -> str:
         chart("Tokens per second", [speeds], lambda value: f"{value:,.0f}", from_zero=True),
     ]
     lost = [record["step"] for record in train if record.get("loss") is None or not math.isfinite(record["loss"])]
-    warning = f'<p class="warning">The loss is NaN or infinite from step {lost[0]:,} on.</p>' if lost else ""
+    warning = f'<p class="warning">The loss is not finite from step {lost[0]:,} on.</p>' if lost else ""
     drawn = "".join(charts)
     return _section("Curves", f'{warning}<div class="charts">{drawn}</div>' if drawn else warning)
 

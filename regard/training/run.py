@@ -43,7 +43,7 @@ def train(
         recipe = resolve_on_first(recipe, folder, ranks)
         opened = ranks.run_on_first(lambda: open_run(recipe, folder, resume, display, stack, ranks)) or OpenRun()
         if ranks.broadcast(opened.is_finished):
-            display.say(f"{folder.path} is already finished; its model is in {folder.model}")
+            display.say(f"{folder.path} is finished; its model is in {folder.model}")
             return load_bundle(folder.model)
         data = ranks.run_on_first(lambda: prepare_data(recipe, opened.corpora, folder, display)) or load_prepared(folder)
         data = share_validation_pairs(data, ranks)

@@ -96,7 +96,7 @@ def test_a_run_that_cannot_go_on_is_refused_at_once(tmp_path: Path, monkeypatch:
     shutil.rmtree(out / "store")
     monkeypatch.setattr(Corpus, "pairs", lambda self: pytest.fail("text was read"))
     refused(recipe, out, "the run was started with the fast path's fixed-shape batches", "train.fast=off", resume=True)
-    refused(recipe, out, "holds a run already")
+    refused(recipe, out, "already holds a run")
     refused(recipe, out, r"train\.seed must stay 1, as the run was started .*, but is 2", "train.seed=2", resume=True)
 
 

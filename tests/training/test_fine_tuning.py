@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,12 +17,14 @@ from regard.data.extend import extend
 from regard.data.tokenizer import Tokenizer
 from regard.errors import Interrupted, UserError
 from regard.models.transformer import Transformer
+from regard.parallel.ranks import Ranks
 from regard.recipe import DecodeRecipe, Recipe, load_recipe
 from regard.training.display import Display
 from regard.training.fine_tuning import load_init_bundle, load_init_weights, resolve_recipe
+from regard.training.folder import RunFolder
 from regard.training.loop import Trainer
 from regard.training.metrics import read_metrics
-from regard.training.run import train
+from regard.training.run import resolve_on_first, train
 from tests.tiny import make_bundle, reversal_pairs, save_model, write_pairs, write_recipe
 from tests.training.runs import Listener, quiet
 
@@ -108,7 +112,7 @@ def recipe_from(bundle: Bundle, folder: Path) -> Recipe:
         ("tokenizer.character_coverage=0.9", r"tokenizer\.character_coverage must be left out with train\.init"),
         ("tokenizer.vocab_size=500", r"tokenizer\.vocab_size must be left out with train\.init"),
         ("model.d_ff=128", r"model\.d_ff comes from the model in train\.init"),
-        ("model.preset=tiny", r"model\.d_model is 192, but the model in train\.init has 32"),
+        ("model.preset=tiny", r"model\.d_model must be 32, as in the model in train\.init, but is 192"),
         ("train.init=", r"model\.preset = 'init' needs train\.init"),
         ("tokenizer.extend=-1", r"tokenizer\.extend must not be negative"),
     ],
@@ -269,3 +273,21 @@ def test_spans_are_protected_as_in_the_model_that_a_run_starts_from(tmp_path: Pa
     with pytest.raises(UserError, match=message):
         train(load_recipe(recipe, ["tokenizer.protect=false"]), tmp_path / "other", display=Display())
     assert "protect" not in load_recipe(recipe).to_dict()["tokenizer"]  # nothing was said of it
+
+
+def test_only_the_first_process_resolves_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = load_recipe(fine_tuning(tmp_path, init="en-de"))
+    folder = RunFolder(tmp_path / "run")
+    resolved = resolve_on_first(recipe, folder, Ranks())
+    assert recipe.model.preset == "init" and resolved.model.config(1000).d_model == 320 and resolved.train.lr
+
+    class Second(Ranks):
+        def run_on_first(self, work: Any) -> None:
+            return None
+
+        def broadcast(self, value: Any) -> Any:
+            assert value is None
+            return json.loads(json.dumps(resolved.to_dict()))
+
+    monkeypatch.setattr("regard.training.run.resolve_recipe", lambda *_: pytest.fail("resolved a second time"))
+    assert resolve_on_first(recipe, folder, Second(1, 2)) == resolved

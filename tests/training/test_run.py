@@ -436,7 +436,7 @@ def test_a_validation_leaves_time_for_training() -> None:
 def test_a_time_budget_ends_the_run_with_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = itertools.count()
     clock = SimpleNamespace(perf_counter=lambda: next(looks) / 20)  # a twentieth of a second between two looks
-    for module in ("run", "loop"):
+    for module in ("run", "setup", "loop"):
         monkeypatch.setattr(f"regard.training.{module}.time", clock)
     recipe = write_recipe(tmp_path / "recipe", steps=0, minutes=0.2, save_every=0, validate_every=0)
     quiet(recipe, tmp_path / "run")
