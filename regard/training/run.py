@@ -45,7 +45,9 @@ def train(
         if ranks.broadcast(opened.is_finished):
             display.say(f"{folder.path} is finished; its model is in {folder.model}")
             return load_bundle(folder.model)
-        data = ranks.run_on_first(lambda: prepare_data(recipe, opened.corpora, folder, display)) or load_prepared(folder)
+        data = ranks.run_on_first(lambda: prepare_data(recipe, opened.corpora, folder, display)) or load_prepared(
+            folder
+        )
         data = share_validation_pairs(data, ranks)
         trainer = make_trainer(recipe, data, opened, folder, display, started, ranks)
         stack.callback(trainer.feed.close)
