@@ -1,5 +1,5 @@
-"""Documents: the text in a file is translated and everything else stays.
+"""Document formats: the text of a file is translated and everything else keeps its bytes.
 
-Each format has a module with `open_*(data, language, ...) -> Document`. What an upload may unpack to, which names its members may
-have and that no XML declares entities is checked in `packed.py` before anything is parsed.
+Each format has a module with `open_*(data, ...) -> Document`. A file that cannot be read raises `InputError`. Word and PowerPoint
+files are checked in `office.py` (size, member names, no XML entities) before anything in them is parsed.
 """

@@ -1,4 +1,4 @@
-"""What a document is to the server: texts to translate, and a way to put their translations back."""
+"""What every format makes of a file: texts to translate, and a function that puts their translations back."""
 
 from __future__ import annotations
 
@@ -11,34 +11,33 @@ from regard.translation.markup.elements import MarkupParser
 
 @dataclass(frozen=True)
 class Document:
-    """The texts of a file in reading order, which may be HTML or have a markup that `parse_markup` reads; `save` makes the file of
-    their translations."""
+    """The texts of a file in reading order. `save` takes one translation per text and returns the bytes of the translated file."""
 
     texts: Sequence[str]
     save: Callable[[Sequence[str]], bytes]
     is_html: bool = False
-    parse_markup: MarkupParser | None = None
+    parse_markup: MarkupParser | None = None  # for texts with markup other than HTML
     by_sentence: bool = True
 
 
 def read_text(data: bytes) -> tuple[str, bytes]:
-    """The text of a file and the mark that it begins with."""
-    mark = b"\xef\xbb\xbf" if data.startswith(b"\xef\xbb\xbf") else b""
+    """The text of a UTF-8 file, and its byte order mark if it has one."""
+    bom = b"\xef\xbb\xbf" if data.startswith(b"\xef\xbb\xbf") else b""
     try:
-        return data[len(mark) :].decode("utf-8"), mark
+        return data[len(bom) :].decode("utf-8"), bom
     except UnicodeDecodeError:
         raise InputError("file must be text in UTF-8; convert it and send it again") from None
 
 
 def from_pieces(
-    pieces: list[str], places: Sequence[int], mark: bytes = b"", *, parse_markup: MarkupParser | None = None
+    pieces: list[str], to_translate: Sequence[int], bom: bytes = b"", *, parse_markup: MarkupParser | None = None
 ) -> Document:
-    """A document that is pieces of text, of which those at `places` are to be translated."""
+    """A document that consists of `pieces`, of which those with the indices `to_translate` are texts."""
 
     def save(translations: Sequence[str]) -> bytes:
         filled = list(pieces)
-        for place, translation in zip(places, translations, strict=True):
-            filled[place] = translation
-        return mark + "".join(filled).encode()
+        for index, translation in zip(to_translate, translations, strict=True):
+            filled[index] = translation
+        return bom + "".join(filled).encode()
 
-    return Document([pieces[place] for place in places], save, parse_markup=parse_markup)
+    return Document([pieces[index] for index in to_translate], save, parse_markup=parse_markup)

@@ -1,14 +1,15 @@
-"""Which format a document is, by the ending of its name."""
+"""The format of a document, from the extension of its file name."""
 
 from __future__ import annotations
 
 from regard.errors import InputError
+from regard.translation.documents.catalogues import open_catalogue
 from regard.translation.documents.document import Document
 from regard.translation.documents.markdown import open_markdown
 from regard.translation.documents.office import open_office
 from regard.translation.documents.plain import open_html, open_text
 from regard.translation.documents.subtitles import open_subtitles
-from regard.translation.documents.tables import open_catalogue, open_table
+from regard.translation.documents.tables import open_table
 
 MEDIA_TYPES = {
     "txt": "text/plain; charset=utf-8",
@@ -25,7 +26,7 @@ MEDIA_TYPES = {
 
 
 def kind_of(name: str) -> str:
-    """The ending of a file's name, which is all of the name that is ever used."""
+    """The file extension, in lower case; nothing else of a file name is ever used."""
     kind = name.rpartition(".")[2].lower()
     if "." not in name or kind not in MEDIA_TYPES:
         raise InputError(f"file must have a name that ends in one of .{', .'.join(MEDIA_TYPES)}")
@@ -33,9 +34,9 @@ def kind_of(name: str) -> str:
 
 
 def open_document(data: bytes, kind: str, max_bytes: int, column: str | None = None) -> Document:
-    """A document of this kind that unpacks to at most so many bytes."""
+    """Open a document of this kind. An archive may unpack to at most `max_bytes`; `column` is for tables."""
     if column is not None and kind not in ("csv", "tsv"):
-        raise InputError("column goes with .csv and .tsv files only; leave it out")
+        raise InputError("column is for .csv and .tsv files only; leave it out")
     if kind in ("docx", "pptx"):
         return open_office(data, kind, max_bytes)
     if kind in ("csv", "tsv"):

@@ -1,4 +1,9 @@
-"""Markdown: which of its lines are text, and what opens them. The markup inside a line is left to `inline_markdown.py`."""
+"""Markdown: which lines are text, and what opens them. The markup inside a line is left to `inline_markdown.py`.
+
+Read by hand and not with markdown-it-py, which follows CommonMark to the letter. Authors indent code in lists less or more than
+CommonMark asks and put indented lines into HTML; by the letter such lines are text, and code would be translated. With rules
+of our own for these cases, the parser was as long as this one and three times as slow.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from regard.translation.documents.document import Document, from_pieces, read_te
 from regard.translation.documents.reference_links import defined_by, shortened, spelled_out
 from regard.translation.markup.inline_markdown import parse_inline_markdown
 
-# What opens a line and is not text: quotes, headings, list items, tables' bars.
+# Opens a line and is not text: marks of quotes, headings, list items and tasks.
 _OPENING = re.compile(r"[ \t]*(?:>[ \t]*|(?:#{1,6}|[-*+]|\d{1,9}[.)])[ \t]+|\[[ xX]\][ \t]+)*")
 _NO_TEXT = re.compile(r"(?:[-*_=] ?){3,}|\|?(?: {0,9}:?-+:? {0,9}\|)+ {0,9}:?-*:?|\[[^\]]{1,300}\]:\s.*|<[^<>]{1,999}>")
 _SPACES = re.compile(" *")
@@ -19,15 +24,15 @@ _RULE = re.compile(r"([-*_])(?: *\1){2,} *$")
 _HEADING = re.compile(r"#{1,6}(?: |$)|=+$|-+$")  # or the line under one
 _FENCE = re.compile(r"(`{3,})[^`]*$|(~{3,})")
 _QUOTE = 0
-_DEEPEST = 100  # quotes and items in each other
+_MAX_DEPTH = 100  # of quotes and items inside each other
 
 
 def open_markdown(data: bytes) -> Document:
-    text, mark = read_text(data)
+    text, bom = read_text(data)
     lines = text.splitlines(keepends=True)
     first = _front_matter(lines)
     pieces = lines[:first]
-    places: list[int] = []
+    to_translate: list[int] = []
     blocks = _Blocks()
     defined: set[str] = set()
     for line in lines[first:]:
@@ -38,9 +43,9 @@ def open_markdown(data: bytes) -> Document:
             continue
         start = _OPENING.match(line)
         assert start is not None
-        places.append(len(pieces) + 1)
+        to_translate.append(len(pieces) + 1)
         pieces += [start[0], line[start.end() :]]
-    document = from_pieces(pieces, places, mark, parse_markup=parse_inline_markdown)
+    document = from_pieces(pieces, to_translate, bom, parse_markup=parse_inline_markdown)
 
     def save(translations: Sequence[str]) -> bytes:
         both = zip(translations, document.texts, strict=True)
@@ -50,7 +55,7 @@ def open_markdown(data: bytes) -> Document:
 
 
 def _front_matter(lines: Sequence[str]) -> int:
-    """How many lines are settings (YAML, TOML) before the text.
+    """The number of lines of front matter (YAML or TOML) before the text.
 
     >>> _front_matter(["---\\r\\n", "title: x\\r\\n", "---\\r\\n", "text"]), _front_matter(["---\\n", "text"])
     (3, 0)
@@ -61,48 +66,48 @@ def _front_matter(lines: Sequence[str]) -> int:
 
 
 class _Blocks:
-    """Tells of one line after the other whether it is text, by the rules of CommonMark. Quotes and list items go on over lines:
-    their marks and columns decide what is code."""
+    """Decides line by line what is text, by the rules of CommonMark but lenient about indentation. It keeps track of the quotes and
+    list items that are open, since their columns decide what is code."""
 
     def __init__(self) -> None:
-        # Outermost first: _QUOTE, or how far an item's text is from the edge of what it lies in.
+        # Open quotes and items, outermost first: _QUOTE, or the indentation of an item's text inside its parent.
         self._around: list[int] = []
-        self.content = ""  # of the last line, without the marks of what is around it, if that was not code
+        self.content = ""  # of the last line, without the marks around it; empty for code
         self._fence = ""
         self._fence_column = 0
-        self._is_paragraph = False  # whether the last line was text that the next one can go on with
+        self._is_paragraph = False  # whether the last line was text that the next line may continue
 
     def is_text(self, line: str) -> bool:
         self.content = ""
-        shown = line.rstrip().expandtabs(4)  # places in it are columns
+        shown = line.rstrip().expandtabs(4)  # so that an index is a column
         matched, base = self._match(shown)
-        # Code in an item may be indented less than it ought to be.
+        # Lenient: code in an item may be indented less than the item's text.
         if self._fence and _QUOTE not in self._around[matched:]:
             self._end_fence(shown, base)
             return False
         self._fence = ""
-        goes_on, self._is_paragraph = self._is_paragraph, False
+        continues, self._is_paragraph = self._is_paragraph, False
         if _column(shown, base) >= len(shown):
             del self._around[matched:]
             return False
-        may_begin_anywhere = not goes_on or matched < len(self._around)
+        may_begin_anywhere = not continues or matched < len(self._around)
         opened, inner = _opened(shown, base, may_begin_anywhere)
         column = _column(shown, inner)
         content = shown[column:]
         fence = _FENCE.match(content)
-        # Where an item begins, more spaces than usual are only spaces.
-        is_code = column - inner >= 4 and not (goes_on and not opened) and not any(opened)
+        # Lenient: after the mark of an item, any number of spaces is only space.
+        is_code = column - inner >= 4 and not (continues and not opened) and not any(opened)
         is_text = not is_code and not fence and bool(content) and not _NO_TEXT.fullmatch(content)
         self._is_paragraph = is_text and not _HEADING.match(content)
-        if opened or not (goes_on and self._is_paragraph):  # else the paragraph goes on, even if marks are left out
-            self._around = [*self._around[:matched], *opened][:_DEEPEST]
+        if opened or not (continues and self._is_paragraph):  # else a lazy continuation, which may omit marks
+            self._around = [*self._around[:matched], *opened][:_MAX_DEPTH]
         if fence and not is_code:
             self._fence, self._fence_column = fence[1] or fence[2], column
         self.content = "" if is_code or fence else content
         return is_text
 
     def _match(self, shown: str) -> tuple[int, int]:
-        """How many of the quotes and items around the last line are around this one, too, and the innermost one's edge."""
+        """How many of the open quotes and items contain this line, and the column where the innermost one's content begins."""
         base = 0
         for number, width in enumerate(self._around):
             column = _column(shown, base)
@@ -115,7 +120,7 @@ class _Blocks:
         return len(self._around), base
 
     def _end_fence(self, shown: str, base: int) -> None:
-        """A closing fence has nothing after it, and is at least as long as the opening one."""
+        """A closing fence is at least as long as the opening one, with nothing after it."""
         column = _column(shown, base)
         content = shown[column:]
         is_fence = content.startswith(self._fence) and not content.strip(self._fence[0])
@@ -124,10 +129,10 @@ class _Blocks:
 
 
 def _opened(shown: str, base: int, may_begin_anywhere: bool) -> tuple[list[int], int]:
-    """Quotes and items that begin in a line, and the column of the innermost's edge. Inside a paragraph, a number that is not 1 and
-    a mark without text begin no list."""
+    """Quotes and items that begin in a line, and the column where the innermost one's content begins. A list can interrupt a
+    paragraph only if it has text and its number is 1."""
     opened: list[int] = []
-    while len(opened) < _DEEPEST:
+    while len(opened) < _MAX_DEPTH:
         column = _column(shown, base)
         item = _ITEM.match(shown, column)
         if column - base >= 4:
@@ -139,7 +144,7 @@ def _opened(shown: str, base: int, may_begin_anywhere: bool) -> tuple[list[int],
             if not (may_begin_anywhere or opened) and (item[1] not in (None, "1") or item.end() == len(shown)):
                 break
             text = _column(shown, item.end())
-            # Far from its mark, or in the next line, an item's text is taken to begin after one space.
+            # Text more than four columns away from its mark, or on the next line, counts as one space away.
             edge = text if item.end() < len(shown) and text - item.end() <= 4 else item.end() + 1
             opened.append(edge - base)
             base = edge
@@ -153,7 +158,7 @@ def _after_quote(shown: str, column: int) -> int:
 
 
 def _column(shown: str, base: int) -> int:
-    """Where the text after some spaces begins.
+    """The column of the first character that is not a space, from `base` on.
 
     >>> _column("  a", 0), _column("  a", 1), _column("a", 5)
     (2, 2, 5)

@@ -1,5 +1,5 @@
-"""Word and PowerPoint files: XML in a ZIP archive. Everything about the archive is checked before anything in it is parsed:
-how many members it has, their names, what they unpack to, and that no XML declares entities."""
+"""Word and PowerPoint files: XML in a ZIP archive. The archive is checked before anything in it is parsed: number of members,
+their names, unpacked size, and that no XML declares entities."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from typing import Any
 from regard.errors import InputError, InputTooLarge
 from regard.translation.documents.document import Document
 
-_MOST_MEMBERS = 5_000
-_MOST_XML = 8_388_608  # bytes of a document's parsed members together; a tree takes far more memory than its text
-_MOST_TAGS = 500_000  # the same, for very short elements
+_MAX_MEMBERS = 5_000
+_MAX_XML = 8_388_608  # bytes of all parsed members together; a tree takes far more memory than its text
+_MAX_TAGS = 500_000  # likewise, for very short elements
 _TEXT_PARTS = {
     "docx": re.compile(r"word/(document|header\d*|footer\d*|footnotes|endnotes|comments)\.xml"),
     "pptx": re.compile(r"ppt/(slides/slide\d+|notesSlides/notesSlide\d+)\.xml"),
 }
-# All that the format allows; LZMA may ask for gigabytes to unpack with.
-_PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-# What stands between two words and is no text.
+# The format allows no others; LZMA can demand gigabytes of memory.
+_COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# Elements that separate words without being text.
 _BREAKS = {"docx": ("br", "cr", "tab", "ptab"), "pptx": ("br",)}
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # characters that no XML can hold
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # characters that XML cannot contain
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 
 
 def unpack(data: bytes, max_bytes: int) -> dict[str, bytes]:
-    """The members of an archive, or a refusal."""
+    """The members of an archive by name; raises `InputError` if any of them is suspicious."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = archive.infolist()
-            if len(members) > _MOST_MEMBERS:
-                raise InputTooLarge(f"file must have at most {_MOST_MEMBERS} members")
+            if len(members) > _MAX_MEMBERS:
+                raise InputTooLarge(f"file must have at most {_MAX_MEMBERS} members")
             for member in members:
                 _check_name(member.filename)
                 if member.flag_bits & 1:
                     raise InputError("file must not be encrypted")
-                if member.compress_type not in _PACKINGS:
+                if member.compress_type not in _COMPRESSION_METHODS:
                     raise _damaged()
             if len({member.filename for member in members}) < len(members):
-                raise InputError("file must not have two members of one name")
+                raise InputError("file must not have two members with the same name")
             if sum(member.file_size for member in members) > max_bytes:
                 raise _too_large(max_bytes)
             return _read(archive, members, max_bytes)
@@ -54,7 +54,7 @@ def unpack(data: bytes, max_bytes: int) -> dict[str, bytes]:
 
 
 def _read(archive: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo], max_bytes: int) -> dict[str, bytes]:
-    """Unpack and count: what the archive says of its sizes may be a lie."""
+    """Unpack and count bytes: the sizes in the archive's directory may be wrong."""
     contents = {}
     left = max_bytes
     for member in members:
@@ -68,7 +68,7 @@ def _read(archive: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo], max_byte
 
 
 def _damaged() -> InputError:
-    return InputError("file must be an intact .docx or .pptx; save it anew and send it again")
+    return InputError("file must be an intact .docx or .pptx; save it again and resend it")
 
 
 def _too_large(max_bytes: int) -> InputError:
@@ -83,10 +83,10 @@ def _check_name(name: str) -> None:
 
 
 def parse_xml(content: bytes) -> Any:
-    """The tree of a member that declares nothing."""
+    """Parse a member, which must not declare document types or entities."""
     from lxml import etree
 
-    # In another encoding a declaration could hide from the search below, so there is no other: the parser is told, too.
+    # In another encoding a declaration could hide from the search below, so only UTF-8 is accepted, by the parser too.
     declared = re.match(rb"""\s*<\?xml[^>]*encoding=["']([^"']+)""", content.removeprefix(b"\xef\xbb\xbf"))
     if b"\0" in content or (declared and declared[1].upper() not in (b"UTF-8", b"US-ASCII", b"ASCII")):
         raise InputError("file must have its XML in UTF-8")
@@ -103,12 +103,12 @@ def parse_xml(content: bytes) -> Any:
     try:
         return etree.fromstring(content, parser)
     except etree.XMLSyntaxError:
-        raise InputError("file must have XML that can be read") from None
+        raise InputError("file must have well-formed XML; save it again and resend it") from None
 
 
 def open_office(data: bytes, kind: str, max_bytes: int) -> Document:
-    """Paragraphs are what is translated, or the parts of one between its line breaks and tabs; in each, the text of its runs is
-    spread over the same runs again."""
+    """A text is a paragraph, or a part of one between line breaks or tabs. Its translation is spread over the same runs, so that
+    each keeps its format."""
     from lxml import etree
 
     contents = unpack(data, max_bytes)
@@ -116,8 +116,8 @@ def open_office(data: bytes, kind: str, max_bytes: int) -> Document:
     if not names or "[Content_Types].xml" not in contents:
         raise InputError(f"file must be a .{kind}")
     sizes = [(len(contents[name]), contents[name].count(b"<")) for name in names]
-    if sum(size for size, _ in sizes) > _MOST_XML or sum(tags for _, tags in sizes) > _MOST_TAGS:
-        raise InputTooLarge(f"file must have at most {_MOST_XML} bytes and {_MOST_TAGS} tags of text; send it in parts")
+    if sum(size for size, _ in sizes) > _MAX_XML or sum(tags for _, tags in sizes) > _MAX_TAGS:
+        raise InputTooLarge(f"file must have at most {_MAX_XML} bytes and {_MAX_TAGS} tags of text; send it in parts")
     trees = {name: parse_xml(contents[name]) for name in names}
     groups = [group for tree in trees.values() for group in _find_groups(tree, kind)]
 
@@ -138,15 +138,15 @@ def open_office(data: bytes, kind: str, max_bytes: int) -> Document:
 
 
 def _find_groups(tree: Any, kind: str) -> list[list[Any]]:
-    """The text elements of a tree, those together that are one text: of a paragraph, from one break to the next. Paragraphs may
-    lie in others, in text boxes; each has only what is its own. One walk finds them all, however they lie."""
+    """The text elements of a tree, grouped by text. Paragraphs may contain others, in text boxes; each gets its own elements only,
+    in a single walk, however deep they are."""
     from lxml import etree
 
     namespace = _WORD if kind == "docx" else _DRAWING
     paragraph, text, stops = f"{namespace}p", f"{namespace}t", f"{namespace}tabs"
     breaks = [namespace + name for name in _BREAKS[kind]]
     paragraphs: list[list[list[Any]]] = []
-    around: list[list[list[Any]]] = []  # the paragraphs that the walk is in, the nearest last
+    around: list[list[list[Any]]] = []  # open paragraphs, innermost last
     for event, element in etree.iterwalk(tree, events=("start", "end"), tag=[paragraph, text, *breaks]):
         if element.tag == paragraph and event == "start":
             around.append([[]])
@@ -157,14 +157,14 @@ def _find_groups(tree: Any, kind: str) -> list[list[Any]]:
             continue
         elif element.tag == text:
             around[-1][-1].append(element)
-        elif element.getparent().tag != stops:  # where tabs lead to is said with the same word
+        elif element.getparent().tag != stops:  # tab stops are named <tab>, too
             around[-1].append([])
     groups = [group for parts in paragraphs for group in parts]
     return [group for group in groups if any((element.text or "").strip() for element in group)]
 
 
 def spread(old: Sequence[str], new: str) -> list[str]:
-    """A new text over as many places as the old one had, at the same shares of its length, cut between words.
+    """Spread a new text over as many places as the old one had, in the same proportions, cut between words.
 
     >>> spread(["The ", "black", " cat"], "Die schwarze Katze")
     ['Die ', 'schwarze ', 'Katze']
@@ -175,7 +175,7 @@ def spread(old: Sequence[str], new: str) -> list[str]:
     for text in old[:-1]:
         seen += len(text)
         goal = seen / max(1, total) * len(new)
-        after = bisect_left(cuts, goal)  # the nearest cut is this one or the one before it, but none goes back
+        after = bisect_left(cuts, goal)  # the nearest cut is this one or the one before, but never before `position`
         before = cuts[after - 1] if after else 0
         cut = min(max(position, before), max(position, cuts[after]), key=lambda place: abs(place - goal))
         parts.append(new[position:cut] if text else "")

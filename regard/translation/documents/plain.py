@@ -1,4 +1,4 @@
-"""Text and pages: files that are text themselves, without more."""
+"""Plain text and HTML: the whole file is one text. HTML is parsed by `markup/tags.py`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from regard.translation.documents.document import Document, from_pieces, read_te
 
 
 def open_text(data: bytes) -> Document:
-    text, mark = read_text(data)
-    return from_pieces([text], [0], mark)
+    text, bom = read_text(data)
+    return from_pieces([text], [0], bom)
 
 
 def open_html(data: bytes) -> Document:
-    text, mark = read_text(data)
-    return Document([text], lambda translations: mark + translations[0].encode(), is_html=True)
+    text, bom = read_text(data)
+    return Document([text], lambda translations: bom + translations[0].encode(), is_html=True)

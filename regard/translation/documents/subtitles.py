@@ -1,4 +1,8 @@
-"""Subtitles (SubRip): blocks of a number, two times and lines of text, of which only the text is translated."""
+"""Subtitles (SubRip): blocks of a number, two times and lines of text, of which only the text is translated.
+
+Read by hand because everything else must keep its bytes, and files in the wild lack numbers or blank lines and mix line ends. The
+libraries srt and pysrt write numbers, times and line ends anew, and miss blocks without a blank line or number.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +17,14 @@ from regard.translation.markup.run_builder import RunBuilder
 
 _NUMBER = re.compile(r"\s*\d+\s*")
 _TIMES = re.compile(r"\s*\d+:\d\d:\d\d[,.]\d+\s*-->")
-_TAG = re.compile(r"</?[A-Za-z][^<>]*>|\{\\[^{}]*\}")  # <i>, and {\i1} as in files of Advanced SubStation
+_TAG = re.compile(r"</?[A-Za-z][^<>]*>|\{\\[^{}]*\}")  # <i>, and {\i1} as in Advanced SubStation files
 _OPENING = re.compile(r"<\w|\{\\[bius]1\}")
-_WORD = re.compile(rf"(?:{_TAG.pattern}|\S)+")  # a tag is a part of its word, with the spaces in it
+_WORD = re.compile(rf"(?:{_TAG.pattern}|\S)+")  # a tag belongs to its word, including any spaces in the tag
 
 
 @dataclass
 class _Block:
-    """Lines that stay, each with its end, then lines of text and the ends of these."""
+    """Lines to keep, with their line ends; then lines of speech, and their line ends apart."""
 
     kept: list[str] = field(default_factory=list)
     spoken: list[str] = field(default_factory=list)
@@ -28,10 +32,10 @@ class _Block:
 
 
 def open_subtitles(data: bytes) -> Document:
-    """A sentence may go over the lines of a block, so they are joined for the model and cut again to as many lines; where two
-    people speak, each one's lines. Tags around all of a speech stay around it and are not shown to the model;
-    those inside of it follow their words (`parse_speech`)."""
-    text, mark = read_text(data)
+    """The lines of a block are joined for the model, since sentences run across them, and the translation is wrapped to as many
+    lines; if two people speak, each speaker's lines separately. Tags around a whole speech are not shown to the model; tags
+    inside follow their words (`parse_speech`)."""
+    text, bom = read_text(data)
     blocks = _blocks(text)
     speeches = [[_unwrapped(lines) for lines in _by_speaker(block.spoken)] for block in blocks]
 
@@ -44,17 +48,17 @@ def open_subtitles(data: bytes) -> Document:
             for opening, _, closing, count in some:
                 lines = _wrap(opening + next(rest) + closing, count)
                 *inner, last = islice(ends, count)
-                # Of fewer lines than there were, the last one has the last one's end: it may be that of the file.
+                # If there are fewer lines than before, the last one gets the last line end, which may be the end of the file.
                 pieces += [line + end for line, end in zip(lines[:-1], inner, strict=False)]
                 pieces += [line + last for line in lines[-1:]]
-        return mark + "".join(pieces).encode()
+        return bom + "".join(pieces).encode()
 
     return Document([speech for some in speeches for _, speech, _, _ in some], save, parse_markup=parse_speech)
 
 
 def parse_speech(text: str) -> list[str | TextRun]:
-    """A speech as what stays and runs of text with elements in them: tags with names, and bold, italics and the like that are
-    turned on and off again. Other tags, such as a place or a colour, stay and separate.
+    """Elements are named tags, and styles such as bold that are switched on and off again. Other tags, such as a position or a
+    colour, are kept as they are and separate.
 
     >>> [part if isinstance(part, str) else part.text for part in parse_speech(r"{\\an8}I {\\i1}never{\\i0} <b>said that.")]
     ['{\\\\an8}', 'I never ', '<b>', 'said that.']
@@ -74,7 +78,7 @@ def parse_speech(text: str) -> list[str | TextRun]:
 
 
 def _is_closed(opening: str, tag: str) -> bool:
-    """Whether this tag is the end of what the opening one began.
+    """Whether `tag` closes `opening`.
 
     >>> _is_closed('<font color="red">', "</font>"), _is_closed(r"{\\i1}", r"{\\i0}"), _is_closed("<b>", "</i>")
     (True, True, False)
@@ -86,11 +90,11 @@ def _is_closed(opening: str, tag: str) -> bool:
 
 
 def _blocks(text: str) -> list[_Block]:
-    """The blocks of a file. One begins after an empty line, and where somebody forgot that, at a number before times, or times."""
+    """Blocks begin after a blank line or, if that is missing, at a number before times, or at times."""
     cut = re.split(r"(\r?\n)", text)
     lines, ends = cut[::2], [*cut[1::2], ""]
     blocks = [_Block()]
-    is_speech = False  # whether the times of a block have come
+    is_speech = False  # whether the times of this block were read
     for line, end, following in zip(lines, ends, [*lines[1:], ""], strict=True):
         is_times = bool(_TIMES.match(line))
         begins = is_times or (_NUMBER.fullmatch(line) and _TIMES.match(following))
@@ -106,7 +110,7 @@ def _blocks(text: str) -> list[_Block]:
 
 
 def _by_speaker(lines: Sequence[str]) -> list[list[str]]:
-    """The lines of a block; those that begin with a dash begin another's speech.
+    """The lines of a block, grouped by speaker: a line that begins with a dash begins another speech.
 
     >>> _by_speaker(["- Who are you?", "- I am", "your father."]), _by_speaker(["one", "two"])
     ([['- Who are you?'], ['- I am', 'your father.']], [['one', 'two']])
@@ -123,7 +127,7 @@ def _by_speaker(lines: Sequence[str]) -> list[list[str]]:
 
 
 def _unwrapped(lines: Sequence[str]) -> tuple[str, str, str, int]:
-    """What opens a speech, the speech, what closes it, and its lines.
+    """A speech without the tag around it: opening tag, text, closing tag, number of lines.
 
     >>> _unwrapped(["<i>I was", "at home.</i>"]), _unwrapped(["<b>No</b>, <b>never</b>"])
     (('<i>', 'I was at home.', '</i>', 2), ('', '<b>No</b>, <b>never</b>', '', 1))
@@ -134,7 +138,8 @@ def _unwrapped(lines: Sequence[str]) -> tuple[str, str, str, int]:
 
 
 def _wrap(text: str, count: int) -> list[str]:
-    """A text in so many lines of about one length, or fewer if it has fewer words. Tags are not seen, so they have no length.
+    """Wrap a text to `count` lines of similar length, or fewer if it has fewer words. Tags have no length, since viewers do not see
+    them.
 
     >>> _wrap("one two three four", 2)
     ['one two', 'three four']

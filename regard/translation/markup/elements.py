@@ -1,4 +1,4 @@
-"""Text with elements in it, such as bold words and links, whatever markup they are written in."""
+"""Runs of text with inline elements, such as bold words and links, independent of the markup language."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-# More than this separates, too: each element is a search for its place, and its words are translated once more.
+# Beyond these limits elements become separators: each one costs a translation of its words and a search for their place.
 MAX_DEPTH, MAX_ELEMENTS = 4, 50
 
 
 @dataclass(eq=False)
 class Inline:
-    """An element inside a run of text: its tags as they were written, and which characters it encloses."""
+    """An element inside a run of text: its tags as written, and the span of characters between them."""
 
     opening: str
-    closing: str = ""  # until it is known
+    closing: str = ""  # unknown until it is read
     start: int = 0
     end: int = 0
     parent: Inline | None = None
 
 
 class Tag(NamedTuple):
+    """The opening or closing tag of an element."""
+
     inline: Inline
     is_closing: bool
 
@@ -31,7 +33,7 @@ class Tag(NamedTuple):
 
 @dataclass
 class TextRun:
-    """Text without a separating tag in it, unescaped, with the tags of inline elements between."""
+    """Unescaped text between two separators, with the tags of inline elements in it."""
 
     tokens: list[str | Tag] = field(default_factory=list)
 
@@ -40,11 +42,11 @@ class TextRun:
         return "".join(token for token in self.tokens if isinstance(token, str))
 
 
-MarkupParser = Callable[[str], list[str | TextRun]]  # a text as literal markup and runs of text
+MarkupParser = Callable[[str], list[str | TextRun]]  # text -> literal markup (str) and runs, in order
 
 
 def separate(run: TextRun, separating: Iterable[Inline]) -> list[str | TextRun]:
-    """A run without these elements: their tags become literal and cut it."""
+    """Split a run at the tags of these elements, which become literal markup."""
     separating = frozenset(separating)
     parts: list[str | TextRun] = [TextRun()]
     for token in run.tokens:
@@ -58,7 +60,7 @@ def separate(run: TextRun, separating: Iterable[Inline]) -> list[str | TextRun]:
 
 
 def measure(run: TextRun) -> list[Inline]:
-    """The elements of a run, outer ones first, each told where it starts and ends and what it lies in."""
+    """Set `start`, `end` and `parent` of each element in a run; returns them, outer ones first."""
     inlines: list[Inline] = []
     around: list[Inline] = []
     position = 0

@@ -1,6 +1,5 @@
-"""The markup inside a line of Markdown: emphasis and links go around the translation of their words, as the tags of HTML do (see
-`markup.py`); code, images and bare addresses stay as they are and separate; a mark after a backslash is text. What makes a line a
-heading or an item is not seen here."""
+"""Markup inside a line of Markdown. Emphasis and links follow their words, like inline tags of HTML; code, images and bare
+addresses are literal; an escaped character is text. Headings, items and other blocks are left to `documents/markdown.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from regard.translation.markup.backslashes import Escaped
 from regard.translation.markup.elements import TextRun
 from regard.translation.markup.run_builder import RunBuilder
 
-# All of bounded length: a line of opening brackets must not take for ever.
+# Every repetition is bounded, so that a line of opening brackets takes linear time.
 _SPAN = re.compile(
     r"\\(?P<escaped>[!-/:-@\[-`{-~])|"
     r"(?P<kept>\\(?=[\r\n])|`{1,9}[^`]{0,300}`{1,9}|!\[[^\]]{0,300}\](?:\([^)]{0,999}\)|\[[^\]]{0,300}\])|<[^<>\s]{1,999}>|\|)|"
@@ -20,7 +19,7 @@ _SPAN = re.compile(
 
 
 def parse_inline_markdown(text: str) -> list[str | TextRun]:
-    """A line as what stays and runs of text with elements in them."""
+    """Parse a line into literal markup and runs."""
     builder, position = RunBuilder(), 0
     for span in _SPAN.finditer(text):
         builder.text(text[position : span.start()])

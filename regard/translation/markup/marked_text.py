@@ -1,7 +1,7 @@
-"""Text with markup whose sentences are translated and whose markup is kept.
+"""Text with markup: its sentences are translated and its markup is kept.
 
-Elements inside a sentence (bold, links) are taken out, the sentence is translated whole, and they are put back around the
-translation of the words that they enclosed (`placing.py`). HTML and XML are read by `tags.py`, other markups where they come in.
+Inline elements (bold, links) are taken out, the sentence is translated as a whole, and `placing.py` puts them back around the
+translation of their words. HTML and XML are parsed by `tags.py`; other formats bring a parser of their own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
-from regard.translation.markup.backslashes import places_of_escaped, with_backslashes
+from regard.translation.markup.backslashes import escaped_positions, with_backslashes
 from regard.translation.markup.elements import Inline, MarkupParser, TextRun, measure, separate
 from regard.translation.markup.placing import MarkedSentence, tagged
 from regard.translation.markup.tags import TagReader, Xml
@@ -23,7 +23,7 @@ _BREAK = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")  # what `split_text`
 
 
 class MarkedText:
-    """A text with markup whose `sentences` are to be translated; `join` makes the page of their translations."""
+    """A text with markup. Translate its `sentences`, then `join` puts the translations into the markup."""
 
     def __init__(
         self,
@@ -35,8 +35,8 @@ class MarkedText:
         xml: Xml | None = None,
         parse_markup: MarkupParser | None = None,
     ) -> None:
-        """`joins_lines`: a line break is a space like others, and ends no sentence. `parse_markup` is for another markup, in which
-        nothing is escaped but by a backslash."""
+        """`joins_lines`: a line break counts as a space and ends no sentence. `parse_markup` is for markup other than HTML and
+        XML, in which only a backslash escapes."""
         self.sentences: list[str] = []
         self._joins_lines = joins_lines
         self._escape: Callable[[str], str] = str if parse_markup else _escape_xml if xml is not None else _escape
@@ -49,11 +49,11 @@ class MarkedText:
 
     def _add_run(self, run: TextRun, language: str, by_sentence: bool) -> None:
         text = run.text
-        # Of one length, so that all places stay what they are.
+        # Replaced one for one, so that positions stay valid.
         split = split_text(_BREAK.sub(" ", text) if self._joins_lines else text, language, by_sentence=by_sentence)
         bounds = _bounds(split)
         inlines = measure(run)
-        escaped = places_of_escaped(token for token in run.tokens if isinstance(token, str))
+        escaped = escaped_positions(token for token in run.tokens if isinstance(token, str))
         crossing = [one for one in inlines if not _inside(one, bounds)]
         if crossing:
             for part in separate(run, crossing):
@@ -65,16 +65,16 @@ class MarkedText:
         sentences = []
         for a, b in bounds:
             mine: list[Inline] = []
-            for one in inlines:  # what is empty at the edge of two sentences belongs where its parent does
+            for one in inlines:  # an empty element between two sentences belongs where its parent does
                 if a <= one.start and one.end <= b and (one.parent is None or one.parent in mine):
                     mine.append(one)
             inlines = [one for one in inlines if one not in mine]
             for one in mine:
                 one.start, one.end = one.start - a, one.end - a
             whole = text[a:b]
-            marked = frozenset(place - a for place in escaped[bisect_left(escaped, a) : bisect_left(escaped, b)])
+            marked = frozenset(position - a for position in escaped[bisect_left(escaped, a) : bisect_left(escaped, b)])
             sentences.append(MarkedSentence(whole, mine, len(self.sentences), marked))
-            # What encloses the whole sentence finds its place without a translation of its own.
+            # An element around the whole sentence needs no translation of its words to find its place.
             inner = [whole[one.start : one.end] for one in mine]
             self.sentences += map(self._shown, [whole, *("" if words == whole else words for words in inner)])
         ends, every = accumulate(map(len, split.pieces)), frozenset(escaped)
@@ -84,10 +84,11 @@ class MarkedText:
         self._parts.append((Split(pieces, split.places), sentences))
 
     def _shown(self, text: str) -> str:
-        """A sentence as the model sees it."""
+        """A sentence as the model gets it."""
         return " ".join(text.split()) if self._joins_lines and _BREAK.search(text) else text
 
     def join(self, translations: Sequence[str]) -> str:
+        """The text with one translation for each of `sentences`."""
         page = []
         for part in self._parts:
             if isinstance(part, str):
@@ -106,13 +107,13 @@ class MarkedText:
 
 
 def parse_plain(text: str) -> list[str | TextRun]:
-    """A text without markup, for `MarkedText`."""
+    """A `MarkupParser` for text without markup."""
     return [TextRun([text])] if text else []
 
 
 def _inside(inline: Inline, bounds: Sequence[tuple[int, int]]) -> bool:
-    """Whether an element lies in one sentence; one without text may also stand at its edges."""
-    last = bisect_right(bounds, (inline.start, sys.maxsize))  # the first sentence that begins after it does
+    """Whether an element lies within one sentence; an empty element may also stand at its edge."""
+    last = bisect_right(bounds, (inline.start, sys.maxsize))  # the first sentence that begins after the element
     return any(a <= inline.start and inline.end <= b for a, b in bounds[max(0, last - 2) : last])
 
 
@@ -121,11 +122,11 @@ def _escape(text: str) -> str:
 
 
 def _escape_xml(text: str) -> str:
-    return html.escape(text, quote=False)  # XML knows no &nbsp;
+    return html.escape(text, quote=False)  # XML has no &nbsp;
 
 
 def _bounds(split: Split) -> list[tuple[int, int]]:
-    """From where to where each sentence goes in the text."""
+    """The span of each sentence in the text."""
     bounds, position, places = [], 0, set(split.places)
     for number, piece in enumerate(split.pieces):
         if number in places:

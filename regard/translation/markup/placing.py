@@ -1,5 +1,5 @@
-"""Where the elements of a sentence belong in its translation: around the translation of the words that they enclosed, where that is
-found, else at the same share of its length."""
+"""Where inline elements belong in the translation of their sentence: around the translation of their words if that is found,
+otherwise at the same relative position."""
 
 from __future__ import annotations
 
@@ -7,28 +7,27 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from regard.translation.markup.backslashes import escaped_again, with_backslashes
+from regard.translation.markup.backslashes import escape_again, with_backslashes
 from regard.translation.markup.elements import Inline
 from regard.translation.terms import overlaps
 
-# A phrase of at most so many words is found again by a word of at least so many letters, without the small ones beside it.
-_FEW, _LONG = 10, 4
-_BETWEEN = (" ", "\xa0", "-")  # two words of one phrase
+# A phrase of at most _MAX_WORDS may be found by one of its words, if that has at least _MIN_LETTERS.
+_MAX_WORDS, _MIN_LETTERS = 10, 4
+_BETWEEN = (" ", "\xa0", "-")  # between two words of one phrase
 _WORD = re.compile(r"\w+|[^\w\s]", re.UNICODE)
 
 
 class MarkedSentence(NamedTuple):
-    """A sentence of a run with its elements; `first` is its number among all sentences, those of its elements follow; `escaped`
-    says which of its characters were written with a backslash."""
+    """A sentence of a run with its inline elements."""
 
     text: str
     inlines: list[Inline]
-    first: int
-    escaped: frozenset[int]
+    first: int  # its index in `MarkedText.sentences`; the words of its elements follow it there
+    escaped: frozenset[int]  # positions of characters that had a backslash
 
 
 def tagged(sentence: MarkedSentence, target: str, inner: Sequence[str], escape: Callable[[str], str]) -> str:
-    """The translation of a sentence with its elements in it; `inner`: what they enclose, translated by itself."""
+    """`target`, the translation of a sentence, with the elements put in; `inner` has the translations of their words alone."""
     spans: dict[Inline | None, tuple[int, int]] = {None: (0, len(target))}
     children: dict[Inline | None, list[Inline]] = {}
     for inline, words in zip(sentence.inlines, inner, strict=True):
@@ -41,7 +40,7 @@ def tagged(sentence: MarkedSentence, target: str, inner: Sequence[str], escape: 
             spans[inline] = _place(inline, words, target, spans[parent], source_span, [spans[one] for one in beside])
         beside.append(inline)
 
-    escaped = escaped_again(sentence.text, sentence.escaped, target)
+    escaped = escape_again(sentence.text, sentence.escaped, target)
 
     def written(start: int, end: int) -> str:
         return escape(with_backslashes(target, escaped, start, end))
@@ -65,7 +64,7 @@ def _place(
     source_span: tuple[int, int],
     taken: Sequence[tuple[int, int]],
 ) -> tuple[int, int]:
-    """Where in `target`, inside `span`, an element belongs; `taken` are its neighbours, which it must not touch."""
+    """The span in `target` where an element belongs: inside its parent's `span`, and outside `taken`, those of its siblings."""
     low, high = span
     if (inline.start, inline.end) == source_span and not overlaps(span, taken):
         return low, high
@@ -80,7 +79,7 @@ def _place(
             for match in re.finditer(rf"(?<!\w){re.escape(bare)}(?!\w)", target[a:b], re.IGNORECASE)
         ]
         found = found or _with_longest_word(bare, target, free)
-        if found:  # of several the one that stands most nearly where the words stood
+        if found:  # of several matches, the one nearest to the relative position in the source
             return min(found, key=lambda place: abs((sum(place) / 2 - low) / max(1, high - low) - share))
     words = [(m.start() + a, m.end() + a) for a, b in free for m in _WORD.finditer(target[a:b])]
     if not words:
@@ -90,7 +89,7 @@ def _place(
     if inline.start == inline.end:
         edge = min((place for word in words for place in word), key=lambda place: abs(place - middle))
         return edge, edge
-    # So many words as are due, around the same share of the length.
+    # A proportional number of words around the same relative position.
     a, b = min(
         (region for region in free if any(region[0] <= w[0] < region[1] for w in words)),
         key=lambda region: max(region[0] - middle, middle - region[1], 0.0),
@@ -103,17 +102,17 @@ def _place(
 
 
 def _with_longest_word(phrase: str, target: str, free: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Where in a translation a phrase may stand whose small words are others there ("der Laden" by itself is "den Laden" in the
-    sentence): around its longest word that is found, with as many words before and after as in the phrase.
+    """Candidate spans for a phrase whose small words are inflected differently in the sentence ("der Laden" alone, "den Laden"
+    there): around its longest word that is found, with as many words before and after as in the phrase.
 
     >>> _with_longest_word("der Laden", "Geh in den Laden, und zwar jetzt.", [(0, 33)])
     [(7, 16)]
     """
     words = re.findall(r"\w+", phrase.lower())
-    if len(words) > _FEW:
+    if len(words) > _MAX_WORDS:
         return []
     for word in sorted(words, key=len, reverse=True):
-        if len(word) < _LONG:
+        if len(word) < _MIN_LETTERS:
             break
         before = words.index(word)
         found = [
@@ -125,7 +124,7 @@ def _with_longest_word(phrase: str, target: str, free: Sequence[tuple[int, int]]
 
 
 def _phrases_around(word: str, before: int, after: int, text: str, start: int) -> Iterator[tuple[int, int]]:
-    """A word wherever it is in a text, with at most so many words before and after it; `start` is where the text begins."""
+    """Each occurrence of a word with up to `before` and `after` words around it; `start` is the offset of the text."""
     words = [match.span() for match in re.finditer(r"\w+", text)]
     for number, (begin, end) in enumerate(words):
         if text[begin:end].lower() != word:
@@ -139,6 +138,7 @@ def _phrases_around(word: str, before: int, after: int, text: str, start: int) -
 
 
 def _free(low: int, high: int, taken: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The spans between `low` and `high` that are not taken."""
     free, position = [], low
     for a, b in sorted(taken):
         if b > low and a < high:

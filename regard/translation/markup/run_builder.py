@@ -1,5 +1,5 @@
-"""A text cut into what stays and runs of text with elements in them, for markups that are read from left to right (see
-`marked_text.py`). What is an element and what stays is the reader's to say."""
+"""Builds literal markup and runs of text from what a parser finds from left to right. The parser decides what is an element
+and what is literal."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from regard.translation.markup.elements import MAX_DEPTH, MAX_ELEMENTS, Inline, 
 
 
 class RunBuilder:
-    """What was read so far. An element that is still open where something separates reaches over it, so it separates, too."""
+    """The parts so far. An element that is still open at a separator spans it, so the element's tags become separators, too."""
 
     def __init__(self) -> None:
         self._parts: list[str | TextRun] = []
         self._run = TextRun()
-        self._around: list[Inline] = []  # elements that are open
+        self._around: list[Inline] = []  # open elements, innermost last
         self._count = 0
 
     @property
     def innermost(self) -> str:
-        """The opening of the innermost element that is open."""
+        """The opening tag of the innermost open element, or an empty string."""
         return self._around[-1].opening if self._around else ""
 
     def text(self, text: str) -> None:
@@ -25,7 +25,7 @@ class RunBuilder:
             self._run.tokens.append(text)
 
     def open(self, opening: str) -> None:
-        """An element begins; where there are too many, its mark separates."""
+        """Begin an element; beyond the limits, its tag becomes a separator."""
         if len(self._around) == MAX_DEPTH or self._count == MAX_ELEMENTS:
             self.separator(opening)
             return
@@ -34,7 +34,7 @@ class RunBuilder:
         self._run.tokens.append(Tag(self._around[-1], False))
 
     def close(self, closing: str) -> None:
-        """The innermost element ends."""
+        """End the innermost element."""
         self._around[-1].closing = closing
         self._run.tokens.append(Tag(self._around.pop(), True))
 

@@ -1,8 +1,11 @@
-"""HTML and XML cut at their tags: what stays as it is, and runs of text with elements in them.
+"""HTML and XML, parsed into literal markup and runs of text.
 
-Tags that separate text (paragraphs, cells, line breaks) stay where they are. Scripts, styles, comments, code and `translate="no"`
-stay untouched. XML does not say which of its tags separate: an element that has text beside it, in what encloses it, is taken for
-a part of a sentence, any other separates; `Xml` says it better, where somebody knows.
+Block tags (paragraphs, cells, line breaks) separate texts. Scripts, styles, comments, code and `translate="no"` are left untouched.
+XML does not define which tags are inline: an element with text beside it, inside the same parent, counts as inline, any other
+separates; `Xml` names exceptions.
+
+The scanner is written by hand. `html.parser` takes minutes for a page of unfinished tags and does not give end tags as they were
+written; parsers that build a tree (lxml, html5lib) repair a page, so that its markup would not come out as it went in.
 """
 
 from __future__ import annotations
@@ -15,16 +18,16 @@ from dataclasses import dataclass
 from regard.errors import InputError
 from regard.translation.markup.elements import MAX_DEPTH, MAX_ELEMENTS, Inline, Tag, TextRun, separate
 
-# Inside a sentence; any other tag separates.
+# Inline tags; any other separates.
 _INLINE = frozenset(
     "a abbr acronym b bdi bdo big cite data del dfn em font i ins mark q s small span strike strong sub sup time tt u".split()
 )
 _UNTOUCHED = frozenset("script style code pre textarea kbd samp var svg math template noscript iframe object".split())
 _VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
-_LOOK_BACK = 100
+_LOOK_BACK = 100  # open untouched elements that an end tag may close at once
 _RAW = frozenset("script style textarea iframe xmp".split())
-# A comment, a declaration or a tag. A tag ends at the first ">" outside of quotes, and a "<" before that means that it is none;
-# every length is bounded, or ends at the next "<", so that a page of unfinished tags is read in linear time.
+# A comment, a declaration or a tag. A tag ends at the first ">" outside quotes; if a "<" comes first, it is not a tag. Every
+# repetition is bounded or ends at the next "<", so that a page of unfinished tags takes linear time.
 _MARKUP = re.compile(
     r"<!--|<!\[CDATA\[|<[!?][^<>]{0,9999}>|"
     r"<(?P<slash>/?)(?P<name>[A-Za-z][\w:.-]{0,99})"
@@ -36,25 +39,24 @@ _NO = re.compile(r"""\stranslate\s*=\s*["']?no["'\s/>]|\sclass\s*=\s*("[^"]*|'[^
 
 @dataclass(frozen=True)
 class Xml:
-    """What is known of a text's tags, by their names."""
+    """How to treat the tags of an XML text, by name."""
 
     separating: frozenset[str] = frozenset()
-    inside: frozenset[str] = frozenset()  # of sentences
-    untouched: frozenset[str] = frozenset()
-    by_outline: bool = True  # whether tags that are in none of these may separate
+    inside: frozenset[str] = frozenset()  # inline, part of a sentence
+    untouched: frozenset[str] = frozenset()  # with everything in them
+    by_outline: bool = True  # whether other tags separate unless they have text beside them; else they are inline
 
 
 class TagReader:
-    """Cuts a page into literal markup and runs of text. It is a scanner of its own because the one in Python's library takes
-    minutes for a page of unfinished tags, and does not tell end tags as they were written."""
+    """Parses one page into literal markup and runs of text."""
 
     def __init__(self, xml: Xml | None = None) -> None:
         self._xml = xml
         self._is_beside_text: Iterator[bool] = iter(())  # for each start tag of XML
         self.parts: list[str | TextRun] = []
-        self._open: list[tuple[str, Inline]] = []  # inline elements of the current run that are not closed yet
+        self._open: list[tuple[str, Inline]] = []  # open inline elements of the current run
         self._count = 0  # inline elements of the current run
-        self._kept: list[str] = []  # tags of the untouched element that we are in, outermost first
+        self._kept: list[str] = []  # names of the open untouched elements, outermost first
 
     def parse(self, text: str) -> list[str | TextRun]:
         if self._xml is not None:
@@ -72,7 +74,7 @@ class TagReader:
         return self.parts
 
     def _markup(self, text: str, found: re.Match[str]) -> int:
-        """Take one piece of markup; where the next thing begins."""
+        """Handle one piece of markup; returns the position after it."""
         raw, name = found[0], found["name"] or ""
         if self._xml is None:
             name = name.lower()
@@ -83,7 +85,7 @@ class TagReader:
             return stop
         if raw == "<!--":
             end = text.find("-->", found.end())
-            stop = end + 3 if end >= 0 else len(text)  # a comment that is not closed goes on to the end
+            stop = end + 3 if end >= 0 else len(text)  # an unclosed comment extends to the end
             self._literal(text[found.start() : stop])
             return stop
         if not name:
@@ -97,7 +99,7 @@ class TagReader:
             return found.end()
         self._start_tag(name, raw)
         if name in _RAW and not raw.endswith("/>"):
-            # Nothing is markup in there but its own end.
+            # Inside, only the element's own end tag is markup.
             closing = re.compile(rf"</{name}(?![\w-])", re.IGNORECASE).search(text, found.end())
             stop = closing.start() if closing else len(text)
             self._literal(text[found.end() : stop])
@@ -139,7 +141,7 @@ class TagReader:
 
     def _end_tag(self, name: str, raw: str) -> None:
         if self._kept:
-            # What is left open inside ends with what is around it; a stray end tag ends nothing.
+            # An end tag also closes what is still open inside; a stray one closes nothing.
             if name in self._kept[-_LOOK_BACK:]:
                 while self._kept.pop() != name:
                     pass
@@ -169,7 +171,7 @@ class TagReader:
         self.parts.append(raw)
 
     def _close_run(self) -> None:
-        """End the current run. An element that is still open there reaches over a separating tag, so it separates, too."""
+        """End the current run. Elements that are still open span a separator, so their tags become separators, too."""
         if not self.parts or not isinstance(self.parts[-1], TextRun):
             return
         run = self.parts.pop()
@@ -181,13 +183,11 @@ class TagReader:
 
 
 def _outline(text: str) -> list[bool]:
-    """For each start tag of an XML text, whether there is text beside its element; a text that is not well-formed is refused."""
-    around: list[tuple[str, list[bool]]] = [
-        ("", [False])
-    ]  # names of open elements, and whether they have text of their own
+    """For each start tag of an XML text, whether its element has text beside it. Raises `InputError` if tags are not balanced."""
+    around: list[tuple[str, list[bool]]] = [("", [False])]  # open elements: name, and whether it has text of its own
     found: list[list[bool]] = []
     position = 0
-    while tag := _MARKUP.search(text, position):  # from the end of each comment, as `TagReader.parse` does
+    while tag := _MARKUP.search(text, position):  # skips comments like `TagReader.parse`
         if text[position : tag.start()].strip():
             around[-1][1][0] = True
         position = tag.end()
@@ -212,4 +212,4 @@ def _outline(text: str) -> list[bool]:
 
 
 def _not_well_formed() -> InputError:
-    return InputError("text must be XML in which each tag that is opened is closed, in order")
+    return InputError("text must be well-formed XML: close each tag, in order")

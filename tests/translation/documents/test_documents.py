@@ -191,7 +191,7 @@ def test_a_column_can_be_named_by_number() -> None:
             open_document(b"a,b\n", "csv", MOST, wrong)
     with pytest.raises(InputError, match="column must name the column"):
         open_document(b"a,b\n", "csv", MOST)
-    with pytest.raises(InputError, match="column goes with"):
+    with pytest.raises(InputError, match="column is for"):
         open_document(b"a,b\n", "txt", MOST, "1")
 
 
@@ -264,7 +264,7 @@ def test_entities_are_refused_before_the_xml_is_parsed(head: str) -> None:
         (b"no archive", "docx", "intact"),
         (docx("")[:200], "docx", "intact"),
         (packed({"x": b""}), "docx", "must be a .docx"),
-        (docx("<w:p>"), "docx", "XML that can be read"),
+        (docx("<w:p>"), "docx", "well-formed XML"),
         (docx("<w:p/>" * 600_000), "docx", "500000 tags"),
         (packed({f"word/{n}": b"" for n in range(6000)}), "pptx", "at most 5000 members"),
         (b"\xff\xfe", "txt", "UTF-8"),
@@ -490,7 +490,7 @@ def test_a_file_is_not_given_out_after_its_time(tmp_path: Path) -> None:
 def test_a_document_that_is_swept_while_it_is_asked_for_is_not_found(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     sweeps = f"""
-import pathlib, regard.serve.files as files
+import pathlib, regard.serve.document_files as files
 read = files.DocumentFiles.read
 def swept(self, name):  # removed right before it is opened, whatever was known of it until then
     if pathlib.Path({str(gone)!r}).exists():
@@ -518,7 +518,7 @@ def test_a_document_that_is_swept_while_it_is_read_comes_whole(tmp_path: Path, m
         return fstat(number)
 
     fstat = os.fstat
-    monkeypatch.setattr("regard.serve.files.os.fstat", sweep)
+    monkeypatch.setattr("regard.serve.document_files.os.fstat", sweep)
     assert store.read(name) == b"text"
     monkeypatch.undo()
     assert store.read(name) is None

@@ -218,7 +218,7 @@ def test_what_is_known_of_tags_goes_before_the_outline() -> None:
     "text", ["<a>", "</a>", "<a><b></a></b>", "<a></A>", "<a/></a>", "<!-- open", "<![CDATA[ open", "<a></a></b>"]
 )
 def test_xml_that_is_not_well_formed_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="each tag that is opened is closed"):
+    with pytest.raises(InputError, match="close each tag, in order"):
         MarkedText(text, "en", xml=Xml())
 
 
