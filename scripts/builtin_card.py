@@ -1,4 +1,4 @@
-"""Puts scores, sources and limits into the card of a built-in model; scripts/builtin.sh calls it.
+"""Puts scores, sources and limits into the card of a built-in model; scripts/builtin.py calls it.
 
 python scripts/builtin_card.py BUNDLE SCORES     SCORES: a folder with int8-*.json, as `regard evaluate --json` writes them
 """
@@ -19,6 +19,33 @@ SOURCES = {  # by the folders of docs/builtin-model.md
     "software": "interface texts, help and package descriptions of free software (catalogues, LibreOffice, Debian packages, "
     "Godot): free software licences, MPL-2.0, free, CC BY 3.0",
     "bible": "World English Bible and Luther 1912: public domain",
+    "dict-de": "the dictionary Ding of the TU Chemnitz (words and example sentences): GPL-2+; names of map features of "
+    "OpenStreetMap (id-tagging-schema): ISC",
+    "docs-de": "manuals and pages of free software: Debian handbook (GPL-2+ or CC BY-SA 3.0), Debian's web pages (MIT or "
+    "GPL-2+; older ones not settled), GIMP help (GFDL 1.2), GNOME help (CC BY 3.0), manual pages (GPL-3 and other free "
+    "licences), QGIS (GFDL)",
+    "games-de": "texts of free games: Cataclysm DDA (CC BY-SA 3.0), Freeciv (GPL-2+), OpenTTD (GPL-2), Shattered Pixel Dungeon "
+    "(GPL-3), Unciv (MPL-2.0), Battle for Wesnoth (GPL-2+)",
+    "wiki-de": "XQuAD, paragraphs of Wikipedia (google-deepmind/xquad): CC BY-SA 4.0",
+    "software-de": "more interface texts and package descriptions of free software: free software licences",
+    "names-de": "lists of names: Unicode CLDR (Unicode-3.0), world-countries (ODbL), iso-codes (LGPL-2.1+), libgweather and "
+    "KGeography (GPL-2+, LGPL-2+), Faker (MIT)",
+    "mono": "Common Voice sentences, back-translated: CC0",
+}
+# What the parts of scripts/builtin_text are made from.
+MADE_FROM = {
+    "dictionary": ("dict-de",),
+    "documents": ("docs-de",),
+    "games": ("games-de", "wiki-de", "software-de", "dict-de"),
+    "people": ("tatoeba", "dict-de", "europarl", "names-de"),
+    "lists_of_names": ("names-de",),
+    "numbers": ("tatoeba", "dict-de", "europarl"),
+    "lists": ("dict-de", "tatoeba", "names-de"),
+    "capitals": ("tatoeba", "dict-de", "software", "docs-de", "europarl"),
+    "typed": ("tatoeba", "dict-de", "europarl", "wiki-de", "games-de"),
+    "quoted": ("tatoeba", "dict-de"),
+    "joined": ("dict-de", "games-de", "docs-de", "tatoeba"),
+    "back": ("mono",),
 }
 MADE = (
     "their target sides translated by a larger model that was trained on the same text, and pairs with noise "
@@ -34,10 +61,18 @@ LIMITS = [
 
 
 def sources_of(corpora: Sequence[str]) -> list[str]:
-    """Where these corpora come from: "europarl/train-00.{en,de}", "distilled/europarl-train-00.{en,de}"."""
-    folders = {re.split("[/-]", re.sub("^(distilled|noised)/", "", corpus))[0] for corpus in corpora}
+    """Where these corpora come from: "europarl/train-00.{en,de}", "distilled/europarl-train-00.{en,de}", "made/people.{en,de}"."""
+    folders = {folder for corpus in corpora for folder in _folders_of(corpus)}
     known = [source for folder, source in SOURCES.items() if folder in folders]
     return [*known, *(f"{folder}: unknown origin and licence" for folder in sorted(folders - set(SOURCES))), MADE]
+
+
+def _folders_of(corpus: str) -> Sequence[str]:
+    name = re.sub("^(distilled|noised)/", "", corpus)
+    if made := re.match(r"made[/-](\w+)", name):
+        return MADE_FROM.get(made[1], (f"made/{made[1]}",))
+    known = [folder for folder in SOURCES if re.match(f"{folder}[/-]", name)]
+    return [max(known, key=len)] if known else [re.split("[/-]", name)[0]]
 
 
 def main() -> None:

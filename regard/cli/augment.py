@@ -87,7 +87,7 @@ def _add_noise(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--kinds",
         metavar="A,B,...",
-        help="kinds of noise: lower, upper, title, unpunctuated, typos, join, copy, spacing (default: all)",
+        help="kinds of noise: lower, upper, title, unpunctuated, bare, typos, quoted, join, copy, spacing (default: all)",
     )
     group.add_argument("--seed", type=int, metavar="N", help="random seed (default: 1)")
     group.add_argument("--source", metavar="CODE", help="source language, if the file names have no {src,tgt}")

@@ -21,7 +21,7 @@ from regard.translation.terms import Span, overlaps
 
 Kind = Callable[[Sequence[Pair], Random], Pair | None]  # of a pair and those after it
 
-KINDS = ("lower", "upper", "title", "unpunctuated", "typos", "join", "copy", "spacing")
+KINDS = ("lower", "upper", "title", "unpunctuated", "bare", "typos", "quoted", "join", "copy", "spacing")
 JOINED = 4  # pairs in a line at most
 _TOO_LONG = 10_000  # characters of a side, for training; looking for places takes quadratic time
 
@@ -35,7 +35,9 @@ def make_kinds(names: Sequence[str], source: str, target: str) -> dict[str, Kind
         "upper": partial(upper, languages=(source, target)),
         "title": partial(title, language=source),
         "unpunctuated": unpunctuated,
+        "bare": partial(bare, language=source),
         "typos": typos,
+        "quoted": partial(quoted, languages=(source, target)),
         "copy": copy,
         "spacing": spacing,
     }
@@ -184,6 +186,49 @@ def _without_end(text: str) -> str | None:
         if closing in end:
             bare = "".join(bare.rpartition(opening)[::2])
     return bare if bare.strip() else None
+
+
+_MARK_OF_TEXT = re.compile(r"(?<!\d)[.,;:!?…¿¡\"„“”»«()]+|[.,;:!?…\"„“”»«()]+(?!\d)")  # not that in "3.5"
+_APOSTROPHE = re.compile(r"(?<=[^\W\d_])['’](?=[^\W\d_])")
+_GAP = re.compile(r"[ \t]{2,}")
+
+
+def bare(pair: Pair, draw: Random, language: str = "") -> Pair | None:
+    """The source as people type in a hurry: no punctuation, mostly no capitals, often no apostrophes. Its translation loses what
+    ends it, as in `unpunctuated`, and nothing else. None for a single word.
+
+    >>> bare(("Well, I don't know Ann, sorry!", "Tja, Ann kenne ich leider nicht!"), Random(1))
+    ('well i dont know ann sorry', 'Tja, Ann kenne ich leider nicht')
+    """
+    drops_apostrophes, drops_capitals = draw.random() < 0.5, draw.random() < 0.85
+
+    def strip(text: str) -> str:
+        text = _MARK_OF_TEXT.sub(" ", text)
+        text = _APOSTROPHE.sub("", text) if drops_apostrophes else text
+        return _lower_case(text, language) if drops_capitals else text
+
+    src = _GAP.sub(" ", _outside(pair[0], strip)).strip()
+    if src == pair[0] or len(src.split()) < 2:
+        return None
+    return src, _without_end(pair[1]) or pair[1]
+
+
+_QUOTES = {"en": '""', "de": "„“", "fr": ("«\u00a0", "\u00a0»")}  # as translations have them; elsewhere as in English
+_TYPED_QUOTES = {"en": ('""', '""', "“”", "‘’"), "de": ("„“", "„“", '""', "»«"), "fr": (("« ", " »"), '""')}
+
+
+def quoted(pair: Pair, draw: Random, languages: tuple[str, str] = ("", "")) -> Pair | None:
+    """Both sides in quotation marks, each as its language has them. None where one has some already.
+
+    >>> quoted(("Come in.", "Komm rein."), Random(1), ("en", "de"))
+    ('"Come in."', '„Komm rein.“')
+    """
+    if any(set(text) & set('"„“”‚‘»«‹›') or not text.strip() for text in pair):
+        return None
+    styles = _TYPED_QUOTES.get(languages[0], ('""',))
+    marks = styles[_below(draw, len(styles))], _QUOTES.get(languages[1], '""')
+    src, tgt = (f"{opening}{text.strip()}{closing}" for text, (opening, closing) in zip(pair, marks, strict=True))
+    return src, tgt
 
 
 _MARK = re.compile(r"\s*(?:[-–—•*·‣]|\d+[.)])\s")  # of a list

@@ -15,12 +15,14 @@ from regard.translation.noise import (
     _NEIGHBOURS,
     KINDS,
     NoiseAccount,
+    bare,
     copy,
     fixed_spans,
     join,
     lower,
     make_kinds,
     noise,
+    quoted,
     spacing,
     title,
     typos,
@@ -98,7 +100,7 @@ def test_turkish_has_two_letters_i() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pair", "bare"),
+    ("pair", "expected"),
     [
         (("Come in.", "Herein!"), ("Come in", "Herein")),
         (("Really?!", "Wirklich ?"), ("Really", "Wirklich")),
@@ -116,8 +118,8 @@ def test_turkish_has_two_letters_i() -> None:
         (("Go ", "Geh "), None),
     ],
 )
-def test_unpunctuated_takes_the_end_off_both_sides(pair: Pair, bare: Pair | None) -> None:
-    assert unpunctuated(pair, Random(1)) == bare
+def test_unpunctuated_takes_the_end_off_both_sides(pair: Pair, expected: Pair | None) -> None:
+    assert unpunctuated(pair, Random(1)) == expected
 
 
 def test_spacing_doubles_or_drops_spaces_in_the_source_or_makes_an_item_of_both_sides() -> None:
@@ -263,8 +265,24 @@ def test_the_target_stays_where_that_is_promised_and_something_changes(src: str,
     for kind in (lower, title, typos):
         made = kind(pair, Random(seed))
         assert made is None or (made[1] == tgt and made[0] != src)
-    for kind in (upper, unpunctuated, copy, spacing):
+    for kind in (upper, unpunctuated, bare, quoted, copy, spacing):
         assert kind(pair, Random(seed)) != pair
+
+
+def test_bare_keeps_numbers_and_addresses_and_drops_the_rest() -> None:
+    pair = ("Pay 3.50 euros, please (or 1,200 to Ann@Example.org)!", "Zahlen Sie bitte 3,50 Euro!")
+    made = {bare(pair, Random(seed)) for seed in range(50)}
+    assert ("pay 3.50 euros please or 1,200 to Ann@Example.org", "Zahlen Sie bitte 3,50 Euro") in made
+    assert len(made) == 2  # with and without capitals
+    assert bare(("Stop!", "Halt!"), Random(1)) is None
+    assert bare(("nothing to drop", "Nichts!"), Random(1)) is None
+
+
+def test_quoted_has_the_marks_of_each_language_and_adds_none_to_others() -> None:
+    made = {quoted(("Komm rein.", "Come in."), Random(seed), ("de", "en")) for seed in range(50)}
+    assert made == {(src, '"Come in."') for src in ("„Komm rein.“", '"Komm rein."', "»Komm rein.«")}
+    assert quoted(("x", "y"), Random(1), ("en", "fr")) is not None
+    assert quoted(('Say "x"', "Sag „x“"), Random(1), ("en", "de")) is None
 
 
 @given(st.lists(st.tuples(LINES, LINES), min_size=1, max_size=4), st.integers(1, 10**9), SEEDS)
@@ -290,14 +308,14 @@ def test_all_kinds_are_drawn_alike_and_one_that_changes_nothing_gives_way() -> N
     pairs = [("Where is the house?", "Wo ist das Haus?"), ("Here.", "Hier.")]
 
     def drawn(*given: Pair) -> Counter:
-        return Counter((noise(given, number, 1, kinds) or ("none",))[0] for number in range(8_000))
+        return Counter((noise(given, number, 1, kinds) or ("none",))[0] for number in range(10_000))
 
     assert set(drawn(*pairs)) == set(KINDS)
     assert all(850 < count < 1_150 for count in drawn(*pairs).values())
     alone = drawn(("where is the house", "Wo ist das Haus"))
-    assert set(alone) == {"upper", "title", "typos", "copy", "spacing"}
-    assert all(1_400 < count < 1_800 for count in alone.values())  # and not one of them for the missing three
-    assert drawn(("", "x"), pairs[0]) == {"none": 8_000}
+    assert set(alone) == {"upper", "title", "typos", "quoted", "copy", "spacing"}
+    assert all(1_400 < count < 1_800 for count in alone.values())  # and not one of them for the missing four
+    assert drawn(("", "x"), pairs[0]) == {"none": 10_000}
     assert noise([("Long " * 2_001, "x")], 1, 1, kinds) is None
     assert noise([("Long " * 2_000, "x")], 1, 1, kinds) is not None
     assert noise([("5", "5")], 1, 1, make_kinds(("lower", "typos"), "en", "de")) is None

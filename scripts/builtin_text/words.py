@@ -1,0 +1,127 @@
+"""The dictionary: each word with its likeliest translations, in lists, between quotation marks and in capitals."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from random import Random
+
+from scripts.builtin_text.common import Pair, one_of
+
+_WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
+
+
+def word_counts(texts: Iterable[str]) -> Counter[str]:
+    return Counter(word for text in texts for word in _WORD.findall(text))
+
+
+def best_senses(entries: Iterable[Pair], side: int, counts: Counter[str], most: int) -> list[Pair]:
+    """Of the entries with one headword, which is on `side`, those with the commonest translations; of equals the earliest.
+
+    >>> best_senses([("bat", "Brennplatte"), ("bat", "Fledermaus")], 0, Counter({"Fledermaus": 3}), 1)
+    [('bat', 'Fledermaus')]
+    """
+    by_head: dict[str, list[Pair]] = defaultdict(list)
+    for pair in dict.fromkeys(entries):
+        by_head[pair[side]].append(pair)
+
+    def commonness(pair: Pair) -> float:
+        words = _WORD.findall(pair[1 - side])
+        return min((counts[word] for word in words), default=0)
+
+    return [pair for pairs in by_head.values() for pair in sorted(pairs, key=commonness, reverse=True)[:most]]
+
+
+def nouns(entries: Iterable[Pair]) -> list[Pair]:
+    """Entries that are surely nouns: one or two English words in small letters, one German word with a capital."""
+    return [
+        pair
+        for pair in entries
+        if re.fullmatch(r"[a-z-]{3,}(?: [a-z-]{3,})?", pair[0]) and re.fullmatch(r"[A-ZÄÖÜ][a-zäöüß-]{2,24}", pair[1])
+    ]
+
+
+# Before a list.
+_HEADS = [
+    ("", ""), ("", ""), ("", ""), ("Needed: ", "Benötigt: "), ("We talked about ", "Wir sprachen über "),
+    ("Keywords: ", "Stichwörter: "),
+    ("There were pictures of ", "Es gab Bilder von "), ("For sale: ", "Zu verkaufen: "), ("Not included: ", "Nicht enthalten: "),
+    ("The list says: ", "Auf der Liste steht: "), ("- ", "- "), ("• ", "• "),
+]  # fmt: skip
+_QUOTED = [
+    ('The word "{w}" is missing.', "Das Wort „{w}“ fehlt."),
+    ('He shouted "{w}" several times.', "Er rief mehrmals „{w}“."),
+    ('What does "{w}" mean?', "Was bedeutet „{w}“?"),
+    ('On the box it says "{w}".', "Auf der Schachtel steht „{w}“."),
+    ('They call it "{w}".', "Sie nennen es „{w}“."),
+    ('"{w}" is not the right word.', "„{w}“ ist nicht das richtige Wort."),
+    ('Look under "{w}" in the index.', "Sieh im Verzeichnis unter „{w}“ nach."),
+    ('The chapter "{w}" is short.', "Das Kapitel „{w}“ ist kurz."),
+    ('Someone wrote "{w}" on the wall.', "Jemand hat „{w}“ an die Wand geschrieben."),
+]
+_SPOKEN = [
+    ('"{s}," said {n}.', "„{s}“, sagte {n}."),
+    ('"{s}," {n} whispered.', "„{s}“, flüsterte {n}."),
+    ('{n} said: "{s}."', "{n} sagte: „{s}.“"),
+    ('"{s}," she replied.', "„{s}“, antwortete sie."),
+    ("“{s},” he said at last.", "„{s}“, sagte er schließlich."),
+    ('I heard him say, "{s}."', "Ich hörte ihn sagen: „{s}.“"),
+]
+
+
+def lists(words: Sequence[Pair], draw: Random, count: int) -> Iterator[Pair]:
+    """Enumerations of words."""
+    for _ in range(count):
+        chosen = [one_of(draw, words) for _ in range(2 + int(draw.random() * 5))]
+        head, end = one_of(draw, _HEADS), one_of(draw, [("", ""), (".", ".")])
+        last = one_of(draw, [(" and ", " und "), (", ", ", "), (" or ", " oder ")])
+        sides = []
+        for side in (0, 1):
+            listed = [pair[side] for pair in chosen]
+            sides.append(f"{head[side]}{', '.join(listed[:-1])}{last[side]}{listed[-1]}{end[side]}")
+        if not head[0]:
+            sides[0] = sides[0][0].upper() + sides[0][1:]
+        yield sides[0], sides[1]
+
+
+def quoted_words(words: Sequence[Pair], draw: Random, count: int) -> Iterator[Pair]:
+    for _ in range(count):
+        word, frame = one_of(draw, words), one_of(draw, _QUOTED)
+        yield frame[0].replace("{w}", word[0]), frame[1].replace("{w}", word[1])
+
+
+def spoken(pairs: Iterable[Pair], names: Sequence[str], draw: Random) -> Iterator[Pair]:
+    """Short sentences between quotation marks, with who said them."""
+    for pair in pairs:
+        if all(text.endswith(".") and 8 < len(text) < 70 and not set(text) & set('"„“”') for text in pair):
+            frame, name = one_of(draw, _SPOKEN), one_of(draw, names)
+            yield (
+                frame[0].replace("{s}", pair[0][:-1]).replace("{n}", name),
+                frame[1].replace("{s}", pair[1][:-1]).replace("{n}", name),
+            )
+
+
+def stressed(pairs: Iterable[Pair], lexicon: dict[str, set[str]], draw: Random) -> Iterator[Pair]:
+    """Sentences with one word in capitals on both sides, where the lexicon knows what it became."""
+    for pair in pairs:
+        english, german = (list(_WORD.finditer(text)) for text in pair)
+        found = [
+            (one, other)
+            for one in english
+            for other in german
+            if len(one[0]) > 2 and other[0].lower() in lexicon.get(one[0].lower(), ())
+        ]
+        if found:
+            matches = one_of(draw, found)
+            sides = [text[: m.start()] + m[0].upper() + text[m.end() :] for text, m in zip(pair, matches, strict=True)]
+            yield sides[0], sides[1]
+
+
+def lexicon_of(entries: Iterable[Pair]) -> dict[str, set[str]]:
+    """German words by English word, all in small letters; of entries with one word on each side."""
+    lexicon: dict[str, set[str]] = defaultdict(set)
+    for english, german in entries:
+        if _WORD.fullmatch(english) and _WORD.fullmatch(german):
+            lexicon[english.lower()].add(german.lower())
+    return dict(lexicon)
