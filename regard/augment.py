@@ -1,10 +1,10 @@
 """Training text made from other text: distillation and back-translation with a model, noise without one.
 
-    distill          text in the model's source language -> the text, and the model's translation as its target side
-    back-translate   text in the model's source language -> the model's translation as the source side, and the text
+    distill          text in the model's source language -> pairs of the text and the model's translation of it
+    back-translate   text in the model's source language -> pairs of the model's translation and the text
     noise            a parallel corpus -> its pairs as people really type
 
-Each is streamed in chunks and can be resumed to the same files; `regard.data.chunks` sees to that for all of them.
+All of them stream in chunks and resume to identical files, through `regard.data.chunks`.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from regard.translation.translator import Result
 Method = Literal["distill", "back-translate"]
 Choose = Literal["best", "bleu", "chrf"]
 
-MAX_RATIO = 4.0  # what training keeps by default, too
-_NOISE_CHUNK = 16_384  # lines between two savings where no model is in the way
+MAX_RATIO = 4.0  # the default in training, too
+_NOISE_CHUNK = 16_384  # lines per chunk when no model is involved
 
 
 @dataclass(frozen=True)
@@ -54,19 +54,19 @@ class Filter:
     """Which translations are fit to learn from."""
 
     max_ratio: float = MAX_RATIO  # of the longer side to the shorter one, in tokens
-    keep_all: bool = False  # every line of the input becomes a pair, also an empty one
+    keep_all: bool = False  # every line of the input becomes a pair, even an empty one
 
     def __post_init__(self) -> None:
-        if not self.max_ratio >= 1:  # nor is it not a number
+        if not self.max_ratio >= 1:  # also rejects NaN
             raise UserError(f"--max-ratio must be at least 1, but is {self.max_ratio:g}")
 
     def fault(self, text: str, translation: str, text_ids: Sequence[int], translation_ids: Sequence[int]) -> str | None:
-        """Why a pair is dropped, or None when it is kept."""
+        """Why a pair is dropped; None when it is kept."""
         if self.keep_all:
             return None
         if is_empty(text, translation):
             return EMPTY
-        longest = max(len(text_ids), len(translation_ids))  # too long for training is for training to say
+        longest = max(len(text_ids), len(translation_ids))  # no limit here: training drops what is too long for it
         if length_fault(len(text_ids), len(translation_ids), CleanOptions(longest, self.max_ratio)):
             return RATIO
         return REPETITION if is_loop(text_ids, translation_ids) else None
@@ -74,22 +74,22 @@ class Filter:
 
 @dataclass(frozen=True)
 class Augmented:
-    """What was made."""
+    """A corpus that was made, and how."""
 
     way: Method | Literal["noise"]
     output: str  # as a recipe names it
     files: list[Path]
     source: str  # languages of the new corpus
     target: str
-    model: Path | None = None  # None and a seed: noise
+    model: Path | None = None  # None for noise, which has a seed instead
     seed: int | None = None
     account: CleanAccount | NoiseAccount = field(default_factory=CleanAccount)
 
     def lines(self) -> list[str]:
-        """What was dropped, then the one line that says what there is now."""
-        made = self.source if self.way == "back-translate" else self.target
+        """What was dropped, then one line about the new corpus."""
+        translated = self.source if self.way == "back-translate" else self.target
         pairs = f"{self.account.kept:,} pair{'' if self.account.kept == 1 else 's'}"
-        how = f"noise, seed {self.seed}" if self.model is None else f"{made} translated by {self.model}"
+        how = f"noise, seed {self.seed}" if self.model is None else f"{translated} translated by {self.model}"
         return [*self.account.lines(), f"{self.output}: {pairs}, {self.source} → {self.target}, {how}"]
 
     def to_json(self) -> dict[str, Any]:
@@ -121,33 +121,33 @@ def augment_corpus(
     batch: int = 0,
     resume: bool = False,
 ) -> Augmented:
-    """Make a parallel corpus with a model.
+    """Make a parallel corpus with a model: `way` is "distill" or "back-translate".
 
     `inputs` and `output` are written as in a recipe that trains on the result: "news.{en,de}.xz", "news.tsv"; an input may also be
-    a file in the one language that the model reads. `choose` takes, of the `nbest` translations, the one nearest to the reference.
-    Everything that can be wrong is looked at before the model is loaded.
+    a file in the model's source language. `choose` "bleu" or "chrf" takes the one of the `nbest` translations that is closest to
+    the reference. All arguments are checked before the model is loaded.
     """
     if way not in get_args(Method):
         raise UserError(
             f"way must be one of {', '.join(get_args(Method))}, but is {way!r}; noise is made by noise_corpus"
         )
-    checked = partial(_Job.checked, model, inputs, output, way, beam, alpha, nbest, choose, Filter(max_ratio, keep_all))
+    check = partial(_Job.checked, model, inputs, output, way, beam, alpha, nbest, choose, Filter(max_ratio, keep_all))
     with join_crew(device, engine) as crew:
 
         def load(bundle: Bundle) -> Model:
             return Model(bundle, device=crew.device, batch=batch, engine=engine)
 
-        opened = crew.run_on_first(lambda: _open(checked, resume))
+        opened = crew.run_on_first(lambda: _open(check, resume))
         if opened is not None:
             return _augment(opened, load, crew)
-        job = checked()
+        job = check()
         crew.help(lambda: _work(load(job.bundle), job))
         return job.result
 
 
 @dataclass(frozen=True)
 class _Job:
-    """What is to be made of what, after a look at everything that can be wrong with it."""
+    """A corpus to be made with a model, once the arguments are checked."""
 
     bundle: Bundle
     texts: Sequence[Text]
@@ -162,7 +162,7 @@ class _Job:
         model: str | Path,
         inputs: str | Sequence[str],
         output: str,
-        way: Method,
+        method: Method,
         beam: int | None,
         alpha: float | None,
         nbest: int | None,
@@ -170,25 +170,25 @@ class _Job:
         filter: Filter,
     ) -> _Job:
         bundle = load_bundle(find_bundle(model))
-        source, target = (bundle.source, bundle.target) if way == "distill" else (bundle.target, bundle.source)
+        source, target = (bundle.source, bundle.target) if method == "distill" else (bundle.target, bundle.source)
         specs = [inputs] if isinstance(inputs, str) else list(inputs)
-        _check_labels(output, bundle, way, (source, target))
-        texts = [text for spec in specs for text in _find_texts(spec, bundle, way, (source, target))]
+        _check_labels(output, bundle, method, (source, target))
+        texts = [text for spec in specs for text in _find_texts(spec, bundle, method, (source, target))]
         options = _search_options(bundle, beam, alpha, nbest, choose, texts)
-        result = Augmented(way, output, name_files(output, source, target), source, target, bundle.folder)
-        maker = _Maker(bundle.tokenizer, way, filter, _chooser(choose, bundle.target))
+        result = Augmented(method, output, name_files(output, source, target), source, target, bundle.folder)
+        maker = _Maker(bundle.tokenizer, method, filter, _chooser(choose, bundle.target))
         return cls(bundle, texts, options, maker, result, _settings(bundle, texts, options, choose, maker))
 
 
-def _open(checked: Callable[[], _Job], resume: bool) -> tuple[_Job, CorpusWriter, int]:
-    """The job, where it is written, and how many lines it has."""
-    job = checked()
+def _open(check: Callable[[], _Job], resume: bool) -> tuple[_Job, CorpusWriter, int]:
+    """The job, the writer of its output, and its number of lines."""
+    job = check()
     writer = CorpusWriter(job.result.files, job.settings, resume)
     return job, writer, count_rows(job.texts) if writer.saved is None else int(writer.saved["total"])
 
 
 def _augment(opened: tuple[_Job, CorpusWriter, int], load: Callable[[Bundle], Model], crew: Crew) -> Augmented:
-    """Make the corpus, alone or as the first of several processes, which writes."""
+    """Make the corpus, as the only process or the first of several, which is the one that writes."""
     job, writer, total = opened
     account = CleanAccount() if writer.saved is None else CleanAccount.from_json(writer.saved["account"])
     with writer:
@@ -201,39 +201,41 @@ def _augment(opened: tuple[_Job, CorpusWriter, int], load: Callable[[Bundle], Mo
     return dataclasses.replace(job.result, account=account)
 
 
-# --- what comes in ---
+# --- input ---
 
 
-def _find_texts(spec: str, bundle: Bundle, way: Method, languages: tuple[str, str]) -> list[Text]:
-    _check_labels(spec, bundle, way, languages)
-    texts = [Text(corpus, 0 if way == "distill" else 1) for corpus in resolve_all(spec, Path(), *languages)]
+def _find_texts(spec: str, bundle: Bundle, method: Method, languages: tuple[str, str]) -> list[Text]:
+    _check_labels(spec, bundle, method, languages)
+    texts = [Text(corpus, 0 if method == "distill" else 1) for corpus in resolve_all(spec, Path(), *languages)]
     for text in texts:
         if text.is_monolingual:
             _check_monolingual(text.corpus.source, bundle)
     return texts
 
 
-def _check_labels(spec: str, bundle: Bundle, way: Method, languages: tuple[str, str]) -> None:
-    """Refuse a corpus in other languages than those that the model reads and writes, or with its sides the other way round."""
+def _check_labels(spec: str, bundle: Bundle, method: Method, languages: tuple[str, str]) -> None:
+    """Refuse a corpus in languages that are not the model's, or with its sides swapped."""
     source, target = languages
     for labels in brace_labels(spec):
         if labels != languages:
             held = ",".join(labels)
-            rule = f"a model {bundle.source} → {bundle.target} can {way} only {{{source},{target}}}, source side first"
+            rule = (
+                f"a model {bundle.source} → {bundle.target} can {method} only {{{source},{target}}}, source side first"
+            )
             turned = f", or take a model {bundle.target} → {bundle.source}" if labels == (target, source) else ""
             raise UserError(f"{spec!r}: {rule}, but the braces hold {{{held}}}; write {{{source},{target}}}{turned}")
 
 
 def _check_monolingual(path: Path, bundle: Bundle) -> None:
-    """Refuse text that is surely not in the model's source language, or not in one language only."""
+    """Refuse text whose name says another language than the model's source, or that has two columns."""
     if said := other_language(path, bundle.source, bundle.target):
         raise UserError(
             f"{path}: must be in {bundle.source}, which the model translates into {bundle.target}, but its name says {said}; "
-            f"take a model that translates from {said}, or rename the file"
+            f"use a model that translates from {said}, or rename the file"
         )
     if "\t" in next(read_lines(path), ""):
         raise UserError(
-            f"{path}, line 1: holds a tab; if the lines are source<TAB>target, name the file NAME.tsv, else take the tab out"
+            f"{path}, line 1: holds a tab; if the lines are source<TAB>target, name the file NAME.tsv, else remove the tab"
         )
 
 
@@ -247,13 +249,13 @@ def _search_options(
     if choose == "best":
         if nbest is not None:
             raise UserError(
-                "--nbest says among how many translations --choose bleu or --choose chrf chooses; add one of them"
+                "--nbest is the number of translations that --choose bleu or --choose chrf choose from; add one of them"
             )
         return own.changed(beam, alpha, 1)
     for text in texts:
         if text.is_monolingual:
             raise UserError(
-                f"--choose {choose} needs references, but {text.corpus.source} is text in one language; leave it out"
+                f"--choose {choose} needs references, but {text.corpus.source} is monolingual; leave it out"
             )
     options = own.changed(beam, alpha, nbest if nbest is not None else beam or own.beam)
     if options.nbest < 2:
@@ -266,9 +268,9 @@ def _search_options(
 def _settings(
     bundle: Bundle, texts: Sequence[Text], options: SearchOptions, choose: Choose, maker: _Maker
 ) -> dict[str, Any]:
-    """What the result depends on; engine and device may change between two sittings."""
+    """What the result depends on. Engine and device may change when a run is resumed."""
     return {
-        "way": maker.way,
+        "way": maker.method,
         "model": sha256(bundle.folder / MANIFEST),
         "input": input_files(texts),
         **{name: getattr(options, name) for name in ("beam", "alpha", "max_extra", "nbest", "guard")},
@@ -277,34 +279,34 @@ def _settings(
     }
 
 
-# --- what goes out ---
+# --- output ---
 
 
 Chooser = Callable[[Result, str | None], str]
 
 
 def _chooser(choose: Choose, language: str) -> Chooser:
-    """Which of a line's translations is taken: the model's best, or the one nearest to what people wrote."""
+    """Picks one of a line's translations: the model's best, or the one closest to the reference."""
     if choose == "best":
         return lambda result, reference: result.text
     from regard.evaluate import sentence_scorer
 
     score = sentence_scorer(choose, language)
 
-    def nearest(result: Result, reference: str | None) -> str:
+    def closest(result: Result, reference: str | None) -> str:
         assert reference is not None
-        # Of equals the first: the one that the model finds likelier.
-        return max((way.text for way in result.translations), key=lambda text: score(text, reference))
+        # Of equals max takes the first, which the model finds likelier.
+        return max((translation.text for translation in result.translations), key=lambda text: score(text, reference))
 
-    return nearest
+    return closest
 
 
 @dataclass(frozen=True)
 class _Maker:
-    """Makes pairs of lines and their translations."""
+    """Makes pairs from lines and their translations."""
 
     tokenizer: Tokenizer
-    way: Method
+    method: Method
     filter: Filter
     choose: Chooser
 
@@ -312,12 +314,12 @@ class _Maker:
         return [self.choose(result, row.reference) for row, result in zip(rows, results, strict=True)]
 
     def pairs(self, rows: Sequence[Row], chosen: Sequence[str], account: CleanAccount) -> list[Pair]:
-        """The pairs that are kept, in order; the account hears of them and of the others."""
+        """The pairs that are kept, in order; kept and dropped ones are counted in `account`."""
         text_ids = self.tokenizer.encode_batch([row.text.strip() for row in rows], "source")
         chosen_ids = self.tokenizer.encode_batch([text.strip() for text in chosen], "target")
         kept = []
         for row, translation, row_ids, ids in zip(rows, chosen, text_ids, chosen_ids, strict=True):
-            pair = (row.text, translation) if self.way == "distill" else (translation, row.text)
+            pair = (row.text, translation) if self.method == "distill" else (translation, row.text)
             fault = self.filter.fault(row.text, translation, row_ids, ids)
             if fault is None:
                 kept.append(pair)
@@ -328,7 +330,7 @@ class _Maker:
 
 
 def _translate(model: Model, job: _Job, total: int, account: CleanAccount, writer: CorpusWriter, crew: Crew) -> None:
-    """Translate what is not yet written. Choosing and filtering a chunk goes on beside the translation of the next."""
+    """Translate what is not written yet. A chunk is chosen from and filtered while the next one is translated."""
     maker, work = job.maker, _work(model, job)
 
     def translate(rows: list[Row], done: OnProgress) -> Callable[[], list[Pair]]:
@@ -342,7 +344,7 @@ def _translate(model: Model, job: _Job, total: int, account: CleanAccount, write
 
 
 def _work(model: Model, job: _Job) -> Work:
-    """What each of several processes does with its share of a chunk: translate, and choose."""
+    """What each process does with its share of a chunk: translate, and choose."""
 
     def work(rows: list[Any], done: OnProgress) -> list[str]:
         own = [Row(*row) for row in rows]
@@ -352,17 +354,17 @@ def _work(model: Model, job: _Job) -> Work:
 
 
 def _results(model: Model, job: _Job, rows: Sequence[Row], done: OnProgress) -> list[Result]:
-    # As long as the chunks of the run that is resumed, which may have had another engine.
+    # In one go: chunks keep the size of the run that is resumed, which may have had another engine.
     return list(model.stream([row.text for row in rows], job.options, len(rows), done))
 
 
 def _nothing_kept(account: CleanAccount) -> UserError:
-    """A corpus without a pair is of no use to anyone; most likely the model is not for this text."""
+    """The error for a corpus without a single pair: most likely the model is not for this text."""
     dropped = account.to_json()["dropped"]
     reasons = "; ".join(f"{reason}: {drop['count']:,}, first {drop['first']}" for reason, drop in dropped.items())
     return UserError(
-        f"none of {account.read:,} translations is fit to learn from ({reasons}); take a model that knows such text, "
-        f"or look at all that it says with --keep-all"
+        f"none of {account.read:,} translations is fit to learn from ({reasons}); use a model trained on such text, "
+        f"or see all its translations with --keep-all"
     )
 
 
@@ -379,10 +381,10 @@ def noise_corpus(
     target: str | None = None,
     resume: bool = False,
 ) -> Augmented:
-    """Make a corpus of the pairs of another one as people really type; no model is needed.
+    """Make a corpus whose pairs are those of another one as people really type; needs no model.
 
-    Corpora are named as in a recipe. Every pair gets one of `kinds`, drawn from the seed and its number, so that the result is
-    the same everywhere. `source` and `target` are needed where neither input nor output says the languages in braces.
+    Corpora are named as in a recipe. Every pair gets one of `kinds`, drawn from the seed and its line number, so the result is
+    the same on every machine. `source` and `target` are needed if no corpus names the languages in braces.
     """
     specs = [inputs] if isinstance(inputs, str) else list(inputs)
     languages = _languages([*specs, output], source, target)
@@ -406,9 +408,7 @@ def noise_corpus(
         if not account.kept:
             writer.discard()
             tried = ", ".join(made_by)
-            raise UserError(
-                f"none of {total:,} pairs is changed by {tried} (first {account.first}); take other --kinds"
-            )
+            raise UserError(f"none of {total:,} pairs is changed by {tried} (first {account.first}); use other --kinds")
         finish_corpus(writer)
     return dataclasses.replace(result, account=account)
 
@@ -416,7 +416,7 @@ def noise_corpus(
 def _add_noise(
     texts: Sequence[Text], total: int, kinds: dict[str, Kind], seed: int, account: NoiseAccount, writer: CorpusWriter
 ) -> None:
-    """Make noise of what is not yet written, a chunk beside the reading of the next."""
+    """Add noise to what is not written yet, a chunk while the next one is read."""
 
     def pairs(windows: list[tuple[int, list[Row]]], done: OnProgress) -> list[Pair]:
         kept = []
@@ -436,17 +436,17 @@ def _add_noise(
 
 
 def _languages(specs: Sequence[str], source: str | None, target: str | None) -> tuple[str, str]:
-    """What --source and --target say, or all braces; they must agree."""
+    """The languages given by --source and --target or by braces, which must all agree."""
     if (source is None) != (target is None) or (source is not None and source == target):
         raise UserError(f"--source and --target must be two languages, but are {source} and {target}")
-    told = [("--source and --target", source, target)] if source and target else []
-    said = told + [(repr(spec), *labels) for spec in specs for labels in brace_labels(spec)]
-    if not said:
+    options = [("--source and --target", source, target)] if source and target else []
+    given = options + [(repr(spec), *labels) for spec in specs for labels in brace_labels(spec)]
+    if not given:
         raise UserError(
-            f"{specs[0]!r}: its name does not say the languages; add --source and --target, as in --source en --target de"
+            f"{specs[0]!r}: its name does not give the languages; add --source and --target, as in --source en --target de"
         )
-    first, *languages = said[0]
-    for where, *labels in said:
+    first, *languages = given[0]
+    for where, *labels in given:
         if labels != languages:
             raise UserError(
                 f"{where}: must be in the languages of {first}, {{{','.join(languages)}}}, source side first, "

@@ -1,5 +1,5 @@
-"""How good translations are: BLEU, chrF and TER as the `sacrebleu` command counts them, each with its full signature
-and a 95% bootstrap interval, and the paired comparison of two systems. Translating is left to the callers.
+"""Scores translations: BLEU, chrF and TER as the `sacrebleu` command computes them, each with its full signature and a 95%
+bootstrap interval, and the paired comparison of two systems. Translating is left to the callers.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of one system; `notes` are what a reader of the numbers must know besides the signatures."""
+    """The scores of one system; `notes` are caveats about them that the signatures do not show."""
 
     metrics: tuple[Metric, ...]
     sentences: int
@@ -94,7 +94,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class MetricDifference:
-    """One metric of two systems. `difference` is b - a as the metric counts it; for TER, less is better."""
+    """One metric of two systems. `difference` is b - a in the metric's own terms; for TER, lower is better."""
 
     name: str
     a: float
@@ -108,7 +108,7 @@ class MetricDifference:
 
     @property
     def better(self) -> str | None:
-        """Either "a" or "b", or None where the scores are equal; whether it may be chance is `significant`."""
+        """ "a" or "b", or None where the scores are equal; `significant` says whether it may be chance."""
         if self.difference == 0:
             return None
         return "b" if (self.difference > 0) != (_key(self.name) == "ter") else "a"
@@ -188,7 +188,7 @@ def score(
     seed: int = 12345,
     names: tuple[str, str] = ("hypotheses", "references"),
 ) -> Scores:
-    """Score translations against one reference each; `bootstrap=0` leaves out the intervals and is quick.
+    """Score translations against one reference each; `bootstrap=0` is fast and leaves out the intervals.
 
     >>> score(["Ein Haus am See."], ["Ein Haus am See."], bootstrap=0).bleu
     100.00000000000004
@@ -234,16 +234,16 @@ def compare(
 
 
 def sentence_scorer(metric: str, target_language: str | None = None) -> Callable[[str, str], float]:
-    """A function of (translation, reference) that gives one sentence's BLEU or chrF, to choose among translations of it.
+    """A function of (translation, reference) that returns sentence-level BLEU or chrF, to choose among translations.
 
-    BLEU counts only the orders of n-grams that the sentence is long enough for. A sum over sentences is not the corpus's score.
+    BLEU only counts n-gram sizes that the sentence is long enough for. The sum over sentences is not the corpus score.
 
     >>> bleu = sentence_scorer("bleu")
     >>> bleu("Ein Haus am See.", "Ein Haus am See.") > bleu("Das Haus am See.", "Ein Haus am See.") > 0
     True
     """
     if metric not in ("bleu", "chrf"):
-        raise UserError(f"sentences are scored by bleu or chrf, but metric is '{metric}'")
+        raise UserError(f"metric must be bleu or chrf to score single sentences, but is '{metric}'")
     [counter], _ = _counters([metric], target_language, effective_order=True)
 
     def score_sentence(translation: str, reference: str) -> float:
@@ -255,7 +255,7 @@ def sentence_scorer(metric: str, target_language: str | None = None) -> Callable
 def _counters(
     metrics: Sequence[str], target_language: str | None, effective_order: bool = False
 ) -> tuple[list[SacreMetric], list[str]]:
-    """sacreBLEU's metric objects set up for the target language, and what to tell about the choice."""
+    """sacreBLEU's metric objects for the target language, and notes about them."""
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.metrics.ter import TER
@@ -265,11 +265,11 @@ def _counters(
     counters: list[SacreMetric] = []
     for name in metrics:
         if name == "bleu":
-            # force: sacreBLEU would log its warning about tokenized text; it becomes one of our notes instead.
+            # force: otherwise sacreBLEU logs a warning about tokenized text; here it becomes a note.
             try:
                 counters.append(BLEU(trg_lang=language, force=True, effective_order=effective_order))
             except RuntimeError:
-                # A validation after hours of training must not die of a missing package: count characters, and say so.
+                # A missing package must not end a validation after hours of training: count characters, with a note.
                 counters.append(BLEU(tokenize="char", force=True, effective_order=effective_order))
                 notes.append(
                     f"BLEU counts characters (tok:char) and cannot be compared with BLEU over words: the word "
@@ -278,7 +278,7 @@ def _counters(
         elif name == "chrf":
             counters.append(CHRF())
         elif name == "ter":
-            # TER counts what white space separates; these languages write none, so each character is a word.
+            # TER counts words separated by white space; these languages have none, so each character is a word.
             unspaced = language in ("zh", "ja")
             counters.append(TER(normalized=unspaced, asian_support=unspaced))
         else:
@@ -287,21 +287,21 @@ def _counters(
 
 
 def _language(label: str | None) -> str:
-    """The bare language of a free label: zh-CN -> zh, jpn_Jpan -> ja; what is no language passes through."""
+    """The language of a label: zh-CN -> zh, jpn_Jpan -> ja; any other label passes through."""
     code = re.split(r"[-_]", (label or "").lower())[0]
     return _SAME_LANGUAGE.get(code, code)
 
 
 def _statistics(counter: SacreMetric, hypotheses: Sequence[str], references: Sequence[str]) -> _FloatArray:
-    """What the metric counts in each sentence: (sentences, counts)."""
+    """The metric's counts for each sentence: (sentences, counts)."""
     return np.array(counter._extract_corpus_statistics(hypotheses, [references]), dtype=np.float64)
 
 
 def _resampled(counter: SacreMetric, systems: Sequence[_FloatArray], bootstrap: int, seed: int) -> list[_FloatArray]:
-    """The metric of each system over `bootstrap` sets of sentences drawn with replacement, the same for all systems.
+    """The metric of each system over `bootstrap` resampled sets of sentences, the same sets for all: (bootstrap,) each.
 
-    sacreBLEU's own resampling is not called: it gathers the counts of all resamples at once, 8 GB for 100,000 lines,
-    and takes its seed from the environment. Drawing row by row yields the same numbers; the tests hold it to that.
+    Not by sacreBLEU's own resampling, which gathers the counts of all resamples at once, 8 GB for 100,000 lines, and takes
+    its seed from the environment. Drawing row by row gives the same numbers, as tests check.
     """
     generator = np.random.default_rng(seed)
     sentences = len(systems[0])
@@ -318,7 +318,7 @@ def _measure(counter: SacreMetric, statistics: _FloatArray, samples: _FloatArray
     result = counter._compute_score_from_stats(list(statistics.sum(axis=0)))
     mean = confidence = None
     if samples is not None:
-        # The signature carries the number of resamples and the seed, as the command's does.
+        # As in the command, the signature has the number of resamples and the seed.
         counter.n_bootstrap, counter.seed = len(samples), str(seed)
         ordered = np.sort(samples)
         tail = len(ordered) // 40
@@ -327,9 +327,9 @@ def _measure(counter: SacreMetric, statistics: _FloatArray, samples: _FloatArray
 
 
 def _p_value(difference: float, sampled: _FloatArray) -> float:
-    """How often chance alone makes a difference as large (Koehn 2004, as sacreBLEU computes it)."""
+    """The probability of a difference this large by chance alone (Koehn 2004, as sacreBLEU computes it)."""
     if difference == 0:
-        return 1.0  # sacreBLEU says 0.001 for a system against itself, which reads like a finding
+        return 1.0  # sacreBLEU reports 0.001 for a system against itself, which looks like a finding
     sizes = np.abs(sampled)
     larger = int(np.sum(sizes - sizes.mean() > abs(difference)))
     return (larger + 1) / (len(sampled) + 1)
@@ -343,7 +343,7 @@ def _check_lines(*texts: tuple[str, Sequence[str]]) -> None:
         if len(lines) != len(references):
             raise UserError(
                 f"{name} must have as many lines as {reference_name}, but has {len(lines):,} against "
-                f"{len(references):,}; line N of one must belong to line N of the other"
+                f"{len(references):,}; line N of one must correspond to line N of the other"
             )
 
 
@@ -354,11 +354,13 @@ def _check_bootstrap(bootstrap: int, least: int) -> None:
 
 
 def _tokenized_note(name: str, hypotheses: Sequence[str]) -> list[str]:
-    """sacreBLEU's own suspicion: a hundred lines that end in a separate full stop."""
+    """A note if the text looks tokenized, by sacreBLEU's rule: a hundred lines end in a separate full stop."""
     count = sum(line.endswith(" .") for line in hypotheses)
     if count < 100:
         return []
-    return [f"{count:,} lines of {name} end in ' .': BLEU is for plain text, and tokenized text gets another score"]
+    return [
+        f"{count:,} lines of {name} end in ' .': BLEU expects plain text, and tokenized text gets a different score"
+    ]
 
 
 def _key(name: str) -> str:

@@ -153,7 +153,7 @@ def test_a_corpus_without_a_pair_is_not_written(capfd: Capture) -> None:
     write("mono.src", [LOOPS, ""])
     message = fails(capfd, *command("distill", "new.tsv", "mono.src"))
     assert "none of 2 translations is fit to learn from (empty: 1, first mono.src, line 2: '' / ''; rep" in message
-    assert "); take a model that knows such text, or look at all that it says with --keep-all" in message
+    assert "); use a model trained on such text, or see all its translations with --keep-all" in message
     assert os.listdir() == ["mono.src"]
 
 
@@ -250,9 +250,12 @@ def test_other_languages_than_the_models_are_refused(capfd: Capture, tmp_path: P
         (["-i", "uneven.{src,tgt}", "-o", "new.tsv"], "must have the same number of lines, but have 1 and 2"),
         (
             ["-i", "old.src", "-o", "new.tsv", "--choose", "bleu"],
-            "--choose bleu needs references, but old.src is text in one",
+            "--choose bleu needs references, but old.src is monolingual",
         ),
-        (["-i", "old.{src,tgt}", "-o", "new.tsv", "--nbest", "3"], "--nbest says among how many translations --choose"),
+        (
+            ["-i", "old.{src,tgt}", "-o", "new.tsv", "--nbest", "3"],
+            "--nbest is the number of translations that --choose",
+        ),
         (
             ["-i", "old.{src,tgt}", "-o", "new.tsv", "--choose", "chrf", "--beam", "1"],
             "at least 2 translations to choose from",
@@ -603,7 +606,7 @@ def test_noise_depends_on_seed_and_kinds_and_on_nothing_else(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-i", "old.tsv", "-o", "new.tsv"], "'old.tsv': its name does not say the languages; add --source and"),
+        (["-i", "old.tsv", "-o", "new.tsv"], "'old.tsv': its name does not give the languages; add --source and"),
         (["-i", "old.tsv", "-o", "new.tsv", "--source", "en"], "must be two languages, but are en and None"),
         (["-i", "old.tsv", "-o", "new.tsv", "--source", "en", "--target", "en"], "must be two languages"),
         (
@@ -627,7 +630,7 @@ def test_noise_depends_on_seed_and_kinds_and_on_nothing_else(monkeypatch: pytest
         (["-i", "old.{en,de}", "-o", "new.tsv", "--keep-all"], "--noise needs no model; leave out --keep-all"),
         (
             ["-i", "low.{en,de}", "-o", "new.tsv", "--kinds", "lower"],
-            "none of 2 pairs is changed by lower (first low.{en,de}, line 1: 'a b' / 'A'); take other --kinds",
+            "none of 2 pairs is changed by lower (first low.{en,de}, line 1: 'a b' / 'A'); use other --kinds",
         ),
     ],
 )

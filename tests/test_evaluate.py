@@ -197,5 +197,5 @@ def test_sentences_are_scored_as_sacrebleu_scores_them(caplog: pytest.LogCapture
     assert sentence_scorer("bleu", "zh")("我爱你们", "我爱他们") > 0  # words are characters there
     assert sentence_scorer("bleu")("我爱你们", "我爱他们") == 0
     assert not caplog.records
-    with pytest.raises(UserError, match="by bleu or chrf, but metric is 'ter'"):
+    with pytest.raises(UserError, match="must be bleu or chrf to score single sentences, but is 'ter'"):
         sentence_scorer("ter")

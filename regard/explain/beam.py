@@ -1,4 +1,4 @@
-"""The beam as a tree: every hypothesis that the search looked at, and what became of it."""
+"""The beam search of one sentence as a tree: every hypothesis it considered, and what became of it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from regard.generate.search.core import SearchStep
 
-# kept: lived on and was extended.  open: still alive when the search ended.  finished: ended and entered the pool.
-# dropped: among the best 2 * beam candidates of its step, but neither kept nor taken into the pool.
+# kept: was extended.  open: still live when the search ended.  finished: ended in </s> and entered the pool.
+# dropped: among the best 2 * beam candidates of its step, but neither kept nor finished.
 Fate = Literal["kept", "open", "finished", "dropped"]
 
 
@@ -18,30 +18,28 @@ Fate = Literal["kept", "open", "finished", "dropped"]
 class Node:
     """A hypothesis: its parent's tokens and one more."""
 
-    parent: int  # place in the list of nodes; -1: this is the start
-    step: int  # its length; the start has 0
-    place: int  # among the candidates of its step, 0 is the best
+    parent: int  # index in the list of nodes; -1 for the root
+    step: int  # number of tokens; 0 for the root
+    place: int  # rank among the candidates of its step, from 0
     id: int
     text: str
     log_prob: float  # of the whole hypothesis
     fate: Fate
-    score: float | None = None  # finished: log-probability under the length penalty, what hypotheses are ranked by
-    rank: int | None = (
-        None  # finished: place in the pool at the end, 1 is the translation; None: pushed out by better ones
-    )
+    score: float | None = None  # finished: the length-penalized log-probability that ranks hypotheses
+    rank: int | None = None  # finished: rank in the final pool, 1 is the translation; None: displaced by better ones
 
 
 class BeamRecorder:
-    """Watches the search of one sentence; pass it as `observer`."""
+    """Records the search of one sentence; pass it as `observer`."""
 
     def __init__(self, bos_id: int) -> None:
         self.nodes = [Node(-1, 0, 0, bos_id, "", 0.0, "kept")]
-        self._live: list[int] = [0]  # nodes of the live hypotheses; all start alike, and only the first may live
+        self._live: list[int] = [0]  # nodes of the live hypotheses; at the start only the first row is live
         self._pool: list[int] = []
         self._step = 0
 
     def __call__(self, seen: SearchStep) -> None:
-        assert seen.numbers == [0], "a tree is of one sentence"
+        assert seen.numbers == [0], "only one sentence can be recorded"
         self._step += 1
         log_probs, parents, tokens = (values[0].tolist() for values in (seen.log_probs, seen.parents, seen.tokens))
         added: dict[int, int] = {}  # candidate -> node
@@ -68,7 +66,7 @@ class BeamRecorder:
         self.nodes[number] = replace(self.nodes[number], **fields)  # type: ignore[arg-type]  # names of Node's fields
 
     def tree(self, texts: dict[int, str]) -> list[Node]:
-        """All hypotheses once the search is over, each after its parent; `texts` are those of the tokens."""
+        """All hypotheses once the search is over, each after its parent; `texts` gives the text of each token."""
         for rank, number in enumerate(self._pool, 1):
             self._change(number, rank=rank)
         for number in self._live:

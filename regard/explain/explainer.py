@@ -1,5 +1,5 @@
-"""Computes explanations: the search once with an observer, then the model once over source and translation, with the reference
-kernel and a recorder, and once backwards for every target piece."""
+"""Computes explanations: one search with an observer, one forward pass over source and translation with the reference kernel
+and a recorder, and one backward pass for every target piece."""
 
 from __future__ import annotations
 
@@ -40,35 +40,38 @@ from regard.nn.linear import set_row_tile
 from regard.translation.reading import one_line
 from regard.translation.words import word_beginnings
 
-MAX_PIECES = (
-    128  # of what is given on either side; what is kept grows with its square, and nobody reads a drawing of more
-)
+MAX_PIECES = 128  # of either side: the data grows with its square, and nobody reads a larger drawing
 _DIGITS = 6
 _PART = {"encoder": ("encoder", "self"), "decoder": ("decoder", "self"), "cross": ("decoder", "cross")}
 
 
 @dataclass
-class _RecordedPass:
-    """One pass over source and translation, with what backward passes need."""
+class RecordedPass:
+    """A forward pass over source and translation, kept for backward passes."""
 
-    embedded: list[Tensor]  # source, decoder input: (tokens, d_model)
+    embedded: list[Tensor]  # of the source and of the decoder input: (tokens, d_model)
     log_probs: Tensor  # (target tokens, vocab_size)
-    weights: dict[AttentionKind, list[Tensor]]  # a layer each: (heads, queries, keys)
+    weights: dict[AttentionKind, list[Tensor]]  # per layer: (heads, queries, keys)
 
 
 class Explainer:
-    """Explains translations of one bundle, in fp32 on a CPU."""
+    """Explains translations of one bundle, in fp32 on the CPU."""
 
     def __init__(self, bundle: Bundle, engine: Engine | None = None) -> None:
-        """An engine that holds the bundle's weights as they are needed here lends them; else they are loaded."""
+        """Shares the weights of `engine` if it has them in fp32 on the CPU; otherwise loads them."""
         self.bundle, self.tokenizer = bundle, bundle.tokenizer
-        lent = engine.torch_engine if isinstance(engine, CTranslate2Engine) else engine
-        if isinstance(lent, TorchEngine) and lent.device.type == "cpu" and lent.slots is None and len(lent.models) == 1:
-            self.engine = lent
+        shared = engine.torch_engine if isinstance(engine, CTranslate2Engine) else engine
+        if (
+            isinstance(shared, TorchEngine)
+            and shared.device.type == "cpu"
+            and shared.slots is None
+            and len(shared.models) == 1
+        ):
+            self.engine = shared
         else:
             self.engine = TorchEngine.from_bundle(bundle, "cpu")
-        self.reader = reading_copy(self.engine.model)  # one searches, the other is read and differentiated
-        self._lock = Lock()  # a reading hangs hooks into the model
+        self.recorded_model = reference_copy(self.engine.model)  # the engine's own searches, this one is recorded
+        self._lock = Lock()  # a recorded pass puts hooks on the model
 
     def explain(
         self,
@@ -80,79 +83,82 @@ class Explainer:
         force: Mapping[int, str] | None = None,
         top: int = 8,
     ) -> Explanation:
-        """`target` is looked at instead of the model's own translation. `prefix` is what the translation begins with, and `force`
-        says what stands at some words, counted from 1; what comes after them is searched for. The model may go on with the last
-        word of a prefix, unless a space follows it."""
+        """Explain the model's translation of `text`, with the `top` candidates of every piece.
+
+        `target` is explained instead of the model's own translation. Otherwise `prefix` forces the translation's beginning and
+        `force` its words at some positions, counted from 1; the search completes the rest. The model may continue the last word
+        of a prefix, unless a space follows it.
+        """
         is_whole = prefix is not None and prefix[-1:].isspace()
         text, target, prefix = _clean(text), target and _clean(target), prefix and _clean(prefix)
         if not text:
-            raise UserError("there is no text to explain: give a sentence")
+            raise UserError("there is no text to explain; give a sentence")
         if target == "":
-            raise UserError("the given target is empty: give a translation, or leave it out")
+            raise UserError("the given target is empty; give a translation, or leave it out")
         if top < 1:
             raise UserError(f"top must be at least 1, but is {top}")
         if target is not None and (prefix or force):
-            raise UserError("a given target is looked at as it is; leave out prefix and force, or leave out target")
+            raise UserError("a given target is explained as it is; leave out prefix and force, or leave out target")
         src = self._encode(text, "source", "the text")
         forced = self._encode(prefix, "target", "the prefix") if prefix else []
-        found, tree = self._search(src, options, [*forced, self._after_word(forced)] if forced and is_whole else forced)
+        tgt, tree = self._search(src, options, [*forced, self._after_word(forced)] if forced and is_whole else forced)
         for number, word in sorted((force or {}).items()):
-            forced = self._put_word(found, forced, number, word)
-            found, tree = self._search(src, options, [*forced, self._after_word(forced)])
+            forced = self._force_word(tgt, forced, number, word)
+            tgt, tree = self._search(src, options, [*forced, self._after_word(forced)])
         if target is not None:
-            found = forced = self._encode(target, "target", "the target")
-        translation = one_line(self.tokenizer.decode(found).strip()) if target is None else target
+            tgt = forced = self._encode(target, "target", "the target")
+        translation = one_line(self.tokenizer.decode(tgt).strip()) if target is None else target
         with self._lock:
-            return self._describe(text, translation, src, found, len(forced), tree, options, target is not None, top)
+            return self._describe(text, translation, src, tgt, len(forced), tree, options, target is not None, top)
 
     def _encode(self, text: str, side: Side, name: str) -> list[int]:
         limit = min(MAX_PIECES, self.bundle.max_length) if side == "source" else MAX_PIECES
-        return self._checked(self.tokenizer.encode(text, side), limit, name)
+        return self._check_length(self.tokenizer.encode(text, side), limit, name)
 
-    def _checked(self, ids: list[int], limit: int, name: str) -> list[int]:
+    def _check_length(self, ids: list[int], limit: int, name: str) -> list[int]:
         if self.bundle.config.positions == "learned":
-            limit = min(limit, self.bundle.config.max_positions - 1)  # one more for the start or the end
+            limit = min(limit, self.bundle.config.max_positions - 1)  # one position is for <s> or </s>
         if len(ids) > limit:
             raise UserError(
-                f"{name} must have at most {limit} pieces to be explained, but has {len(ids)}: give one sentence"
+                f"{name} must have at most {limit} pieces to be explained, but has {len(ids)}; give one sentence"
             )
         return ids
 
     def _search(self, src: list[int], options: SearchOptions, prefix: Prefix) -> tuple[list[int], list[Node]]:
-        """The best translation, and the search's tree."""
+        """The ids of the best translation, and the tree of the search."""
         options = replace(options, nbest=1)
         recorder = BeamRecorder(self.tokenizer.bos_id)
         [[best]] = self.engine.search([src], options, [Constraints(prefix)], recorder)
         ids = sorted({node.id for node in recorder.nodes})
-        texts = {i: self._shown([i])[0] for i in ids}
+        texts = {i: self._texts([i])[0] for i in ids}
         return list(best.ids), recorder.tree(texts)
 
-    def _put_word(self, found: list[int], forced: list[int], number: int, word: str) -> list[int]:
-        """The translation up to this word, and the word that is to stand there."""
-        side = self._side(found, "target")
+    def _force_word(self, tgt: list[int], forced: list[int], number: int, word: str) -> list[int]:
+        """The ids of the translation up to word `number`, and of the word to force there."""
+        side = self._side(tgt, "target")
         if not word.strip():
-            raise UserError(f"word {number} is to be forced, but is empty")
+            raise UserError(f"forced word {number} must not be empty")
         if not 1 <= number <= len(side.words) + 1:
             raise UserError(
-                f"word {number} cannot be forced: the translation up to there has {len(side.words)} words, counted from 1"
+                f"word {number} cannot be forced: the translation so far has {len(side.words)} words, counted from 1"
             )
         before = [piece.id for piece in side.pieces if piece.word < number - 1]
         if len(before) < len(forced):
-            raise UserError(f"word {number} stands inside the prefix; change the prefix instead")
-        if is_punctuation(word.strip()):  # stands without a space after what comes before it
+            raise UserError(f"word {number} is part of the prefix; change the prefix instead")
+        if is_punctuation(word.strip()):  # no space before it
             forced = self.tokenizer.encode(self.tokenizer.decode(before) + word.strip(), "target")
         else:
             forced = [*before, *self.tokenizer.encode(word.strip(), "target")]
-        return self._checked(forced, MAX_PIECES, "what is forced")
+        return self._check_length(forced, MAX_PIECES, "the forced text")
 
     def _after_word(self, ids: list[int]) -> list[int]:
-        """What may follow these tokens so that their last word goes on no longer: beginnings of words, and the end."""
+        """The ids that may follow if the last word is complete: those that begin a word, and `</s>`."""
         return [*word_beginnings(self.tokenizer, ids[-1]), self.tokenizer.eos_id]
 
-    # --- what is shown of tokens ---
+    # --- tokens as text ---
 
-    def _shown(self, ids: Sequence[int]) -> list[str]:
-        """Pieces as the search sees them: with a space in front where a word begins."""
+    def _texts(self, ids: Sequence[int]) -> list[str]:
+        """The text of each piece, with a leading space where a word begins."""
         special = (self.tokenizer.bos_id, self.tokenizer.eos_id)
         return [
             piece if i in special else piece.replace("\u2581", " ").replace("<u2581>", "\u2581")
@@ -163,7 +169,7 @@ class Explainer:
         tokenizer = self.tokenizer
         return group_words(ids, tokenizer.pieces(ids, side), (tokenizer.bos_id, tokenizer.eos_id))
 
-    # --- the model, read ---
+    # --- the recorded model ---
 
     def _describe(
         self,
@@ -180,9 +186,9 @@ class Explainer:
         bos, eos, config = self.tokenizer.bos_id, self.tokenizer.eos_id, self.bundle.config
         labels = [*tgt, eos]
         source, target = self._side([*src, eos], "source"), self._side(labels, "target")
-        reading = read(self.reader, [*src, eos], [bos, *tgt])
-        steps = self._steps(reading.log_probs.detach(), labels, num_forced + given, top)
-        attention = {kind: [_rounded(layer) for layer in reading.weights[kind]] for kind in ATTENTION_KINDS}
+        recorded = run_recorded(self.recorded_model, [*src, eos], [bos, *tgt])
+        steps = self._steps(recorded.log_probs.detach(), labels, num_forced + given, top)
+        attention = {kind: [_rounded(layer) for layer in recorded.weights[kind]] for kind in ATTENTION_KINDS}
         return Explanation(
             model=ModelFacts(
                 self.bundle.source, self.bundle.target, config.encoder_layers, config.decoder_layers, config.num_heads,
@@ -195,36 +201,35 @@ class Explainer:
             decoder_input=self._side([bos, *tgt], "target"),
             target=target,
             attention=attention,
-            heads={kind: [head_facts(layer, kind) for layer in reading.weights[kind]] for kind in ATTENTION_KINDS},
+            heads={kind: [head_facts(layer, kind) for layer in recorded.weights[kind]] for kind in ATTENTION_KINDS},
             steps=steps,
             log_prob=round(sum(step.log_prob for step in steps), _DIGITS),
-            alignment=align(reading.weights["cross"], target, source, aligning_layer(config)),
-            saliency=saliency(reading, labels),
+            alignment=align(recorded.weights["cross"], target, source, aligning_layer(config)),
+            saliency=saliency(recorded, labels),
             beam=tree,
         )  # fmt: skip
 
     def _steps(self, log_probs: Tensor, labels: list[int], num_forced: int, top: int) -> list[StepFacts]:
         allowed = log_probs.clone()
         forbidden = [i for i in self.engine.forbidden if i not in labels]
-        allowed[:, forbidden] = -math.inf  # the search never takes them, so they are no candidates
+        allowed[:, forbidden] = -math.inf  # the search never considers them
         values, ids = allowed.topk(min(top, allowed.shape[1] - len(forbidden)), dim=1)
         steps = []
-        own = self._shown(labels)
+        label_texts = self._texts(labels)
         for place, label in enumerate(labels):
-            texts = self._shown(ids[place].tolist())
+            texts = self._texts(ids[place].tolist())
             candidates = [
                 Candidate(i, text, round(math.exp(value), _DIGITS))
                 for i, text, value in zip(ids[place].tolist(), texts, values[place].tolist(), strict=True)
             ]
             log_prob = float(allowed[place, label])
             rank = int((allowed[place] > log_prob).sum()) + 1
-            steps.append(StepFacts(own[place], round(log_prob, _DIGITS), rank, place < num_forced, candidates))
+            steps.append(StepFacts(label_texts[place], round(log_prob, _DIGITS), rank, place < num_forced, candidates))
         return steps
 
 
-def read(model: Transformer, src: Sequence[int], tgt_in: Sequence[int]) -> _RecordedPass:
-    """Run the model over one source (with its end) and one decoder input, recording attention; embeddings are left open to
-    gradients."""
+def run_recorded(model: Transformer, src: Sequence[int], tgt_in: Sequence[int]) -> RecordedPass:
+    """Run the model on one source (with `</s>`) and one decoder input, recording attention and embeddings for gradients."""
     embedded: list[Tensor] = []
 
     def catch(module: torch.nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -249,18 +254,18 @@ def read(model: Transformer, src: Sequence[int], tgt_in: Sequence[int]) -> _Reco
     for kind in ATTENTION_KINDS:
         stack, attention = _PART[kind]
         weights[kind] = [recorder.weights[f"{stack}.{layer}.{attention}"][0] for layer in range(layers[kind])]
-    return _RecordedPass(embedded, log_probs, weights)
+    return RecordedPass(embedded, log_probs, weights)
 
 
-def saliency(reading: _RecordedPass, labels: Sequence[int]) -> Saliency:
-    """Gradient x input, summed over d_model: a pass backwards for every target piece."""
+def saliency(recorded: RecordedPass, labels: Sequence[int]) -> Saliency:
+    """Gradient x input, summed over d_model: one backward pass for every target piece."""
     of_source: Matrix = []
     of_input: Matrix = []
     for place, label in enumerate(labels):
-        gradients = torch.autograd.grad(reading.log_probs[place, label], reading.embedded, retain_graph=True)
+        gradients = torch.autograd.grad(recorded.log_probs[place, label], recorded.embedded, retain_graph=True)
         # (tokens, d_model) -> (tokens,)
         source, decoder_input = (
-            (gradient * vector).sum(-1).detach() for gradient, vector in zip(gradients, reading.embedded, strict=True)
+            (gradient * vector).sum(-1).detach() for gradient, vector in zip(gradients, recorded.embedded, strict=True)
         )
         of_source.append(_rounded(source))
         of_input.append(_rounded(decoder_input))
@@ -268,7 +273,7 @@ def saliency(reading: _RecordedPass, labels: Sequence[int]) -> Saliency:
 
 
 def head_facts(weights: Tensor, kind: AttentionKind) -> list[HeadFacts]:
-    """Entropy and distance of every head of a layer; weights are (heads, queries, keys)."""
+    """Entropy and distance of every head of a layer, from weights (heads, queries, keys)."""
     queries, keys = weights.shape[1:]
     entropy = -(weights * weights.clamp_min(1e-12).log2()).sum(-1).mean(-1)
     places = torch.arange(queries, dtype=torch.float32)
@@ -282,8 +287,8 @@ def head_facts(weights: Tensor, kind: AttentionKind) -> list[HeadFacts]:
     ]
 
 
-def reading_copy(model: Transformer) -> Transformer:
-    """The same weights, computed by the kernel that shows its attention."""
+def reference_copy(model: Transformer) -> Transformer:
+    """A model that shares the weights but runs the reference kernel, which can record attention."""
     copied = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
     set_kernel(copied, "reference")
     set_row_tile(copied, 0)
@@ -291,16 +296,16 @@ def reading_copy(model: Transformer) -> Transformer:
 
 
 def align(cross: Sequence[Tensor], target: TokenizedSide, source: TokenizedSide, layer: int) -> WordAlignment:
-    """Words that go together; see `regard.translation.alignment`, which links them without weights."""
+    """Align words by the cross-attention of `layer`; `regard.translation.alignment` does the same without the weights."""
     words = by_words(cross[layer].mean(0).tolist(), target, source)
-    # The ends are no words, and the source's is where heads rest.
+    # </s> is not a word, and heads with nothing to attend to rest on the source's.
     weights, links = link_words([row[:-1] for row in words[:-1]])
     rounded = [[round(weight, _DIGITS) for weight in row] for row in weights]
     return WordAlignment(layer, rounded, [list(link) for link in links])
 
 
 def _clean(text: str) -> str:
-    """Without space around it, and with U+FFFD for what is no character, as the tokenizer reads it."""
+    """Strip the text and replace lone surrogates by U+FFFD, as the tokenizer does."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").strip()
 
 

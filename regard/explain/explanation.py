@@ -1,5 +1,5 @@
-"""An explanation of one translation as plain data: it goes through JSON without loss, and shows itself in a notebook. What is
-computed is in `explainer.py`; no torch here."""
+"""The explanation of one translation as plain data, with a lossless JSON form and a notebook display. `explainer.py` computes
+it; no torch here."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ AttentionKind = Literal["encoder", "decoder", "cross"]
 ATTENTION_KINDS: tuple[AttentionKind, ...] = get_args(AttentionKind)
 
 CAUTION = (
-    "Attention says where a head reads, not what becomes of it: values, other heads, residual paths and feed-forward layers "
-    "shape the word too, and other weights can give the same output, so hold it against a measure that follows the output itself."
+    "Attention shows where a head reads, not what it does with it: values, other heads, residual connections and feed-forward "
+    "layers shape the word too, and other weights can give the same output. Compare it with a measure of the output itself."
 )
 SALIENCY = (
     "gradient × input: to first order, how much the log-probability of the target piece would fall if the embedding of "
-    "the other piece were faded out; negative values speak against the piece"
+    "the other piece were scaled to zero; negative values count against the target piece"
 )
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """The model and how it searched."""
+    """The model's shape and search settings."""
 
     source: str
     target: str
@@ -45,14 +45,16 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class HeadFacts:
-    """One head in two numbers."""
+    """An attention head in two numbers."""
 
-    entropy: float  # of its rows, in bits, the mean: 0 looks at one place, log2(keys) at all alike
-    distance: float  # mean number of pieces between query and key; of cross-attention along the stretched diagonal
+    entropy: float  # mean over queries, in bits: 0 attends to one key only, log2(keys) to all equally
+    distance: float  # mean distance from query to key, in pieces; for cross-attention from the stretched diagonal
 
 
 @dataclass(frozen=True)
 class Candidate:
+    """A piece that the model considered at a step."""
+
     id: int
     text: str
     probability: float
@@ -60,54 +62,54 @@ class Candidate:
 
 @dataclass(frozen=True)
 class StepFacts:
-    """One target piece: how likely it was, and what else the model thought of."""
+    """One target piece: how likely it was, and what else the model considered."""
 
-    text: str  # of the piece, as those of candidates: with a space in front where a word begins
+    text: str  # here and in candidates, with a leading space where a word begins
     log_prob: float
     rank: int  # 1: no piece was likelier
-    forced: bool  # it stood in a given prefix or translation
-    candidates: list[Candidate]  # the likeliest, best first
+    forced: bool  # part of a given prefix or translation
+    candidates: list[Candidate]  # the likeliest pieces, best first
 
 
 @dataclass(frozen=True)
 class WordAlignment:
-    """Which source words a target word goes with: cross-attention of one layer, the mean of its heads, by words."""
+    """Which source words each target word corresponds to: the cross-attention of one layer, averaged over heads, by words."""
 
     layer: int  # from 0
-    weights: Matrix  # (target words, source words), the ends left out, rows that sum to one
-    links: list[list[int]]  # [target word, source word]: the heaviest of each target word
+    weights: Matrix  # (target words, source words) without </s>; rows sum to 1
+    links: list[list[int]]  # [target word, source word]: the heaviest source word of each target word
 
 
 @dataclass(frozen=True)
 class Saliency:
     """Gradient x input for every target piece; see SALIENCY."""
 
-    source: Matrix  # (target, source)
-    decoder_input: Matrix  # (target, decoder input); nothing after a piece's own place
+    source: Matrix  # (target pieces, source pieces)
+    decoder_input: Matrix  # (target pieces, decoder input); 0 for later positions
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a model did for one sentence.
+    """What a model did to translate one sentence.
 
-    Row t of cross-attention is what the decoder reads while it chooses target piece t, at whose place its input is decoder input t,
-    the piece before. Layers and heads are counted from 0 here, from 1 where people see them.
+    Row t of cross-attention is what the decoder attends to while it chooses target piece t, with decoder input t, the piece
+    before, as its input. Layers and heads are counted from 0 here, and from 1 in pages and figures.
     """
 
     model: ModelFacts
     text: str
     translation: str
-    given: bool  # the translation was given instead of searched for
+    given: bool  # the translation was given by the caller instead of searched for
     source: TokenizedSide
-    decoder_input: TokenizedSide  # the start, then the target without its end
-    target: TokenizedSide  # with its end
+    decoder_input: TokenizedSide  # <s>, then the target without </s>
+    target: TokenizedSide  # with </s>
     attention: dict[AttentionKind, list[list[Matrix]]]  # [layer][head][query][key], from the reference kernel
     heads: dict[AttentionKind, list[list[HeadFacts]]]  # [layer][head]
     steps: list[StepFacts]
     log_prob: float
     alignment: WordAlignment
     saliency: Saliency
-    beam: list[Node]  # the search's tree; with a given translation, of the model's own search
+    beam: list[Node]  # the tree of the search; for a given translation, of the model's own search
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers."""
@@ -129,7 +131,7 @@ class Explanation:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Explanation:
-        """What `to_json` gave."""
+        """The inverse of `to_json`."""
         fields = dict(document)
         if fields.pop("format", None) != FORMAT:
             raise UserError(f"an explanation must have format {FORMAT}, but has {document.get('format')!r}")
@@ -151,13 +153,13 @@ class Explanation:
         return cls(**fields)
 
     def sides(self, kind: AttentionKind) -> tuple[TokenizedSide, TokenizedSide]:
-        """What stands at the queries and at the keys; the queries of cross-attention go by the piece that they choose."""
+        """The pieces of the queries and of the keys; a cross-attention query goes by the piece that it chooses."""
         if kind == "encoder":
             return self.source, self.source
         return (self.decoder_input, self.decoder_input) if kind == "decoder" else (self.target, self.source)
 
     def html(self) -> str:
-        """The page as one file that needs nothing else."""
+        """The page, as one self-contained file."""
         from regard.explain.page import render_page
 
         return render_page(self)
@@ -170,13 +172,13 @@ class Explanation:
         word: str | None = None,
         pieces: bool = False,
     ) -> str:
-        """Lines between words as in the paper's figures 3 to 5, as SVG; layer and heads from 1. See `figure.py`."""
+        """An SVG with lines between words, as in figures 3 to 5 of the paper; layer and heads from 1. See `figure.draw`."""
         from regard.explain.figure import draw, to_svg
 
         return to_svg(draw(self, kind, layer, heads, word, pieces))
 
     def save(self, path: str | Path, **options: Any) -> None:
-        """Write page.html, data.json, figure.svg or figure.png, as the name ends; `options` are those of `figure`."""
+        """Write a page (.html), the data (.json) or a figure (.svg, .png); `options` are those of `figure`."""
         from regard.explain.save import save
 
         save(self, Path(path), **options)
@@ -188,8 +190,8 @@ class Explanation:
 
 
 def by_words(matrix: Matrix, queries: TokenizedSide, keys: TokenizedSide) -> Matrix:
-    """Weights between words from weights between pieces: what goes to a word's pieces is added up, what comes from a word's pieces
-    is averaged, so that rows still sum to one."""
+    """(query pieces, key pieces) -> (query words, key words): sums over a word's keys and averages over its queries, so that rows
+    still sum to 1."""
     columns = [piece.word for piece in keys.pieces]
     rows: Matrix = []
     for word in range(len(queries.words)):
@@ -203,8 +205,8 @@ def by_words(matrix: Matrix, queries: TokenizedSide, keys: TokenizedSide) -> Mat
 
 
 def link_words(words: Matrix) -> tuple[Matrix, list[tuple[int, int]]]:
-    """Weights (target words, source words), without the ends: with rows that sum to one, and (target word, source word) of the
-    heaviest of each target word. A row of nothing stays one, and has no link."""
+    """Normalise (target words, source words), without `</s>`, to rows that sum to 1, and link each target word with its heaviest
+    source word. A row of zeros becomes empty and has no link."""
     weights: Matrix = []
     links = []
     for number, row in enumerate(words):

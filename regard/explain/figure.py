@@ -1,6 +1,5 @@
-"""Figures for publications, in the style of the paper's figures 3 to 5: the queries above, the keys below, lines between them as
-strong as the weights, a colour for each head. One drawing of lines, boxes and words, written as SVG by hand or as PNG by
-matplotlib."""
+"""Figures for publications, in the style of figures 3 to 5 of the paper: queries above, keys below, lines between them as strong
+as the weights, one colour per head. A drawing of lines, boxes and words, written as SVG by hand or as PNG by matplotlib."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Label:
-    """Written upwards; `x`, `y` is the middle of its lower end, or of its upper one."""
+    """A word written upwards; (`x`, `y`) is the middle of its lower end if `from_below`, else of its upper end."""
 
     x: float
     y: float
@@ -59,6 +58,8 @@ class Label:
 
 @dataclass
 class Drawing:
+    """A figure in pixels, with y pointing down."""
+
     width: float
     height: float
     title: str
@@ -75,8 +76,11 @@ def draw(
     word: str | None = None,
     pieces: bool = False,
 ) -> Drawing:
-    """Layers and heads are counted from 1. By default the last layer but one, as in the paper, with all heads, between words;
-    `word` shows only what that word looks at."""
+    """Draw one layer's attention. Layers and heads are counted from 1.
+
+    By default the last layer but one, as in the paper, with all heads, between words; `pieces` draws it between pieces, and
+    `word` only for the queries that are this word.
+    """
     if kind not in ATTENTION_KINDS:
         raise UserError(f"attention must be one of {', '.join(ATTENTION_KINDS)}, but is {kind!r}")
     layers = explanation.attention[kind]
@@ -103,7 +107,7 @@ def draw(
 
 
 def find_word(words: Sequence[str], word: str) -> list[int]:
-    """Places of a word, as it is written or else in other case."""
+    """The indices of a word: exact matches, or else matches that ignore case."""
     places = [place for place, one in enumerate(words) if one == word]
     places = places or [place for place, one in enumerate(words) if one.casefold() == word.casefold()]
     if not places:
@@ -139,7 +143,7 @@ def _lay_out(
                     continue
                 opacity = round(min(1.0, weight), 3)
                 drawing.lines.append(Stroke(x(query, above), start, x(key, below), end, colour, opacity))
-                if isolated:  # as in figure 3: how much of each head a word gets, behind the word
+                if isolated:  # as in figure 3: behind each word, how much attention it gets from each head
                     left = x(key, below) - _COLUMN / 2 + 2 + number * strip
                     drawing.boxes.append(Box(left, end + 3, strip, bottom - 6, colour, opacity))
     for place, text in enumerate(above):
@@ -183,9 +187,9 @@ def _xml(text: str) -> str:
 
 
 def check_matplotlib() -> None:
-    """Say what is missing before anything slow is done."""
+    """Refuse a PNG without matplotlib before anything slow is done."""
     try:
-        import matplotlib  # noqa: F401 - only whether it is there
+        import matplotlib  # noqa: F401 - only to see whether it is installed
     except ImportError:
         raise UserError(
             "a PNG needs matplotlib; run: pip install 'regard[figures]', or write the figure as .svg"

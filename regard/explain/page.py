@@ -1,5 +1,5 @@
-"""The page: one HTML file with its style, its script and the data. The data is JSON in which nothing can end the element that
-holds it, the script writes text only as text, and a content security policy lets nothing run or load but this one script."""
+"""The page: one HTML file with its style, its script and the data. The JSON cannot end the element that holds it, the script
+inserts text only as text, and a content security policy allows this one script and nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from regard.explain.explanation import CAUTION, SALIENCY, Explanation
 
-_DIGITS = 4  # more than a screen can show
+_DIGITS = 4  # more than a screen shows
 _FRAME_HEIGHT = 900
 
 _PAGE = """<!doctype html>
@@ -28,7 +28,7 @@ _PAGE = """<!doctype html>
 </head>
 <body>
 <div id="explain"></div>
-<noscript>This page draws attention with JavaScript, which is switched off here.</noscript>
+<noscript>This page needs JavaScript to draw attention, and JavaScript is disabled.</noscript>
 <script type="application/json" id="explanation">{data}</script>
 <script>{script}</script>
 </body>
@@ -37,14 +37,15 @@ _PAGE = """<!doctype html>
 
 
 def render_page(explanation: Explanation) -> str:
+    """The page as one self-contained file."""
     style, script = static("explain.css"), static("explain.js")
     policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"
     return _PAGE.format(policy=policy, style=style, script=script, data=embedded(page_data(explanation)))
 
 
 def render_frame(explanation: Explanation) -> str:
-    """The page inside another one, a notebook's: a frame of its own origin, which sees nothing of the page around it. In ASCII, so
-    that the script keeps its hash whatever the encoding of that page."""
+    """The page as a frame for a notebook: of its own origin, so that it sees nothing of the page around it, and in ASCII, so that
+    the script keeps its hash whatever the encoding of that page."""
     page = html.escape(render_page(explanation), quote=True).encode("ascii", "xmlcharrefreplace").decode("ascii")
     return (
         f'<iframe sandbox="allow-scripts" title="Explanation of a translation" width="100%" height="{_FRAME_HEIGHT}" '
@@ -53,7 +54,7 @@ def render_frame(explanation: Explanation) -> str:
 
 
 def page_data(explanation: Explanation) -> dict[str, Any]:
-    """The explanation in as many digits as can be seen, and the sentences that go with it."""
+    """The explanation, rounded to visible digits, and the page's texts about it."""
     document = explanation.to_json()
     for name in ("attention", "saliency"):
         document[name] = _short(document[name])
@@ -61,13 +62,13 @@ def page_data(explanation: Explanation) -> dict[str, Any]:
 
 
 def embedded(document: Any) -> str:
-    """JSON that is safe inside a script element: ASCII, and nothing in it that HTML could take for markup."""
+    """JSON that is safe inside a script element: ASCII, with nothing that HTML could take for markup."""
     text = json.dumps(document, ensure_ascii=True, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def static(name: str) -> str:
-    """A file of the page, as it also could be served."""
+    """A static file of the page."""
     return (files("regard.explain") / "static" / name).read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""An explanation as a file: a page, a figure or its data, as the name ends."""
+"""Saves an explanation as a page, a figure or data, depending on the file's suffix."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _KNOWN = (".html", ".htm", *FIGURES, ".json")
 
 
 def check_path(path: Path, options: Mapping[str, Any]) -> None:
-    """Refuse before anything is computed what cannot be written. `options` are those of a figure, by the names that people gave."""
+    """Refuse what cannot be written before anything is computed. `options` are those of a figure, by the user's names."""
     suffix = path.suffix.lower()
     if suffix not in _KNOWN:
-        raise UserError(f"{path}: the name must end in .html, .svg, .png or .json, which says what is written")
+        raise UserError(f"{path}: must end in .html, .svg, .png or .json")
     if options and suffix not in FIGURES:
         raise UserError(
-            f"{path}: {' and '.join(options)}: for figures only, .svg or .png; leave out, or write a figure"
+            f"{path}: {' and '.join(options)}: for figures only (.svg or .png); leave out, or write a figure"
         )
     check_new_file(path)
     if suffix == ".png":

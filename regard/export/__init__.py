@@ -1,9 +1,9 @@
-"""Bundles for other programs: CTranslate2, ONNX, Hugging Face transformers, and smaller bundles.
+"""Exports bundles for other programs: CTranslate2, ONNX, Hugging Face transformers, and smaller bundles.
 
 Each target is a module with a function `write(bundle, folder, weights, samples) -> list[list[float]]`, which writes into an
-empty folder and gives back the samples' log-probabilities as the written model computes them, in the target's own runtime.
-A target that does not know one of the model's switches refuses it by name. Nothing wrong is left behind: the folder gets its
-name only after the numbers agree.
+empty folder and returns the samples' log-probabilities as the written model computes them, in the target's own runtime. A
+target that does not support one of the model's settings refuses it by name. The folder gets its name only after the numbers
+agree, so no wrong export is left behind.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from regard.errors import UserError
 from regard.export.verify import TOLERANCE, LogProbDifference, check, make_samples
 from regard.files import atomic_folder, check_new_folder
 
-# What each target can store its weights as; the first one is the default.
+# The weight formats of each target; the first is the default.
 TARGETS = {
     "ctranslate2": ("fp32", "fp16", "int8"),
     "onnx": ("fp32",),
@@ -29,15 +29,17 @@ _MODULES = {"ctranslate2": "ctranslate2", "onnx": "onnx", "transformers": "trans
 
 @dataclass(frozen=True)
 class Report:
+    """An export, and how closely it agrees with the original."""
+
     folder: Path
     weights: str
     difference: LogProbDifference
-    tolerance: float  # of the largest difference; for int8 of the mean
-    notes: tuple[str, ...] = ()  # what Regard does around the model and other programs do not
+    tolerance: float  # for the largest difference; for int8, for the mean
+    notes: tuple[str, ...] = ()  # what Regard does around the model that other programs do not
 
 
 def export(bundle: Bundle, to: str, out: Path, weights: str | None = None) -> Report:
-    """Write a bundle for another program into the new folder `out`, and compare the two."""
+    """Write a bundle for another program into the new folder `out`, and compare it with the original."""
     if to not in TARGETS:
         raise UserError(f"--to must be one of {', '.join(TARGETS)}, but is {to!r}")
     weights = weights or TARGETS[to][0]
@@ -56,11 +58,11 @@ def _notes(bundle: Bundle) -> tuple[str, ...]:
     notes = []
     if bundle.tokenizer.protects:
         notes.append(
-            "this model knows addresses, placeholders and tags as reserved pieces (tokenizer.protect), which Regard puts in and "
-            "takes out; elsewhere they go through it as text"
+            "this model sees addresses, placeholders and tags as reserved pieces (tokenizer.protect), which Regard inserts and "
+            "replaces; elsewhere they pass through it as text"
         )
     if bundle.decode.guard:
         notes.append(
-            "decode.guard is Regard's own: elsewhere nobody looks whether a translation runs away or loses a number"
+            "decode.guard is part of Regard: elsewhere nothing checks whether a translation runs away or loses a number"
         )
     return tuple(notes)

@@ -1,4 +1,4 @@
-"""Bundles for CTranslate2: a folder that `ctranslate2.Translator` loads, with the tokenizer and a page on how to use it."""
+"""Exports bundles for CTranslate2: a folder that `ctranslate2.Translator` loads, with the tokenizer and a README."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
 
 
 def make_readme(bundle: Bundle, weights: Weights) -> str:
-    """How to use the folder, and what CTranslate2 by itself does otherwise than Regard."""
+    """How to use the folder, and where CTranslate2 by itself differs from Regard."""
     tokenizer, decode = bundle.tokenizer, bundle.decode
     _, target = vocabularies(tokenizer, bundle.config.vocab_size)
     banned = [target[i] for i in forbidden_ids(tokenizer)]

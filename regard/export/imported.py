@@ -1,9 +1,9 @@
-"""Translation models from Hugging Face's Marian format (OPUS-MT's, as people have them on disk) as bundles.
+"""Imports translation models in Hugging Face's Marian format, such as those of OPUS-MT, as bundles.
 
     config.json  generation_config.json  source.spm  target.spm  vocab.json  tokenizer_config.json  model.safetensors
 
-Everything is read here, without the package transformers. What a bundle cannot express is refused by name; nothing is left out
-in silence.
+Everything is read here, without the package transformers. What a bundle cannot express is refused by name; nothing is silently
+ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from regard.models.transformer import Transformer
 from regard.recipe import DecodeRecipe
 from regard.version import __version__
 
-# What a field means where config.json lacks it.
+# Marian's defaults for fields that config.json lacks.
 _DEFAULTS: dict[str, Any] = {
     "vocab_size": 58101,
     "decoder_vocab_size": None,
@@ -52,7 +52,7 @@ _DEFAULTS: dict[str, Any] = {
     "pad_token_id": 58100,
 }
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
-# Fields that older models have, and the one value of each that Regard can compute.
+# Fields of older models, and the one value of each that Regard supports.
 _FIXED: dict[str, Any] = {
     "model_type": "marian",
     "is_encoder_decoder": True,
@@ -62,7 +62,7 @@ _FIXED: dict[str, Any] = {
     "add_final_layer_norm": False,
     "static_position_embeddings": True,
 }
-# Settings of a search that Regard's does not have, and the value that means that they are off.
+# Search settings that Regard does not have, and the value that turns each off.
 _OFF: dict[str, Any] = {
     "do_sample": False,
     "no_repeat_ngram_size": 0,
@@ -79,27 +79,30 @@ _OFF: dict[str, Any] = {
     "exponential_decay_length_penalty": None,
     "guidance_scale": None,
 }
-_IMPOSSIBLE = -1e4  # added to a logit that must not take part: e^-10000 is 0, and the number still fits into 16 bits
+_IMPOSSIBLE = -1e4  # bias of a logit that must not count: e^-10000 is 0, and the number still fits into 16 bits
 
 
 def import_marian(
     folder: Path, out: Path, *, source: str | None = None, target: str | None = None, allow_pickle: bool = False
 ) -> Bundle:
-    """Make a bundle of a folder in Marian's format; `source` and `target` are labels, by default those of the folder."""
+    """Convert a folder in Marian's format to a bundle; `source` and `target` are its languages, by default the folder's own.
+
+    `allow_pickle` permits weights in pytorch_model.bin where there is no safetensors file.
+    """
     if not folder.is_dir():
         raise UserError(
-            f"{folder}: must be a folder with a Marian model (config.json, source.spm, ...), but there is none"
+            f"{folder}: must be a folder with a Marian model (config.json, source.spm, ...), but does not exist"
         )
     check_new_folder(out)
     settings = _DEFAULTS | {key: value for key, value in read_json(folder / "config.json").items() if value is not None}
     search = _read_search(folder, settings)
     where = folder / "config.json"
-    _refuse(settings, _FIXED, where, "a bundle has no such model")
+    _refuse(settings, _FIXED, where, "a bundle cannot hold such a model")
     tokenizer_settings = _read_optional(folder / "tokenizer_config.json")
     forbidden = _forbidden(search, folder)
     tokenizer = _tokenizer(folder, settings, search, tokenizer_settings, forbidden)
     tensors, weights_file = read_tensors(folder, allow_pickle)
-    # Some models are searched with probabilities that add up to 1 over the pieces that are not forbidden.
+    # Some models normalise probabilities over the pieces that are not forbidden.
     renormalise = bool(search.get("renormalize_logits"))
     config, weights = _convert(tensors, settings, tokenizer, renormalise, where, weights_file)
     longest = min(settings["max_position_embeddings"], _length(tokenizer_settings.get("model_max_length")))
@@ -113,7 +116,7 @@ def import_marian(
         source=source or guessed[0],
         target=target or guessed[1],
         decode=_decode(search, folder),
-        max_length=max(1, longest - 1),  # the end token takes a place
+        max_length=max(1, longest - 1),  # one position is for the end token
         facts={
             "regard": __version__,
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -132,18 +135,18 @@ def _read_optional(path: Path) -> dict[str, Any]:
 
 
 def _read_search(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """How the model is meant to be searched: generation_config.json where there is one, else what config.json says of it."""
+    """The model's search settings: generation_config.json where there is one, else those in config.json."""
     path = folder / "generation_config.json"
     search = read_json(path) if path.exists() else dict(settings)
     ids = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
     search = {**{name: settings[name] for name in ids}, **{k: v for k, v in search.items() if v is not None}}
     where = path if path.exists() else folder / "config.json"
     _refuse(
-        search, _OFF, where, "Regard's search has no such thing; take it out of the file if the model can do without"
+        search, _OFF, where, "Regard's search does not support it; remove it from the file if the model can do without"
     )
     for name in ids:
         if not isinstance(search[name], int):
-            raise UserError(f"{where}: {name} must be one whole number, but is {search[name]!r}")
+            raise UserError(f"{where}: {name} must be an integer, but is {search[name]!r}")
     forced = search.get("forced_eos_token_id")
     if forced not in (None, search["eos_token_id"]):
         raise UserError(
@@ -159,22 +162,22 @@ def _refuse(settings: Mapping[str, Any], allowed: Mapping[str, Any], where: Path
 
 
 def _forbidden(search: Mapping[str, Any], folder: Path) -> list[int]:
-    """The ids that the search never chooses."""
+    """The ids that the search must never choose."""
     ids = list(search.get("suppress_tokens") or [])
     for words in search.get("bad_words_ids") or []:
         if len(words) != 1:
             raise UserError(
-                f"{folder}: bad_words_ids has {words!r}, and Regard forbids single pieces only; "
-                "take it out of the file if the model can do without"
+                f"{folder}: bad_words_ids must hold single pieces, but has {words!r}; "
+                "remove it from the file if the model can do without"
             )
         ids += words
-    return [i for i in ids if i != search["eos_token_id"]]  # the end is never forbidden there
+    return [i for i in ids if i != search["eos_token_id"]]  # transformers never forbids the end either
 
 
 def _decode(search: Mapping[str, Any], folder: Path) -> DecodeRecipe:
     beam, penalty = search.get("num_beams", 1), search.get("length_penalty", 1.0)
     if not isinstance(penalty, (int, float)) or penalty < 0:
-        raise UserError(f"{folder}: length_penalty must be a number from 0 on, but is {penalty!r}")
+        raise UserError(f"{folder}: length_penalty must be 0 or more, but is {penalty!r}")
     return DecodeRecipe(beam=beam, alpha=float(penalty))
 
 
@@ -183,7 +186,7 @@ def _length(value: Any) -> float:
 
 
 def _name(folder: Path) -> str:
-    """The model's name: its folder's, or in the cache of Hugging Face's hub that of the repository."""
+    """The model's name: its folder's, or the repository's in a cache of the Hugging Face Hub."""
     for part in reversed(folder.resolve().parts):
         if part.startswith("models--"):
             return part.removeprefix("models--").replace("--", "/")
@@ -191,7 +194,7 @@ def _name(folder: Path) -> str:
 
 
 def _languages(folder: Path, tokenizer_settings: Mapping[str, Any]) -> tuple[str, str]:
-    """What the tokenizer says of itself, else what the name says, else two plain words."""
+    """The languages in the tokenizer's settings, else those in the model's name, else "source" and "target"."""
     named = re.search(r"opus-mt-(?:tc-\w+-)?(\w+)-(\w+)$", _name(folder))
     from_name = (named[1], named[2]) if named else ("source", "target")
     return (
@@ -219,7 +222,7 @@ def _tokenizer(
     target_file = folder / ("target_vocab.json" if separate else "vocab.json")
     for pieces, file, size in ((source, folder / "vocab.json", sizes[0]), (target, target_file, sizes[1])):
         if max(pieces.values(), default=0) >= size:
-            raise UserError(f"{file}: ids must be below {size}, but there is {max(pieces.values())}")
+            raise UserError(f"{file}: ids must be below {size}, but one is {max(pieces.values())}")
     for name, i in (
         ("bad_words_ids", max(forbidden, default=0)),
         ("decoder_start_token_id", search["decoder_start_token_id"]),
@@ -233,7 +236,7 @@ def _tokenizer(
             raise UserError(f"{folder / 'vocab.json'}: must hold {names[name]!r}, but does not")
     if not ids["eos"] == target.get(names["eos"]) == search["eos_token_id"]:
         raise UserError(
-            f"{folder}: the end of a sentence must have one id, but is {ids['eos']} in vocab.json "
+            f"{folder}: the end of a sentence must have the same id everywhere, but is {ids['eos']} in vocab.json "
             f"and {search['eos_token_id']} as eos_token_id"
         )
     special = Special(
@@ -241,7 +244,7 @@ def _tokenizer(
         start=search["decoder_start_token_id"],
         end=search["eos_token_id"],
         pad=search["pad_token_id"],
-        # The smaller of two vocabularies is filled up with pieces that are none.
+        # The smaller of two vocabularies is padded with ids that are not pieces.
         forbidden=tuple(sorted({*forbidden, *range(sizes[1], max(sizes))})),
     )
     models = [read_model(folder / "source.spm"), read_model(folder / "target.spm")]
@@ -249,7 +252,7 @@ def _tokenizer(
 
 
 def _vocab_sizes(settings: Mapping[str, Any]) -> tuple[int, int]:
-    """Pieces of the source and of the target."""
+    """The vocabulary sizes of source and target."""
     size = settings["vocab_size"]
     if settings["share_encoder_decoder_embeddings"]:
         return size, size
@@ -260,14 +263,14 @@ _TOKENS = {"unk": "<unk>", "eos": "</s>", "pad": "<pad>"}
 
 
 def _token(value: Any, usual: str) -> str:
-    """A token's name: text, or an object with more about it."""
+    """A token's text, which may be the content of an object with more about it."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else usual
 
 
 def _refuse_added(folder: Path, tokenizer_settings: Mapping[str, Any], known: set[str]) -> None:
-    """Tokens that were added to the vocabulary later cut a text before sentencepiece sees it, which Regard does not do."""
+    """Refuse tokens added to the vocabulary later: they split text before sentencepiece sees it, which Regard does not do."""
     added = list(_read_optional(folder / "added_tokens.json"))
     added += [_token(entry, "") for entry in (tokenizer_settings.get("added_tokens_decoder") or {}).values()]
     for name in ("additional_special_tokens", "extra_special_tokens"):
@@ -292,7 +295,7 @@ def _convert(
     where: Path,
     file: Path,
 ) -> tuple[ModelConfig, dict[str, Tensor]]:
-    """The model's shape and its weights. `where` is config.json, and `file` the one that the tensors come from."""
+    """The model's configuration and weights. `where` is config.json, `file` the file of the tensors."""
     vocab_size = tokenizer.vocab_size
     bias = _output_bias(tensors, settings, tokenizer, renormalise)
     embeddings = take_embeddings(tensors, settings, vocab_size, file)
@@ -303,27 +306,27 @@ def _convert(
     if missing := needed - set(tensors):
         raise UserError(f"{file}: tensor {min(missing)} is missing")
     if extra := set(tensors) - needed:
-        raise UserError(f"{file}: tensor {min(extra)} has no place in a bundle; the model is another than Marian's")
+        raise UserError(f"{file}: tensor {min(extra)} has no place in a bundle; this is not a plain Marian model")
     weights = marian.from_marian(tensors, config)
     with torch.device("meta"):
         expected = Transformer(config).state_dict()
     for name, tensor in expected.items():
         if weights[name].shape != tensor.shape:
             wanted, came = tuple(tensor.shape), tuple(weights[name].shape)
-            raise UserError(f"{file}: what becomes {name} must have shape {wanted} by config.json, but has {came}")
+            raise UserError(f"{file}: the tensor for {name} must have shape {wanted} by config.json, but has {came}")
     return config, weights
 
 
 def _output_bias(
     tensors: dict[str, Tensor], settings: Mapping[str, Any], tokenizer: Tokenizer, renormalise: bool
 ) -> Tensor:
-    """What is added to the logits. It also puts impossible pieces out of the way: those that only fill up the smaller of two
-    vocabularies, and with `renormalise` the forbidden ones, so that probabilities add up to 1 without them."""
+    """The bias of the logits, which also rules out ids that cannot be: the padding of the smaller of two vocabularies, and with
+    `renormalise` the forbidden ids, so that probabilities sum to 1 without them."""
     bias = tensors.pop(marian.OUTPUT_BIAS, torch.zeros(0)).float().flatten()
     bias = torch.cat((bias, torch.zeros(max(0, tokenizer.vocab_size - len(bias)))))
     assert tokenizer.vocabulary is not None
-    filling = range(_vocab_sizes(settings)[1], tokenizer.vocab_size)
-    bias[[*(tokenizer.vocabulary.special.forbidden if renormalise else ()), *filling]] = _IMPOSSIBLE
+    padding = range(_vocab_sizes(settings)[1], tokenizer.vocab_size)
+    bias[[*(tokenizer.vocabulary.special.forbidden if renormalise else ()), *padding]] = _IMPOSSIBLE
     return bias
 
 
@@ -333,7 +336,7 @@ def _config(settings: Mapping[str, Any], vocab_size: int, tied: bool, output_bia
         if ours != other:
             raise UserError(
                 f"{where}: encoder_{name} and decoder_{name} must be equal, but are {ours} and {other}; "
-                "a bundle has one number for both"
+                "a bundle has one value for both"
             )
     activation = _ACTIVATIONS.get(settings["activation_function"])
     if activation is None:

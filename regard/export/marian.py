@@ -1,8 +1,8 @@
-"""The weights of Marian models, as Hugging Face's transformers names them, and Regard's: one table, read in both directions.
+"""The weights of Marian models, under the names of Hugging Face's transformers, and Regard's: one table for both directions.
 
-Marian's sinusoids are the sines of all pairs and then the cosines; the paper interleaves them. The residual stream may be
-written in any order of its dimensions as long as all that read from it and write to it agree, so the weights are copied with
-those dimensions permuted.
+Marian's sinusoids are all sines and then all cosines, where the paper interleaves them. The dimensions of the residual stream
+may have any order as long as everything that reads or writes it agrees, so the weights are copied with those dimensions
+permuted.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ SHARED = "model.shared.weight"
 SRC_EMBEDDING, TGT_EMBEDDING = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 OUTPUT, OUTPUT_BIAS = "lm_head.weight", "final_logits_bias"
 
-# Of one layer, ours and theirs. What reads from the residual stream has one column for each of its dimensions, what writes to it
-# one row; Regard stacks projections that read the same.
+# One layer: our name -> theirs. Readers of the residual stream have one column for each of its dimensions, writers one row;
+# Regard stacks projections with the same input.
 _READERS = {
     "self_attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "cross_attention.q": ("encoder_attn.q_proj",),
@@ -41,15 +41,15 @@ _NORMS = {
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor of Regard's, and those of Marian's that it is stacked from."""
+    """A tensor of Regard, and Marian's tensors that it stacks."""
 
     ours: str
     theirs: tuple[str, ...]
-    axis: int | None  # the one whose places are dimensions of the residual stream
+    axis: int | None  # the axis that indexes the residual stream, if any
 
 
 def entries(config: ModelConfig) -> Iterator[Entry]:
-    """All tensors of a model but the bias of the output, which has another shape there."""
+    """All tensors of a model except the output bias, whose shape differs."""
     if config.tie_embeddings:
         yield Entry("embedding.weight", (SHARED,), 1)
     else:
@@ -76,12 +76,12 @@ def _layer_entries(with_cross: bool) -> Iterator[Entry]:
 
 
 def _order(d_model: int) -> Tensor:
-    """Where each dimension of Marian's residual stream is in Regard's."""
+    """The dimension of Regard's residual stream behind each of Marian's: (d_model,)."""
     return torch.cat((torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)))
 
 
 def to_marian(weights: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """Regard's weights under Marian's names; for a configuration that Marian has."""
+    """Regard's weights under Marian's names, for a configuration that Marian supports."""
     order = _order(config.d_model)
     tensors: dict[str, Tensor] = {}
     for entry in entries(config):

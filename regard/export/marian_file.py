@@ -1,4 +1,4 @@
-"""A Marian model's tensors from the file that they lie in: found, checked, and the embeddings as Regard has them."""
+"""Reads the tensors of a Marian model from its file, and brings the embeddings into Regard's form."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SAFE, _PICKLED = "model.safetensors", "pytorch_model.bin"
 
 
 def read_tensors(folder: Path, allow_pickle: bool) -> tuple[dict[str, Tensor], Path]:
-    """The tensors by name, and the file that they were in."""
+    """The tensors by name, and the file they come from."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -28,21 +28,23 @@ def read_tensors(folder: Path, allow_pickle: bool) -> tuple[dict[str, Tensor], P
         try:
             return load_file(str(path)), path
         except SafetensorError as error:
-            raise UserError(f"{path}: is damaged ({error}); fetch it again") from None
+            raise UserError(f"{path}: is damaged ({error}); download it again") from None
     path = folder / _PICKLED
     if not path.exists():
-        raise UserError(f"{folder / _SAFE}: is missing, and so is {_PICKLED}; fetch the model's weights, too")
+        raise UserError(f"{folder / _SAFE}: is missing, and so is {_PICKLED}; download the model's weights, too")
     if not allow_pickle:
         raise UserError(
-            f"{path}: is a pickle, which can hold a program, and there is no {_SAFE}; if you trust where it comes from, "
-            "say --allow-pickle (only tensors are read from it), or fetch the model as safetensors"
+            f"{path}: is a pickle, which can contain code, and there is no {_SAFE}; if you trust its origin, "
+            "add --allow-pickle (only tensors are read from it), or download the model as safetensors"
         )
-    # The one pickle that Regard reads, on demand: torch's reader for weights alone, which runs nothing that is in it.
+    # The only pickle that Regard reads, and only on request: torch's weights-only reader runs no code from it.
     try:
         tensors = torch.load(path, map_location="cpu", weights_only=True)  # noqa: TID251
-    except Exception as error:  # noqa: BLE001 - it refuses what is damaged or no tensor in many ways
+    except Exception as error:  # noqa: BLE001 - it raises many types for damaged files and for anything but tensors
         reason = str(error).strip().split("\n")[0]
-        raise UserError(f"{path}: cannot be read as tensors alone ({reason}); fetch the model as safetensors") from None
+        raise UserError(
+            f"{path}: cannot be read as tensors alone ({reason}); download the model as safetensors"
+        ) from None
     if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
         raise UserError(f"{path}: must hold a model's tensors by name, but holds something else")
     return {name: tensor.detach() for name, tensor in tensors.items()}, path
@@ -51,16 +53,16 @@ def read_tensors(folder: Path, allow_pickle: bool) -> tuple[dict[str, Tensor], P
 def take_embeddings(
     tensors: dict[str, Tensor], settings: Mapping[str, Any], vocab_size: int, file: Path
 ) -> dict[str, Tensor]:
-    """The one matrix that source, target and output share, or all three, out of `tensors`.
+    """Take the embeddings out of `tensors`: the one matrix that source, target and output share, or all three.
 
-    Where the target has another vocabulary than the source, the smaller matrix is filled up. Where embeddings are not scaled, they
-    are divided here by what Regard scales them with.
+    If source and target have different vocabularies, the smaller matrix is padded. If the model does not scale embeddings, they
+    are divided here by Regard's scale.
     """
     names = (SHARED, SRC_EMBEDDING, TGT_EMBEDDING, OUTPUT)
     found = {name: tensors.pop(name).float() for name in names if name in tensors}
     shared, tied = settings["share_encoder_decoder_embeddings"], settings["tie_word_embeddings"]
     if shared and tied and found:
-        # Files keep one of the names of a shared tensor, and not all writers the same one.
+        # A file keeps only one of the names of a shared tensor, and which one depends on the writer.
         found = dict.fromkeys(names, next(iter(found.values())))
         if settings["scale_embedding"]:
             return {SHARED: found[SHARED]}
@@ -78,7 +80,7 @@ def take_embeddings(
 
 
 def take_positions(tensors: dict[str, Tensor], d_model: int, file: Path) -> None:
-    """Older files hold the sinusoids; anything else in their place would be a model that a bundle is not."""
+    """Drop the sinusoids that older files contain; refuse any other position table, which a bundle cannot hold."""
     for name in ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"):
         if name not in tensors:
             continue

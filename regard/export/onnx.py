@@ -1,10 +1,9 @@
-"""Bundles for ONNX Runtime and whatever else reads ONNX: three graphs over padded grids and one file of weights that they share.
+"""Exports bundles to ONNX: three graphs over padded tensors, and one file of weights that they share.
 
     encoder.onnx  decoder.onnx  decoder_step.onnx  weights.bin  tokenizer/  config.json  README.md
 
-`decoder.onnx` takes whole translations, to score them; `decoder_step.onnx` takes one token after the other and hands its keys and
-values back. Weights lie outside of the graphs always, each of them once: a graph file may not be larger than 2 GB, and the two
-decoders are one model.
+`decoder.onnx` scores whole translations; `decoder_step.onnx` takes one token at a time and returns its keys and values. Weights
+are always outside the graphs, each of them once: a graph file is limited to 2 GB, and the two decoders are one model.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ from regard.generate.engines.torch_engine import load_model
 from regard.generate.options import forbidden_ids
 from regard.models.transformer import Transformer
 
-OPSET = 18  # of 2022: what torch writes without conversion, and what every runtime of today reads
+OPSET = 18  # from 2022: torch writes it without conversion, and every current runtime reads it
 WEIGHTS = "weights.bin"
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _INSIDE = 1_024  # bytes; smaller constants stay in the graph, where runtimes look for shapes and axes
-_PAGE = 4_096  # weights begin at multiples of it, so that a runtime can map them into memory
-_MIN_POSITIONS = 1_024  # rows of a table of sinusoids at least
-_TOGETHER = 4  # sentences that are scored in one batch
+_PAGE = 4_096  # bytes; weights begin at multiples of it, so that a runtime can memory-map them
+_MIN_POSITIONS = 1_024  # the minimum length of a table of sinusoids
+_SCORED_AT_ONCE = 4  # sentences in a batch
 
 _Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A module, tensors to trace it with, and the names of what goes in and comes out; `sizes` names the free sizes of each
-    input by their place."""
+    """A module, example tensors to trace it with, and the names of its inputs and outputs; `sizes` names the dynamic dimensions of
+    each input."""
 
     module: nn.Module
     example: tuple[Any, ...]
@@ -89,24 +88,24 @@ def require_packages() -> None:
 
 
 def longest_table(bundle: Bundle) -> int:
-    """Rows of the table of sinusoids. Regard's own grows when it must; one in a file has an end."""
+    """The length of the table of sinusoids. Regard's own grows on demand; one in a file cannot."""
     return max(_MIN_POSITIONS, 2 * (bundle.max_length + bundle.decode.max_extra + 1))
 
 
 def max_positions(bundle: Bundle) -> int | None:
-    """Tokens that either side may have at most; None: any number."""
+    """The most tokens that either side may have; None for no limit."""
     positions = bundle.config.positions
     tables = {"sinusoidal": longest_table(bundle), "learned": bundle.config.max_positions, "rotary": None}
     return tables[positions]
 
 
 def cache_names(kind: str, config: ModelConfig) -> list[str]:
-    """As in past_key_0, past_value_0, past_key_1, ..."""
+    """Such as past_key_0, past_value_0, past_key_1, ..."""
     return [f"{kind}_{part}_{number}" for number in range(config.decoder_layers) for part in ("key", "value")]
 
 
 def make_graphs(model: Transformer) -> dict[str, Graph]:
-    """Encoder, decoder and step. The sizes of the examples mean nothing, but none is 1, which torch takes for a constant."""
+    """Encoder, decoder and decoder step. The examples' sizes are arbitrary, but none is 1, which torch would make a constant."""
     config = model.config
     cross, past, present = (cache_names(kind, config) for kind in ("cross", "past", "present"))
     source = torch.zeros(2, 5, dtype=torch.int64)
@@ -143,10 +142,10 @@ def make_graphs(model: Transformer) -> dict[str, Graph]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch says about itself while it exports."""
+    """Silence torch's messages about itself while it exports."""
     registration = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = registration.level
-    registration.setLevel(logging.ERROR)  # that torchvision is not installed
+    registration.setLevel(logging.ERROR)  # it warns that torchvision is not installed
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
@@ -157,7 +156,7 @@ def _quiet() -> Iterator[None]:
 
 
 def trace(graph: Graph) -> Any:
-    """The graph as onnx_ir has it, its weights still those of the model."""
+    """The graph as an onnx_ir model that still shares the weights of the module."""
     with _quiet():
         program = torch.onnx.export(
             graph.module.eval(),
@@ -172,12 +171,12 @@ def trace(graph: Graph) -> Any:
     assert program is not None
     model = program.model
     for node in model.graph:
-        node.metadata_props.clear()  # where in which file of this machine a node comes from
+        node.metadata_props.clear()  # source locations on this machine
     return model
 
 
 def save_graphs(graphs: dict[str, Any], folder: Path) -> None:
-    """Write the graphs, and behind each other, in one file, the weights: what two graphs have in common is there once."""
+    """Write the graphs, and all weights into one file, those that graphs share once."""
     import onnx_ir
 
     places: dict[bytes, int] = {}
@@ -206,7 +205,7 @@ def save_graphs(graphs: dict[str, Any], folder: Path) -> None:
             onnx_ir.save(model, folder / f"{name}.onnx")
 
 
-# --- what lies beside them ---
+# --- the other files ---
 
 
 def make_settings(bundle: Bundle, graphs: dict[str, Graph]) -> dict[str, Any]:
@@ -238,7 +237,7 @@ def make_settings(bundle: Bundle, graphs: dict[str, Graph]) -> dict[str, Any]:
 
 
 def tokenizer_files(tokenizer: Tokenizer) -> dict[str, str]:
-    """The sentencepiece model of each side; imported models have a vocabulary of pieces for each side, too."""
+    """The sentencepiece model of each side; for imported models, the vocabulary of each side, too."""
     source, target = ("joint", "joint") if tokenizer.kind == "joint" else ("source", "target")
     files = {"source": f"tokenizer/{source}.model", "target": f"tokenizer/{target}.model"}
     if tokenizer.vocabulary is not None:
@@ -255,7 +254,7 @@ def decode(ids):
     return target.decode(ids).strip()
 """
 
-# Imported models number their pieces themselves, and may be told the language to translate into: `>>deu<< ...`.
+# Imported models have their own ids for pieces, and may expect a code for the target language in front: `>>deu<< ...`.
 _ENCODE_WITH_VOCABULARY = """\
 known, written = (read(config["tokenizer"][side]) for side in ("source_vocab", "target_vocab"))
 pieces = {i: piece for piece, i in written.items()}
@@ -341,7 +340,7 @@ def make_readme(bundle: Bundle) -> str:
     )
 
 
-# --- do they compute what they should? ---
+# --- checking the graphs ---
 
 
 def open_graph(folder: Path, name: str) -> Any:
@@ -353,11 +352,11 @@ def open_graph(folder: Path, name: str) -> Any:
 
 
 def score(folder: Path, settings: dict[str, Any], samples: Samples, tolerance: float) -> list[list[float]]:
-    """The samples' log-probabilities, as `decoder.onnx` computes them; `decoder_step.onnx` must agree with it."""
+    """The samples' log-probabilities as `decoder.onnx` computes them; `decoder_step.onnx` must agree."""
     encoder, decoder, step = (open_graph(folder, name) for name in ("encoder", "decoder", "decoder_step"))
     scores: list[list[float]] = []
-    for start in range(0, len(samples.src), _TOGETHER):
-        src, tgt = samples.src[start : start + _TOGETHER], samples.tgt[start : start + _TOGETHER]
+    for start in range(0, len(samples.src), _SCORED_AT_ONCE):
+        src, tgt = samples.src[start : start + _SCORED_AT_ONCE], samples.tgt[start : start + _SCORED_AT_ONCE]
         ids, mask = pad([[*sentence, settings["eos_id"]] for sentence in src], settings["pad_id"])
         tgt_in, _ = pad([[settings["bos_id"], *sentence] for sentence in tgt], settings["pad_id"])
         memory, *cross = encoder.run(None, {"input_ids": ids, "attention_mask": mask})
@@ -367,7 +366,7 @@ def score(folder: Path, settings: dict[str, Any], samples: Samples, tolerance: f
         if not difference <= tolerance:
             raise RegardError(
                 f"decoder_step.onnx does not compute what decoder.onnx does: log-probabilities differ by up to "
-                f"{difference:.3g}, and {tolerance:.3g} would be rounding; nothing was written"
+                f"{difference:.3g}, and only {tolerance:.3g} would be rounding; nothing was written"
             )
         for row, sentence in zip(log_probs, tgt, strict=True):
             labels = [*sentence, settings["eos_id"]]
@@ -376,7 +375,7 @@ def score(folder: Path, settings: dict[str, Any], samples: Samples, tolerance: f
 
 
 def run_steps(step: Any, settings: dict[str, Any], tgt_in: _Array, mask: _Array, cross: Sequence[_Array]) -> _Array:
-    """Logits of `decoder_step.onnx`, which gets the given tokens one after the other."""
+    """Logits of `decoder_step.onnx`, given these tokens one at a time: (batch, length, vocab_size)."""
     names = settings["graphs"]["decoder_step"]["inputs"]
     past = [np.zeros((len(tgt_in), settings["kv_heads"], 0, settings["d_head"]), np.float32) for _ in cross]
     parts = []
@@ -388,7 +387,7 @@ def run_steps(step: Any, settings: dict[str, Any], tgt_in: _Array, mask: _Array,
 
 
 def pad(sentences: Sequence[Sequence[int]], pad_id: int) -> tuple[_Array, _Array]:
-    """(sentences, longest) ids, and 1 where they are a token."""
+    """(sentences, longest) ids, and a mask that is 1 where there is a token."""
     longest = max(len(sentence) for sentence in sentences)
     ids = np.full((len(sentences), longest), pad_id, np.int64)
     mask = np.zeros_like(ids)
@@ -399,7 +398,7 @@ def pad(sentences: Sequence[Sequence[int]], pad_id: int) -> tuple[_Array, _Array
 
 
 def log_softmax(logits: _Array) -> _Array:
-    """In float64, over the last dimension."""
+    """Over the last dimension, in float64."""
     shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
     result: _Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return result

@@ -1,7 +1,7 @@
-"""The model on padded grids, (batch, length), for formats that know no packed sentences.
+"""The model on padded tensors, (batch, length), for formats without packed sentences.
 
-Only the formula of attention is written again. The places of a grid, sentence after sentence, go through the model's own layers
-as the rows that these decode, and the caches in here know which rows belong together: projections, residuals, norms, feed-forward
+Only the attention formula is written again. The positions of the padded tensor, flattened, pass through the model's own layers
+as decoding steps do, and the caches here know which rows belong to which sentence: projections, residuals, norms, feed-forward
 networks, positions and weights are those of the `Transformer` itself.
 """
 
@@ -30,14 +30,14 @@ def to_grid(rows: Tensor, batch: int) -> Tensor:
 
 def attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
     """softmax(Q K^T / sqrt(d_head) + bias) V for q (batch * q_len, num_heads, d_head) over keys and values (batch, kv_heads,
-    k_len, d_head) -> the shape of q. `bias` spreads to (batch, 1, q_len, k_len) and is 0 where a query may look."""
+    k_len, d_head) -> the shape of q. `bias` broadcasts to (batch, 1, q_len, k_len) and is 0 where a query may attend."""
     batch, kv_heads = keys.shape[:2]
-    asked, grouped = to_grid(q, batch), q.shape[1] != kv_heads
+    queries, grouped = to_grid(q, batch), q.shape[1] != kv_heads
     if grouped:
         # (batch, num_heads, ...) -> (batch, kv_heads, group, ...): the query heads of a group share keys and values
-        asked = asked.unflatten(1, (kv_heads, q.shape[1] // kv_heads))
+        queries = queries.unflatten(1, (kv_heads, q.shape[1] // kv_heads))
         keys, values, bias = keys.unsqueeze(2), values.unsqueeze(2), bias.unsqueeze(2)
-    scores = torch.matmul(asked * (1.0 / math.sqrt(q.shape[-1])), keys.transpose(-2, -1))
+    scores = torch.matmul(queries * (1.0 / math.sqrt(q.shape[-1])), keys.transpose(-2, -1))
     mixed = torch.matmul(torch.softmax(scores + bias, dim=-1), values)
     if grouped:
         mixed = mixed.flatten(1, 2)
@@ -46,17 +46,17 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
 
 
 def to_bias(visible: Tensor) -> Tensor:
-    """0 where something is visible, else the lowest number. Not -inf: a sentence of nothing but padding would be nan."""
+    """0 where something is visible, else the lowest number. Not -inf, which gives NaN for a sentence of only padding."""
     return torch.where(visible, 0.0, torch.finfo(torch.float32).min)
 
 
 def source_bias(attention_mask: Tensor) -> Tensor:
-    """(batch, src_len), not 0 where a token is -> (batch, 1, 1, src_len)"""
+    """(batch, src_len), nonzero where there is a token -> (batch, 1, 1, src_len)"""
     return to_bias(attention_mask != 0)[:, None, None, :]
 
 
 class GridSelf(SelfCache):
-    """Keys and values of a whole grid, behind those of the tokens that came before it."""
+    """Keys and values of a padded batch, after those of earlier tokens."""
 
     def __init__(self, batch: int, bias: Tensor, past: KeysValues | None = None) -> None:
         self.batch, self.bias, self.past = batch, bias, past
@@ -71,7 +71,7 @@ class GridSelf(SelfCache):
 
 
 class GridCross(CrossCache):
-    """Keys and values of a grid of source sentences."""
+    """Keys and values of padded source sentences."""
 
     def __init__(self, keys_values: KeysValues, bias: Tensor) -> None:
         (self.keys, self.values), self.bias = keys_values, bias
@@ -81,7 +81,7 @@ class GridCross(CrossCache):
 
 
 def prepare(model: Transformer, longest: int) -> None:
-    """Make a model ready to be traced: rows go through in one piece, and a table of sinusoids has its final length."""
+    """Make a model ready to be traced: no row tiles, and a table of sinusoids of its final length."""
     set_row_tile(model, 0)
     for module in model.modules():
         if isinstance(module, SinusoidalPositions):
@@ -89,8 +89,8 @@ def prepare(model: Transformer, longest: int) -> None:
 
 
 class PaddedEncoder(nn.Module):
-    """(batch, src_len) ids and mask -> memory, (batch, src_len, d_model), and for each decoder layer the keys and the values
-    that its cross-attention reads. Padding stands on the right; what comes out there means nothing."""
+    """(batch, src_len) ids and mask -> memory, (batch, src_len, d_model), and for each decoder layer the keys and values of its
+    cross-attention. Padding is on the right; its outputs mean nothing."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class PaddedEncoder(nn.Module):
         model, (batch, length) = self.model, input_ids.shape
         bias = source_bias(attention_mask)
         positions = torch.arange(length, device=input_ids.device).repeat(batch)
-        # Here and below, no length is given to `enter`: the tables are not to grow while they are traced.
+        # Here and below `enter` gets no length: position tables must not grow while they are traced.
         x = model.encoder.enter(model.embed_source(input_ids.flatten()), positions, 0)
         for layer in model.encoder.layers:
             assert isinstance(layer, EncoderLayer)
@@ -110,7 +110,7 @@ class PaddedEncoder(nn.Module):
 
 
 class PaddedDecoder(nn.Module):
-    """(batch, tgt_len) ids, memory and the source's mask -> logits, (batch, tgt_len, vocab_size), all places at once."""
+    """(batch, tgt_len) ids, memory and the source's mask -> logits, (batch, tgt_len, vocab_size), of all positions at once."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
@@ -122,8 +122,8 @@ class PaddedDecoder(nn.Module):
 
 
 class PaddedStep(nn.Module):
-    """(batch, new_len) ids, the source's mask, its keys and values and those of the target's tokens so far -> logits, (batch,
-    new_len, vocab_size), and keys and values with the new tokens among them. The lists hold keys, values, layer by layer."""
+    """(batch, new_len) ids, the source's mask, its keys and values and those of the target so far -> logits, (batch, new_len,
+    vocab_size), and keys and values including the new tokens. Lists alternate keys and values, layer by layer."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ def decode(
     batch, length = input_ids.shape
     start = 0 if past is None else past[0][0].shape[2]
     places = torch.arange(start + length, device=input_ids.device)
-    # (length, start + length): a token sees itself and what came before it
+    # (length, start + length): a token sees itself and those before it
     causal, sources = to_bias(places[None, :] <= places[start:, None])[None, None], source_bias(attention_mask)
     positions = places[start:].repeat(batch)
     x = model.decoder.enter(model.embed_target(input_ids.flatten()), positions, 0)
@@ -171,13 +171,13 @@ def decode(
 
 
 def cross_keys_values(model: Transformer, memory: Tensor, batch: int) -> list[KeysValues]:
-    """What each decoder layer reads of the memory, (batch * src_len, d_model)."""
-    found = []
+    """The keys and values that each decoder layer computes from the memory, (batch * src_len, d_model)."""
+    keys_values = []
     for layer in model.decoder.layers:
         assert isinstance(layer, DecoderLayer)
         k, v = layer.cross_attention.keys_values(memory).chunk(2, dim=1)
-        found.append((to_grid(k, batch), to_grid(v, batch)))
-    return found
+        keys_values.append((to_grid(k, batch), to_grid(v, batch)))
+    return keys_values
 
 
 def flat(layers: Sequence[KeysValues]) -> list[Tensor]:

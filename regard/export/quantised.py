@@ -1,7 +1,7 @@
-"""Smaller bundles: the same model, its matrices stored as 8-bit integers or 16-bit floats.
+"""Exports smaller bundles: the same model with its matrices stored as 8-bit integers or 16-bit floats.
 
-A row of an int8 matrix is multiplied with 127 / its largest magnitude and rounded half to even, as CTranslate2 does it, so
-that both engines hold the same numbers. Vectors stay in fp32: they are few. `regard.bundle.load_weights` reads them back.
+Each row of an int8 matrix is scaled by 127 / its largest magnitude and rounded half to even, as in CTranslate2, so that both
+engines have the same numbers. Vectors stay in fp32: they are small. `regard.bundle.load_weights` reads them back.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from regard.errors import UserError
 from regard.export.verify import Samples
 from regard.generate.engines.torch_engine import TorchEngine
 
-_POSITIONS = ".positions.weight"  # a table that is added, not multiplied with; CTranslate2 leaves it in fp32, too
+_POSITIONS = ".positions.weight"  # a table that is added, not multiplied; CTranslate2 keeps it in fp32, too
 
 
 def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[list[float]]:
-    """Write the bundle into `folder` with its matrices as `weights` says, and score the samples with what was written."""
+    """Write the bundle into `folder` with its matrices in the format `weights`, and score the samples with the result."""
     stored = next((kind for kind in get_args(Stored) if kind == weights), None)
     if stored is None:
         raise UserError(f"--weights must be one of {', '.join(get_args(Stored))}, but is {weights!r}")
@@ -45,7 +45,7 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
 
 
 def store(name: str, weight: Tensor, stored: Stored) -> dict[str, Tensor]:
-    """The tensors that a weight is stored as: itself, or its integers and their scales."""
+    """The tensors that store a weight: itself, or its integers and their scales."""
     if weight.ndim < 2 or stored == "fp32" or name.endswith(_POSITIONS):
         return {name: weight}
     if stored == "fp16":
@@ -55,7 +55,7 @@ def store(name: str, weight: Tensor, stored: Stored) -> dict[str, Tensor]:
 
 
 def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """(rows, columns) -> integers from -127 to 127 of the same shape, and for each row what it was multiplied with.
+    """(rows, columns) -> integers from -127 to 127 of the same shape, and the scale of each row, (rows,).
 
     >>> integers, scales = quantise(torch.tensor([[0.5, -1.0], [0.0, 0.0]]))
     >>> integers.tolist(), scales.tolist()
@@ -63,7 +63,7 @@ def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
     """
     largest = weight.abs().amax(dim=1)
     largest[largest == 0] = 127.0
-    most = torch.tensor(127.0)  # a tensor, since torch divides a number by a tensor with a rounding more
-    # So that the scale of a row that is nearly nothing still is a number.
-    scales = most / largest.maximum(most / torch.finfo(torch.float32).max)
+    top = torch.tensor(127.0)  # a tensor, since torch rounds once more when it divides a Python number by a tensor
+    # The maximum keeps the scale of a row that is nearly zero finite.
+    scales = top / largest.maximum(top / torch.finfo(torch.float32).max)
     return (weight * scales[:, None]).round().to(torch.int8), scales

@@ -1,8 +1,8 @@
-"""Bundles for Hugging Face's transformers: a folder that `MarianMTModel` and `MarianTokenizer` load.
+"""Exports bundles for Hugging Face's transformers: a folder that `MarianMTModel` and `MarianTokenizer` load.
 
-Marian is the paper's model there, and nothing but it: post-norm, LayerNorm, sinusoids. Whatever else a model has is refused by
-name. What transformers does otherwise with the same weights (its length penalty, its limits, its reading of odd text) stands in
-the README.md that is written beside them.
+Marian is the paper's model and nothing else: post-norm, LayerNorm, sinusoids. Any other setting is refused by name. The
+README.md in the folder lists what transformers does differently with the same weights: its length penalty, its limits, how it
+reads odd text.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from regard.export.marian import to_marian
 from regard.export.verify import Samples
 from regard.generate.options import forbidden_ids
 
-_MIN_POSITIONS = 512  # rows of the table of sinusoids, which transformers computes again when it loads a model
+_MIN_POSITIONS = 512  # the minimum length of the table of sinusoids, which transformers recomputes on loading
 
-# What transformers' Marian has of each switch; and Regard's names in its words.
+# The values of each setting that transformers' Marian supports, and its names for them.
 _KNOWN: dict[str, dict[Any, Any]] = {
     "norm_position": {"post": None},
     "norm": {"layer": None},
@@ -38,7 +38,7 @@ _KNOWN: dict[str, dict[Any, Any]] = {
 
 
 def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[list[float]]:
-    """Write the bundle into `folder` in Marian's format, load that again with transformers, and score the samples with it."""
+    """Write the bundle into `folder` in Marian's format, load it with transformers, and score the samples."""
     if weights != "fp32":
         raise UserError(f"--weights must be fp32 for --to transformers, but is {weights!r}")
     refuse_unknown(bundle.config)
@@ -63,7 +63,7 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
 
 @contextmanager
 def _quiet_transformers() -> Iterator[Any]:
-    """The package, without its progress bars and its advice to install another one."""
+    """The package, without its progress bars and its advice to install sacremoses."""
     try:
         import transformers
     except ModuleNotFoundError:
@@ -85,25 +85,25 @@ def _quiet_transformers() -> Iterator[Any]:
 
 
 def refuse_unknown(config: ModelConfig) -> None:
-    """Raise for a model that transformers' Marian cannot compute, naming the switch."""
+    """Refuse a model that transformers' Marian does not support, naming the setting."""
     unknown = [name for name, choices in _KNOWN.items() if getattr(config, name) not in choices]
     if config.kv_heads != config.num_heads:
         unknown.append("num_kv_heads")
     if unknown:
         value = getattr(config, unknown[0])
         raise UserError(
-            f"model.{unknown[0]} = {value!r} is not known to transformers' Marian, which is the paper's model alone; "
-            "--to ctranslate2 and --to onnx take it"
+            f"model.{unknown[0]} = {value!r} is not known to transformers' Marian, which is exactly the paper's model; "
+            "use --to ctranslate2 or --to onnx"
         )
 
 
 def max_positions(bundle: Bundle) -> int:
-    """Tokens that either side may have in transformers: what the model was trained on, and what a translation may add."""
+    """The most tokens of either side in transformers: the training limit plus what a translation may add."""
     return max(_MIN_POSITIONS, bundle.max_length + bundle.decode.max_extra + 2)
 
 
 def marian_settings(config: ModelConfig, tokenizer: Tokenizer, max_positions: int) -> dict[str, Any]:
-    """What MarianConfig is called with."""
+    """The arguments of MarianConfig."""
     return {
         "vocab_size": config.vocab_size,
         "d_model": config.d_model,
@@ -128,7 +128,7 @@ def marian_settings(config: ModelConfig, tokenizer: Tokenizer, max_positions: in
 
 
 def generation_settings(bundle: Bundle) -> dict[str, Any]:
-    """What transformers' `generate` does when it is told nothing: as near to the bundle's own search as it comes."""
+    """The defaults of transformers' `generate`, as close to the bundle's own search as possible."""
     tokenizer = bundle.tokenizer
     return {
         "num_beams": bundle.decode.beam,
@@ -144,12 +144,12 @@ def generation_settings(bundle: Bundle) -> dict[str, Any]:
 
 
 def write_tokenizer(bundle: Bundle, folder: Path) -> None:
-    """MarianTokenizer's files: a sentencepiece model for each side, and ids for their pieces, which are the bundle's."""
+    """Write MarianTokenizer's files: a sentencepiece model for each side, and the bundle's ids for their pieces."""
     tokenizer = bundle.tokenizer
     if tokenizer.kind == "pair" and tokenizer.vocabulary is None:
         raise UserError(
             f"{bundle.folder / 'tokenizer'}: two sentencepiece models without vocab.json cannot become a MarianTokenizer; "
-            "--to ctranslate2 takes them"
+            "use --to ctranslate2"
         )
     (folder / "source.spm").write_bytes(tokenizer.models[0])
     (folder / "target.spm").write_bytes(tokenizer.models[-1])
@@ -166,7 +166,7 @@ def write_tokenizer(bundle: Bundle, folder: Path) -> None:
         "pad_token": names[tokenizer.pad_id],
         "separate_vocabs": "target_vocab.json" in files,
         "model_max_length": bundle.max_length + 1,
-        "split_special_tokens": True,  # or "</s>" in a text would be the end
+        "split_special_tokens": True,  # otherwise "</s>" in a text would be the end
         "clean_up_tokenization_spaces": False,
     }
     for name, content in {**files, "tokenizer_config.json": settings}.items():
@@ -175,22 +175,22 @@ def write_tokenizer(bundle: Bundle, folder: Path) -> None:
 
 
 def check_tokenizer(ours: Tokenizer, theirs: Any, samples: Samples) -> None:
-    """The samples' text must get the same ids from both, but for U+2581, which MarianTokenizer takes for a space."""
+    """Check that both tokenizers agree on the samples' text, except for U+2581, which MarianTokenizer takes for a space."""
     for text in [ours.decode(ids).replace("\u2581", "") for ids in samples.src + samples.tgt]:
         pairs = [
             (theirs(text)["input_ids"], ours.encode(text)),
             (theirs(text_target=text)["input_ids"], ours.encode(text, "target")),
         ]
-        for found, expected in pairs:
-            if found != [*expected, ours.eos_id]:
+        for ids, expected in pairs:
+            if ids != [*expected, ours.eos_id]:
                 raise RegardError(
-                    f"MarianTokenizer of this transformers gives other ids than the bundle's to {text!r}; nothing was written"
+                    f"the installed MarianTokenizer encodes {text!r} to other ids than the bundle; nothing was written"
                 )
 
 
 @torch.no_grad()
 def score(model: Any, src: list[int], tgt_in: list[int], labels: list[int]) -> list[float]:
-    """Log-probabilities of the labels."""
+    """The log-probabilities of the labels."""
     logits: Tensor = model(input_ids=torch.tensor([src]), decoder_input_ids=torch.tensor([tgt_in])).logits[0]
     picked = torch.log_softmax(logits.float(), dim=-1).gather(1, torch.tensor(labels)[:, None])
     values: list[float] = picked[:, 0].tolist()
@@ -198,7 +198,7 @@ def score(model: Any, src: list[int], tgt_in: list[int], labels: list[int]) -> l
 
 
 def make_readme(bundle: Bundle) -> str:
-    """How to load the folder, and what transformers does otherwise."""
+    """How to load the folder, and where transformers differs from Regard."""
     decode, positions = bundle.decode, max_positions(bundle)
     return f"""---
 library_name: transformers

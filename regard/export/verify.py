@@ -1,5 +1,5 @@
-"""Does the exported model compute what the original does? Sample sentences and their log-probabilities under the original,
-in float32, for a comparison token by token."""
+"""Checks that an exported model computes what the original does: sample sentences with their log-probabilities under the
+original, in float32, are compared token by token."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from regard.errors import RegardError
 from regard.generate.options import SearchOptions, forbidden_ids
 
 SENTENCES, LONGEST = 12, 40
-# The difference of log-probabilities that is rounding and not a mistake, by what the weights are stored as: the largest of all
-# tokens, but for int8 the mean. Eight bits may turn a single token over in sentences as odd as these, and a mistake shows in all;
-# so all but one token in a hundred must be as near as OFTEN says, too.
+# The difference of log-probabilities that is rounding and not a mistake, by weight format: for the largest of all tokens, but for
+# int8 for the mean. In sentences as odd as these, eight bits may change a single token much, while a mistake shows in all tokens;
+# so at most MAX_OUTLIERS of the tokens may differ by more than OUTLIER.
 TOLERANCE = {"fp32": 1e-4, "fp16": 5e-2, "int8": 0.2}
-OFTEN, TURNED = 1.0, 0.01
+OUTLIER, MAX_OUTLIERS = 1.0, 0.01
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Source and target ids without marks, and the log-probabilities of the targets' tokens, the end token last."""
+    """Source and target ids without `<s>` and `</s>`, and the log-probabilities of the target tokens, that of `</s>` last."""
 
     src: list[list[int]]
     tgt: list[list[int]]
@@ -29,8 +29,8 @@ class Samples:
 
 
 def make_samples(bundle: Bundle) -> Samples:
-    """Sentences of random pieces, from one piece to the longest, half with the model's own translation and half with
-    another sentence: what a model finds likely, and what it finds odd."""
+    """Sentences of random pieces, from one piece to the longest, half with the model's own translation and half with random
+    pieces: what the model finds likely, and what it finds unlikely."""
     from regard.generate.engines.torch_engine import TorchEngine
 
     tokenizer = bundle.tokenizer
@@ -51,32 +51,32 @@ def make_samples(bundle: Bundle) -> Samples:
 
 @dataclass(frozen=True)
 class LogProbDifference:
-    """Of the samples' log-probabilities, token by token."""
+    """The absolute difference of log-probabilities over all tokens of the samples."""
 
     largest: float
     mean: float
 
 
 def check(samples: Samples, scores: list[list[float]], weights: str, target: str) -> LogProbDifference:
-    """How much they differ; too much is an error, and so are numbers that are missing or none."""
+    """How much the log-probabilities differ; raises if it is too much, or if one is NaN or infinite."""
     differences = [
         abs(one - other)
         for ours, theirs in zip(samples.log_probs, scores, strict=True)
         for one, other in zip(ours, theirs, strict=True)
     ]
-    differences = [difference if math.isfinite(difference) else math.inf for difference in differences]
-    found = LogProbDifference(max(differences), sum(differences) / len(differences))
-    judged, how = (found.mean, "an average of") if weights == "int8" else (found.largest, "up to")
+    differences = [value if math.isfinite(value) else math.inf for value in differences]
+    difference = LogProbDifference(max(differences), sum(differences) / len(differences))
+    judged, how = (difference.mean, "an average of") if weights == "int8" else (difference.largest, "up to")
     if judged > TOLERANCE[weights]:
         raise RegardError(
-            f"the {target} model does not compute what the original does: log-probabilities differ by {how} {judged:.3g}, "
-            f"and {TOLERANCE[weights]:.3g} would be rounding; nothing was written. Please report it with the bundle's config.json"
+            f"the {target} model does not compute what the original does: log-probabilities differ by {how} {judged:.3g}, and "
+            f"only {TOLERANCE[weights]:.3g} would be rounding; nothing was written. Please report it with the bundle's config.json"
         )
-    turned = sum(difference > OFTEN for difference in differences)
-    if turned > TURNED * len(differences):
+    outliers = sum(value > OUTLIER for value in differences)
+    if outliers > MAX_OUTLIERS * len(differences):
         raise RegardError(
-            f"the {target} model does not compute what the original does: log-probabilities of {turned} tokens in "
-            f"{len(differences)} differ by more than {OFTEN:g}, where one in a hundred would be rounding; nothing was written. "
+            f"the {target} model does not compute what the original does: log-probabilities of {outliers} tokens in "
+            f"{len(differences)} differ by more than {OUTLIER:g}, where one in a hundred would be rounding; nothing was written. "
             f"Please report it with the bundle's config.json"
         )
-    return found
+    return difference

@@ -56,7 +56,7 @@ def test_the_sentence_and_its_translation_stand_at_the_top(shown: Page, explanat
     assert shown.locator("p.sentence.target").inner_text() == re.sub(r"\s+", " ", explanation.translation)
     assert shown.title() == f"{EXAMPLE} · Regard"
     assert shown.get_by_role("heading", level=2).all_inner_texts() == [
-        "Attention", "Word by word", "Beam", "Saliency beside attention",
+        "Attention", "Word by word", "Beam", "Saliency and attention",
     ]  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def test_the_kind_of_attention_keeps_the_keyboards_place(shown: Page) -> None:
 
 def test_the_beam_shows_every_hypothesis_and_can_hide_the_dropped(shown: Page, explanation: Explanation) -> None:
     assert shown.locator(".beam .node").count() == len(explanation.beam)
-    shown.get_by_label("dropped ones").uncheck()
+    shown.get_by_label("show dropped").uncheck()
     kept = sum(node.fate != "dropped" for node in explanation.beam)
     assert shown.locator(".beam .node").count() == kept < len(explanation.beam)
 

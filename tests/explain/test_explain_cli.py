@@ -56,7 +56,7 @@ def test_options_of_figures_arrive(bundle: Bundle, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ([], "explain needs -o FILE"),
-        (["-o", "page.txt"], "page.txt: the name must end in .html, .svg, .png or .json"),
+        (["-o", "page.txt"], "page.txt: must end in .html, .svg, .png or .json"),
         (["-o", "nowhere/page.html"], "the folder nowhere does not exist"),
         (["-o", "page.html", "--layer", "1"], "page.html: --layer: for figures only"),
         (["--json", "--head", "1"], "--head: for figures only"),

@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.bundle import Bundle
 from regard.config import ModelConfig
 from regard.errors import UserError
-from regard.explain.explainer import MAX_PIECES, Explainer, head_facts, read
+from regard.explain.explainer import MAX_PIECES, Explainer, head_facts, run_recorded
 from regard.explain.explanation import ATTENTION_KINDS, Explanation, by_words
 from regard.generate.engines.torch_engine import TorchEngine, load_model
 from regard.generate.options import SearchOptions, forbidden_ids
@@ -161,7 +161,7 @@ def test_sides_begin_and_end_as_the_model_sees_them(explanation: Explanation, bu
 @pytest.mark.parametrize("switches", SWITCHES)
 def test_every_kind_of_model_can_be_read(switches: str) -> None:
     model = build(tiny_config(**SWITCHES[switches])).requires_grad_(False)
-    reading = read(model, [5, 6, 7, 2], [1, 8, 9])
+    reading = run_recorded(model, [5, 6, 7, 2], [1, 8, 9])
     src, tgt = SequenceLayout.from_lengths([4]), SequenceLayout.from_lengths([3])
     logits = model(torch.tensor([5, 6, 7, 2]), src, torch.tensor([1, 8, 9]), tgt)
     torch.testing.assert_close(reading.log_probs, torch.log_softmax(logits, dim=-1), atol=1e-4, rtol=0)
@@ -194,7 +194,7 @@ def faded(model: Transformer, src: list[int], tgt_in: list[int], fade: tuple[int
 def test_saliency_is_what_fading_an_embedding_does_to_the_log_probability(
     explainer: Explainer, explanation: Explanation
 ) -> None:
-    model = copy.deepcopy(explainer.reader).double()
+    model = copy.deepcopy(explainer.recorded_model).double()
     sides = (explanation.source, explanation.decoder_input)
     src, tgt_in = ([piece.id for piece in side.pieces] for side in sides)
     labels = torch.tensor([piece.id for piece in explanation.target.pieces])
@@ -325,8 +325,8 @@ def test_forced_punctuation_stands_without_a_space(explainer: Explainer) -> None
         ({"target": "a", "force": {1: "b"}}, "leave out prefix and force"),
         ({"force": {0: "a"}}, "word 0 cannot be forced"),
         ({"force": {999: "a"}}, "word 999 cannot be forced"),
-        ({"force": {1: " "}}, "word 1 is to be forced, but is empty"),
-        ({"force": {1: "a"}, "prefix": "b c"}, "word 1 stands inside the prefix"),
+        ({"force": {1: " "}}, "forced word 1 must not be empty"),
+        ({"force": {1: "a"}, "prefix": "b c"}, "word 1 is part of the prefix"),
         ({"top": 0}, "top must be at least 1"),
     ],
 )
@@ -347,7 +347,7 @@ def test_a_table_of_learned_positions_is_not_left(tmp_path: Path, bundle: Bundle
         explainer.explain("a b c d e f g h i", OPTIONS)
     with pytest.raises(UserError, match="the prefix must have at most 8 pieces"):
         explainer.explain("a", OPTIONS, prefix="a b c d e f g h i")
-    with pytest.raises(UserError, match="what is forced must have at most 8 pieces"):
+    with pytest.raises(UserError, match="the forced text must have at most 8 pieces"):
         explainer.explain("a", OPTIONS, prefix="a b c d", force={5: "abcdefghijklmnop"})
 
 

@@ -391,20 +391,24 @@ def test_tensors_that_do_not_fit_are_refused_by_name(changed: Path, tmp_path: Pa
         (
             "generation_config.json",
             {"repetition_penalty": 1.3},
-            "repetition_penalty must be 1.0.*take it out of the file",
+            "repetition_penalty must be 1.0.*remove it from the file",
         ),
         ("generation_config.json", {"do_sample": True}, "do_sample must be False"),
-        ("generation_config.json", {"bad_words_ids": [[3, 4]]}, r"bad_words_ids has \[3, 4\]"),
+        (
+            "generation_config.json",
+            {"bad_words_ids": [[3, 4]]},
+            r"bad_words_ids must hold single pieces, but has \[3, 4\]",
+        ),
         ("generation_config.json", {"bad_words_ids": [[3000]]}, "bad_words_ids must be below"),
-        ("generation_config.json", {"eos_token_id": [0, 2]}, r"eos_token_id must be one whole number, but is \[0, 2\]"),
+        ("generation_config.json", {"eos_token_id": [0, 2]}, r"eos_token_id must be an integer, but is \[0, 2\]"),
         (
             "generation_config.json",
             {"eos_token_id": 2, "forced_eos_token_id": 2},
-            "must have one id, but is 0 .* and 2",
+            "must have the same id everywhere, but is 0 .* and 2",
         ),
         ("generation_config.json", {"forced_eos_token_id": 5}, r"forced_eos_token_id must be eos_token_id \(0\)"),
         ("generation_config.json", {"decoder_start_token_id": 9999}, "decoder_start_token_id must be below"),
-        ("generation_config.json", {"length_penalty": -1.0}, "length_penalty must be a number from 0 on"),
+        ("generation_config.json", {"length_penalty": -1.0}, "length_penalty must be 0 or more"),
         ("tokenizer_config.json", {"additional_special_tokens": ["<x>"]}, "no added tokens, but has '<x>'"),
         (
             "tokenizer_config.json",
@@ -413,9 +417,9 @@ def test_tensors_that_do_not_fit_are_refused_by_name(changed: Path, tmp_path: Pa
         ),
         ("tokenizer_config.json", {"sp_model_kwargs": {"enable_sampling": True}}, "sp_model_kwargs must be empty"),
         ("tokenizer_config.json", {"unk_token": "<what>"}, "must hold '<what>'"),
-        ("vocab.json", {"more": 9999}, r"vocab\.json: ids must be below \d+, but there is 9999"),
+        ("vocab.json", {"more": 9999}, r"vocab\.json: ids must be below \d+, but one is 9999"),
         ("vocab.json", {"more": 3}, "must have different ids, but both have 3"),
-        ("vocab.json", {"more": "3"}, "the id of piece 'more' must be a whole number"),
+        ("vocab.json", {"more": "3"}, "the id of piece 'more' must be an integer"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
@@ -494,7 +498,7 @@ def test_a_term_that_cannot_be_read_in_a_source_is_not_put_there(tmp_path: Path)
 def test_a_wrong_description_of_an_imported_tokenizer_is_refused(marian: Path, tmp_path: Path) -> None:
     import_marian(marian, tmp_path / "bundle").tokenizer.save(tmp_path / "saved")
     change_json(tmp_path / "saved" / "tokenizer.json", special={"unk": 1})
-    with pytest.raises(UserError, match=r"tokenizer\.json: `special` must name"):
+    with pytest.raises(UserError, match=r"tokenizer\.json: `special` must give"):
         Tokenizer.load(tmp_path / "saved")
 
 

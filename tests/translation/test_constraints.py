@@ -21,7 +21,7 @@ from regard.cli import main
 from regard.data.tokenizer import NUM_SPANS, Tokenizer
 from regard.errors import RegardError, UserError
 from regard.evaluate import sentence_scorer
-from regard.explain.explainer import read
+from regard.explain.explainer import run_recorded
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.select import make_engine
 from regard.generate.engines.torch_engine import TorchEngine
@@ -79,7 +79,7 @@ def recorded(engine: TorchEngine, src: list[int], tokens: tuple[int, ...]) -> li
     """Attention weights as the reference kernel computes them over the whole sentence at once."""
     set_kernel(engine.model, "reference")
     try:
-        cross = read(engine.model, [*src, EOS], [BOS, *tokens]).weights["cross"]
+        cross = run_recorded(engine.model, [*src, EOS], [BOS, *tokens]).weights["cross"]
     finally:
         set_kernel(engine.model, "by_length")
     weights: list[list[float]] = cross[max(0, len(cross) - 2)].mean(0).tolist()
@@ -655,7 +655,7 @@ def test_explanations_share_the_engines_weights(engine: str, monkeypatch: pytest
     assert found.explain("a b c").translation == found.translate("a b c")
     explainer = found._explainer
     assert explainer.engine is torch_engine
-    first, second = (next(one.parameters()) for one in (explainer.engine.model, explainer.reader))
+    first, second = (next(one.parameters()) for one in (explainer.engine.model, explainer.recorded_model))
     assert first is second
 
 

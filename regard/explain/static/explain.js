@@ -1,11 +1,11 @@
-// Draws one explanation. What comes from outside is only ever written as text (textContent), never as markup.
+// Draws one explanation. Data is only ever inserted as text (textContent), never as markup.
 "use strict";
 (() => {
 const COLOURS = 10;
 const FAINTEST = 0.02;
 const KINDS = {
   encoder: ["Encoder", "Each source word looks at all source words.", "source word", "looks at"],
-  decoder: ["Decoder", "Each target word looks at itself and at those before it.", "target word", "looks at"],
+  decoder: ["Decoder", "Each target word looks at itself and the words before it.", "target word", "looks at"],
   cross: ["Cross", "Each target word, while it is being chosen, looks at the source.", "word being chosen", "looks at"],
 };
 
@@ -27,7 +27,7 @@ function drawn(name, attributes = {}, text = "") {
 
 const percent = (share) => {
   if (share >= 0.995) return "100%";
-  if (share > 0 && share < 0.0005) return "<0.1%"; // 0.0% would look like never
+  if (share > 0 && share < 0.0005) return "<0.1%"; // 0.0% would read as never
   return `${(share * 100).toFixed(share >= 0.1 ? 0 : 1)}%`;
 };
 const number = (value, digits = 2) => value.toFixed(digits).replace("-", "−");
@@ -35,7 +35,7 @@ const colourOf = (head) => `var(--h${head % COLOURS})`;
 const mean = (matrices) => matrices[0].map((row, i) => row.map((_, j) => matrices.reduce((sum, m) => sum + m[i][j], 0) / matrices.length));
 const quoted = (text) => `“${text}”`;
 
-// Text as wide as it will be drawn: measured once, on a canvas.
+// The width of text as it will be drawn, measured on a canvas.
 const ruler = document.createElement("canvas").getContext("2d");
 function widthOf(text, size) {
   ruler.font = `${size}px system-ui, sans-serif`;
@@ -49,7 +49,7 @@ function clipped(text, room, size) {
   return text.slice(0, end) + "…";
 }
 
-// Weights between words: what goes to a word's pieces is added up, what comes from its pieces is averaged (or added up).
+// Weights between words: the sum over a key word's pieces, the mean (or sum) over a query word's pieces.
 function byWords(matrix, queries, keys, adding = false) {
   const rows = queries.words.map(() => keys.words.map(() => 0));
   const counts = queries.words.map(() => 0);
@@ -60,7 +60,7 @@ function byWords(matrix, queries, keys, adding = false) {
   return rows;
 }
 
-// One stop for the Tab key, and arrow keys inside; `go` says where a key leads from an item.
+// One Tab stop for the group, arrow keys inside it; `go` returns where a key leads from an item.
 function roving(items, go) {
   items.forEach((item, i) => {
     item.setAttribute("tabindex", i ? "-1" : "0");
@@ -74,7 +74,7 @@ function roving(items, go) {
   });
 }
 
-// Make anew what is in a box without taking the keyboard's place away.
+// Redraw the content of a box without losing the keyboard focus.
 function renew(box, make) {
   const key = box.contains(document.activeElement) ? document.activeElement.dataset.key : null;
   make();
@@ -138,17 +138,17 @@ function headline(data, edit) {
   const facts = element("p", { class: "facts" }, `${data.given ? "given translation · " : ""}log-probability ${number(data.log_prob)} · ` +
     `beam ${model.beam} · ${layers}`);
   if (unsure) facts.append(" · ", element("span", { class: "unsure" }, "unsure words"));
-  if (edit) facts.append(" · choose a word to put another in its place");
+  if (edit) facts.append(" · choose a word to replace it");
   return element("header", {}, element("p", { class: "over" }, `Regard · ${model.source} → ${model.target}`), sourceLine, targetLine, facts);
 }
 
-// A word that can be written over: Enter goes on from what was written, Escape leaves it as it was.
+// A word that can be replaced: Enter continues from the new word, Escape restores the old one.
 function editable(span, done) {
   span.classList.add("editable");
   const open = () => {
     const input = element("input", { class: "edit", "aria-label": `instead of ${span.textContent}`, value: span.textContent, dir: "auto", autocomplete: "off", spellcheck: "false" });
-    input.size = Math.max(3, span.textContent.length); // for browsers that do not fit fields to what is in them
-    let closed = false; // taking the field away makes it lose the focus, which closes it again
+    input.size = Math.max(3, span.textContent.length); // for browsers that do not fit fields to their content
+    let closed = false; // removing the field blurs it, which would close it again
     const close = () => { if (!closed) { closed = true; input.replaceWith(span); } };
     input.addEventListener("blur", close);
     input.addEventListener("keydown", (event) => {
@@ -166,13 +166,13 @@ function editable(span, done) {
   span.addEventListener("keydown", (event) => { if (event.key === "Enter") { event.preventDefault(); open(); } });
 }
 
-// What stands in a line before one of its words.
+// The text of a line before one of its words.
 function beforeWord(line, span) {
   const texts = [...line.childNodes];
   return texts.slice(0, texts.indexOf(span)).map((node) => node.textContent).join("");
 }
 
-// Put the words where they stand in the text, so that spaces are the text's own; words that are not found stand in a row.
+// Place the words at their positions in the text, to keep its own spaces; if one is not found, join all with spaces.
 function fill(line, spans, text) {
   let at = 0;
   const parts = [];
@@ -188,8 +188,8 @@ function fill(line, spans, text) {
 // --- attention ---
 
 function attention(data) {
-  const own = section("attention", "Attention", "Which word looks at which, in every layer and head. Lines are as strong as the weights, " +
-    "and each head has its colour. Point at a word to see its links, click to hold them; the arrow keys walk through the words.");
+  const own = section("attention", "Attention", "Which word looks at which, in every layer and head. A line is as strong as its weight, " +
+    "and each head has its own colour. Point at a word to see its links, click to keep them; the arrow keys move between words.");
   const words = data.source.words;
   const state = { kind: "encoder", layer: 0, heads: new Set(), averaged: false, view: "lines", unit: "words", over: null, pinned: null };
   const layersOf = () => data.attention[state.kind];
@@ -247,7 +247,7 @@ function attention(data) {
     );
   }
 
-  // [colour, weights] for what is drawn: the chosen heads one by one, or their mean
+  // [colour, weights] of what is drawn: the chosen heads one by one, or their mean
   function layersOfColour() {
     const matrices = chosen().map((head) => shownMatrix(layersOf()[state.layer][head]));
     return state.averaged ? [["var(--accent)", mean(matrices)]] : matrices.map((matrix, i) => [colourOf(chosen()[i]), matrix]);
@@ -306,7 +306,7 @@ function attention(data) {
     const linked = new Set();
     coloured.forEach(([colour, matrix], number) => matrix.forEach((row, q) => row.forEach((weight, k) => {
       if (weight < FAINTEST || (at && at.place !== (at.side === "query" ? q : k))) return;
-      const apart = (number - (coloured.length - 1) / 2) * Math.min(2.4, 14 / coloured.length); // so that no head hides another
+      const apart = (number - (coloured.length - 1) / 2) * Math.min(2.4, 14 / coloured.length); // so that heads do not hide each other
       const path = drawn("path", { d: `M${room + 2} ${y("query", q)}L${width - room - 2} ${y("key", k) + apart}`,
         "stroke-opacity": Math.min(1, at ? weight * 1.15 : weight * 0.9).toFixed(3) });
       path.style.stroke = colour;
@@ -314,7 +314,7 @@ function attention(data) {
       if (!at) return;
       const other = at.side === "query" ? ["key", k] : ["query", q];
       linked.add(other.join());
-      const strip = (room - 2) / coloured.length; // how much of each head a word gets, as in the paper's figure 3
+      const strip = (room - 2) / coloured.length; // how much attention a word gets from each head, as in figure 3 of the paper
       const box = drawn("rect", { x: (other[0] === "key" ? width - room + 1 : 1) + number * strip, y: y(...other) - rowHeight / 2 + 2,
         width: strip, height: rowHeight - 4, "fill-opacity": (weight * 0.55).toFixed(3) });
       box.style.fill = colour;
@@ -369,8 +369,8 @@ function attention(data) {
     const at = focus();
     const { query, key } = sides();
     const many = chosen().length > 1 ? ` (mean of ${chosen().length} heads)` : ` (head ${chosen()[0] + 1})`;
-    if (state.view === "matrix") { said.textContent = "Point at a cell, or walk through the matrix with the arrow keys."; return; }
-    if (!at) { said.textContent = "Point at a word, or walk through the words with the arrow keys."; return; }
+    if (state.view === "matrix") { said.textContent = "Point at a cell, or move through the matrix with the arrow keys."; return; }
+    if (!at) { said.textContent = "Point at a word, or move between words with the arrow keys."; return; }
     const text = (at.side === "query" ? labels(query) : labels(key))[at.place];
     said.replaceChildren(element("b", {}, quoted(text)), ` ${sentence(at)}${many}`);
   }
@@ -380,7 +380,7 @@ function attention(data) {
     const coloured = layersOfColour();
     const colour = coloured.length === 1 ? coloured[0][0] : "var(--accent)";
     const box = matrix({ rows: labels(query), columns: labels(key), values: mean(coloured.map(([, one]) => one)), colour, said,
-      width: left.clientWidth, label: "attention weights, a row for each word that looks" });
+      width: left.clientWidth, label: "attention weights, one row per looking word" });
     stage.className = "matrix scroll";
     stage.replaceChildren(box);
   }
@@ -396,7 +396,7 @@ function attention(data) {
       matrices.forEach((weights, head) => tiles.append(tile(weights, layer, head)));
     });
     overview.replaceChildren(element("h3", {}, "All heads"), element("p", { class: "note" },
-      "Layers downwards, heads across. Under each head, its entropy in bits and how far it looks on average, in pieces."), tiles);
+      "One row per layer, one column per head. Below each head: its entropy in bits, and how far it looks on average, in pieces."), tiles);
     paintTiles();
   }
 
@@ -422,7 +422,7 @@ function attention(data) {
     overview.querySelectorAll("canvas").forEach((canvas) => {
       const context = canvas.getContext("2d");
       context.clearRect(0, 0, canvas.width, canvas.height);
-      canvas.style.color = colourOf(canvas.head); // a canvas knows no variables: the browser works out what this one is
+      canvas.style.color = colourOf(canvas.head); // a canvas does not resolve CSS variables, so the browser computes the colour
       context.fillStyle = getComputedStyle(canvas).color;
       canvas.weights.forEach((row, q) => row.forEach((weight, k) => {
         context.globalAlpha = Math.min(1, weight * 1.2 + 0.03);
@@ -439,22 +439,22 @@ function attention(data) {
       if (Math.abs(left.clientWidth - width) > 2) { width = left.clientWidth; drawStage(); }
     }).observe(left);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paintTiles);
-    document.addEventListener("regard-theme", paintTiles); // a page around this one has settled between light and dark
+    document.addEventListener("regard-theme", paintTiles); // the page around this one has switched between light and dark
   };
   return own;
 }
 
-// --- a matrix: rows look, columns are looked at ---
+// --- a matrix: rows look at columns ---
 
 function matrix({ rows, columns, values, colour, said, label, width: free, links = [], scale = 1, extra = null, tallest = "" }) {
   const size = 13;
   const heads = extra ? [...columns, extra] : columns;
   const room = Math.min(free < 500 ? 86 : 150, Math.max(...rows.map((text) => widthOf(text, size))) + 14);
-  const cell = Math.max(16, Math.min(32, (free - room - 14) / heads.length)); // fitted to the page, down to what can be pointed at
+  const cell = Math.max(16, Math.min(32, (free - room - 14) / heads.length)); // fitted to the page, but never too small to point at
   const top = Math.min(130, Math.max(...[...heads, tallest].map((text) => widthOf(text, size))) + 14);
   const gap = (k) => (extra && k === columns.length ? 8 : 0);
   const width = room + heads.length * cell + 12, height = top + rows.length * cell + 4;
-  const svg = drawn("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "application", tabindex: "0", "aria-label": `${label}; arrow keys walk through the cells` });
+  const svg = drawn("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "application", tabindex: "0", "aria-label": `${label}; arrow keys move between cells` });
   const cells = rows.map(() => []);
   let current = null;
   const point = (q, k) => {
@@ -494,9 +494,9 @@ function matrix({ rows, columns, values, colour, said, label, width: free, links
 // --- word by word ---
 
 function steps(data, force) {
-  const own = section("words", "Word by word", "What the model thought of at every piece of the translation, and how likely it found each. " +
-    "The piece that stands in the translation is set off.");
-  const said = element("p", { class: "said", "aria-live": "polite" }, "Choose another piece to go on from there.");
+  const own = section("words", "Word by word", "What the model considered at every piece of the translation, and how likely each candidate was. " +
+    "The piece in the translation is highlighted.");
+  const said = element("p", { class: "said", "aria-live": "polite" }, "Choose another piece to continue from there.");
   const grid = [];
   const choose = (place, candidate) => {
     const before = data.steps.slice(0, place).map((step) => step.text);
@@ -504,7 +504,7 @@ function steps(data, force) {
     const text = joined(ends ? before : [...before, candidate.text]);
     if (force) { force(text, ends); return; }
     const command = ["regard explain -m MODEL", shell(data.text), ends ? "--target" : "--prefix", shell(text), "-o page.html"].join(" ");
-    said.replaceChildren("To go on from there, with the model of this page as MODEL: ", element("code", {}, command));
+    said.replaceChildren("To continue from there, with the model of this page as MODEL: ", element("code", {}, command));
   };
   const list = element("ol", { class: "steps" });
   data.steps.forEach((step, place) => {
@@ -529,11 +529,11 @@ function steps(data, force) {
     return { ArrowDown: grid[column][row + 1], ArrowUp: grid[column][row - 1], ArrowRight: grid[column + 1]?.[Math.min(row, grid[column + 1].length - 1)],
       ArrowLeft: grid[column - 1]?.[Math.min(row, grid[column - 1].length - 1)] }[key];
   });
-  own.append(element("div", { class: "card" }, element("div", { class: "scroll", role: "region", "aria-label": "candidates of every step" }, list), said));
+  own.append(element("div", { class: "card" }, element("div", { class: "scroll", role: "region", "aria-label": "candidates at every step" }, list), said));
   return own;
 }
 
-// Pieces to text; bytes, which stand for what the vocabulary lacks, become the characters that they make up.
+// Pieces to text; byte pieces, which spell what the vocabulary lacks, become characters.
 function joined(texts) {
   const bytes = texts.flatMap((text) => {
     const byte = /^<0x([0-9A-F]{2})>$/.exec(text);
@@ -544,23 +544,23 @@ function joined(texts) {
 
 const shell = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
-// A piece that goes on with the word before it has no space in front: said with a mark.
+// A piece that continues a word has no leading space: mark it with a dot.
 const visible = (text) => (text.startsWith(" ") ? text.slice(1) || "␣" : /^<.*>$/.test(text) ? text : `·${text}`);
 
 // --- the beam ---
 
 function beam(data) {
   const nodes = data.beam;
-  const own = section("beam", "Beam", `At every step the search extends each hypothesis by one piece, looks at the ${2 * data.model.beam} best results, keeps ` +
-    `the best ${data.model.beam} that do not end, and drops the rest. Best on top.` + (data.given ? " This is the model's own search, not the given translation." : ""));
+  const own = section("beam", "Beam", `At every step the search extends each hypothesis by one piece, takes the ${2 * data.model.beam} best candidates, keeps ` +
+    `the best ${data.model.beam} unfinished ones, and drops the rest. Best on top.` + (data.given ? " This is the model's own search, not the given translation." : ""));
   const best = new Set();
   for (let n = nodes.findIndex((node) => node.rank === 1); n >= 0; n = nodes[n].parent) best.add(n);
-  const said = element("p", { class: "said", "aria-live": "polite" }, "Point at a hypothesis, or walk through the tree with the arrow keys.");
+  const said = element("p", { class: "said", "aria-live": "polite" }, "Point at a hypothesis, or move through the tree with the arrow keys.");
   const stage = element("div", { class: "scroll" });
   const check = element("input", { type: "checkbox" });
   check.checked = true;
   const legend = element("div", { class: "legend" }, element("b", {}, "■ best"), element("span", {}, "□ kept"),
-    element("span", { class: "finished" }, "⏎ finished, with its rank"), element("span", {}, "plain: dropped"), element("label", {}, check, "dropped ones"));
+    element("span", { class: "finished" }, "⏎ finished, with its rank"), element("span", {}, "plain: dropped"), element("label", {}, check, "show dropped"));
   const draw = () => stage.replaceChildren(trellis(data, nodes, best, said, check.checked));
   check.addEventListener("change", draw);
   own.append(element("div", { class: "card beam" }, legend, stage, said, finished(nodes)));
@@ -597,7 +597,7 @@ function trellis(data, nodes, best, said, withDropped) {
   const height = Math.max(...columns.map((column) => column.length)) * rowHeight + 26;
   const width = lefts[count - 1] + widths[count - 1] + 8;
   const y = (n) => rowOf.get(n) * rowHeight + rowHeight / 2 + 22;
-  const svg = drawn("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "the beam as a tree" });
+  const svg = drawn("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "the beam search as a tree" });
   columns.slice(1).forEach((_, step) => svg.append(drawn("text", { class: "step-number", x: lefts[step + 1] + widths[step + 1] / 2, y: 9 }, `${step + 1}`)));
   const edges = new Map(), marks = new Map();
   const order = [...shown].sort((a, b) => Number(best.has(a)) - Number(best.has(b)));
@@ -643,14 +643,14 @@ function trellis(data, nodes, best, said, withDropped) {
 
 function fateOf(node) {
   if (node.parent < 0) return "the start";
-  if (node.fate === "finished") return node.rank ? `finished, rank ${node.rank}` : "finished, pushed out by better ones";
+  if (node.fate === "finished") return node.rank ? `finished, rank ${node.rank}` : "finished, displaced by better ones";
   return { kept: "kept", open: "still open at the end", dropped: "dropped" }[node.fate];
 }
 
-// --- saliency beside attention ---
+// --- saliency and attention ---
 
 function saliency(data) {
-  const own = section("saliency", "Saliency beside attention", "Two answers to the same question: which source words did each target word come from?");
+  const own = section("saliency", "Saliency and attention", "Two answers to one question: which source words did each target word come from?");
   const all = data.attention.cross.flat();
   const rows = data.target.words, columns = data.source.words;
   const attended = byWords(mean(all), data.target, data.source);
@@ -666,8 +666,8 @@ function saliency(data) {
     const stage = element("div", { class: "matrix scroll" });
     return [stage, element("div", {}, element("h3", {}, title), element("p", { class: "note" }, text), stage)];
   };
-  const [first, attentionHalf] = half("Cross-attention", `Mean of all layers and heads. Framed: the word alignment, from layer ${data.alignment.layer + 1}.`);
-  const [second, saliencyHalf] = half("Saliency", "Shares of the source words. The last column: how much came from the target so far instead.");
+  const [first, attentionHalf] = half("Cross-attention", `Mean over all layers and heads. Framed: the word alignment, from layer ${data.alignment.layer + 1}.`);
+  const [second, saliencyHalf] = half("Saliency", "Each source word's share. Last column: how much came from the target so far instead.");
   own.append(element("div", { class: "card" }, element("div", { class: "pair" }, attentionHalf, saliencyHalf), said,
     element("p", { class: "caution" }, data.caution), element("p", { class: "note method" }, `Saliency here is ${data.saliency_method}.`)));
   const extra = "target so far";
@@ -686,8 +686,8 @@ function saliency(data) {
 
 // --- the whole page ---
 
-// Where there is somebody who can translate: `force(prefix, ends)` is called when another piece is chosen, `edit(before, word)` when
-// another word is written in the place of one.
+// With a server behind the page, `force(prefix, ends)` is called when another piece is chosen, and `edit(before, word)` when a
+// word is replaced.
 function show(place, data, force = null, edit = null) {
   const parts = [attention(data), steps(data, force), beam(data), saliency(data)];
   const names = ["Attention", "Word by word", "Beam", "Saliency"];

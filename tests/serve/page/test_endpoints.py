@@ -97,7 +97,7 @@ def test_other_words_are_the_likeliest_at_their_place(server: Running) -> None:
         ("/explain", {"q": ""}, 422, "q is not as it must be: one sentence"),
         ("/explain", {"q": " "}, 400, "there is no text to explain"),
         ("/explain", {"q": "a " * 200}, 400, "at most 128 pieces to be explained"),
-        ("/explain", {"translation": "a", "prefix": "b"}, 400, "a given target is looked at as it is"),
+        ("/explain", {"translation": "a", "prefix": "b"}, 400, "a given target is explained as it is"),
         ("/explain", {"q": "a" * 50_001}, 413, "at most 50000 characters"),
     ],
 )
