@@ -24,23 +24,25 @@ class ModelConfig:
     64
     """
 
-    vocab_size: int
-    d_model: int = 512
-    d_ff: int = 2048
-    num_heads: int = 8
-    encoder_layers: int = 6
-    decoder_layers: int = 6
-    dropout: float = 0.1
+    vocab_size: int  # number of pieces
+    d_model: int = 512  # width of the residual stream
+    d_ff: int = 2048  # width of the feed-forward layers
+    num_heads: int = 8  # attention heads
+    encoder_layers: int = 6  # layers of the encoder
+    decoder_layers: int = 6  # layers of the decoder
+    dropout: float = 0.1  # probability of dropping an element
     # What the paper's successors changed; each is off by default.
-    norm_position: NormPosition = "post"  # post: norm(x + f(x)); pre: x + f(norm(x)), and a norm after the last layer
-    norm: Norm = "layer"
-    activation: Activation = "relu"
-    positions: Positions = "sinusoidal"
-    num_kv_heads: int = 0  # 0: as many as num_heads; fewer: groups of query heads share one key/value head
-    tie_embeddings: bool = True  # one matrix for source, target and output; False: three
-    output_bias: bool = False  # a number for each piece, added to its logit; imported models have it
-    max_positions: int = 1024  # rows of the table of learned positions; the others have no limit
-    norm_eps: float = 1e-5
+    norm_position: NormPosition = (
+        "post"  # `post`: norm(x + f(x)); `pre`: x + f(norm(x)), with a norm after the last layer
+    )
+    norm: Norm = "layer"  # LayerNorm or RMSNorm
+    activation: Activation = "relu"  # nonlinearity of the feed-forward layers; `swiglu` adds a gate
+    positions: Positions = "sinusoidal"  # how positions are encoded; `rotary` (RoPE) rotates queries and keys
+    num_kv_heads: int = 0  # key/value heads; 0: as many as `num_heads`; fewer: grouped-query attention
+    tie_embeddings: bool = True  # share one matrix for source, target and output embeddings; false: three matrices
+    output_bias: bool = False  # add a learned bias to each logit, as some imported models do
+    max_positions: int = 1024  # rows of the table of learned positions; other encodings have no limit
+    norm_eps: float = 1e-5  # epsilon of the norms
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers", "max_positions"):

@@ -1,7 +1,9 @@
-"""What a run is: dataclasses for data, tokenizer, model, training and decoding; TOML in and out; overrides.
+"""Recipes: dataclasses that describe a run, read from and written to TOML, with overrides.
 
 Precedence: preset < file < `--set section.key=value`. Unknown keys are refused with the nearest known one, before anything
 missing is reported. No torch here.
+
+The comment of a field is its entry in docs/recipe.md, which `python -m scripts.recipe_reference` writes.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ Schedule = Literal["paper", "linear", "cosine", "wsd"]
 Optimizer = Literal["adam", "adamw", "muon"]
 Precision = Literal["auto", "fp32", "bf16"]
 Monitor = Literal["loss", "bleu"]
-BUILT_IN = "builtin:"  # before the name of a built-in model in a recipe that is written, where no folder can be meant
-INIT = "init"  # the preset that stands for the shape of the model in train.init, until that has been looked at
+BUILT_IN = "builtin:"  # prefix of a built-in model in written recipes, so that it is not taken for a folder
+INIT = "init"  # the preset that stands for the shape of the model in train.init
 FAST_PARTS = (
     "slots",
     "attention",
@@ -42,103 +44,127 @@ FAST_PARTS = (
 
 @dataclass(frozen=True)
 class CorpusEntry:
-    """One training corpus; a weight of 2 shows each of its pairs twice an epoch, 0.5 a random half."""
+    """One training corpus, as an entry of `data.train`."""
 
-    path: str
-    weight: float = 1.0
+    path: str  # as for `data.train`
+    weight: float = (
+        1.0  # how often each pair is shown per epoch: 2 shows it twice, 0.5 shows a random half of the pairs
+    )
 
 
 @dataclass(frozen=True)
 class DataRecipe:
-    source: str  # a label, the language code where it is a language
-    target: str
-    train: tuple[CorpusEntry, ...]  # "corpus.{en,de}.xz" names a pair of files, "corpus.tsv" one tab-separated file
-    valid: str | int  # a corpus, or how many pairs to hold out from the training text
-    test: str | int = 0  # likewise; scored once, at the end; 0: none
-    root: str = "."  # paths are relative to it; by default the recipe's folder
-    max_length: int = (
-        256  # tokens; longer pairs are left out of training, longer lines are cut at a clause in translation
-    )
-    max_ratio: float = 4.0  # pairs whose lengths differ by more than this factor are left out
-    deduplicate: bool = False
+    """The parallel text to train, validate and test on."""
+
+    source: str  # label of the source side; a language code if it is a language
+    target: str  # label of the target side
+    # Training text: a corpus or a list of them, each a path or `{ path = "...", weight = 2.0 }`. "corpus.{en,de}.xz" names a pair
+    # of files, "corpus.tsv" one tab-separated file; `*` matches several.
+    train: tuple[CorpusEntry, ...]
+    valid: (
+        str | int
+    )  # validation corpus, or the number of pairs to hold out from the training text (at most a tenth of it)
+    test: str | int = 0  # likewise for testing; scored once, at the end; 0: no test set
+    root: str = "."  # folder that paths are relative to, itself relative to the recipe's folder
+    max_length: int = 256  # longest sentence in tokens; training drops longer pairs, translation splits longer lines
+    max_ratio: float = 4.0  # pairs whose lengths differ by more than this factor are dropped
+    deduplicate: bool = False  # drop repeated pairs
 
 
 @dataclass(frozen=True)
 class TokenizerRecipe:
-    vocab_size: int = 32_000  # a wish: fitted to what the corpus and byte fallback allow
-    character_coverage: float = 0.9999  # of the text; rarer characters are spelled in bytes
-    split_digits: bool = False
-    # Addresses, placeholders and tags go through the model as one reserved piece each. Not said: no; with train.init, as there.
+    """The joint subword vocabulary."""
+
+    vocab_size: int = 32_000  # number of pieces; reduced if the corpus is too small for it
+    character_coverage: float = (
+        0.9999  # share of the text whose characters get pieces; rarer characters are spelled in bytes
+    )
+    split_digits: bool = False  # make every digit a piece of its own
+    # Pass URLs, placeholders and tags through the model as one reserved piece each. Unset: false, or the init model's setting.
     protect: bool | None = None
-    extend: int = 0  # with train.init: pieces that may be added to that model's vocabulary for the new text
+    extend: int = (
+        0  # with `train.init`: the largest number of pieces to add to that model's vocabulary for the new text
+    )
 
 
 @dataclass(frozen=True)
 class ModelRecipe:
-    preset: str = "base"  # or "init": the shape of the model in train.init
-    fields: dict[str, Any] = field(default_factory=dict)  # fields of ModelConfig that differ from the preset
+    """The shape of the model: a preset, and fields that override it."""
+
+    preset: str = "base"  # a named shape, see Presets; `init`: the shape of the model in `train.init`
+    fields: dict[str, Any] = field(default_factory=dict)  # overridden fields of ModelConfig
 
     def config(self, vocab_size: int) -> ModelConfig:
-        # The preset "init" has no shape yet: until it is looked at, the default one stands in for it in what is checked.
+        """The model's full configuration. "init" counts as the default shape until the init model is read."""
         return ModelConfig(vocab_size=vocab_size, **{**PRESETS.get(self.preset, {}), **self.fields})
 
 
 @dataclass(frozen=True)
 class TrainRecipe:
-    # How long: exactly one of the three. A time budget covers everything from the start to the written bundle.
-    steps: int = 0
-    epochs: float = 0.0
-    minutes: float = 0.0
-    batch_tokens: int = 25_000  # target tokens in one update
-    accumulate: int = 1  # parts that an update is computed in, to fit the memory
-    recompute: bool = False  # layers compute again in the backward pass instead of keeping what they computed
-    shard: bool = False  # weights, gradients and optimizer are split over the processes of torchrun (FSDP2)
-    optimizer: Optimizer = "adam"  # muon: Muon for the matrices of the layers, AdamW for the rest
-    schedule: Schedule = "paper"  # linear and cosine fall to 0; wsd: warm-up, stable, decay
-    cooldown: float = 0.2  # share of the run over which wsd brings the rate to 0
-    # The highest learning rate. 0: the paper's, (d_model * warmup)^-0.5, where warmup is not said with 4,000; with train.init 2e-4.
-    lr: float = 0.0
-    warmup: int = 0  # steps; 0: the smaller of 4,000 and a tenth of the run
-    beta1: float = 0.9
-    beta2: float = 0.98
-    eps: float = 1e-9
-    weight_decay: float = 0.0
-    clip: float = 1.0  # largest gradient norm; 0: no clipping, as in the paper
-    label_smoothing: float = 0.1
-    rdrop: float = 0.0  # alpha of R-Drop, which draws two passes with other dropout together; 5 is usual, 0: off
-    bpe_dropout: float = 0.0  # probability that a merge is left out when a word of the training text is cut
-    # Whose weights and vocabulary the run starts from: a bundle or run folder, relative to the recipe's folder, or a built-in one.
-    init: str = ""
-    precision: Precision = "auto"
-    fast: str = "auto"  # the fast path on GPUs: auto, off, or some of FAST_PARTS joined by commas
-    device: str = "auto"
-    seed: int = 1
-    average: int = 5  # the last N checkpoints, averaged, become the model; 1: no averaging
-    ema: float = 0.0  # decay of an exponential moving average of the weights, which then replaces `average`; 0: off
-    monitor: Monitor = "loss"  # what "best" means on the validation set
-    patience: int = 0  # stop after this many validations without a new best; 0: never
-    validate_every: int = 0  # steps; 0: ten validations a run
-    validate_sentences: int = (
-        400  # validation sentences translated for BLEU; the loss is over all up to data.max_length
+    """Length, batches, optimization, validation and checkpoints of a run."""
+
+    steps: int = 0  # length of the run in updates; set exactly one of `steps`, `epochs` and `minutes`
+    epochs: float = 0.0  # length of the run in passes over the training text
+    minutes: float = (
+        0.0  # time budget for everything from reading the text to writing the model, without scoring the test set
     )
-    save_every: int = 0  # steps; 0: twenty checkpoints a run
-    log_every: int = 0  # steps; 0: about every ten seconds
-    workers: int = 0  # processes that tokenize; 0: one for each core
-    tensorboard: bool = False
+    batch_tokens: int = 25_000  # target tokens per update
+    accumulate: int = 1  # micro-batches per update; raise it if an update does not fit the memory
+    recompute: bool = (
+        False  # recompute activations in the backward pass (activation checkpointing): slower, less memory
+    )
+    shard: bool = False  # shard weights, gradients and optimizer state over the processes of torchrun (FSDP2)
+    optimizer: Optimizer = "adam"  # `muon`: Muon for the matrices of the layers, AdamW for the rest
+    schedule: Schedule = "paper"  # `linear` and `cosine` decay to 0; `wsd`: warm-up, stable, decay to 0
+    cooldown: float = 0.2  # with `wsd`: share of the run over which the learning rate decays to 0
+    # Peak learning rate. 0: the paper's, (d_model * warmup)^-0.5, with 4,000 for an unset `warmup`; 2e-4 with `init`.
+    lr: float = 0.0
+    warmup: int = 0  # warm-up steps; 0: a tenth of the run, at most 4,000
+    beta1: float = 0.9  # Adam's decay of the first moment
+    beta2: float = 0.98  # Adam's decay of the second moment
+    eps: float = 1e-9  # Adam's epsilon
+    weight_decay: float = 0.0  # L2 penalty with `adam`; decoupled weight decay of matrices with `adamw` and `muon`
+    clip: float = 1.0  # largest gradient norm; 0: no clipping, as in the paper
+    label_smoothing: float = 0.1  # probability mass spread over all pieces
+    # Weight (alpha) of R-Drop, which pulls together the predictions of two passes with different dropout; 5 is common, 0: off.
+    rdrop: float = 0.0
+    bpe_dropout: float = 0.0  # probability of skipping a merge when a word of the training text is tokenized
+    # Fine-tuning: the model whose weights and vocabulary the run starts from. A bundle or run folder, relative to the recipe's
+    # folder, or the name of a built-in model.
+    init: str = ""
+    precision: Precision = "auto"  # number format of matrix products; `auto`: bf16 where the hardware supports it
+    # The fast path on GPUs: `auto`, `off`, or some of slots, attention, residual, feedforward, loss, compile, graph, with commas.
+    fast: str = "auto"
+    device: str = "auto"  # `cpu`, `cuda`, `cuda:N` or `mps`; `auto`: a GPU if there is one
+    seed: int = 1  # random seed of initialization, shuffling, dropout and held-out pairs
+    average: int = 5  # number of last checkpoints to average into the model; 1: no averaging
+    ema: float = 0.0  # decay of an exponential moving average of the weights, used instead of `average`; 0: off
+    monitor: Monitor = "loss"  # validation metric that decides which checkpoint is best
+    patience: int = 0  # stop after this many validations without a new best; 0: never
+    validate_every: int = 0  # steps between validations; 0: ten validations per run
+    validate_sentences: int = 400  # validation sentences to translate for BLEU and chrF; the loss uses all pairs
+    save_every: int = 0  # steps between checkpoints; 0: twenty checkpoints per run
+    log_every: int = 0  # steps between log lines; 0: about every ten seconds
+    workers: int = 0  # processes that tokenize; 0: one per core
+    tensorboard: bool = False  # also write TensorBoard events; needs the extra `regard[tensorboard]`
 
 
 @dataclass(frozen=True)
 class DecodeRecipe:
-    beam: int = 4
-    alpha: float = 0.6  # length penalty ((5 + |Y|) / 6)^alpha
-    max_extra: int = 50  # a translation has at most this many tokens more than its source
-    # A line that the model cannot know, or whose translation is plainly nonsense, stays as it is; a number that is lost is kept,
-    # and is written as the target's language writes numbers. Not said: no; with train.init, as there.
+    """Search settings that the bundle keeps as its defaults."""
+
+    beam: int = 4  # beam size
+    alpha: float = 0.6  # length penalty: scores are divided by ((5 + length) / 6)^alpha
+    max_extra: int = 50  # largest number of tokens by which a translation may exceed its source
+    # Keep source lines that the model cannot translate or turns into nonsense, restore lost numbers, and write numbers as the
+    # target language does. Unset: false, or the init model's setting.
     guard: bool | None = None
 
 
 @dataclass(frozen=True)
 class Recipe:
+    """A training run as a TOML file describes it, one attribute for each section."""
+
     data: DataRecipe
     tokenizer: TokenizerRecipe = field(default_factory=TokenizerRecipe)
     model: ModelRecipe = field(default_factory=ModelRecipe)
@@ -146,7 +172,7 @@ class Recipe:
     decode: DecodeRecipe = field(default_factory=DecodeRecipe)
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Plain nested values, as they stand in a TOML file."""
+        """Nested plain values, as in a TOML file."""
         sections: dict[str, dict[str, Any]] = {}
         for section in dataclasses.fields(self):
             part = getattr(self, section.name)
@@ -155,13 +181,13 @@ class Recipe:
             else:
                 values = {f.name: _plain(getattr(part, f.name)) for f in dataclasses.fields(part)}
                 sections[section.name] = {name: value for name, value in values.items() if value is not None}
-        for name, folder in builtin_models().items():  # wherever it lies on this machine
+        for name, folder in builtin_models().items():  # by name, since its folder differs between machines
             if sections["train"]["init"] == str(folder):
                 sections["train"]["init"] = BUILT_IN + name
         return sections
 
     def with_defaults(self, protect: bool, guard: bool) -> Recipe:
-        """The recipe with `tokenizer.protect` and `decode.guard` in it, as they were said or else as here."""
+        """The recipe with these values for `tokenizer.protect` and `decode.guard` where they are unset."""
         tokenizer, decode = self.tokenizer, self.decode
         if tokenizer.protect is None:
             tokenizer = dataclasses.replace(tokenizer, protect=protect)
@@ -183,22 +209,23 @@ _SECTIONS: dict[str, type] = {
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe file; `overrides` are "section.key=value" with the value in TOML (bare words are taken as strings)."""
+    """Read a recipe file; `overrides` are "section.key=value" with the value in TOML (bare words are strings)."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such recipe file") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as a recipe ({error})") from None
+        raise UserError(f"{path}: cannot be read ({error})") from None
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path}: is not valid TOML: {error}") from None
+        raise UserError(f"{path}: must be valid TOML, but is not: {error}") from None
     resolve_paths(values, path.parent)
     apply_overrides(values, overrides)
-    resolve_paths(values, Path())  # one that was said on the command line is meant from where it was said
+    resolve_paths(values, Path())  # paths in overrides are relative to the current folder
     return recipe_from_dict(values, str(path))
 
 
 def resolve_paths(values: dict[str, Any], start: Path) -> None:
+    """Make `data.root` and `train.init` absolute, from the folder `start`, in place."""
     data, train = values.get("data"), values.get("train")
     if isinstance(data, dict) and isinstance(data.setdefault("root", "."), str):
         data["root"] = str((start / data["root"]).resolve())
@@ -207,15 +234,18 @@ def resolve_paths(values: dict[str, Any], start: Path) -> None:
         if init.startswith(BUILT_IN):
             name = init.removeprefix(BUILT_IN)
             if name not in known:
-                raise UserError(f"train.init: there is no built-in model {name!r}; there are {', '.join(known)}")
+                raise UserError(
+                    f"train.init must name one of the built-in models {', '.join(known)}, but names {name!r}"
+                )
             train["init"] = str(known[name])
-        elif init in known and not path.exists():  # a folder of that name, where one is, is what was meant
+        elif init in known and not path.exists():  # a folder of that name takes precedence
             train["init"] = str(known[init])
         else:
             train["init"] = str(path.resolve())
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Set the fields named by "section.key=value" in `values`."""
     for override in overrides:
         name, equals, text = override.partition("=")
         section, dot, key = name.strip().partition(".")
@@ -243,7 +273,7 @@ def recipe_from_dict(values: Mapping[str, Any], where: str = "recipe") -> Recipe
             raise UserError(f"{where}: [{name}] must be a table, but is {part!r}")
         _refuse_unknown(part, _known_keys(section), f"{where}: {name}.")
     if "data" not in values:
-        raise UserError(f"{where}: [data] is missing; it names source, target, train and valid")
+        raise UserError(f"{where}: [data] is missing; it must set source, target, train and valid")
     recipe = Recipe(
         data=_data_recipe(values["data"], where),
         tokenizer=_section(TokenizerRecipe, values.get("tokenizer", {}), where, "tokenizer"),
@@ -276,12 +306,12 @@ def _model_recipe(values: Mapping[str, Any], where: str) -> ModelRecipe:
         raise UserError(f"{where}: model.preset must be one of {', '.join(PRESETS)}, {INIT}, but is {preset!r}")
     if preset == INIT and (shape := [key for key in values if key not in ("preset", "dropout")]):
         raise UserError(
-            f"{where}: model.{shape[0]} comes from the model in train.init (model.preset = 'init'); only dropout may differ"
+            f"{where}: model.{shape[0]} must not be set with model.preset = 'init'; only model.dropout may differ from train.init"
         )
     hints = get_type_hints(ModelConfig)
     fields = {k: _convert(v, hints[k], f"{where}: model.{k}") for k, v in values.items() if k != "preset"}
     recipe = ModelRecipe(preset, fields)
-    recipe.config(vocab_size=1000)  # raises on a combination that cannot be built
+    recipe.config(vocab_size=1000)  # raises on an impossible combination
     return recipe
 
 
@@ -321,22 +351,20 @@ def _section(section: type[T], values: Mapping[str, Any], where: str, name: str)
 
 
 def _convert(value: Any, hint: Any, where: str) -> Any:
-    """The value as the field's type; whole numbers pass as floats, nothing else changes its type."""
+    """Check a value against the field's type; integers become floats where needed, nothing else is converted."""
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
             raise UserError(f"{where} must be one of {', '.join(map(str, get_args(hint)))}, but is {value!r}")
         return value
     is_union = get_origin(hint) in (Union, types.UnionType)
     accepted = get_args(hint) if is_union else (get_origin(hint) or hint,)
-    accepted = tuple(
-        kind for kind in accepted if kind is not types.NoneType
-    )  # TOML knows no such value: it is left out
+    accepted = tuple(kind for kind in accepted if kind is not types.NoneType)  # TOML has no null
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise UserError(f"{where} must be a number of 64 bits, but is out of their range")
+        raise UserError(f"{where} must be a number that fits 64 bits, but is larger")
     if float in accepted and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, str) and not _is_text(value):
-        raise UserError(f"{where} must be in UTF-8, but is {value!r}; give the file or folder another name")
+        raise UserError(f"{where} must be valid UTF-8, but is {value!r}; rename the file or folder")
     if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
         wanted = " or ".join({"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false"}.get(
             kind.__name__, kind.__name__) for kind in accepted)  # fmt: skip
@@ -345,7 +373,7 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
 
 
 def _is_text(value: str) -> bool:
-    """Whether it can be written down; the name of a file need not."""
+    """Whether it can be encoded as UTF-8, unlike some file names."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -354,7 +382,7 @@ def _is_text(value: str) -> bool:
 
 
 def _check(recipe: Recipe, where: str) -> None:
-    """What each field must be on its own, then what must fit together."""
+    """Check each field on its own, then combinations."""
     _check_ranges(recipe, where)
     _check_train(recipe, where)
     _check_fast(recipe.train.fast, where)
@@ -363,13 +391,14 @@ def _check(recipe: Recipe, where: str) -> None:
     data = recipe.data
     if isinstance(data.valid, int) and data.valid < 1:
         raise UserError(
-            f"{where}: data.valid must name a corpus or say how many pairs to hold out, but is {data.valid}"
+            f"{where}: data.valid must be a corpus or a positive number of pairs to hold out, but is {data.valid}"
         )
     if isinstance(data.test, int) and data.test < 0:
         raise UserError(f"{where}: data.test must not be negative, but is {data.test}")
 
 
 def check_positions(recipe: Recipe, where: str) -> None:
+    """Refuse sentences longer than the table of learned positions."""
     longest, config = recipe.data.max_length, recipe.model.config(vocab_size=1000)
     if config.positions == "learned" and longest >= config.max_positions:
         raise UserError(
@@ -383,9 +412,7 @@ def _check_ranges(recipe: Recipe, where: str) -> None:
     given = [name for name, value in lengths.items() if value]
     if len(given) != 1:
         what = " and ".join(given) or "none"
-        raise UserError(
-            f"{where}: give exactly one of train.steps, train.epochs and train.minutes, but there is {what}"
-        )
+        raise UserError(f"{where}: set exactly one of train.steps, train.epochs and train.minutes, not {what}")
     not_negative: dict[str, float] = {
         **{f"train.{name}": value for name, value in lengths.items()},
         **{f"train.{name}": getattr(train, name) for name in (
@@ -419,42 +446,49 @@ def _check_ranges(recipe: Recipe, where: str) -> None:
     if not 0 < recipe.tokenizer.character_coverage <= 1:
         coverage = recipe.tokenizer.character_coverage
         raise UserError(f"{where}: tokenizer.character_coverage must be above 0 and at most 1, but is {coverage}")
-    if not data.max_ratio >= 1:  # nor is what is no number
+    if not data.max_ratio >= 1:  # also rejects NaN
         raise UserError(f"{where}: data.max_ratio must be at least 1, but is {data.max_ratio}")
     for name, label in (("source", data.source), ("target", data.target)):
         if not label or set(label) & set("/\\\0") or label in (".", ".."):
-            raise UserError(f"{where}: data.{name} must be a language code or another name for files, but is {label!r}")
+            raise UserError(
+                f"{where}: data.{name} must be a language code or a label that fits into a file name, but is {label!r}"
+            )
 
 
 def _check_train(recipe: Recipe, where: str) -> None:
-    """Fields of [train] that mean something only together, or exclude each other."""
+    """Combinations of fields in [train]."""
     train = recipe.train
     if train.cooldown != TrainRecipe.cooldown and train.schedule != "wsd":
-        raise UserError(f"{where}: train.cooldown is for train.schedule = 'wsd', but that is {train.schedule!r}")
+        raise UserError(f"{where}: train.cooldown needs train.schedule = 'wsd', but that is {train.schedule!r}")
     if train.shard and train.optimizer == "muon":
-        raise UserError(f"{where}: train.optimizer = 'muon' needs whole matrices, which train.shard splits; use adamw")
+        raise UserError(
+            f"{where}: train.optimizer = 'muon' needs unsharded matrices, but train.shard is set; use adamw"
+        )
     if train.shard and train.monitor == "bleu":
         raise UserError(f"{where}: train.monitor must be 'loss' with train.shard, which validates without translating")
     if train.rdrop and not recipe.model.config(vocab_size=1000).dropout:
-        raise UserError(f"{where}: train.rdrop needs model.dropout above 0, or its two passes are the same")
+        raise UserError(f"{where}: train.rdrop needs model.dropout above 0, since its two passes must differ")
     if train.monitor == "bleu" and not train.validate_sentences:
         raise UserError(f"{where}: train.monitor = 'bleu' needs train.validate_sentences above 0")
 
 
 def _check_init(recipe: Recipe, where: str) -> None:
-    wish, defaults = recipe.tokenizer, TokenizerRecipe()
-    if wish.extend < 0:
-        raise UserError(f"{where}: tokenizer.extend must not be negative, but is {wish.extend}")
+    wanted, defaults = recipe.tokenizer, TokenizerRecipe()
+    if wanted.extend < 0:
+        raise UserError(f"{where}: tokenizer.extend must not be negative, but is {wanted.extend}")
     if not recipe.train.init:
-        for name, given in (("tokenizer.extend", wish.extend), ("model.preset = 'init'", recipe.model.preset == INIT)):
+        for name, given in (
+            ("tokenizer.extend", wanted.extend),
+            ("model.preset = 'init'", recipe.model.preset == INIT),
+        ):
             if given:
                 raise UserError(f"{where}: {name} needs train.init, the model to start from")
         return
-    # The coverage says which characters of the new text get pieces of their own, where there are new pieces.
-    for name in ("vocab_size", "split_digits", *([] if wish.extend else ["character_coverage"])):
-        if getattr(wish, name) != getattr(defaults, name):
+    # character_coverage decides which characters of the new text get pieces, so it goes with extend.
+    for name in ("vocab_size", "split_digits", *([] if wanted.extend else ["character_coverage"])):
+        if getattr(wanted, name) != getattr(defaults, name):
             raise UserError(
-                f"{where}: tokenizer.{name} must be left out with train.init, whose vocabulary is taken; "
+                f"{where}: tokenizer.{name} must not be set with train.init, whose vocabulary is used; "
                 f"tokenizer.extend adds pieces to it"
             )
 
@@ -463,7 +497,7 @@ def _check_fast(fast: str, where: str) -> None:
     unknown = [name.strip() for name in fast.split(",") if name.strip() not in FAST_PARTS]
     if fast not in ("auto", "off") and unknown:
         raise UserError(
-            f"{where}: train.fast must be auto, off, or some of {', '.join(FAST_PARTS)} joined by commas, but has {unknown[0]!r}"
+            f"{where}: train.fast must be auto, off, or some of {', '.join(FAST_PARTS)} with commas, but has {unknown[0]!r}"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 from regard.config import ModelConfig
 from regard.errors import UserError
 from regard.models.presets import PRESETS
-from regard.recipe import FAST_PARTS, load_recipe, recipe_from_dict
+from regard.recipe import FAST_PARTS, DecodeRecipe, load_recipe, recipe_from_dict
 from regard.toml import dump_toml
+from scripts.recipe_reference import DOCUMENT, EXAMPLE, field_comments, render
 
 GOOD: dict[str, Any] = {
     "data": {"source": "en", "target": "de", "train": "a.{en,de}", "valid": "b.{en,de}"},
@@ -82,22 +84,22 @@ def test_a_root_said_on_the_command_line_is_meant_from_there(tmp_path: Path, mon
         (changed("train", steps="many"), "train.steps must be a whole number, but is 'many'"),
         (changed("train", steps=True), "train.steps must be a whole number, but is True"),
         (changed("train", minutes=3), "exactly one of train.steps, train.epochs and train.minutes"),
-        (changed("train", steps=0), "but there is none"),
+        (changed("train", steps=0), "set exactly one of train.steps, train.epochs and train.minutes, not none"),
         (changed("train", steps=-5), "train.steps must not be negative, but is -5"),
         (changed("train", label_smoothing=1.0), "train.label_smoothing must be at least 0 and below 1"),
         (changed("train", bpe_dropout=1.0), "train.bpe_dropout must be at least 0 and below 1"),
         (changed("train", schedule="wsd", cooldown=0.0), "train.cooldown must be above 0 and at most 1, but is 0.0"),
-        (changed("train", cooldown=0.5), "train.cooldown is for train.schedule = 'wsd', but that is 'paper'"),
+        (changed("train", cooldown=0.5), "train.cooldown needs train.schedule = 'wsd', but that is 'paper'"),
         (changed("train", optimizer="adams"), "train.optimizer must be one of adam, adamw, muon, but is 'adams'"),
-        (changed("train", shard=True, optimizer="muon"), "train.optimizer = 'muon' needs whole matrices"),
+        (changed("train", shard=True, optimizer="muon"), "train.optimizer = 'muon' needs unsharded matrices"),
         (changed("train", shard=True, monitor="bleu"), "train.monitor must be 'loss' with train.shard"),
         (changed("train", rdrop=-1.0), "train.rdrop must not be negative"),
         ({**changed("train", rdrop=5.0), "model": {"dropout": 0.0}}, "train.rdrop needs model.dropout above 0"),
         (changed("train", batch_tokens=0), "train.batch_tokens must be at least 1"),
-        (changed("train", fast="slots, grpah,x"), "joined by commas, but has 'grpah'"),
+        (changed("train", fast="slots, grpah,x"), "graph with commas, but has 'grpah'"),
         (changed("train", fast="auto,slots"), "train.fast must be auto, off, or some of slots, attention,"),
         (changed("train", fast=""), "but has ''"),
-        (changed("data", valid=0), "data.valid must name a corpus or say how many pairs to hold out"),
+        (changed("data", valid=0), "data.valid must be a corpus or a positive number of pairs to hold out"),
         (changed("data", train=[]), "data.train must name at least one corpus"),
         (changed("data", train=[{"path": "x", "wieght": 2}]), "did you mean weight?"),
         (
@@ -109,15 +111,21 @@ def test_a_root_said_on_the_command_line_is_meant_from_there(tmp_path: Path, mon
             "the weight of x must be a number above 0, but is inf",
         ),
         (changed("data", max_ratio=math.nan), "data.max_ratio must be at least 1, but is nan"),
-        (changed("data", source="a/b"), "data.source must be a language code or another name for files, but is 'a/b'"),
-        (changed("data", target=".."), "data.target must be a language code or another name for files, but is '..'"),
-        (changed("data", root="/home/d\udcff"), "data.root must be in UTF-8"),
-        (changed("data", train="d\udcff.tsv"), "data.train must be in UTF-8"),
+        (
+            changed("data", source="a/b"),
+            "data.source must be a language code or a label that fits into a file name, but is 'a/b'",
+        ),
+        (
+            changed("data", target=".."),
+            "data.target must be a language code or a label that fits into a file name, but is '..'",
+        ),
+        (changed("data", root="/home/d\udcff"), "data.root must be valid UTF-8"),
+        (changed("data", train="d\udcff.tsv"), "data.train must be valid UTF-8"),
         (changed("model", preset=["base"]), "model.preset must be one of"),
         (changed("model", norm_eps=-1.0), "model.norm_eps must be above 0 and below 1, but is -1.0"),
-        (changed("train", seed=10**20), "train.seed must be a number of 64 bits"),
-        (changed("train", steps=10**400), "train.steps must be a number of 64 bits"),
-        (changed("train", lr=10**400), "train.lr must be a number of 64 bits"),
+        (changed("train", seed=10**20), "train.seed must be a number that fits 64 bits"),
+        (changed("train", steps=10**400), "train.steps must be a number that fits 64 bits"),
+        (changed("train", lr=10**400), "train.lr must be a number that fits 64 bits"),
         ({"train": {"steps": 1}}, "[data] is missing"),
         ({"data": {"source": "en", "target": "de", "train": "x"}, "train": {"steps": 1}}, "data.valid is missing"),
         # An unknown key is reported before anything that is missing.
@@ -139,7 +147,7 @@ def test_parts_of_the_fast_path_are_taken_by_their_names(fast: str) -> None:
 def test_broken_toml_is_refused_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "broken.toml"
     path.write_text("[data]\nsource = \n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"broken\.toml: is not valid TOML: .*line 2"):
+    with pytest.raises(UserError, match=r"broken\.toml: must be valid TOML, but is not: .*line 2"):
         load_recipe(path)
 
 
@@ -160,3 +168,22 @@ def test_the_papers_presets_have_none_of_the_later_switches_on() -> None:
         "relu",
         "sinusoidal",
     )
+
+
+def test_the_reference_of_recipes_is_up_to_date() -> None:
+    assert DOCUMENT.read_text(encoding="utf-8") == render(), "run: python -m scripts.recipe_reference"
+
+
+def test_a_field_without_a_meaning_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    comments = field_comments(DecodeRecipe)
+    assert comments["beam"] == "beam size"
+    assert comments["guard"].startswith("Keep source lines") and comments["guard"].endswith("init model's setting.")
+    del comments["alpha"]
+    monkeypatch.setattr("scripts.recipe_reference.field_comments", lambda _: comments)
+    monkeypatch.setattr("scripts.recipe_reference.SECTIONS", {"decode": (DecodeRecipe,)})
+    with pytest.raises(SystemExit, match=r"DecodeRecipe\.alpha must have a comment"):
+        render()
+
+
+def test_the_example_of_the_reference_is_a_valid_recipe() -> None:
+    assert recipe_from_dict(tomllib.loads(EXAMPLE)).train.steps == 100_000

@@ -109,9 +109,9 @@ def recipe_from(bundle: Bundle, folder: Path) -> Recipe:
     [
         ("train.init=nowhere", "train.init: .*nowhere: there is no such model"),
         ("tokenizer.protect=true", r"tokenizer\.protect: the model in train\.init was trained without"),
-        ("tokenizer.character_coverage=0.9", r"tokenizer\.character_coverage must be left out with train\.init"),
-        ("tokenizer.vocab_size=500", r"tokenizer\.vocab_size must be left out with train\.init"),
-        ("model.d_ff=128", r"model\.d_ff comes from the model in train\.init"),
+        ("tokenizer.character_coverage=0.9", r"tokenizer\.character_coverage must not be set with train\.init"),
+        ("tokenizer.vocab_size=500", r"tokenizer\.vocab_size must not be set with train\.init"),
+        ("model.d_ff=128", r"model\.d_ff must not be set with model\.preset = 'init'"),
         ("model.preset=tiny", r"model\.d_model must be 32, as in the model in train\.init, but is 192"),
         ("train.init=", r"model\.preset = 'init' needs train\.init"),
         ("tokenizer.extend=-1", r"tokenizer\.extend must not be negative"),
@@ -239,7 +239,7 @@ def test_a_recipe_that_is_written_names_a_built_in_model_by_its_name(tmp_path: P
     (tmp_path / "recipe" / "en-de").mkdir()  # is not meant
     (tmp_path / "recipe" / "written.toml").write_text(recipe.to_toml())
     assert load_recipe(tmp_path / "recipe" / "written.toml") == recipe
-    with pytest.raises(UserError, match="there is no built-in model 'xx'; there are en-de, de-en"):
+    with pytest.raises(UserError, match="must name one of the built-in models en-de, de-en, but names 'xx'"):
         load_recipe(tmp_path / "recipe" / "written.toml", ["train.init=builtin:xx"])
 
 
