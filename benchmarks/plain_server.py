@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from regard.bundle import find_bundle, load_bundle
 from regard.generate.engines.ctranslate2_cache import converted
 from regard.generate.engines.ctranslate2_engine import import_ctranslate2, share_cores
-from regard.generate.engines.ctranslate2_model import Weights, vocabularies
+from regard.generate.engines.ctranslate2_model import WeightFormat, vocabularies
 from regard.parallel.processes import own_threads
 
 
@@ -31,7 +31,7 @@ class Fields(BaseModel):
 
 def make_app(model: str, same_search: bool = False) -> FastAPI:
     bundle = load_bundle(find_bundle(Path(model)))
-    weights: Weights = "int8" if bundle.stored == "int8" else "fp32"
+    weights: WeightFormat = "int8" if bundle.stored == "int8" else "fp32"
     workers, threads = share_cores(own_threads())
     with converted(bundle, weights) as folder:
         translator = import_ctranslate2().Translator(str(folder), inter_threads=workers, intra_threads=threads)

@@ -1,5 +1,5 @@
-"""ModelConfig: every choice that gives a Transformer its shape. No torch here, so that recipes and exporters read it
-cheaply."""
+"""ModelConfig: every choice that determines a Transformer's weights and arithmetic. Imports no torch, so that recipes and
+exporters can read it cheaply."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ModelConfig:
     encoder_layers: int = 6  # layers of the encoder
     decoder_layers: int = 6  # layers of the decoder
     dropout: float = 0.1  # probability of dropping an element
-    # What the paper's successors changed; each is off by default.
+    # What later Transformers changed; the defaults are the paper's.
     norm_position: NormPosition = (
         "post"  # `post`: norm(x + f(x)); `pre`: x + f(norm(x)), with a norm after the last layer
     )
@@ -68,13 +68,14 @@ class ModelConfig:
                 f"model.num_kv_heads must divide model.num_heads ({self.num_heads}), but is {self.num_kv_heads}"
             )
         if self.positions == "rotary" and self.d_head % 2:
-            raise UserError(f"model.positions = 'rotary' needs an even d_model / num_heads, but that is {self.d_head}")
+            raise UserError(f"model.d_model / model.num_heads must be even with rotary positions, but is {self.d_head}")
 
     @property
     def d_head(self) -> int:
+        """The width of one attention head."""
         return self.d_model // self.num_heads
 
     @property
     def kv_heads(self) -> int:
-        """Key/value heads, with the default filled in."""
+        """The number of key/value heads, with the default resolved."""
         return self.num_kv_heads or self.num_heads

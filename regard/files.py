@@ -1,5 +1,5 @@
-"""Writing files so that nothing is lost: to a temporary name, flushed to disk, then renamed. A reader sees the old content or the
-new, never a part."""
+"""Files and folders that are never half-written: content goes to a temporary name, is flushed to disk and then renamed. A reader
+sees the old content or the new, never a mixture."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MANIFEST = "manifest.json"
 
 
 def sync(path: Path) -> None:
-    """Flush a file or folder to disk; file systems that cannot flush a folder are left alone."""
+    """Flush a file or folder to disk. A file system that cannot flush folders is not an error."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
@@ -34,7 +34,7 @@ def sync(path: Path) -> None:
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Replace the file's content in one step. What a link leads to is replaced, not the link."""
+    """Replace the file's content in one step. A symbolic link stays, and its target is replaced."""
     path = path.resolve()
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -49,10 +49,9 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path` that takes its place when the block ends well, and is removed when it does not.
+    """A temporary folder beside `path` that replaces it when the block succeeds, and is removed when it raises.
 
-    An older folder at `path` is replaced; for a moment it lies beside it under a hidden name. A link stays, and what it leads to is
-    replaced.
+    For a moment the old folder lies beside the new one under a hidden name. A symbolic link stays, and its target is replaced.
     """
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,10 +60,10 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
-        rights = temporary.stat().st_mode & 0o666
+        permissions = temporary.stat().st_mode & 0o666
         for file in sorted(temporary.rglob("*")):
             if file.is_file():
-                _give_rights(file, rights)  # safetensors writes files that only their owner may read
+                _add_permissions(file, permissions)  # safetensors writes files that only their owner may read
             sync(file)
         sync(temporary)
         if path.exists():
@@ -79,17 +78,16 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _give_rights(file: Path, rights: int) -> None:
-    """Rights that a file lacks, where the file system knows any."""
-    there = stat.S_IMODE(file.stat().st_mode)
-    if there | rights != there:
-        with suppress(OSError):
-            file.chmod(there | rights)
+def _add_permissions(file: Path, permissions: int) -> None:
+    mode = stat.S_IMODE(file.stat().st_mode)
+    if mode | permissions != mode:
+        with suppress(OSError):  # a file system without permissions
+            file.chmod(mode | permissions)
 
 
 def lock(file: IO[Any]) -> bool:
-    """Claim an open file until it is closed; False where another process has it. Where there are no locks (Windows, some file
-    systems of networks) everybody may."""
+    """Lock an open file until it is closed; False if another process holds the lock. Without lock support (Windows, some network
+    file systems) this always succeeds."""
     try:
         import fcntl
     except ImportError:
@@ -104,17 +102,17 @@ def lock(file: IO[Any]) -> bool:
 
 
 def check_new_folder(path: Path) -> None:
-    """Refuse to write over what is there; an empty folder is as good as none."""
+    """Refuse a folder that has content, so that nothing is overwritten."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UserError(f"{path}: exists already; choose another folder with -o")
+        raise UserError(f"{path}: already exists; choose another folder with -o")
     if path.resolve() == Path.cwd():
-        raise UserError(f"{path}: is the folder that you are in; choose another with -o")
+        raise UserError(f"{path}: is the current folder; choose another with -o")
 
 
 def check_new_file(path: Path) -> None:
-    """Refuse, before any work, what a finished file cannot take the place of."""
+    """Refuse, before any work is done, a path that a finished file could not be moved to."""
     if not path.name:
-        raise UserError(f"{path}: must be the name of a file; give another with -o")
+        raise UserError(f"{path}: must be the name of a file; choose another with -o")
     folder = path.resolve().parent if path.is_symlink() else path.parent
     if not folder.is_dir():
         raise UserError(f"{path}: the folder {folder} does not exist")
@@ -127,12 +125,12 @@ def check_new_file(path: Path) -> None:
 def is_same_file(one: Path, other: Path) -> bool:
     try:
         return one.is_file() and one.samefile(other)
-    except OSError:  # one of them is not there
+    except OSError:  # one of them does not exist
         return False
 
 
 def sweep_temporaries(folder: Path) -> None:
-    """Remove what an interrupted `atomic_folder` or `write_atomic` left in this folder."""
+    """Remove what an interrupted `atomic_folder` or `write_atomic` left behind in this folder."""
     for leftover in [*folder.glob(".*.tmp"), *folder.glob(".*.old")]:
         if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)
@@ -146,13 +144,14 @@ def sha256(path: Path) -> str:
 
 
 def write_manifest(folder: Path, **facts: Any) -> None:
-    """Write manifest.json: the given facts, and the SHA-256 of every other file of the folder."""
+    """Write manifest.json: the given facts, and the SHA-256 of every other file in the folder."""
     files = sorted(f for f in folder.rglob("*") if f.is_file() and f.name != MANIFEST)
     hashes = {f.relative_to(folder).as_posix(): sha256(f) for f in files}
     (folder / MANIFEST).write_text(json.dumps({**facts, "files": hashes}, indent=2) + "\n", encoding="utf-8")
 
 
 def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in this file; a UserError where there is none."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -165,7 +164,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def check_manifest(folder: Path) -> dict[str, Any]:
-    """Read manifest.json and refuse the folder, naming the file, where a file's hash differs or a file is missing."""
+    """Read manifest.json and refuse the folder if a listed file is missing or its hash differs."""
     manifest = read_json(folder / MANIFEST)
     files = manifest.get("files")
     if not isinstance(files, dict):

@@ -1,6 +1,6 @@
-"""SequenceLayout and SlotLayout: where the sequences lie in a packed tensor.
+"""SequenceLayout and SlotLayout: where each sequence lies in a packed tensor.
 
-Sentences lie end to end without padding. Three sentences of 2, 4 and 1 tokens are one tensor of seven rows:
+Sequences lie end to end, without padding. Three sequences of 2, 4 and 1 tokens make one tensor of seven rows:
 
     row        0  1 | 2  3  4  5 | 6
     sequence   0  0 | 1  1  1  1 | 2
@@ -8,12 +8,12 @@ Sentences lie end to end without padding. Three sentences of 2, 4 and 1 tokens a
 
     lengths = [2, 4, 1]    offsets = [0, 2, 6, 7]    positions = [0, 1, 0, 1, 2, 3, 0]
 
-A SlotLayout has the same rows in a fixed number of places, here ten rows and five sequences, the last ones empty:
+A SlotLayout describes the same rows in a tensor of fixed shape, here ten rows and five sequences, the last of them empty:
 
     row        0  1 | 2  3  4  5 | 6 | 7  8  9
-    sequence   0  0 | 1  1  1  1 | 2 | -  -  -        groups = [0, 7, 7, 7, 7, 7], all three in one
+    sequence   0  0 | 1  1  1  1 | 2 | -  -  -        groups = [0, 7, 7, 7, 7, 7]: one group of three
 
-Every tensor of shape (tokens, ...) travels with its layout. Nothing here knows about attention or about text.
+Every tensor of shape (tokens, ...) travels with its layout. Layouts know nothing of attention or text.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-GROUP_ROWS = 64  # of a tile that a kernel for short sequences works on
+GROUP_ROWS = 64  # rows in one tile of the attention kernel for short sequences
 
 
 @dataclass(frozen=True)
 class SequenceLayout:
-    """Lengths, offsets and positions of the sequences of one packed tensor.
+    """Lengths, offsets and positions of the sequences in one packed tensor.
 
-    `lengths` stays on the host as plain integers, so that a kernel can plan its work without waiting for the device.
+    `lengths` are plain integers on the host, so that a kernel can plan its work without waiting for the device.
 
     >>> layout = SequenceLayout.from_lengths([2, 4, 1])
     >>> layout.offsets.tolist(), layout.positions.tolist()
@@ -40,12 +40,12 @@ class SequenceLayout:
     """
 
     lengths: tuple[int, ...]
-    offsets: Tensor  # (sequences + 1,) int32, the rows where sequences begin, and the end
-    positions: Tensor  # (tokens,) int64, each row's place in its sequence
+    offsets: Tensor  # (sequences + 1,) int32, the first row of each sequence, then the number of rows
+    positions: Tensor  # (tokens,) int64, each row's position in its sequence
 
     @classmethod
     def from_lengths(cls, lengths: Sequence[int], device: torch.device | str = "cpu") -> SequenceLayout:
-        """The layout of sequences of these lengths, lying end to end."""
+        """The layout of sequences of these lengths, end to end."""
         lengths = tuple(int(length) for length in lengths)
         counts = torch.tensor(lengths, dtype=torch.int64)
         ends = counts.cumsum(0)
@@ -69,7 +69,7 @@ class SequenceLayout:
 
     @cached_property
     def is_uniform(self) -> bool:
-        """Whether all sequences have one length, so that packed and padded are the same memory."""
+        """Whether all sequences have the same length, so that packed and padded memory are identical."""
         return len(set(self.lengths)) == 1
 
     @property
@@ -87,30 +87,30 @@ class SequenceLayout:
 
     @cached_property
     def sequence_ids(self) -> Tensor:
-        """(tokens,) int64: which sequence each row belongs to."""
+        """(tokens,) int64, the sequence that each row belongs to."""
         counts = (self.offsets[1:] - self.offsets[:-1]).long()
         index = torch.arange(self.num_sequences, device=self.device)
         return index.repeat_interleave(counts, output_size=self.num_tokens)
 
     @property
     def groups(self) -> Tensor:
-        """The rows where groups of sequences begin, as in `SlotLayout`: here each sequence is one."""
+        """(sequences + 1,) int32, as `SlotLayout.groups`: here each sequence is a group of its own."""
         return self.offsets
 
     @cached_property
     def slots(self) -> Tensor:
-        """(tokens,) int64: each row's place in the padded grid (sequences, max_length), flattened."""
+        """(tokens,) int64, each row's index into the flattened padded grid (sequences, max_length)."""
         return self.sequence_ids * self.max_length + self.positions
 
     @cached_property
     def valid(self) -> Tensor:
-        """(sequences, max_length) bool: which places of the padded grid hold a token."""
+        """(sequences, max_length) bool, whether a cell of the padded grid holds a token."""
         counts = self.offsets[1:] - self.offsets[:-1]
         return torch.arange(self.max_length, device=self.device) < counts[:, None]
 
     @cached_property
     def rows(self) -> Tensor:
-        """(sequences * max_length,) int64: the packed row behind each place of the padded grid, or 0."""
+        """(sequences * max_length,) int64, the packed row that fills each cell of the padded grid; 0 for padding."""
         starts = self.offsets[:-1].long()
         grid = starts[:, None] + torch.arange(self.max_length, device=self.device)
         return torch.where(self.valid, grid, torch.zeros_like(grid)).reshape(-1)
@@ -118,28 +118,28 @@ class SequenceLayout:
 
 @dataclass(frozen=True)
 class SlotLayout:
-    """A layout of fixed shape: so many rows and so many sequences, some of them empty.
+    """A layout of fixed shape: a fixed number of rows and sequences, the unused ones at the end.
 
-    Compiled code and captured graphs run again and again on the same shapes and the same memory. So the lengths are only
-    on the device here, and what is planned on the host is planned for the fullest case.
+    Compiled code and CUDA graphs run again and again on the same shapes and the same memory. So lengths exist only on the
+    device, and the host plans for the largest case.
 
-    Groups are neighbouring sequences that are worked on together, in tiles of GROUP_ROWS rows: see `tile_groups`. The two
-    layouts of a batch of pairs are grouped alike.
+    A group is a run of neighbouring sequences that a kernel processes as one tile of GROUP_ROWS rows; see `tile_groups`.
+    The source and target layouts of a batch have the same groups.
     """
 
-    positions: Tensor  # (tokens,) int32, each row's place in its sequence; 0 in empty rows
-    sequence_ids: Tensor  # (tokens,) int32, which sequence a row belongs to; -1 in empty rows
-    groups: Tensor  # (sequences + 1,) int32, the rows where groups of sequences begin; unused ones at the end of the used rows
-    max_length: int  # no sequence is longer
+    positions: Tensor  # (tokens,) int32, each row's position in its sequence; 0 in empty rows
+    sequence_ids: Tensor  # (tokens,) int32, the sequence that each row belongs to; -1 in empty rows
+    groups: Tensor  # (sequences + 1,) int32, the first row of each group; unused entries hold the number of used rows
+    max_length: int  # an upper bound on every sequence
 
     @property
     def num_tokens(self) -> int:
-        """Rows, used or not."""
+        """The number of rows, used or not."""
         return self.positions.shape[0]
 
     @property
     def num_sequences(self) -> int:
-        """Places for sequences, used or not."""
+        """The number of sequences that fit, used or not."""
         return self.groups.shape[0] - 1
 
     @property
@@ -151,8 +151,8 @@ Layout = SequenceLayout | SlotLayout
 
 
 def tile_groups(src_lengths: Sequence[int], tgt_lengths: Sequence[int]) -> list[int]:
-    """Where groups of neighbouring pairs begin, and the end: as many pairs as have at most GROUP_ROWS rows on either side;
-    a longer pair is a group by itself.
+    """The first pair of each group, then the number of pairs. A group takes as many neighbouring pairs as fit into GROUP_ROWS
+    rows on both sides; a longer pair is a group of its own.
 
     >>> tile_groups([30, 30, 30, 90, 4], [20, 44, 4, 80, 4])
     [0, 2, 3, 4, 5]

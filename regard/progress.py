@@ -1,4 +1,4 @@
-"""How far a piece of work is: a bar on a terminal, a sparse line elsewhere, on standard error in either case."""
+"""Progress on standard error: a bar on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
 
 OnProgress = Callable[[int], None]  # called with the number of units newly finished
 
-QUIET_SECONDS = 10.0  # without a terminal: silence before the first line and between two
-# Of the work, whichever is less: before that, its speed says nothing about the rest.
+QUIET_SECONDS = 10.0  # without a terminal: pause before the first line and between two
+# The time left is shown after this many units or this share of the work, whichever comes first: the speed is noise before.
 ENOUGH_UNITS = 10
 ENOUGH_SHARE = 0.1
 
 
 @contextmanager
 def progress(description: str, total: int | None, unit: str = "lines", before: int = 0) -> Iterator[OnProgress]:
-    """Show the progress of the work inside; the function that it gives is called with the number of units newly done.
-    `before` of them were done in an earlier sitting: they count, but say nothing about the speed.
+    """Show the progress of the work in the block, which calls the function that it is given. `before` units were finished by
+    an earlier run: they count as done, but not towards the speed.
 
-    with progress("Cleaning", total=len(pairs), unit="pairs") as done:
+    with progress("Cleaning", total=len(pairs), unit="pairs") as on_progress:
         for pair in pairs:
             ...
-            done(1)
+            on_progress(1)
     """
     show = _bar if is_terminal(sys.stderr) else _plain_lines
     with show(description, total, unit, before) as advance:
-        # Callers report every line; the screen needs ten updates a second, and each costs a lock.
+        # Callers report every line, but an update takes a lock, and a screen needs only ten a second.
         pending, due = 0, time.monotonic() + 0.1
 
-        def done(units: int) -> None:
+        def on_progress(units: int) -> None:
             nonlocal pending, due
             pending += units
             if time.monotonic() >= due:
@@ -44,20 +44,20 @@ def progress(description: str, total: int | None, unit: str = "lines", before: i
                 pending, due = 0, time.monotonic() + 0.1
 
         try:
-            yield done
+            yield on_progress
         finally:
             if pending:
                 advance(pending)
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether the stream is a screen on which lines can be drawn over."""
+    """Whether the stream is a terminal that can redraw lines."""
     return stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
 @lru_cache(maxsize=1)
 def stderr_console() -> Console:
-    """The one rich console of standard error: two live areas share the screen only when they share the console."""
+    """The only rich console of standard error: live displays can share a screen only through one console."""
     from rich.console import Console
 
     return Console(stderr=True)
@@ -71,14 +71,14 @@ def clock(seconds: float) -> str:
 
 
 def _rate(speed: float, unit: str) -> list[str]:
-    """For example 1,234 lines/s or 2.5 lines/s; nothing where that would be none at all."""
+    """For example 1,234 lines/s or 2.5 lines/s; nothing where it would round to zero."""
     if speed < 0.05:
         return []
     return [f"{speed:,.0f} {unit}/s" if speed >= 9.95 else f"{speed:.1f} {unit}/s"]
 
 
 def _left(speed: float, count: float, total: float | None, before: int) -> list[str]:
-    """For example 3:21 left; nothing before the speed can be judged, and none where nothing is left."""
+    """For example 3:21 left; nothing while the speed is still unreliable, or when all is done."""
     if total is None or speed <= 0 or count >= total:
         return []
     if count - before < min(ENOUGH_UNITS, ENOUGH_SHARE * (total - before)):
@@ -92,7 +92,7 @@ def _bar(description: str, total: int | None, unit: str, before: int) -> Iterato
     from rich.text import Text
 
     class Figures(ProgressColumn):
-        """Count, rate and time left, as far as they are known and fit."""
+        """Count, rate and time left, as far as they are known and fit the screen."""
 
         def render(self, task: Task) -> Text:
             count = f"{int(task.completed):,}" + (f" / {int(task.total):,}" if task.total is not None else "")
@@ -128,7 +128,7 @@ def _plain_lines(description: str, total: int | None, unit: str, before: int) ->
         now = time.monotonic()
         if now >= due:
             spoken, due = True, now + QUIET_SECONDS
-            if count != total:  # the last line says that
+            if count != total:  # the final line reports that
                 print(line(now - start), file=sys.stderr, flush=True)
 
     yield advance

@@ -266,7 +266,7 @@ def test_export_says_where_and_how_near(bundle: str, tmp_path: Path, capfd: pyte
     assert document["folder"] == str(tmp_path / "b")
     assert document["weights"] == "int8"
     assert 1e-5 < document["mean_difference"] < document["difference"] < document["tolerance"]
-    assert "exists already" in fails(capfd, *command, "-o", str(tmp_path / "a"))
+    assert "already exists" in fails(capfd, *command, "-o", str(tmp_path / "a"))
     assert "--weights must be one of fp32, fp16, int8" in fails(
         capfd, *command, "--weights", "x", "-o", str(tmp_path / "c")
     )
@@ -446,7 +446,7 @@ def test_a_place_that_no_file_can_take_is_refused_before_any_work(
         assert "gone does not exist" in fails(capfd, *command, "link.html")
     for name in ("a.txt", "b.txt"):
         assert f"-o {name}: must not be one of the input files; name another" in fails(capfd, *evaluate, name)
-    assert "is the folder that you are in" in refused_in_an_empty_folder(capfd, bundle)
+    assert "is the current folder" in refused_in_an_empty_folder(capfd, bundle)
     assert Path("a.txt").read_text() == "a b\n" and Path("b.txt").read_text() == "c d\n"
     assert stat.S_ISFIFO(Path("pipe").stat().st_mode)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "b.txt", "folder", "link.html", "pipe"]

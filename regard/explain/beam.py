@@ -39,7 +39,7 @@ class BeamRecorder:
         self._step = 0
 
     def __call__(self, seen: SearchStep) -> None:
-        assert seen.numbers == [0], "only one sentence can be recorded"
+        assert seen.sentences == [0], "only one sentence can be recorded"
         self._step += 1
         log_probs, parents, tokens = (values[0].tolist() for values in (seen.log_probs, seen.parents, seen.tokens))
         added: dict[int, int] = {}  # candidate -> node

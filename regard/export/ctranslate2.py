@@ -8,14 +8,14 @@ from typing import cast
 from regard.bundle import Bundle
 from regard.export.verify import Samples
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine, import_ctranslate2
-from regard.generate.engines.ctranslate2_model import Weights, convert, positions, vocabularies
+from regard.generate.engines.ctranslate2_model import WeightFormat, convert, positions, vocabularies
 from regard.generate.options import forbidden_ids
 
 
 def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[list[float]]:
     """Write the bundle into `folder`, load that with CTranslate2, and score the samples with it."""
     import_ctranslate2()  # before anything is written
-    stored = cast(Weights, weights)
+    stored = cast(WeightFormat, weights)
     convert(bundle, folder, stored)
     bundle.tokenizer.save(folder / "tokenizer")
     (folder / "README.md").write_text(make_readme(bundle, stored), encoding="utf-8")
@@ -23,7 +23,7 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
     return engine.score(samples.src, samples.tgt)
 
 
-def make_readme(bundle: Bundle, weights: Weights) -> str:
+def make_readme(bundle: Bundle, weights: WeightFormat) -> str:
     """How to use the folder, and where CTranslate2 by itself differs from Regard."""
     tokenizer, decode = bundle.tokenizer, bundle.decode
     _, target = vocabularies(tokenizer, bundle.config.vocab_size)

@@ -1,14 +1,13 @@
-"""Label-smoothed cross-entropy, straight from hidden states: the logits of all tokens never exist at once.
+"""Label-smoothed cross-entropy (section 5.4 of the paper), computed from decoder states in chunks: the logits of all tokens
+never exist at once.
 
-With smoothing e over a vocabulary of V, the target distribution is (1 - e) on the label plus e / V on every piece, so
-that
+With smoothing e over a vocabulary of V, the target distribution is (1 - e) on the label plus e / V on every token, so that
 
     loss = logsumexp(z) - (1 - e) z_label - e mean(z)          d loss / d z = softmax(z) - (1 - e) [label] - e / V
 
-The mean over the vocabulary is one product with the mean row of the output matrix, and the last two terms of the
-gradient are a gather and a constant, so a chunk of logits is used for one softmax and two products and thrown away.
-With Triton, one kernel turns a chunk of logits into its gradient. A loss is a sum with a count beside it; who divides,
-and by what, is the training loop's affair.
+mean(z) is one product with the mean row of the output matrix, and the last two terms of the gradient are a gather and a
+constant. So each chunk of logits takes one softmax and two matrix products, and is then thrown away. With Triton, one kernel
+turns a chunk of logits into its gradient. A loss is a sum and a count; the training loop divides.
 """
 
 from __future__ import annotations
@@ -19,20 +18,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 28}  # logits held at a time: cache-sized, or enough to fill a GPU
-FUSED_CHUNK_ELEMENTS = 1 << 29  # with Triton, where nothing else of their size is held beside them
+CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 28}  # logits held at a time: fit the cache, or fill a GPU
+FUSED_CHUNK_ELEMENTS = 1 << 29  # likewise with Triton, which holds no second tensor of that size
 
 
 @dataclass(frozen=True)
 class Loss:
-    total: Tensor  # label-smoothed, summed over tokens: what is differentiated
-    nll: Tensor  # negative log-likelihood of the labels, summed, without smoothing: what is reported as perplexity
-    count: int  # rows
+    """Sums over the tokens of a batch, and the number of tokens."""
+
+    total: Tensor  # label-smoothed cross-entropy: what is differentiated
+    nll: Tensor  # negative log-likelihood of the labels, without smoothing: what perplexity is computed from
+    count: int
 
 
 @dataclass
 class _Sums:
-    """What the chunks are added up in, at least in float32, and the gradients where they are wanted."""
+    """Running sums over the chunks, in float32 or wider, and the gradients if they are needed."""
 
     total: Tensor
     nll: Tensor
@@ -51,6 +52,8 @@ class _Sums:
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
+    """The forward pass computes both gradients, while it has the logits; the backward pass only scales them."""
+
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, chunk: int
@@ -59,7 +62,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
         sums = _Sums.zeros(hidden, weight, ctx.needs_input_grad[0] or ctx.needs_input_grad[1])
         with torch.autocast(device, enabled=False):
-            _add_up(sums, hidden, weight, labels, smoothing, chunk, dtype)
+            _sum_chunks(sums, hidden, weight, labels, smoothing, chunk, dtype)
         if sums.d_hidden is not None and sums.d_weight is not None:
             ctx.save_for_backward(sums.d_hidden, sums.d_weight.to(weight.dtype))
         ctx.mark_non_differentiable(sums.nll)
@@ -72,19 +75,20 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return d_hidden * scale, d_weight * scale, None, None, None
 
 
-def _add_up(
+def _sum_chunks(
     sums: _Sums, hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, chunk: int, dtype: torch.dtype
 ) -> None:
     wide = sums.total.dtype
     compute_weight = weight.to(dtype)
-    mean_row = weight.to(wide).mean(dim=0)  # (d_model,): hidden @ mean_row = mean of the logits
+    mean_row = weight.to(wide).mean(dim=0)  # (d_model,): hidden @ mean_row is the mean of the logits
     for begin in range(0, hidden.shape[0], chunk):
         part = hidden[begin : begin + chunk]
         label = labels[begin : begin + chunk, None].long()
-        used = label >= 0  # a row without a label counts for nothing
+        used = label >= 0  # (chunk, 1): rows without a label do not count
         label = label.clamp(min=0)
         compute_part = part.to(dtype)
-        logits = compute_part @ compute_weight.t()  # (chunk, vocab_size)
+        # (chunk, d_model) -> (chunk, vocab_size)
+        logits = compute_part @ compute_weight.t()
         picked = logits.gather(1, label).to(wide)
         if sums.d_hidden is not None:
             probabilities = torch.softmax(logits, dim=-1)
@@ -105,14 +109,14 @@ def _add_up(
 
 
 def _normaliser(logits: Tensor, probabilities: Tensor, wide: torch.dtype) -> Tensor:
-    """logsumexp of each row without another pass of exponentials: z_max - log p_max, where p_max is at least 1 / V."""
-    p_max, place = probabilities.max(dim=-1, keepdim=True)
-    return logits.gather(1, place).to(wide) - p_max.to(wide).log()
+    """logsumexp of each row, (chunk, 1), without exponentiating again: z_max - log p_max, where p_max is at least 1 / V."""
+    p_max, argmax = probabilities.max(dim=-1, keepdim=True)
+    return logits.gather(1, argmax).to(wide) - p_max.to(wide).log()
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float = 0.0) -> Loss:
-    """Loss of hidden states (tokens, d_model) under the output matrix (vocab_size, d_model). A label of -1 marks an empty
-    row."""
+    """The loss of decoder states (tokens, d_model) under the output matrix (vocab_size, d_model), with labels (tokens,). A
+    label of -1 marks an empty row."""
     total, nll = _LinearCrossEntropy.apply(hidden, weight, labels, smoothing, chunk_rows(hidden, weight))  # type: ignore[no-untyped-call]
     return Loss(total, nll, labels.shape[0])
 
@@ -120,8 +124,8 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, smoothi
 def backward_linear_cross_entropy(
     hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, scale: Tensor
 ) -> Loss:
-    """The same loss with Triton, and at once the backward pass of `scale` times it, from `hidden` and the weight (a leaf)
-    on: the kernel has scaled the gradients on its way, so that nobody has to multiply them."""
+    """The same loss with Triton, and at once the backward pass of `scale` times the loss through `hidden` and the weight, which
+    must be a leaf. The kernel scales the gradients itself, which saves a pass over them."""
     from regard.nn.kernels.triton_loss import cross_entropy_
 
     with torch.no_grad():
@@ -130,18 +134,20 @@ def backward_linear_cross_entropy(
         chunk = _chunk(hidden, weight, FUSED_CHUNK_ELEMENTS)
         for begin in range(0, hidden.shape[0], chunk):
             part = hidden[begin : begin + chunk]
-            logits = part @ weight.t()  # (chunk, vocab_size)
+            # (chunk, d_model) -> (chunk, vocab_size)
+            logits = part @ weight.t()
             losses = cross_entropy_(logits, labels[begin : begin + chunk], smoothing, scale).sum(dim=0)
             sums.total += losses[0]
             sums.nll += losses[1]
-            sums.d_hidden[begin : begin + chunk] = logits @ weight  # the logits are their gradient by now
+            # The kernel has left the gradient in place of the logits.
+            sums.d_hidden[begin : begin + chunk] = logits @ weight
             _add_product(sums.d_weight, logits.t(), part)
     torch.autograd.backward((hidden, weight), (sums.d_hidden, sums.d_weight.to(weight.dtype)))
     return Loss(sums.total, sums.nll, labels.shape[0])
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a @ b; on a GPU within the product, which is added up in float32 anyway."""
+    """total += a @ b; on a GPU as one product that accumulates in float32."""
     if total.device.type == "cuda" and total.dtype == torch.float32 and a.dtype != torch.float32:
         torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
     else:
@@ -149,12 +155,12 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 def chunk_rows(hidden: Tensor, weight: Tensor) -> int:
-    """Rows whose logits are held at a time on this device."""
+    """How many rows of logits to hold at a time on this device."""
     return _chunk(hidden, weight, CHUNK_ELEMENTS.get(hidden.device.type, CHUNK_ELEMENTS["cuda"]))
 
 
 def _chunk(hidden: Tensor, weight: Tensor, elements: int) -> int:
-    """Rows whose logits are held at a time; chunks are equally large, so that none is a small rest."""
+    """Rows per chunk of at most this many logits, split evenly so that the last chunk is no small remainder."""
     rows = max(1, hidden.shape[0])
     chunks = -(-rows * weight.shape[0] // elements)
     return max(64, -(-rows // chunks))

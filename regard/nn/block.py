@@ -1,10 +1,10 @@
-"""The layers of the two stacks. Each sub-layer is wrapped in a residual connection and a norm:
+"""The layers of encoder and decoder. Each sub-layer is wrapped in a residual connection and a norm:
 
 post-norm (the paper):  x -> [sub-layer] -> dropout -> (+ x) -> norm -> out
 pre-norm:               x -> norm -> [sub-layer] -> dropout -> (+ x) -> out
 
-Either way the sum of one sub-layer is followed by a norm (with pre-norm, by that of the next sub-layer), so that dropout,
-sum and norm can be one kernel.
+Either way a norm follows the sum (with pre-norm, the next sub-layer's), so that dropout, sum and norm can be one kernel.
+Every tensor here is (tokens, d_model), or (rows, d_model) in a decoding step.
 """
 
 from __future__ import annotations
@@ -26,32 +26,35 @@ from regard.nn.slot_cache import SlotLayerCache
 
 
 def make_norm(config: ModelConfig) -> nn.Module:
+    """The norm that the config asks for, over d_model."""
     if config.norm == "rms":
         return nn.RMSNorm(config.d_model, eps=config.norm_eps)
     return nn.LayerNorm(config.d_model, eps=config.norm_eps)
 
 
 def silu(x: Tensor) -> Tensor:
-    """x / (1 + e^-x). On CPUs torch's own rounds an element differently at the end of a vector or a thread's share, so
-    that a row would depend on its place in the batch; where nothing is learned, it is written out."""
+    """x / (1 + e^-x). On CPUs torch's own rounds differently at the end of a vector or of a thread's share, so that a row would
+    depend on its place in the batch; at inference it is therefore written out."""
     if x.requires_grad or x.device.type != "cpu":
         return F.silu(x)
     return x / (1.0 + torch.exp(-x))
 
 
 class FeedForward(nn.Module):
-    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, or with GELU or SiLU, or gated (SwiGLU: silu(x W_g + b_g) * (x W_1 + b_1))."""
+    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2. The max may be GELU or SiLU instead, or gated: in SwiGLU the hidden layer is
+    silu(x W_g + b_g) * (x W_1 + b_1)."""
 
-    fused = False  # the ReLU inside the product, with Triton for the backward pass
+    fused = False  # whether the ReLU is part of the matrix product, with a Triton kernel for the backward pass
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.activation = config.activation
         gated = config.activation == "swiglu"
-        self.inner = Linear(config.d_model, config.d_ff * (2 if gated else 1))  # gated: gate and value side by side
+        self.inner = Linear(config.d_model, config.d_ff * (2 if gated else 1))  # gated: gate, then value
         self.outer = Linear(config.d_ff, config.d_model)
 
     def forward(self, x: Tensor, add_bias: bool = True) -> Tensor:
+        """(tokens, d_model) -> (tokens, d_model). Without `add_bias` the output bias is left to a fused kernel."""
         if self.activation == "relu":
             hidden = self._fused_relu(x) if self.fused else torch.relu_(self.inner(x))
         elif self.activation == "gelu":
@@ -59,6 +62,7 @@ class FeedForward(nn.Module):
         elif self.activation == "silu":
             hidden = silu(self.inner(x))
         else:
+            # (tokens, 2 d_ff) -> twice (tokens, d_ff)
             gate, value = self.inner(x).chunk(2, dim=-1)
             hidden = silu(gate) * value
         output: Tensor = self.outer(hidden, add_bias)
@@ -72,7 +76,7 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """What is around one sub-layer: dropout on its output, and the norm on the configured side."""
+    """The modules around one sub-layer: dropout on its output, and the norm before it or after the sum."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -83,53 +87,64 @@ class Residual(nn.Module):
 
 @dataclass(frozen=True)
 class Sublayer:
-    """A sub-layer and what is around it. `run(x, add_bias)`; `last` is its last product, whose bias can be left to the sum."""
+    """A sub-layer with the modules around it."""
 
     residual: Residual
-    last: Linear
-    run: Callable[[Tensor, bool], Tensor]
+    last: Linear  # its last projection, whose bias the fused kernel adds
+    run: Callable[[Tensor, bool], Tensor]  # (x, add_bias) -> output
 
 
-def run_sublayers(x: Tensor, steps: Sequence[Sublayer], fused: bool = False) -> Tensor:
-    """The residual stream through the sub-layers of one layer. `fused`: with `triton_residual`, in the type of x."""
-    seeds = draw_seeds(len(steps), x.device, steps[0].residual.training) if fused else None
-    if not steps[0].residual.pre:
-        for number, step in enumerate(steps):
-            _, x = add_norm(x, x, step, step.residual.norm, number, seeds, keep_sum=False)
+def run_sublayers(x: Tensor, sublayers: Sequence[Sublayer], fused: bool = False) -> Tensor:
+    """Send the residual stream x through the sub-layers of one layer. `fused` uses `triton_residual`, in the type of x."""
+    seeds = draw_seeds(len(sublayers), x.device, sublayers[0].residual.training) if fused else None
+    if not sublayers[0].residual.pre:
+        for number, sublayer in enumerate(sublayers):
+            _, x = add_norm(x, x, sublayer, sublayer.residual.norm, number, seeds, keep_sum=False)
         return x
-    normed: Tensor = steps[0].residual.norm(x)
-    for number, step in enumerate(steps[:-1]):
-        x, normed = add_norm(x, normed, step, steps[number + 1].residual.norm, number, seeds, keep_sum=True)
-    added: Tensor = x + steps[-1].residual.dropout(steps[-1].run(normed, True))
+    normed: Tensor = sublayers[0].residual.norm(x)
+    for number, sublayer in enumerate(sublayers[:-1]):
+        x, normed = add_norm(x, normed, sublayer, sublayers[number + 1].residual.norm, number, seeds, keep_sum=True)
+    added: Tensor = x + sublayers[-1].residual.dropout(sublayers[-1].run(normed, True))
     return added
 
 
 def draw_seeds(count: int, device: torch.device, training: bool) -> Tensor:
-    """Seeds of a layer's dropouts, from torch's generator of the device: one draw for the layer. Out of training nobody
-    reads them."""
+    """Seeds for a layer's dropouts, (count,) int64, in one draw from torch's generator of the device. Nothing reads them outside
+    of training."""
     if not training:
         return torch.empty(count, dtype=torch.int64, device=device)
     return torch.randint(-(2**63), 2**63 - 1, (count,), device=device)
 
 
 def add_norm(
-    x: Tensor, entering: Tensor, step: Sublayer, norm: nn.Module, number: int, seeds: Tensor | None, keep_sum: bool
+    x: Tensor, entering: Tensor, sublayer: Sublayer, norm: nn.Module, number: int, seeds: Tensor | None, keep_sum: bool
 ) -> tuple[Tensor, Tensor]:
-    """x + dropout(sub-layer), and the norm of that; fused where there are seeds, and the sum then only if it is kept."""
+    """x + dropout(sub-layer(entering)), and the norm of that sum. With seeds both come from one kernel, which returns the sum
+    only if `keep_sum`."""
     if seeds is None:
-        added = x + step.residual.dropout(step.run(entering, True))
+        added = x + sublayer.residual.dropout(sublayer.run(entering, True))
         return added, norm(added)
     from regard.nn.kernels import triton_residual
 
     assert isinstance(norm, (nn.LayerNorm, nn.RMSNorm)) and norm.eps is not None
-    probability = step.residual.dropout.probability if step.residual.training else 0.0
+    probability = sublayer.residual.dropout.probability if sublayer.residual.training else 0.0
     bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
     return triton_residual.add_norm(
-        x, step.run(entering, False), step.last.bias, norm.weight, bias, seeds[number], probability, norm.eps, keep_sum
+        x,
+        sublayer.run(entering, False),
+        sublayer.last.bias,
+        norm.weight,
+        bias,
+        seeds[number],
+        probability,
+        norm.eps,
+        keep_sum,
     )
 
 
 class EncoderLayer(nn.Module):
+    """Self-attention and a feed-forward network."""
+
     fused = False
 
     def __init__(self, config: ModelConfig) -> None:
@@ -142,14 +157,16 @@ class EncoderLayer(nn.Module):
     def forward(self, x: Tensor, layout: Layout, name: str = "", recorder: Recorder | None = None) -> Tensor:
         hook = recorder.hook(f"{name}.self") if recorder else None
         attention, feed_forward = self.self_attention, self.feed_forward
-        steps = [
+        sublayers = [
             Sublayer(self.self_residual, attention.out, lambda y, bias: attention(y, layout, hook, bias)),
             Sublayer(self.feed_forward_residual, feed_forward.outer, feed_forward),
         ]
-        return run_sublayers(x, steps, self.fused)
+        return run_sublayers(x, sublayers, self.fused)
 
 
 class DecoderLayer(nn.Module):
+    """Causal self-attention, cross-attention to the memory, and a feed-forward network."""
+
     fused = False
 
     def __init__(self, config: ModelConfig) -> None:
@@ -173,7 +190,7 @@ class DecoderLayer(nn.Module):
         self_hook = recorder.hook(f"{name}.self") if recorder else None
         cross_hook = recorder.hook(f"{name}.cross") if recorder else None
         attention, cross, feed_forward = self.self_attention, self.cross_attention, self.feed_forward
-        steps = [
+        sublayers = [
             Sublayer(self.self_residual, attention.out, lambda y, bias: attention(y, layout, self_hook, bias)),
             Sublayer(
                 self.cross_residual,
@@ -182,12 +199,12 @@ class DecoderLayer(nn.Module):
             ),
             Sublayer(self.feed_forward_residual, feed_forward.outer, feed_forward),
         ]
-        return run_sublayers(x, steps, self.fused)
+        return run_sublayers(x, sublayers, self.fused)
 
     def step(self, x: Tensor, position: Tensor, cache: LayerCache | SlotLayerCache) -> Tensor:
-        """One new token a row, (rows, d_model)."""
+        """One new token per row, (rows, d_model) -> (rows, d_model)."""
         attention, cross, feed_forward = self.self_attention, self.cross_attention, self.feed_forward
-        steps = [
+        sublayers = [
             Sublayer(
                 self.self_residual,
                 attention.out,
@@ -196,11 +213,11 @@ class DecoderLayer(nn.Module):
             Sublayer(self.cross_residual, cross.out, lambda y, bias: cross.step(y, cache.cross_attention, bias)),
             Sublayer(self.feed_forward_residual, feed_forward.outer, feed_forward),
         ]
-        return run_sublayers(x, steps, self.fused)
+        return run_sublayers(x, sublayers, self.fused)
 
 
 def set_fused(model: nn.Module, residual: bool, feed_forward: bool) -> None:
-    """Whether dropout, sum and norm of every layer are one Triton kernel, and whether its ReLU is in the product."""
+    """Choose whether dropout, sum and norm are one Triton kernel, and whether the ReLU is part of the matrix product."""
     for module in model.modules():
         if isinstance(module, (EncoderLayer, DecoderLayer)):
             module.fused = residual

@@ -1,8 +1,8 @@
-"""Keys and values that decoding keeps, so that the prefix is never computed again.
+"""The key/value cache of decoding, so that the prefix is never computed again.
 
-A decoder works on rows: `beam` hypotheses for each sentence, lying side by side. The self-attention cache has an entry
-for every row and is reordered as hypotheses replace each other. The cross-attention cache has one entry for a sentence,
-which its hypotheses share, and is never copied for the beam.
+A decoding step works on rows: `beam` hypotheses for each sentence, side by side. The self-attention cache has an entry for
+every row and is reordered as hypotheses replace each other. The cross-attention cache has one entry per sentence, shared by
+its hypotheses and never copied for the beam. The cache of fixed shape for CUDA graphs is `slot_cache.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from regard.layout import SequenceLayout
 
 
 def _attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
-    """q (batch, kv_heads, queries, d_head) over keys and values (batch, kv_heads, length, d_head)."""
+    """q (batch, kv_heads, queries, d_head) over keys and values (batch, kv_heads, length, d_head), with a bias on the scores."""
     batch = q.shape[0]
     if q.device.type == "cpu" and (copies := _copies(batch * q.shape[1])) > 1:
         q, keys, values = (tensor.repeat(copies, 1, 1, 1) for tensor in (q, keys, values))
@@ -29,22 +29,22 @@ def _attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Ten
 
 
 def _weights(q: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
-    """The attention weights behind `_attend`, (batch, kv_heads, queries, length)."""
+    """The attention weights inside `_attend`, (batch, kv_heads, queries, length)."""
     scores = torch.matmul(q * (1.0 / math.sqrt(q.shape[-1])), keys.transpose(-2, -1))
     return torch.softmax(scores if bias is None else scores + bias, dim=-1)
 
 
 def _copies(matrices: int) -> int:
-    """How many times to compute a batch of products so that each is computed as in a larger batch.
+    """How often to repeat a batch of products so that each is computed as in a larger batch.
 
-    MKL gives a matrix to one thread where there are enough matrices, and splits it where there are few, which changes
-    the last bits. The threads that compute the copies would have nothing else to do.
+    MKL gives each matrix to one thread if there are enough matrices, and splits matrices if there are few, which changes the
+    last bits. The threads that compute the copies would be idle otherwise.
     """
     return -(-max(2, torch.get_num_threads()) // matrices)
 
 
 class SelfCache:
-    """Keys and values of the tokens decoded so far, (rows, kv_heads, capacity, d_head), grown as needed."""
+    """Keys and values of the tokens decoded so far, (rows, kv_heads, capacity, d_head); grows as needed."""
 
     def __init__(self, rows: int, kv_heads: int, d_head: int, capacity: int, like: Tensor) -> None:
         self.keys = like.new_empty(rows, kv_heads, capacity, d_head)
@@ -52,7 +52,8 @@ class SelfCache:
         self.length = 0
 
     def extend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Add one token's keys and values, each (rows, kv_heads, d_head); q (rows, num_heads, d_head) attends to all."""
+        """Append one token's keys and values, each (rows, kv_heads, d_head), and let its queries (rows, num_heads, d_head) attend
+        to the whole prefix: (rows, num_heads, d_head)."""
         self._append(k, v)
         return self._attend(q)
 
@@ -67,9 +68,10 @@ class SelfCache:
     def _attend(self, q: Tensor) -> Tensor:
         rows, num_heads, d_head = q.shape
         kv_heads = self.keys.shape[1]
-        # (rows, num_heads, d_head) -> (rows, kv_heads, group, d_head): the query heads of a group share keys and values
+        # (rows, num_heads, d_head) -> (rows, kv_heads, group, d_head): the query heads of a group share one key/value head
         grouped = q.view(rows, kv_heads, num_heads // kv_heads, d_head)
         keys, values = self.keys[:, :, : self.length], self.values[:, :, : self.length]
+        # (rows, kv_heads, group, d_head) -> (rows, num_heads, d_head)
         return _attend(grouped, keys, values, None).reshape(rows, num_heads, d_head)
 
     def select(self, rows: Tensor) -> None:
@@ -84,83 +86,86 @@ class SelfCache:
 
 @dataclass
 class _Group:
-    """Sentences whose source lengths round up to one length: a rectangle of keys and values."""
+    """Sentences whose source lengths round up to the same length, as one padded tensor of keys and values."""
 
-    sentences: list[int]  # their numbers in the batch, ascending
+    sentences: list[int]  # their indices in the batch, ascending
     keys: Tensor  # (sentences, kv_heads, length, d_head)
     values: Tensor
-    bias: Tensor | None  # (sentences, 1, 1, length): 0 for a token, -inf for an empty place
+    bias: Tensor | None  # (sentences, 1, 1, length): 0 for a token, -inf for padding
 
 
 class CrossCache:
-    """Keys and values of the source sentences, one entry for a sentence.
+    """Keys and values of the source sentences, one entry per sentence.
 
-    Sentences are grouped by their own length, rounded up to a multiple of `bucket`: the arithmetic that a sentence sees
-    is then a function of the sentence alone, whatever else is in the batch.
+    Sentences are grouped by length, rounded up to a multiple of `bucket`: so a sentence's arithmetic is a function of the
+    sentence alone, whatever else is in the batch.
     """
 
     def __init__(self, k: Tensor, v: Tensor, layout: SequenceLayout, bucket: int) -> None:
         """k and v are packed, (src_tokens, kv_heads, d_head)."""
         self.num_sentences = layout.num_sequences
-        self.is_watched = False  # whether `seen` is wanted
-        self.seen: Tensor | None = None  # (rows, longest) weights of the last step, averaged over the heads
+        self.keeps_weights = False  # whether `attend` also computes `weights`
+        self.weights: Tensor | None = None  # (rows, max_length) of the last step, averaged over the heads
         self.groups: list[_Group] = []
         padded = [-(-length // bucket) * bucket for length in layout.lengths]
         for length in sorted(set(padded)):
             numbers = [number for number, other in enumerate(padded) if other == length]
             index = torch.tensor(numbers, device=k.device)
-            places = torch.arange(length, device=k.device)
+            positions = torch.arange(length, device=k.device)
             counts = (layout.offsets[index + 1] - layout.offsets[index]).long()
-            valid = places < counts[:, None]
-            rows = torch.where(valid, layout.offsets[index].long()[:, None] + places, 0)
+            valid = positions < counts[:, None]
+            rows = torch.where(valid, layout.offsets[index].long()[:, None] + positions, 0)
             bias = torch.zeros(valid.shape, dtype=k.dtype, device=k.device).masked_fill(~valid, -math.inf)
             # (sentences, length, kv_heads, d_head) -> (sentences, kv_heads, length, d_head)
             keys, values = k[rows].transpose(1, 2).contiguous(), v[rows].transpose(1, 2).contiguous()
             self.groups.append(_Group(numbers, keys, values, bias[:, None, None, :]))
 
     def attend(self, q: Tensor) -> Tensor:
-        """q (rows, num_heads, d_head), the hypotheses of a sentence side by side -> the same shape."""
+        """Queries (rows, num_heads, d_head), the hypotheses of a sentence side by side -> the same shape."""
         rows, num_heads, d_head = q.shape
         beam = rows // self.num_sentences
         kv_heads = self.groups[0].keys.shape[1]
-        # (rows, num_heads, d_head) -> (sentences, kv_heads, beam * group, d_head): all hypotheses ask one set of keys
-        asked = q.view(self.num_sentences, beam, kv_heads, num_heads // kv_heads, d_head).transpose(1, 2)
-        asked = asked.reshape(self.num_sentences, kv_heads, -1, d_head)
-        answered = torch.empty_like(asked)
+        # (rows, num_heads, d_head) -> (sentences, kv_heads, beam * group, d_head): a sentence's hypotheses share its keys
+        queries = q.view(self.num_sentences, beam, kv_heads, num_heads // kv_heads, d_head).transpose(1, 2)
+        queries = queries.reshape(self.num_sentences, kv_heads, -1, d_head)
+        output = torch.empty_like(queries)
         for group in self.groups:
-            answered[group.sentences] = _attend(asked[group.sentences], group.keys, group.values, group.bias)
-        if self.is_watched:
-            self.seen = self._seen(asked, beam)
-        answered = answered.view(self.num_sentences, kv_heads, beam, num_heads // kv_heads, d_head).transpose(1, 2)
-        return answered.reshape(rows, num_heads, d_head)
+            output[group.sentences] = _attend(queries[group.sentences], group.keys, group.values, group.bias)
+        if self.keeps_weights:
+            self.weights = self._mean_weights(queries, beam)
+        # (sentences, kv_heads, beam * group, d_head) -> (rows, num_heads, d_head)
+        output = output.view(self.num_sentences, kv_heads, beam, num_heads // kv_heads, d_head).transpose(1, 2)
+        return output.reshape(rows, num_heads, d_head)
 
-    def _seen(self, asked: Tensor, beam: int) -> Tensor:
-        """asked (sentences, kv_heads, beam * group, d_head) -> (rows, longest)."""
-        longest = max(group.keys.shape[2] for group in self.groups)
-        seen = torch.zeros((self.num_sentences, beam, longest), dtype=torch.float32, device=asked.device)
+    def _mean_weights(self, queries: Tensor, beam: int) -> Tensor:
+        """queries (sentences, kv_heads, beam * group, d_head) -> attention weights (rows, max_length)."""
+        max_length = max(group.keys.shape[2] for group in self.groups)
+        means = torch.zeros((self.num_sentences, beam, max_length), dtype=torch.float32, device=queries.device)
         for group in self.groups:
-            weights = _weights(asked[group.sentences], group.keys, group.bias).float()
-            # (sentences, kv_heads, beam * group, length) -> (sentences, beam, length)
+            weights = _weights(queries[group.sentences], group.keys, group.bias).float()
+            # (sentences, kv_heads, beam * group, length) -> (sentences, kv_heads, beam, group, length)
             by_head = weights.view(len(group.sentences), weights.shape[1], beam, -1, weights.shape[3])
-            seen[group.sentences, :, : weights.shape[3]] = by_head.mean(dim=(1, 3))
-        return seen.flatten(0, 1)
+            means[group.sentences, :, : weights.shape[3]] = by_head.mean(dim=(1, 3))
+        return means.flatten(0, 1)
 
     def keep(self, sentences: list[int]) -> None:
-        """Keep these sentences (ascending numbers); the others are finished."""
+        """Keep only these sentences, given by ascending indices; the others are finished."""
         renumbered = {old: new for new, old in enumerate(sentences)}
         kept = []
         for group in self.groups:
-            places = [place for place, number in enumerate(group.sentences) if number in renumbered]
-            if places:
-                bias = None if group.bias is None else group.bias[places]
-                numbers = [renumbered[group.sentences[place]] for place in places]
-                kept.append(_Group(numbers, group.keys[places], group.values[places], bias))
+            members = [member for member, number in enumerate(group.sentences) if number in renumbered]
+            if members:
+                bias = None if group.bias is None else group.bias[members]
+                numbers = [renumbered[group.sentences[member]] for member in members]
+                kept.append(_Group(numbers, group.keys[members], group.values[members], bias))
         self.groups = kept
         self.num_sentences = len(sentences)
 
 
 @dataclass
 class LayerCache:
+    """Both caches of one decoder layer."""
+
     self_attention: SelfCache
     cross_attention: CrossCache
 
@@ -173,14 +178,14 @@ class DecoderCache:
     position: int = 0  # of the next token
 
     def begin_step(self) -> tuple[Tensor, int]:
-        """The places of the tokens to come, a row each, and a bound for them."""
+        """Positions (rows,) of the next tokens, and an upper bound on them."""
         keys = self.layers[0].self_attention.keys
         positions = torch.full((keys.shape[0],), self.position, device=keys.device)
         self.position += 1
         return positions, self.position
 
     def select(self, rows: Tensor, sentences: list[int] | None = None) -> None:
-        """Reorder the hypotheses; with `sentences`, also drop the sentences that are not among them."""
+        """Keep these rows, in this order; with `sentences`, keep only those sentences."""
         for layer in self.layers:
             layer.self_attention.select(rows)
             if sentences is not None:

@@ -1,9 +1,10 @@
-"""A cache of fixed shape for decoding: sentences take a slot, leave it when they are done, and others take their place.
+"""The key/value cache for continuous batching: a fixed number of slots, each taken over by a new sentence when its sentence
+is finished.
 
-A slot has room for one source sentence and for `beam` hypotheses, its rows. Nothing is ever moved: a key that was written
-for place t by row r stays there, and every row has a list of the rows that hold its places (its ancestors' when it took
-over their prefix). So reordering the beam copies small numbers instead of keys and values, and a step always runs on the
-same memory, as a captured graph demands.
+A slot has room for one source sentence and for `beam` hypotheses, its rows. Keys and values never move: what row r wrote
+for position t stays there, and each row keeps a list of its ancestors, the rows that wrote the positions of its prefix. So
+reordering the beam copies a few integers instead of keys and values, and every step runs on the same memory, as a CUDA
+graph demands.
 """
 
 from __future__ import annotations
@@ -19,69 +20,74 @@ from regard.nn.kernels import on_triton
 
 
 def gathered_attention(
-    q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, holders: Tensor | None, shared: int
+    q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, ancestors: Tensor | None, beam: int
 ) -> Tensor:
-    """What `triton_decode.decode_attention` does, in plain torch: all places of a row are gathered first."""
+    """`triton_decode.decode_attention` in plain torch: gather every row's keys and values, then attend."""
     rows, num_heads, d_head = q.shape
     _, capacity, kv_heads, _ = keys.shape
-    places = torch.arange(capacity, device=q.device)
-    owners = torch.arange(rows, device=q.device) // shared
-    slots = owners[:, None].expand(-1, capacity) if holders is None else holders.long()
+    positions = torch.arange(capacity, device=q.device)
+    slots = torch.arange(rows, device=q.device) // beam
+    entries = slots[:, None].expand(-1, capacity) if ancestors is None else ancestors.long()
     # (rows, capacity, kv_heads, d_head) -> (rows, kv_heads, capacity, d_head)
-    k, v = keys[slots, places].transpose(1, 2), values[slots, places].transpose(1, 2)
+    k, v = keys[entries, positions].transpose(1, 2), values[entries, positions].transpose(1, 2)
+    # (rows, num_heads, d_head) -> (rows, kv_heads, group, d_head)
     grouped = q.view(rows, kv_heads, num_heads // kv_heads, d_head)
     scores = torch.matmul(grouped, k.transpose(-2, -1)) / math.sqrt(d_head)
-    seen = (places < lengths[owners][:, None])[:, None, None, :]
-    weights = torch.softmax(scores.float().masked_fill(~seen, torch.finfo(torch.float32).min), dim=-1)
+    visible = (positions < lengths[slots][:, None])[:, None, None, :]
+    weights = torch.softmax(scores.float().masked_fill(~visible, torch.finfo(torch.float32).min), dim=-1)
+    # (rows, kv_heads, group, d_head) -> (rows, num_heads, d_head)
     return torch.matmul(weights.to(v.dtype), v).reshape(rows, num_heads, d_head)
 
 
 @dataclass(frozen=True)
-class Places:
-    """Where the rows of all slots stand; the layers share it."""
+class SlotPrefixes:
+    """How long the prefix of each slot is, and which rows hold its keys and values; shared by all layers."""
 
     beam: int
-    positions: Tensor  # (slots,) int64, the place of the token that a step computes
-    holders: Tensor  # (slots * beam, capacity) int32, the row that holds each place of a row
+    positions: Tensor  # (slots,) int64, the position of the token that the next step computes
+    ancestors: Tensor  # (slots * beam, capacity) int32, the row that holds each position of a row's prefix
 
     @property
     def row_positions(self) -> Tensor:
+        """(rows,) int64, `positions` for every row."""
         return self.positions[:, None].expand(-1, self.beam).flatten()
 
 
 class SlotSelfCache:
     """Keys and values of the tokens decoded so far, (rows, capacity, kv_heads, d_head)."""
 
-    def __init__(self, places: Places, kv_heads: int, d_head: int, like: Tensor) -> None:
-        self.places = places
-        shape = (*places.holders.shape, kv_heads, d_head)
+    def __init__(self, prefixes: SlotPrefixes, kv_heads: int, d_head: int, like: Tensor) -> None:
+        self.prefixes = prefixes
+        shape = (*prefixes.ancestors.shape, kv_heads, d_head)
         self.keys, self.values = like.new_zeros(shape), like.new_zeros(shape)
         self._rows = torch.arange(shape[0], device=like.device)
 
     def extend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """One token's keys and values for every row, each (rows, kv_heads, d_head), to the row's place; q (rows, num_heads,
-        d_head) attends to all places up to it."""
-        places = self.places
+        """Write one token's keys and values, each (rows, kv_heads, d_head), and let its queries (rows, num_heads, d_head) attend
+        to the whole prefix: (rows, num_heads, d_head)."""
+        prefixes = self.prefixes
         if on_triton(q.device):
             from regard.nn.kernels.triton_decode import extend_attention
 
-            return extend_attention(q, k, v, self.keys, self.values, places.positions, places.holders, places.beam)
-        at = (self._rows, places.row_positions)
+            return extend_attention(
+                q, k, v, self.keys, self.values, prefixes.positions, prefixes.ancestors, prefixes.beam
+            )
+        at = (self._rows, prefixes.row_positions)
         self.keys.index_put_(at, k)
         self.values.index_put_(at, v)
-        return gathered_attention(q, self.keys, self.values, places.positions + 1, places.holders, places.beam)
+        return gathered_attention(q, self.keys, self.values, prefixes.positions + 1, prefixes.ancestors, prefixes.beam)
 
 
 class SlotCrossCache:
-    """Keys and values of the source sentences, (slots + 1, capacity, kv_heads, d_head); hypotheses share their sentence's."""
+    """Keys and values of the source sentences, (slots + 1, capacity, kv_heads, d_head), shared by a sentence's hypotheses."""
 
     def __init__(self, beam: int, lengths: Tensor, capacity: int, kv_heads: int, d_head: int, like: Tensor) -> None:
         self.beam, self.lengths = beam, lengths
-        shape = (lengths.shape[0] + 1, capacity, kv_heads, d_head)  # one more, for what belongs to no sentence
+        shape = (lengths.shape[0] + 1, capacity, kv_heads, d_head)  # the last takes the rows of no sentence
         self.keys, self.values = like.new_zeros(shape), like.new_zeros(shape)
 
     def put(self, kv: Tensor, at: tuple[Tensor, Tensor]) -> None:
-        """Packed keys and values side by side, (src_tokens, 2 kv_heads, d_head), to their slots and places."""
+        """Write packed keys and values, side by side as (src_tokens, 2 kv_heads, d_head), to these slots and positions."""
         if on_triton(kv.device):
             from regard.nn.kernels import triton_decode
 
@@ -92,6 +98,7 @@ class SlotCrossCache:
         self.values.index_put_(at, v)
 
     def attend(self, q: Tensor) -> Tensor:
+        """Queries (rows, num_heads, d_head) -> the same shape."""
         if on_triton(q.device):
             from regard.nn.kernels.triton_decode import decode_attention
 
@@ -100,24 +107,24 @@ class SlotCrossCache:
 
 
 @dataclass(frozen=True)
-class Entering:
-    """Sentences on their way into slots; places for sentences that are not used repeat the first one."""
+class SlotAssignment:
+    """Which slots new sentences take. Unused entries repeat the first sentence."""
 
     slots: Tensor  # (sentences,) int64
-    lengths: Tensor  # (sentences,) int64, tokens of each
-    token_slots: (
-        Tensor  # (src_tokens,) int64, the slot of each row's sentence; of a row without one, the number of slots
-    )
+    lengths: Tensor  # (sentences,) int64, source tokens of each
+    token_slots: Tensor  # (src_tokens,) int64, the slot of each token's sentence; the number of slots for empty rows
 
 
 @dataclass(frozen=True)
 class SlotLayerCache:
+    """Both caches of one decoder layer."""
+
     self_attention: SlotSelfCache
     cross_attention: SlotCrossCache
 
 
 class SlotCache:
-    """The caches of all decoder layers, `slots` sentences of `beam` hypotheses."""
+    """The caches of all decoder layers, for `slots` sentences of `beam` hypotheses each."""
 
     def __init__(
         self,
@@ -132,37 +139,39 @@ class SlotCache:
     ) -> None:
         device = like.device
         self.tgt_capacity = tgt_capacity
-        self.places = Places(
+        self.prefixes = SlotPrefixes(
             beam,
             torch.zeros(slots, dtype=torch.int64, device=device),
             torch.zeros((slots * beam, tgt_capacity), dtype=torch.int32, device=device),
         )
-        self.src_lengths = torch.ones(slots, dtype=torch.int64, device=device)  # an empty slot reads one place of zeros
+        self.src_lengths = torch.ones(
+            slots, dtype=torch.int64, device=device
+        )  # an empty slot reads one position of zeros
         self._rows = torch.arange(slots * beam, dtype=torch.int32, device=device)
         self.layers = [
             SlotLayerCache(
-                SlotSelfCache(self.places, kv_heads, d_head, like),
+                SlotSelfCache(self.prefixes, kv_heads, d_head, like),
                 SlotCrossCache(beam, self.src_lengths, src_capacity, kv_heads, d_head, like),
             )
             for _ in range(num_layers)
         ]
 
     def begin_step(self) -> tuple[Tensor, int]:
-        """The places of the tokens to come, a row each, and a bound for them; from now on each row holds its own."""
-        positions = self.places.row_positions
-        self.places.holders.scatter_(1, positions[:, None], self._rows[:, None])
+        """Positions (rows,) of the next tokens, and an upper bound on them. Each row becomes the holder of its own position."""
+        positions = self.prefixes.row_positions
+        self.prefixes.ancestors.scatter_(1, positions[:, None], self._rows[:, None])
         return positions, self.tgt_capacity
 
     def reorder(self, rows: Tensor, is_done: Tensor) -> None:
-        """Row n goes on with the prefix of `rows[n]`, and every sentence stands one place further; those that are done are
-        back at the start, where they cost the least."""
-        self.places.holders.copy_(self.places.holders[rows])
-        self.places.positions.add_(1).masked_fill_(is_done, 0)
+        """Row n continues the prefix of `rows[n]`, one position further. Finished slots return to position 0, where a step costs
+        least."""
+        self.prefixes.ancestors.copy_(self.prefixes.ancestors[rows])
+        self.prefixes.positions.add_(1).masked_fill_(is_done, 0)
 
-    def enter(self, entering: Entering, layout: Layout, keys_values: list[Tensor]) -> None:
-        """Give sentences their slots: the encoder's output, packed, projected for each layer."""
-        self.places.positions.index_fill_(0, entering.slots, 0)
-        self.src_lengths.index_copy_(0, entering.slots, entering.lengths)
-        at = (entering.token_slots, layout.positions.long())
+    def admit(self, assignment: SlotAssignment, layout: Layout, keys_values: list[Tensor]) -> None:
+        """Put new sentences into their slots: for each layer packed keys and values, (src_tokens, 2 kv_heads, d_head)."""
+        self.prefixes.positions.index_fill_(0, assignment.slots, 0)
+        self.src_lengths.index_copy_(0, assignment.slots, assignment.lengths)
+        at = (assignment.token_slots, layout.positions.long())
         for layer, kv in zip(self.layers, keys_values, strict=True):
             layer.cross_attention.put(kv, at)

@@ -1,19 +1,20 @@
-"""Text worked through by several processes that torchrun started, or by one alone:
+"""Text processed by several processes of torchrun, or by one alone:
 
     torchrun --nproc-per-node 4 -m regard translate -m runs/en-de -i book.en -o book.de
 
-The first process reads, writes and prints. It hands every chunk of rows to all of them; each works on its share, on a GPU of its
-own or with its share of the cores, and the first gets all results back, in the order of the rows. So nothing that is
-written depends on their number, and work that is resumed may have another.
+Rank 0 reads, writes and prints. It broadcasts every chunk of rows; each rank works on its share, on a GPU of its own or with its
+share of the cores, and rank 0 gathers the results in the order of the rows. So the output does not depend on the number of
+processes, and a resumed job may have a different number.
 
-    the first                                            the others
-    crew.run_on_first(...)   looks at what can be wrong    wait
-    crew.load(...)         loads the model               crew.help(...)   load it, too, and
-    crew.share(...)        chunk after chunk             do their share of every chunk
+    rank 0                                               the other ranks
+    crew.run_on_first(...)   checks the inputs           wait
+    crew.load(...)           loads the model             crew.help(...)   load it, too, and
+    crew.share(...)          chunk after chunk           work on their share of every chunk
 
-An error that Regard raises in one of them ends all, and is said once; of any other end the connections tell.
+An error that Regard raises on one rank ends all of them and is reported once. If a process dies otherwise, the others lose their
+connection to it.
 
-Rows and results go from process to process as JSON.
+Rows and results travel as JSON.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
     from regard.parallel.ranks import Ranks
 
 T = TypeVar("T")
-Work = Callable[[list[Any], OnProgress], list[Any]]  # rows to results, one for each
+Work = Callable[[list[Any], OnProgress], list[Any]]  # rows -> results, one per row
 
 
 @contextmanager
 def join_crew(device: str, engine: str) -> Iterator[Crew]:
-    """The processes that torchrun started; one alone needs no torch where its engine does not."""
+    """Connect the processes that torchrun started. A single process imports torch only if its engine does."""
     if process_info().size == 1:
         yield Crew(device)
         return
@@ -45,8 +46,8 @@ def join_crew(device: str, engine: str) -> Iterator[Crew]:
 
     from regard.parallel.ranks import join
 
-    wish = "cpu" if engine == "ctranslate2" and device == "auto" else device
-    with interrupted_once(), join(wish, said_by="--device") as ranks:
+    own_device = "cpu" if engine == "ctranslate2" and device == "auto" else device
+    with interrupted_once(), join(own_device, device_option="--device") as ranks:
         if ranks.device.type == "cpu":
             torch.set_num_threads(own_threads())
         crew = Crew(str(ranks.device), ranks)
@@ -57,17 +58,19 @@ def join_crew(device: str, engine: str) -> Iterator[Crew]:
 
 
 class Crew:
+    """The processes that share out one job of text."""
+
     def __init__(self, device: str, ranks: Ranks | None = None) -> None:
-        """`device` is that of this process; without `ranks` it is alone."""
+        """`device` is this process's own; without `ranks` there is only this process."""
         self.device, self._ranks = device, ranks
-        self._others_wait = False  # for a word of the first process, which knows
+        self._others_wait = False  # on rank 0: whether the others wait for its next broadcast
 
     @property
     def size(self) -> int:
         return 1 if self._ranks is None else self._ranks.size
 
     def run_on_first(self, work: Callable[[], T]) -> T | None:
-        """The first process does something alone, and the others wait until it is done; if it fails, all of them end."""
+        """Rank 0 does this work while the others wait; if it fails, all ranks end."""
         if self._ranks is None:
             return work()
         result = self._ranks.run_on_first(work)
@@ -75,25 +78,25 @@ class Crew:
         return result
 
     def load(self, load: Callable[[], T]) -> T:
-        """For the first process: all of them load what the work needs; if one cannot, all of them end."""
+        """On rank 0: let every rank load what the work needs; if one fails, all ranks end."""
         if self._ranks is None:
             return load()
-        self._tell([])
+        self._broadcast([])
         loaded = self._ranks.run_on_all(load)
         self._others_wait = True
         return loaded
 
     def share(self, rows: list[Any], work: Work, on_progress: OnProgress) -> list[Any]:
-        """For the first process: the results of all rows, each process having worked on some of them."""
+        """On rank 0: the results of all rows, each rank having worked on its share."""
         if self._ranks is None:
             return work(rows, on_progress)
-        self._tell(rows)
+        self._broadcast(rows)
         shares = self._own_share(rows, work, on_progress)
         self._others_wait = True
         return [result for share in shares for result in share]
 
     def help(self, load: Callable[[], Work]) -> None:
-        """For the others: their share of all rows, until the first one has no more. `load` gives the work."""
+        """On the other ranks: work on this rank's share of every chunk until rank 0 has no more. `load` returns the work."""
         assert self._ranks is not None
         if self._ranks.broadcast(None) is None:
             return
@@ -102,19 +105,19 @@ class Crew:
             self._own_share(rows, work, lambda count: None)
 
     def dismiss(self) -> None:
-        """The first process has no more work, or has failed: others that wait for its word get it. Those that are at work
-        notice that it has gone."""
+        """On rank 0, when there is no more work or it has failed: release the ranks that wait. Those at work notice that it is
+        gone."""
         if self._ranks is not None and self._ranks.is_first and self._others_wait:
-            with suppress(RegardError):  # they have gone
-                self._tell(None)
+            with suppress(RegardError):  # they are gone already
+                self._broadcast(None)
 
-    def _tell(self, rows: list[Any] | None) -> None:
+    def _broadcast(self, rows: list[Any] | None) -> None:
         assert self._ranks is not None
         self._others_wait = False
         self._ranks.broadcast(rows)
 
     def _own_share(self, rows: list[Any], work: Work, on_progress: OnProgress) -> list[list[Any]]:
-        """What each process has made of its share, for the first one; the others get nothing."""
+        """Work on this rank's share of the rows. Rank 0 gets the results of every rank, the others an empty list."""
         ranks = self._ranks
         assert ranks is not None
         bounds = [len(rows) * rank // ranks.size for rank in range(ranks.size + 1)]
@@ -126,23 +129,23 @@ class Crew:
 
 @contextmanager
 def interrupted_once() -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM is a KeyboardInterrupt, and no other is heard: torchrun passes a Ctrl-C on to processes that have
-    it from the terminal already, and a second one would disturb the end."""
+    """Turn the first Ctrl-C or SIGTERM into a KeyboardInterrupt and ignore the rest: torchrun forwards a Ctrl-C to processes that
+    already got it from the terminal, and a second one would disturb the cleanup."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    is_heard = False
+    is_interrupted = False
 
     def handle(number: int, frame: object) -> None:
-        nonlocal is_heard
-        if not is_heard:
-            is_heard = True
+        nonlocal is_interrupted
+        if not is_interrupted:
+            is_interrupted = True
             raise KeyboardInterrupt
 
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        if not is_heard:
+        if not is_interrupted:
             for number, handler in previous.items():
                 signal.signal(number, handler)

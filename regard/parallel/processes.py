@@ -1,6 +1,6 @@
-"""Which of several processes this one is, as `torchrun` says it in the environment, and which share of the cores it has.
+"""Which of torchrun's processes this one is, from the environment, and its share of the cores.
 
-Nothing else reads these variables. What the processes say to each other is in `regard.parallel.ranks`.
+Nothing else reads these variables. How processes communicate is in `regard.parallel.ranks`.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 
 from regard.errors import UserError
 
-REPORT_DELAY = 5.0  # seconds in which the first process says what all have found; torchrun ends the others then
+REPORT_DELAY = 5.0  # seconds for the first process to report an error that all have; torchrun then ends the others
 
-is_connected = False  # whether this process has found those that it works with
+is_connected = False  # whether this process has joined the process group
 
 
 @dataclass(frozen=True)
 class ProcessInfo:
-    """A process among those of a run, all counted from 0; without torchrun it is one alone."""
+    """The rank of a process, globally and on its machine; without torchrun, a single process of rank 0."""
 
     rank: int = 0
     size: int = 1
-    local_rank: int = 0  # on its machine
+    local_rank: int = 0
     local_size: int = 1
 
     @property
@@ -33,11 +33,12 @@ class ProcessInfo:
 
     @property
     def name(self) -> str:
-        """What goes before a message; the first one, or one alone, needs no name."""
+        """The prefix of this process's messages; empty for the first."""
         return "" if self.is_first else f"rank {self.rank}: "
 
 
 def process_info() -> ProcessInfo:
+    """This process, as torchrun's environment variables describe it."""
     size = _number("WORLD_SIZE", 1)
     if size < 1:
         raise UserError(f"the environment variable WORLD_SIZE must be at least 1, but is {size}")
@@ -56,8 +57,8 @@ def _number(name: str, default: int) -> int:
 
 @contextmanager
 def first_reports() -> Iterator[None]:
-    """Around what every process looks at by itself, before they have found each other: the first says what is wrong, and torchrun
-    ends the others. One that is still there after a while says it, too: it may be the only one that cannot go on."""
+    """Around checks that every process makes before they are connected: the first process reports an error, and torchrun ends the
+    others. A process that is still alive after a while reports it, too: it may be the only one with the error."""
     try:
         yield
     except UserError:
@@ -67,17 +68,17 @@ def first_reports() -> Iterator[None]:
 
 
 def cores() -> int:
-    """Those that this process may run on."""
+    """The number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def own_threads() -> int:
-    """How many threads this process should compute with: what OMP_NUM_THREADS says, else its share of the cores.
+    """How many threads this process should compute with: OMP_NUM_THREADS if set, else its share of the machine's cores.
 
-    Where nobody has set it, torchrun sets it to 1 for several processes, whatever the machine has; that 1 is nobody's wish.
+    If it is unset, torchrun sets it to 1 for several processes, whatever the machine has; that 1 is ignored.
     """
-    wished = os.environ.get("OMP_NUM_THREADS", "")
-    is_default = wished == "1" and "TORCHELASTIC_RUN_ID" in os.environ and process_info().local_size > 1
-    if wished.isdigit() and not is_default:
-        return max(1, int(wished))
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    is_default = setting == "1" and "TORCHELASTIC_RUN_ID" in os.environ and process_info().local_size > 1
+    if setting.isdigit() and not is_default:
+        return max(1, int(setting))
     return max(1, cores() // process_info().local_size)

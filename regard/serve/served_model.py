@@ -62,7 +62,7 @@ class ServedModel:
         slow = None
         if isinstance(made, CTranslate2Engine):
             made.is_quiet = True
-            slow = None if made.alone else around(1)
+            slow = None if made.strict else around(1)
         translator = Translator(bundle.tokenizer, made, options, bundle.max_length)
         threads = ThreadPool("requests for words", _THREADS, limits.word_places)
         return cls(bundle, translator, around(0), threads, slow, limits)

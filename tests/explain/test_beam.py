@@ -130,7 +130,7 @@ def test_watching_a_search_changes_nothing() -> None:
     src = [[5, 6, 7], [8, 9, 10, 11, 12]]
     options = SearchOptions(beam=3, nbest=3, max_extra=4)
     assert engine.search(src, options, observer=seen.append) == engine.translate(src, options)
-    assert {number for step in seen for number in step.numbers} == {0, 1}
+    assert {number for step in seen for number in step.sentences} == {0, 1}
 
 
 def test_sentences_of_one_batch_begin_with_their_own_prefixes() -> None:

@@ -66,7 +66,7 @@ def test_a_switch_that_ctranslate2_does_not_know_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ctranslate2_model._KNOWN, "norm_position", {"post": 0})
-    with pytest.raises(UserError, match=r"CTranslate2 does not know model\.norm_position = 'pre'"):
+    with pytest.raises(UserError, match=r"CTranslate2 does not support model\.norm_position = 'pre'"):
         export(load_bundle(GOLDEN), "ctranslate2", tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 

@@ -441,7 +441,7 @@ def test_a_missing_file_is_refused_by_its_name(changed: Path, tmp_path: Path, na
 
 def test_what_is_there_is_not_written_over(marian: Path, tmp_path: Path) -> None:
     (tmp_path / "note").write_text("mine")
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="already exists"):
         import_marian(marian, tmp_path)
     with pytest.raises(UserError, match="must be a folder with a Marian model"):
         import_marian(marian / "nowhere", tmp_path / "bundle")

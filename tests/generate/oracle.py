@@ -70,7 +70,7 @@ class Oracle:
             waiting = [
                 one for one in self.constraint.phrases if appears(tokens, one) and not appears((*tokens, outside), one)
             ]
-            ends = [phrase.ends for phrase in waiting if phrase.ends is not None]
+            ends = [phrase.followers for phrase in waiting if phrase.followers is not None]
             following = {t: v for t, v in allowed.items() if t == self.eos or all(t in some for some in ends)}
             if ends and set.intersection(*map(set, ends)) and following:
                 return following, False
@@ -315,7 +315,7 @@ def appears(tokens: Tokens, phrase: Phrase) -> bool:
         for begin in range(len(tokens) - len(way) + 1):
             after = tokens[begin + len(way) :]
             if tokens[begin : begin + len(way)] == way and (
-                not after or phrase.ends is None or after[0] in phrase.ends
+                not after or phrase.followers is None or after[0] in phrase.followers
             ):
                 return True
     return False

@@ -26,7 +26,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.generate.engines import ctranslate2_cache, ctranslate2_model, select
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine, share_cores
-from regard.generate.engines.ctranslate2_model import Weights, convert, read_weights, sinusoids, vocabularies
+from regard.generate.engines.ctranslate2_model import WeightFormat, convert, read_weights, sinusoids, vocabularies
 from regard.generate.engines.select import make_engine
 from regard.generate.engines.torch_engine import TorchEngine, load_model
 from regard.generate.options import Hypothesis, SearchOptions, forbidden_ids
@@ -85,7 +85,7 @@ def trained_model(tokenizer: Tokenizer, name: str) -> Transformer:
     return model.eval().requires_grad_(False)
 
 
-def engine_of(bundle: Bundle, weights: Weights = "fp32", **options: Any) -> CTranslate2Engine:
+def engine_of(bundle: Bundle, weights: WeightFormat = "fp32", **options: Any) -> CTranslate2Engine:
     folder = bundle.folder.parent / f"{bundle.folder.name}-{weights}"
     if not folder.exists():
         folder.mkdir()
@@ -124,7 +124,11 @@ def test_log_probabilities_are_torchs(switches: str, tokenizer: Tokenizer, tmp_p
     src = [[], *random_ids(12, 20)]
     tgt = [*random_ids(12, 20, seed=1), []]
     expected = TorchEngine(model, tokenizer.bos_id, tokenizer.eos_id).score(src, tgt)
-    tolerances: dict[Weights, tuple[float, float]] = {"fp32": (0.0, 1e-4), "fp16": (1e-5, 2e-2), "int8": (1e-3, 0.5)}
+    tolerances: dict[WeightFormat, tuple[float, float]] = {
+        "fp32": (0.0, 1e-4),
+        "fp16": (1e-5, 2e-2),
+        "int8": (1e-3, 0.5),
+    }
     for weights, (least, most) in tolerances.items():
         scores = engine_of(bundle, weights, batch=5).score(src, tgt)
         assert [len(tokens) for tokens in scores] == [len(tokens) + 1 for tokens in tgt]
@@ -304,7 +308,7 @@ def test_what_is_longer_than_the_table_of_positions_is_given_to_torch(
 @pytest.mark.parametrize("weights", ["fp32", "int8"])
 @pytest.mark.parametrize("beam", [1, 4])
 def test_a_sentence_gets_the_same_translation_in_any_batch(
-    beam: int, weights: Weights, tokenizer: Tokenizer, tmp_path: Path
+    beam: int, weights: WeightFormat, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     copying = save_model(tmp_path / "bundle", trained_model(tokenizer, "modern"), tokenizer)
     golden = load_bundle(shutil.copytree(GOLDEN, tmp_path / "golden"))
@@ -356,7 +360,7 @@ def test_torch_keeps_its_threads() -> None:
 @pytest.mark.parametrize("weights", ["fp32", "fp16", "int8"])
 @pytest.mark.parametrize("switches", SWITCHES)
 def test_the_files_are_those_that_ctranslate2s_own_specs_write(
-    switches: str, weights: Weights, tokenizer: Tokenizer, tmp_path: Path
+    switches: str, weights: WeightFormat, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     bundle = save_model(tmp_path / "bundle", random_model(tokenizer, SWITCHES[switches]), tokenizer)
     (tmp_path / "theirs").mkdir()
@@ -452,7 +456,7 @@ def test_a_model_that_ctranslate2_does_not_know_is_refused_by_its_switch(
     bundle = save_model(tmp_path / "bundle", random_model(tokenizer, {"positions": "rotary"}), tokenizer)
     with monkeypatch.context() as patch:
         patch.setitem(ctranslate2_model._KNOWN, "positions", {"sinusoidal": 0})
-        with pytest.raises(UserError, match=r"does not know model\.positions = 'rotary'.*--engine torch"):
+        with pytest.raises(UserError, match=r"does not support model\.positions = 'rotary'.*--engine torch"):
             make_engine(bundle, "ctranslate2")
         assert isinstance(make_engine(bundle, "auto", "cpu"), TorchEngine)
     assert isinstance(make_engine(bundle, "auto", "cpu"), CTranslate2Engine)
@@ -539,7 +543,7 @@ def conversions(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Where bundles were converted to, in the order of time."""
     folders: list[Path] = []
 
-    def counting(bundle: Bundle, folder: Path, weights: Weights) -> None:
+    def counting(bundle: Bundle, folder: Path, weights: WeightFormat) -> None:
         folders.append(folder)
         convert(bundle, folder, weights)
 
@@ -581,7 +585,7 @@ def test_a_damaged_entry_is_made_anew(name: str, damage: str, conversions: list[
 
 
 def test_an_interrupted_conversion_leaves_no_entry(entries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(bundle: Bundle, folder: Path, weights: Weights) -> None:
+    def interrupted(bundle: Bundle, folder: Path, weights: WeightFormat) -> None:
         (folder / "model.bin").write_bytes(b"half")
         raise KeyboardInterrupt
 

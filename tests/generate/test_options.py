@@ -18,10 +18,11 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.generate.options import Constraints, Hypothesis, Prefix, SearchOptions
-from regard.generate.search.core import Task, beam_search, search_steps
-from regard.generate.search.phrases import Phrase, Phrases
+from regard.generate.search.core import beam_search, search_steps
+from regard.generate.search.phrases import Phrase, PhraseAutomaton
 from regard.generate.search.sampling import sentence_rng
 from regard.generate.search.stable import stable_prefixes
+from regard.generate.search.state import SearchSpec
 from tests.generate.oracle import OVERDUE, Found, Oracle, Tokens, appears, missing_tokens
 
 BOS, EOS, VOCAB, SRC = 0, 1, 7, 4
@@ -71,9 +72,9 @@ def limit_of(limit: int, constraint: Constraints) -> int:
 
 def task_of(
     options: SearchOptions, limits: list[int], constraints: list[Constraints], forbidden: tuple[int, ...], book: Book
-) -> Task:
-    phrases = [Phrases(constraint.phrases) if constraint.phrases else None for constraint in constraints]
-    return Task(
+) -> SearchSpec:
+    phrases = [PhraseAutomaton(constraint.phrases) if constraint.phrases else None for constraint in constraints]
+    return SearchSpec(
         [limit_of(*pair) for pair in zip(limits, constraints, strict=True)],
         options,
         BOS,
@@ -284,7 +285,7 @@ def test_a_wide_beam_finds_the_best_of_all_lawful_sequences(
 @settings(max_examples=200, deadline=None)
 @given(st.lists(phrase, min_size=1, max_size=3), st.lists(tokens, max_size=12))
 def test_the_automaton_knows_what_reading_the_tokens_tells(some: list[Phrase], written: list[int]) -> None:
-    automaton = Phrases(some)
+    automaton = PhraseAutomaton(some)
     state = 0
     for place in range(len(written) + 1):
         read = tuple(written[:place])

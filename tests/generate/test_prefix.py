@@ -201,7 +201,7 @@ def test_impossible_alternatives_are_refused() -> None:
         one.alternatives("a b", k=0)
     with pytest.raises(UserError, match="alternatives are for one sentence"):
         one.alternatives("a b c. " * 200)
-    with pytest.raises(ValueError, match="one for each of 2 sentences"):
+    with pytest.raises(ValueError, match="one entry for each of 2 sentences"):
         one.translate(["a", "b"], prefix=["c"])
 
 
@@ -214,4 +214,4 @@ def test_ctranslate2_spells_out_a_choice_by_likelihood() -> None:
     values = engine.next_log_probs(src, letters[:1])
     expected = sorted(letters, key=lambda token: -values[token])[:2]
     wanted = [(letters[0], token) for token in expected]
-    assert engine._spelt_out([src], [(letters[0], letters)], 2) == [wanted]
+    assert engine._expand_prefixes([src], [(letters[0], letters)], 2) == [wanted]

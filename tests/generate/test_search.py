@@ -15,7 +15,8 @@ from torch import Tensor
 from regard.errors import UserError
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.generate.options import SearchOptions
-from regard.generate.search.core import Task, beam_search, length_penalty
+from regard.generate.search.core import beam_search, length_penalty
+from regard.generate.search.state import SearchSpec
 from tests.build import SWITCHES, build, tiny_config
 
 BOS, EOS, VOCAB = 0, 1, 5
@@ -53,7 +54,7 @@ class Table:
 
 def run(seed: int, limits: list[int], options: SearchOptions, forbidden: tuple[int, ...] = (BOS,)) -> list:
     table = Table(seed, len(limits), options.beam)
-    return beam_search(table.step, table.select, Task(limits, options, BOS, EOS, forbidden))
+    return beam_search(table.step, table.select, SearchSpec(limits, options, BOS, EOS, forbidden))
 
 
 def all_sequences(limit: int) -> list[tuple[int, ...]]:
@@ -118,7 +119,7 @@ def test_sentences_do_not_see_each_other(seed: int, beam: int) -> None:
     for number, limit in enumerate([6, 2, 0, 6]):
         table = Table(seed, 1, beam)
         table.prefixes = [(number,)] * beam
-        alone = beam_search(table.step, table.select, Task([limit], options, BOS, EOS, (BOS,)))
+        alone = beam_search(table.step, table.select, SearchSpec([limit], options, BOS, EOS, (BOS,)))
         assert alone[0] == together[number]
 
 

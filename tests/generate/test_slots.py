@@ -136,7 +136,7 @@ def test_the_tables_that_a_graph_reads_are_kept() -> None:
     (runner,) = decoder._runners.values()
     assert runner.cache.tgt_capacity > 512
     for stack in (model.encoder, model.decoder):
-        assert any(stack.positions.table is kept for kept in runner._kept)
+        assert any(stack.positions.table is kept for kept in runner._graph_inputs)
 
 
 def test_a_model_that_overflows_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,13 +159,13 @@ def test_gathered_attention_is_the_formula() -> None:
     generator = torch.Generator().manual_seed(0)
     q = torch.randn(6, 4, 8, generator=generator, dtype=torch.float64)
     keys, values = (torch.randn(6, 5, 2, 8, generator=generator, dtype=torch.float64) for _ in range(2))
-    lengths, holders = torch.tensor([3, 5]), torch.randint(6, (6, 5), generator=generator)
-    out = gathered_attention(q, keys, values, lengths, holders, 3)
+    lengths, ancestors = torch.tensor([3, 5]), torch.randint(6, (6, 5), generator=generator)
+    out = gathered_attention(q, keys, values, lengths, ancestors, 3)
     for row in range(6):
         for head in range(4):
             places = range(int(lengths[row // 3]))
-            k = torch.stack([keys[holders[row, t], t, head // 2] for t in places])
-            v = torch.stack([values[holders[row, t], t, head // 2] for t in places])
+            k = torch.stack([keys[ancestors[row, t], t, head // 2] for t in places])
+            v = torch.stack([values[ancestors[row, t], t, head // 2] for t in places])
             expected = torch.softmax(k @ q[row, head] / 8**0.5, dim=0) @ v
             torch.testing.assert_close(out[row, head], expected, atol=1e-6, rtol=1e-6)
 

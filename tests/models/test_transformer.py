@@ -385,7 +385,10 @@ def test_every_projection_is_initialised_by_its_own_shape(num_kv_heads: int, act
         ({"d_model": 9, "num_heads": 3}, "d_model must be even .*, but is 9"),
         ({"num_kv_heads": 3}, r"num_kv_heads must divide model.num_heads \(4\), but is 3"),
         ({"num_kv_heads": -1}, r"num_kv_heads must divide model.num_heads \(4\), but is -1"),
-        ({"d_model": 12, "positions": "rotary"}, "'rotary' needs an even d_model / num_heads, but that is 3"),
+        (
+            {"d_model": 12, "positions": "rotary"},
+            "d_model / model.num_heads must be even with rotary positions, but is 3",
+        ),
         ({"norm": "batch"}, "norm must be one of layer, rms, but is 'batch'"),
         ({"norm_position": "middle"}, "norm_position must be one of post, pre, but is 'middle'"),
         ({"activation": "tanh"}, "activation must be one of relu, gelu, silu, swiglu, but is 'tanh'"),
@@ -395,7 +398,7 @@ def test_every_projection_is_initialised_by_its_own_shape(num_kv_heads: int, act
 def test_an_impossible_shape_is_refused_with_the_field_the_rule_and_the_value(
     changes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UserError, match=f"^model.{message}$|^model.positions = {message}$"):
+    with pytest.raises(UserError, match=f"^model.{message}$"):
         tiny_config(**changes)
 
 

@@ -249,23 +249,23 @@ def test_linear_relu_is_its_twin(rows: int, d_ff: int, device: str, dtype: torch
 
 
 @everywhere
-@pytest.mark.parametrize("with_holders", [False, True])
+@pytest.mark.parametrize("with_ancestors", [False, True])
 @pytest.mark.parametrize(("num_heads", "kv_heads", "d_head"), [(4, 4, 16), (4, 2, 8), (3, 1, 48)])
 def test_attention_over_a_cache_is_its_twin(
-    num_heads: int, kv_heads: int, d_head: int, with_holders: bool, device: str, dtype: torch.dtype
+    num_heads: int, kv_heads: int, d_head: int, with_ancestors: bool, device: str, dtype: torch.dtype
 ) -> None:
     from regard.nn.kernels.triton_decode import decode_attention
 
     beam, slots, capacity = 3, 5, 40
     generator = torch.Generator().manual_seed(d_head)
     q = torch.randn(slots * beam, num_heads, d_head, generator=generator).to(device, dtype)
-    holding = slots * beam if with_holders else slots
+    entries = slots * beam if with_ancestors else slots
     keys, values = (
-        torch.randn(holding, capacity, kv_heads, d_head, generator=generator).to(device, dtype) for _ in range(2)
+        torch.randn(entries, capacity, kv_heads, d_head, generator=generator).to(device, dtype) for _ in range(2)
     )
     lengths = torch.tensor([1, 40, 32, 33, 7], device=device)
-    holders = torch.randint(holding, (slots * beam, capacity), generator=generator, dtype=torch.int32).to(device)
-    arguments = (lengths, holders if with_holders else None, beam)
+    ancestors = torch.randint(entries, (slots * beam, capacity), generator=generator, dtype=torch.int32).to(device)
+    arguments = (lengths, ancestors if with_ancestors else None, beam)
     got = decode_attention(q, keys, values, *arguments)
     wanted = gathered_attention(q.double(), keys.double(), values.double(), *arguments)
     error = (got.double() - wanted).norm() / wanted.norm()
@@ -291,12 +291,12 @@ def test_extending_a_cache_is_its_twin(
     positions = torch.tensor([0, 39, 32, 31, 7], device=device)
     # Places lie with hypotheses of the same sentence, all of which write to the same new one now.
     at = (torch.arange(rows, device=device), positions.repeat_interleave(beam))
-    holders = torch.randint(beam, (rows, capacity), generator=generator, dtype=torch.int32).to(device)
-    holders += (at[0] // beam * beam).int()[:, None]
-    holders[at] = at[0].int()
+    ancestors = torch.randint(beam, (rows, capacity), generator=generator, dtype=torch.int32).to(device)
+    ancestors += (at[0] // beam * beam).int()[:, None]
+    ancestors[at] = at[0].int()
     after = [cache.index_put(at, new) for cache, new in ((keys, k), (values, v))]
-    wanted = gathered_attention(q.double(), after[0].double(), after[1].double(), positions + 1, holders, beam)
-    got = extend_attention(q, k, v, keys, values, positions, holders, beam)
+    wanted = gathered_attention(q.double(), after[0].double(), after[1].double(), positions + 1, ancestors, beam)
+    got = extend_attention(q, k, v, keys, values, positions, ancestors, beam)
     assert (got.double() - wanted).norm() / wanted.norm() < TOLERANCE[dtype]
     assert torch.equal(keys, after[0]) and torch.equal(values, after[1])
 
@@ -335,7 +335,7 @@ def test_a_step_of_the_search_is_its_twin(
     states = [SlotState.empty(slots, beam, capacity, torch.device(device)) for _ in range(2)]
     for state in states:
         # The last slot stays empty.
-        state.enter(torch.arange(4, device=device), torch.tensor([0, 3, 8, 6], device=device), bos_id=1)
+        state.admit(torch.arange(4, device=device), torch.tensor([0, 3, 8, 6], device=device), bos_id=1)
     ended = set()
     for length in range(9):
         # Steps of 1/64, none twice in a row, and a forbidden token that makes every row's normaliser another one: no ties,

@@ -135,7 +135,7 @@ def test_what_killed_and_stopped_processes_have_written_is_gone_on_with(
     assert written().count(b"\n") == 64 and expected.startswith(written())
     assert not out.exists() and not children(process.pid)
     assert said.count("stopped after 64 lines, which are saved") == 1, said
-    assert "interrupted" not in said and "lost the others" not in said
+    assert "interrupted" not in said and "lost its connection" not in said
 
     codes, told = together(3, *words, "--resume")
     assert codes == [0, 0, 0], told

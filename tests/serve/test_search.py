@@ -376,7 +376,7 @@ def test_torch_is_loaded_once_however_many_need_it(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("regard.generate.engines.torch_engine.TorchEngine.from_bundle", from_bundle)
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(engine._instead, ["phrases"] * 4))
+        found = list(pool.map(engine._fallback_for, ["phrases"] * 4))
     assert found == made * 4
 
 

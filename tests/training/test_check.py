@@ -57,7 +57,7 @@ def test_the_watch_sees_text_that_is_read(unread: None, tmp_path: Path) -> None:
     ("change", "message"),
     [
         ("train.fast=slots,graph", r"train\.fast: graph needs a CUDA device"),
-        ("train.device=cuda", "this torch sees no CUDA device"),
+        ("train.device=cuda", "torch finds no CUDA device"),
         ("train.tensorboard=true", "train.tensorboard = true needs the extra"),
         ("data.test=nothing.{src,tgt}", "nothing.src: there is no such file"),
         ("data.train=packed.tsv.zst", r"packed\.tsv\.zst: reading \.zst needs one more package"),

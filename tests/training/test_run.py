@@ -169,7 +169,7 @@ def test_regard_average_makes_a_bundle_of_an_unfinished_run(tmp_path: Path, caps
     assert "step-000035, step-000040" in capsys.readouterr().out
     assert main(["translate", "-m", str(tmp_path / "bundle"), "--device", "cpu", "a b"]) == 0
     assert main(["average", str(run), "-o", str(tmp_path / "bundle")]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.select import make_engine
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.generate.options import Constraints, Hypothesis, SearchOptions
-from regard.generate.search.candidates import Candidates, in_turn
+from regard.generate.search.candidates import Candidates, round_robin
 from regard.generate.search.constrained import constrained_search
 from regard.generate.search.phrases import Phrase
 from regard.generate.search.sampling import sentence_rng
@@ -193,9 +193,9 @@ def test_two_copies_of_a_model_translate_as_one() -> None:
 
 def test_models_of_other_vocabularies_are_refused_by_name(tmp_path: Path) -> None:
     other = make_bundle(tmp_path / "other")
-    with pytest.raises(UserError, match=r"other: models that translate together must have one vocabulary"):
+    with pytest.raises(UserError, match=r"other: the models of an ensemble must share a tokenizer"):
         regard.load([GOLDEN, other.folder], device="cpu")
-    with pytest.raises(UserError, match="engine ctranslate2 cannot do several models together"):
+    with pytest.raises(UserError, match="engine ctranslate2 cannot do ensembles"):
         regard.load([GOLDEN, GOLDEN], device="cpu", engine="ctranslate2")
 
 
@@ -226,7 +226,7 @@ def test_what_ctranslate2_cannot_do_is_refused_or_left_to_torch(
         auto.translate("a b c", **search) == auto.translate("a b c", **search) == model().translate("a b c", **search)
     )
     if {"glossary", "phrases"} >= set(search):
-        why = "left to torch where something is missing: ctranslate2 cannot insist on it"
+        why = "left to torch where a phrase is missing: ctranslate2 cannot enforce phrases"
     else:
         why = "left to torch: ctranslate2 cannot do it"
     assert capfd.readouterr().err == f"regard: {name} {'are' if ' and ' in name else 'is'} {why}\n"
@@ -308,7 +308,7 @@ def test_wrong_phrases_are_refused() -> None:
         model().translate("a", phrases="b")
     with pytest.raises(TypeError, match="but is a mixture"):
         model().translate("a", phrases=["b", ["c"]])
-    with pytest.raises(ValueError, match="one for each of 2 sentences"):
+    with pytest.raises(ValueError, match="one entry for each of 2 sentences"):
         model().translate(["a", "b"], phrases=[["c"]])
     tokenizer = model().bundle.tokenizer
     assert phrase_of(tokenizer, ("a b",)).variants == (tuple(tokenizer.encode("a b")),)
@@ -555,7 +555,7 @@ def test_numbers_that_are_none_are_refused() -> None:
     for fields in ({"alpha": math.nan}, {"sample": True, "temperature": math.nan}, {"diversity": 2.0}, {"nbest": 0}):
         with pytest.raises(UserError):
             SearchOptions(**fields)
-    with pytest.raises(UserError, match="for several call nbest"):
+    with pytest.raises(UserError, match="call `nbest` for more"):
         model().translate("a", nbest=2)
 
 
@@ -569,7 +569,7 @@ def test_a_model_that_computes_no_numbers_is_an_error_and_no_empty_line(slots: b
     spoilt.get_parameter("embedding.weight").data.fill_(math.nan)
     engine = TorchEngine(spoilt, BOS, EOS, forbidden=FORBIDDEN, slots=slots)
     options = SearchOptions(max_extra=3, **{"beam": 2, **fields})
-    with pytest.raises(RegardError, match="no translation was found: the model's numbers are not finite"):
+    with pytest.raises(RegardError, match="no translation was found: the model's outputs are not finite"):
         engine.translate([[5, 6], [7]], options)
     with pytest.raises(RegardError, match="not finite"):
         list(engine.stream([5, 6], options))
@@ -666,7 +666,7 @@ def test_candidates_take_turns_as_plain_python_has_it() -> None:
         ranks = [[draw.choice([-math.inf, -1.0, -2.0, -draw.random()]) for _ in range(count)] for _ in range(3)]
         missing = [[draw.randrange(4) for _ in range(count)] for _ in range(3)]
         places = torch.arange(count).expand(3, -1)
-        found = in_turn(Candidates(torch.tensor(ranks), places, places, torch.tensor(ranks)), torch.tensor(missing))
+        found = round_robin(Candidates(torch.tensor(ranks), places, places, torch.tensor(ranks)), torch.tensor(missing))
         for unit in range(3):
             sorts: dict[int, list[int]] = {}
             alive = [place for place in range(count) if ranks[unit][place] > -math.inf]

@@ -1,4 +1,4 @@
-"""What the engines have in common: sentences cut into batches, and how long a translation may be. No torch here."""
+"""What the engines have in common: how sentences are batched, and how long an output may be. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,20 +10,26 @@ from regard.generate.options import Constraints, SearchOptions
 
 
 def cut_batches(
-    order: Sequence[int], lengths: Sequence[int], most: int, room: int, alike: bool = False
+    order: Sequence[int],
+    lengths: Sequence[int],
+    max_sentences: int,
+    max_tokens: int,
+    same_length: bool = False,
 ) -> Iterator[list[int]]:
-    """Sentences in this order, at most so many at a time, and not more than `room` tokens, counted at the longest one's length
-    with its end; `alike`: all of one length.
+    """Batches of sentence numbers in this order, each of at most `max_sentences` and `max_tokens`, counted with padding and the
+    end token; with `same_length`, each of sentences of one length.
 
-    >>> list(cut_batches([2, 0, 1], [3, 9, 3], most=2, room=100)), list(cut_batches([2, 0, 1], [3, 9, 3], most=9, room=12))
-    ([[2, 0], [1]], [[2, 0], [1]])
+    >>> list(cut_batches([2, 0, 1], [3, 9, 3], max_sentences=2, max_tokens=100))
+    [[2, 0], [1]]
+    >>> list(cut_batches([2, 0, 1], [3, 9, 3], max_sentences=9, max_tokens=12))
+    [[2, 0], [1]]
     """
     batch: list[int] = []
     longest = 0
     for number in order:
         longest = max(longest, lengths[number] + 1)
-        is_full = len(batch) == most or (len(batch) + 1) * longest > room
-        if batch and (is_full or (alike and lengths[number] != lengths[batch[0]])):
+        is_full = len(batch) == max_sentences or (len(batch) + 1) * longest > max_tokens
+        if batch and (is_full or (same_length and lengths[number] != lengths[batch[0]])):
             yield batch
             batch, longest = [], lengths[number] + 1
         batch.append(number)
@@ -34,7 +40,7 @@ def cut_batches(
 def length_limit(
     sentence: Sequence[int], options: SearchOptions, config: ModelConfig, constraint: Constraints | None = None
 ) -> int:
-    """Tokens that a translation may have at most, its end not counted: a table of learned positions has an end."""
+    """The maximum number of output tokens, not counting the end token. Learned positions add a limit of the model's own."""
     constraint = constraint or Constraints()
     limit = len(sentence) + options.max_extra if constraint.max_tokens is None else constraint.max_tokens
     least = len(constraint.prefix) + sum(phrase.min_length for phrase in constraint.phrases)
@@ -43,7 +49,7 @@ def length_limit(
         return limit
     if least >= config.max_positions:
         raise UserError(
-            f"a prefix and what must appear must have fewer than {config.max_positions} tokens, which is all that this model can "
-            f"write, but have {least}; give less"
+            f"the prefix and the phrases together must have fewer than {config.max_positions} tokens, the limit of this model, "
+            f"but have {least}; shorten them"
         )
     return min(limit, config.max_positions - 1)

@@ -1,10 +1,13 @@
-"""Models as CTranslate2 reads them, kept for the next time.
+"""The cache of models converted for CTranslate2.
 
-    $REGARD_CACHE or ~/.cache/regard     (XDG_CACHE_HOME moves ~/.cache)
-      ctranslate2/KEY/model/             KEY: the bundle's manifest, how the weights are stored, the converter's version
+    $REGARD_CACHE or ~/.cache/regard     (XDG_CACHE_HOME replaces ~/.cache)
+      ctranslate2/KEY/model/             KEY: hash of the bundle's manifest, weight format, converter version
 
-An entry has a manifest, since CTranslate2 loads a file with flipped bits without a word; one that is damaged is made anew.
-One process at a time makes or reads an entry, and those that nobody used for a month are removed.
+An entry has a manifest, since CTranslate2 loads a file with flipped bits without complaint; a damaged entry is converted again.
+One process at a time writes or reads an entry. Entries that were not used for a month are removed.
+
+Folder and lock are made by hand: a translation should start fast, and importing filelock takes longer than the rest of this
+module; platformdirs would move the cache of everyone on macOS.
 """
 
 from __future__ import annotations
@@ -22,41 +25,41 @@ from typing import IO
 from regard.bundle import Bundle
 from regard.errors import UserError
 from regard.files import MANIFEST, atomic_folder, check_manifest, sha256, sweep_temporaries, write_manifest
-from regard.generate.engines.ctranslate2_model import CONVERTER, Weights, convert
+from regard.generate.engines.ctranslate2_model import CONVERTER, WeightFormat, convert
 
 _UNUSED_SECONDS = 30 * 24 * 3600.0
 _LOCK = ".lock"
-_ENTRY = re.compile(r"[0-9a-f]{32}-[a-z0-9]+-\d+")  # other programs may keep something here, too
+_ENTRY = re.compile(r"[0-9a-f]{32}-[a-z0-9]+-\d+")  # other programs may keep files here, too
 
 
 def cache_folder() -> Path:
-    """Where Regard keeps what it can make again."""
+    """Where Regard keeps files that it can make again."""
     if given := os.environ.get("REGARD_CACHE"):
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "regard"
 
 
 @contextmanager
-def converted(bundle: Bundle, weights: Weights) -> Iterator[Path]:
-    """A folder with the bundle as CTranslate2 reads it, to be loaded inside the block."""
+def converted(bundle: Bundle, weights: WeightFormat) -> Iterator[Path]:
+    """A folder with the converted bundle, to be loaded inside the block."""
     root = cache_folder() / "ctranslate2"
     entry = root / f"{sha256(bundle.folder / MANIFEST)[:32]}-{weights}-{CONVERTER}"
     with ExitStack() as stack:
         try:
             stack.enter_context(_locked(entry))
-            _make_sure(bundle, weights, entry)
+            _ensure(bundle, weights, entry)
             folder = entry / "model"
         except OSError:
-            # A full disk, a home that may not be written: the model is converted for this one time.
+            # A full disk or a read-only home folder: convert the model for this one time.
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="regard-")))
             convert(bundle, folder, weights)
         yield folder
 
 
-def _make_sure(bundle: Bundle, weights: Weights, entry: Path) -> None:
-    """Make the entry where it is missing or damaged."""
+def _ensure(bundle: Bundle, weights: WeightFormat, entry: Path) -> None:
+    """Convert the bundle unless the entry exists and is intact."""
     with suppress(OSError):
-        os.utime(entry)  # so that it counts as used
+        os.utime(entry)  # marks it as used
     try:
         check_manifest(entry / "model")
     except UserError:
@@ -68,6 +71,7 @@ def _make_sure(bundle: Bundle, weights: Weights, entry: Path) -> None:
 
 
 def _remove_unused(root: Path) -> None:
+    """Remove entries that were not used for a month."""
     oldest = time.time() - _UNUSED_SECONDS
     for entry in root.iterdir():
         if _ENTRY.fullmatch(entry.name) and (entry / _LOCK).is_file() and entry.stat().st_mtime < oldest:
@@ -76,7 +80,7 @@ def _remove_unused(root: Path) -> None:
 
 @contextmanager
 def _locked(entry: Path) -> Iterator[None]:
-    """Let one process at a time at an entry; where it cannot be written, or the system has no locks, all go at once."""
+    """Hold the entry's lock; without one if the entry is not writable or the system has no locks."""
     file: IO[str] | None = None
     with suppress(ImportError, OSError):
         import fcntl

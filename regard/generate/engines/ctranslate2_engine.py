@@ -1,19 +1,19 @@
 """The engine for CPUs: CTranslate2, without torch.
 
-It searches as Regard's own search does (`search/`): the same candidates, the same ranking. What differs:
+It searches as Regard's own search does (`search/`), with the same candidates and the same ranking, except that:
 
-- A sentence's search ends when 1.5 * beam hypotheses have ended (2 * beam for a list of the best) and one of them was the best
-  candidate of its step. Regard's own goes on until nothing alive can win.
-- CTranslate2 bans tokens before the softmax, Regard after it. So it first searches with nothing banned; only where a forbidden
-  token turns up is the sentence searched again without them, and the log-probabilities are then computed anew.
-- A hypothesis that reaches the limit is ended there with the end token. Regard ends all that are alive; CTranslate2 does not
-  show those that took the place of one that had just ended.
-- It does not translate an empty sentence: the translation is empty, too, or what it must begin with.
-- After a prefix it searches without the forbidden tokens from the start. Where the token after the prefix is one of many, it
-  searches once after each of the `beam` likeliest of them.
+- A search ends when 1.5 * beam hypotheses have finished (2 * beam for an n-best list) and one of them was the best candidate of
+  its step. Regard's own search goes on until no live hypothesis can win.
+- CTranslate2 masks forbidden tokens before the softmax, Regard after it. So the first search forbids nothing; only if a forbidden
+  token turns up is the sentence searched again without them, and the log-probabilities are recomputed.
+- At the length limit Regard ends every live hypothesis. CTranslate2 does not return those that replaced one that had just
+  finished; the others get their end token here.
+- An empty sentence is not translated: the output is empty, or the forced prefix.
+- After a forced prefix the forbidden tokens are masked from the start. If the prefix ends in a choice of tokens, there is one
+  search after each of the `beam` likeliest of them.
 
-Log-probabilities are the model's own, to rounding. Sentences get the same in whatever batch they are, but for the last bits of
-the numbers, so that only near-ties can fall another way; `tests/generate/test_ctranslate2.py` holds it to that.
+Log-probabilities are the model's own, up to rounding. A sentence's result depends on its batch only in the last bits, so that only
+near-ties can flip; `tests/generate/test_ctranslate2.py` tests this.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from regard.bundle import Bundle
 from regard.errors import UserError
 from regard.generate.engines.batches import cut_batches, length_limit
 from regard.generate.engines.ctranslate2_cache import converted
-from regard.generate.engines.ctranslate2_model import Weights, positions, vocabularies
+from regard.generate.engines.ctranslate2_model import WeightFormat, positions, vocabularies
 from regard.generate.engines.ctranslate2_ranking import (
     RawHypotheses,
     best_of,
@@ -52,18 +52,18 @@ from regard.parallel.processes import own_threads, process_info
 if TYPE_CHECKING:
     from regard.generate.engines.torch_engine import TorchEngine
 
-OLDEST = (4, 8)  # the earliest that this was tried with
-_BATCH = 64  # sentences searched together
-_AHEAD = 4  # batches handed in for each worker: one may take as long as several others
-_ROOM = 8_192  # tokens of a batch, counted at the longest sentence's length
-_WHOLE = 16  # sentences at a time whose logits of every step are looked at
-_COMPUTE = {"fp32": "float32", "fp16": "float32", "int8": "int8"}  # no CPU computes faster in 16-bit floats
+MIN_VERSION = (4, 8)  # the earliest that was tested
+_BATCH = 64  # sentences of a batch
+_BATCHES_AHEAD = 4  # batches submitted ahead per worker: one may take as long as several others
+_BATCH_TOKENS = 8_192  # tokens of a batch, counted with padding
+_LOGITS_BATCH = 16  # sentences at a time when logits are requested
+_COMPUTE_TYPES = {"fp32": "float32", "fp16": "float32", "int8": "int8"}  # CPUs are not faster in 16-bit floats
 
 Values = NDArray[np.float64]
 
 
 def import_ctranslate2() -> Any:
-    """The package, which is an extra of Regard."""
+    """The ctranslate2 package, which is an optional dependency."""
     try:
         package = import_module("ctranslate2")
         version = tuple(int(number) for number in re.findall(r"\d+", package.__version__)[:2])
@@ -71,17 +71,17 @@ def import_ctranslate2() -> Any:
         raise UserError(
             f"CTranslate2 is not installed ({error}); install it with pip install 'regard[export]', or use --engine torch"
         ) from None
-    if version < OLDEST:
+    if version < MIN_VERSION:
         raise UserError(
-            f"CTranslate2 must be {'.'.join(map(str, OLDEST))} or later, but is {package.__version__}; "
-            f"renew it with pip install --upgrade ctranslate2, or use --engine torch"
+            f"CTranslate2 must be {'.'.join(map(str, MIN_VERSION))} or later, but is {package.__version__}; "
+            f"update it with pip install --upgrade ctranslate2, or use --engine torch"
         )
     return package
 
 
 def share_cores(cores: int) -> tuple[int, int]:
-    """How many batches are searched at a time, and by how many threads each. Batches beside each other use cores better than
-    threads inside one, which wait for each other at every step.
+    """How many batches to search in parallel, and with how many threads each. Parallel batches use cores better than threads
+    inside one batch, which wait for each other at every step.
 
     >>> share_cores(2), share_cores(8), share_cores(64)
     ((2, 1), (4, 2), (16, 4))
@@ -91,34 +91,34 @@ def share_cores(cores: int) -> tuple[int, int]:
 
 
 class CTranslate2Engine:
-    """Holds a converted model."""
+    """Searches with a converted model."""
 
     def __init__(
         self,
         folder: Path,
         bundle: Bundle,
-        weights: Weights,
+        weights: WeightFormat,
         *,
         forbidden: Sequence[int] = (),
         batch: int = 0,
-        alone: bool = False,
+        strict: bool = False,
     ) -> None:
-        """`folder` holds the bundle as `convert` wrote it, with these weights; it is not needed afterwards. `alone`: what
-        CTranslate2 cannot do is refused by name, and not left to torch."""
-        self.alone = alone
-        self._said: set[str] = set()
-        self.is_quiet = False  # whether what is left to torch is left so without a word
+        """`folder` holds the bundle as `convert` wrote it, and is not needed afterwards. With `strict`, what CTranslate2 cannot do
+        is refused by name; otherwise torch does it."""
+        self.strict = strict
+        self._notes: set[str] = set()  # those already printed
+        self.is_quiet = False  # whether to print no notes when torch takes over
         self._loading = threading.Lock()
-        self._loaded: TorchEngine | None = None  # torch's engine, once something was left to it
+        self._loaded: TorchEngine | None = None  # torch's engine, once it is needed
         self.bundle, self.batch, self.forbidden = bundle, batch or _BATCH, frozenset(forbidden)
         self._source, self._target = vocabularies(bundle.tokenizer, bundle.config.vocab_size)
         self._ids = {piece: i for i, piece in enumerate(self._target)}
-        self._rows = positions(bundle)
+        self._max_positions = positions(bundle)
         self._workers, threads = share_cores(own_threads())
         self.parallel = self._workers
         self.takes_phrases = False
         package = import_ctranslate2()
-        compute = _COMPUTE[weights]
+        compute = _COMPUTE_TYPES[weights]
         make = partial(
             package.Translator,
             str(folder),
@@ -127,16 +127,17 @@ class CTranslate2Engine:
             inter_threads=self._workers,
             intra_threads=threads,
         )
-        # In a thread of its own: it sets the number of OpenMP's threads for the thread it is made in, which are torch's, too.
+        # In another thread: the constructor sets the number of OpenMP threads of its thread, which torch shares.
         with ThreadPoolExecutor(1) as thread:
             self._translator = thread.submit(make).result()
 
     @classmethod
-    def from_bundle(cls, bundle: Bundle, batch: int = 0, alone: bool = False) -> CTranslate2Engine:
-        import_ctranslate2()  # before anything is converted
-        weights: Weights = "int8" if bundle.stored == "int8" else "fp32"
+    def from_bundle(cls, bundle: Bundle, batch: int = 0, strict: bool = False) -> CTranslate2Engine:
+        """The engine for this bundle, which is converted unless the cache has it."""
+        import_ctranslate2()  # fails before anything is converted
+        weights: WeightFormat = "int8" if bundle.stored == "int8" else "fp32"
         with converted(bundle, weights) as folder:
-            return cls(folder, bundle, weights, forbidden=forbidden_ids(bundle.tokenizer), batch=batch, alone=alone)
+            return cls(folder, bundle, weights, forbidden=forbidden_ids(bundle.tokenizer), batch=batch, strict=strict)
 
     # --- translating ---
 
@@ -147,24 +148,27 @@ class CTranslate2Engine:
         finished: Finished | None = None,
         constraints: Sequence[Constraints] = (),
     ) -> list[list[Hypothesis]]:
-        insists = any(constraint.phrases for constraint in constraints)
-        if options.beyond_beam or (insists and self.alone):
-            beyond = [*options.beyond_beam, *_insisted_on(constraints)]
-            return self._instead(" and ".join(beyond)).translate(ids, options, finished, constraints)
-        if insists:
-            return constrained_search(ids, options, finished, constraints, self.translate, self._insisting, self.score)
+        """As `Engine.translate`."""
+        has_phrases = any(constraint.phrases for constraint in constraints)
+        if options.beyond_beam or (has_phrases and self.strict):
+            unsupported = [*options.beyond_beam, *_phrase_options(constraints)]
+            return self._fallback_for(" and ".join(unsupported)).translate(ids, options, finished, constraints)
+        if has_phrases:
+            return constrained_search(
+                ids, options, finished, constraints, self.translate, self._translate_constrained, self.score
+            )
         return self._translate(ids, options, finished, constraints or [Constraints()] * len(ids))
 
-    def _insisting(
+    def _translate_constrained(
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
         finished: Finished | None,
         constraints: Sequence[Constraints],
     ) -> list[list[Hypothesis]]:
-        what = " and ".join(_insisted_on(constraints))
-        engine = self._torch(f"{_are_left(what)} where something is missing: ctranslate2 cannot insist on it")
-        # Not its `translate`: that would search plainly first, as was done here already.
+        what = " and ".join(_phrase_options(constraints))
+        engine = self._fallback(f"{_are_left(what)} where a phrase is missing: ctranslate2 cannot enforce phrases")
+        # Not its `translate`: that would start with an unconstrained search, which was done here already.
         return engine.in_batches(ids, options, finished, constraints)
 
     def _translate(
@@ -174,7 +178,7 @@ class CTranslate2Engine:
         finished: Finished | None,
         constraints: Sequence[Constraints],
     ) -> list[list[Hypothesis]]:
-        """What is too long goes to torch, what has a given beginning is searched after it, and the rest from the start."""
+        """Too long sentences go to torch, those with a forced prefix are searched after it, and the rest from the start."""
         results: list[list[Hypothesis]] = [[] for _ in ids]
         limits = [
             length_limit(sentence, options, self.bundle.config, constraint)
@@ -186,57 +190,59 @@ class CTranslate2Engine:
             if finished is not None:
                 finished([number])
 
-        far = [n for n, sentence in enumerate(ids) if sentence and max(len(sentence), limits[n]) >= self._rows]
-        if far:
-            left = self._for_long.translate([ids[n] for n in far], options, constraints=[constraints[n] for n in far])
-            for number, hypotheses in zip(far, left, strict=True):
+        too_long = [
+            n for n, sentence in enumerate(ids) if sentence and max(len(sentence), limits[n]) >= self._max_positions
+        ]
+        if too_long:
+            from_torch = self._for_long.translate(
+                [ids[n] for n in too_long], options, constraints=[constraints[n] for n in too_long]
+            )
+            for number, hypotheses in zip(too_long, from_torch, strict=True):
                 finish(number, hypotheses)
-        apart = set(far)
-        begun = [n for n, constraint in enumerate(constraints) if constraint.prefix and n not in apart]
-        for number, hypotheses in self._after_prefixes(ids, begun, constraints, limits, options):
+        others = set(too_long)
+        with_prefix = [n for n, constraint in enumerate(constraints) if constraint.prefix and n not in others]
+        for number, hypotheses in self._after_prefixes(ids, with_prefix, constraints, limits, options):
             finish(number, hypotheses)
-        for number, hypotheses in self._from_the_start(ids, apart.union(begun), limits, options):
+        for number, hypotheses in self._without_prefixes(ids, others.union(with_prefix), limits, options):
             finish(number, hypotheses)
         return results
 
-    def _from_the_start(
-        self, ids: Sequence[Sequence[int]], apart: set[int], limits: Sequence[int], options: SearchOptions
+    def _without_prefixes(
+        self, ids: Sequence[Sequence[int]], others: set[int], limits: Sequence[int], options: SearchOptions
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Hypotheses for all sentences but those `apart`. Most are found in the first search; where a forbidden token turns up or
-        the limit was reached, others follow."""
-        near = {n for n, sentence in enumerate(ids) if sentence} - apart
-        scored: dict[
-            int, RawHypotheses
-        ] = {}  # of sentences with something left to score: what has its log-probabilities
+        """Hypotheses for all sentences except `others`. Most need one search; those with a forbidden token or at the length limit
+        are searched again."""
+        first = {n for n, sentence in enumerate(ids) if sentence} - others
+        scored: dict[int, RawHypotheses] = {}  # hypotheses that need no rescoring, of sentences where others do
         to_score: dict[int, RawHypotheses] = {
-            n: [((), 0.0)] for n, sentence in enumerate(ids) if not sentence and n not in apart
+            n: [((), 0.0)] for n, sentence in enumerate(ids) if not sentence and n not in others
         }
         with_forbidden, at_limit, both = [], [], []
-        for number, found in self._search(ids, near, limits, options):
-            if self._has_forbidden(found):
+        for number, hypotheses in self._search(ids, first, limits, options):
+            if self._has_forbidden(hypotheses):
                 with_forbidden.append(number)
-            elif any(len(tokens) > limits[number] for tokens, _ in found):
+            elif any(len(tokens) > limits[number] for tokens, _ in hypotheses):
                 at_limit.append(number)
             else:
-                yield number, rank(found, options)
-        for number, found in self._search(ids, at_limit, limits, options, to_limit=True):
-            ended, alive = split_at_limit(found, limits[number])
-            if self._has_forbidden(found):
+                yield number, rank(hypotheses, options)
+        for number, hypotheses in self._search(ids, at_limit, limits, options, to_limit=True):
+            finished, alive = split_at_limit(hypotheses, limits[number])
+            if self._has_forbidden(hypotheses):
                 both.append(number)
-            elif hopeful := could_win(alive, ended, options):
-                scored[number], to_score[number] = ended, hopeful
+            elif contenders := could_win(alive, finished, options):
+                scored[number], to_score[number] = finished, contenders
             else:
-                yield number, rank(ended, options)
-        for number, found in self._search(ids, with_forbidden, limits, options, ban=True):
-            if any(len(tokens) > limits[number] for tokens, _ in found):
+                yield number, rank(finished, options)
+        for number, hypotheses in self._search(ids, with_forbidden, limits, options, mask_forbidden=True):
+            if any(len(tokens) > limits[number] for tokens, _ in hypotheses):
                 both.append(number)
             else:
-                to_score[number] = best_of(found, options, options.beam)
-        for number, found in self._search(ids, both, limits, options, ban=True, to_limit=True):
-            ended, alive = split_at_limit(found, limits[number])
-            to_score[number] = best_of(ended, options, options.beam) + alive
-        for number, found in self._scored_anew(ids, to_score):
-            yield number, rank(scored.get(number, []) + found, options)
+                to_score[number] = best_of(hypotheses, options, options.beam)
+        for number, hypotheses in self._search(ids, both, limits, options, mask_forbidden=True, to_limit=True):
+            finished, alive = split_at_limit(hypotheses, limits[number])
+            to_score[number] = best_of(finished, options, options.beam) + alive
+        for number, hypotheses in self._rescored(ids, to_score):
+            yield number, rank(scored.get(number, []) + hypotheses, options)
 
     def _after_prefixes(
         self,
@@ -246,59 +252,63 @@ class CTranslate2Engine:
         limits: Sequence[int],
         options: SearchOptions,
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Hypotheses for sentences whose translations have a given beginning; CTranslate2's own scores do not count that."""
-        owners: list[int] = []  # the sentence of each prefix that is searched after
+        """Hypotheses for sentences with a forced prefix, whose tokens CTranslate2's own scores leave out."""
+        owners: list[int] = []  # the sentence of each prefix
         prefixes: list[tuple[int, ...]] = []
         given = [constraints[number].prefix for number in numbers]
-        spelt_out = self._spelt_out([ids[number] for number in numbers], given, options.beam)
-        for number, spelt in zip(numbers, spelt_out, strict=True):
-            owners += [number] * len(spelt)
-            prefixes += spelt
-        sources, most = [ids[number] for number in owners], [limits[number] for number in owners]
-        found: dict[int, RawHypotheses] = {number: [] for number in numbers}
-        # What has no place left, or nothing to translate, is the prefix and no more.
-        ended = [job for job, prefix in enumerate(prefixes) if len(prefix) >= most[job] or not sources[job]]
+        expanded = self._expand_prefixes([ids[number] for number in numbers], given, options.beam)
+        for number, own_prefixes in zip(numbers, expanded, strict=True):
+            owners += [number] * len(own_prefixes)
+            prefixes += own_prefixes
+        sources, own_limits = [ids[number] for number in owners], [limits[number] for number in owners]
+        hypotheses: dict[int, RawHypotheses] = {number: [] for number in numbers}
+        # At the length limit, or with nothing to translate, the output is the prefix.
+        ended = [job for job, prefix in enumerate(prefixes) if len(prefix) >= own_limits[job] or not sources[job]]
         ended += [job for job, prefix in enumerate(prefixes) if prefix[-1] == self.bundle.tokenizer.eos_id]
         for job in set(ended):
-            found[owners[job]].append((_without(prefixes[job], self.bundle.tokenizer.eos_id), 0.0))
+            hypotheses[owners[job]].append((_without(prefixes[job], self.bundle.tokenizer.eos_id), 0.0))
         jobs = [job for job in range(len(owners)) if job not in ended]
         at_limit = []
-        for job, some in self._search(sources, jobs, most, options, ban=True, prefixes=prefixes):
-            if any(len(tokens) > most[job] for tokens, _ in some):
+        search = partial(
+            self._search, sources, limits=own_limits, options=options, mask_forbidden=True, prefixes=prefixes
+        )
+        for job, some in search(jobs):
+            if any(len(tokens) > own_limits[job] for tokens, _ in some):
                 at_limit.append(job)
             else:
-                found[owners[job]] += some
-        for job, some in self._search(sources, at_limit, most, options, ban=True, to_limit=True, prefixes=prefixes):
-            found[owners[job]] += some
-        for number, some in self._scored_anew(ids, found):
+                hypotheses[owners[job]] += some
+        for job, some in search(at_limit, to_limit=True):
+            hypotheses[owners[job]] += some
+        for number, some in self._rescored(ids, hypotheses):
             yield number, rank(some, options)
 
-    def _spelt_out(
-        self, srcs: Sequence[Sequence[int]], prefixes: Sequence[Prefix], most: int
+    def _expand_prefixes(
+        self, srcs: Sequence[Sequence[int]], prefixes: Sequence[Prefix], beam: int
     ) -> list[list[tuple[int, ...]]]:
-        """Prefixes whose places leave a choice, each as several without one: at each such place the likeliest tokens, `most` in
-        all."""
-        open_ones: list[RawHypotheses] = [[((), 0.0)] for _ in srcs]
+        """Each prefix as its `beam` likeliest expansions, in which every choice of tokens is replaced by one of them."""
+        expansions: list[RawHypotheses] = [[((), 0.0)] for _ in srcs]
         for length in range(max(map(len, prefixes), default=0)):
             longer: list[RawHypotheses] = [[] for _ in srcs]
-            choices: list[tuple[int, tuple[int, ...], float]] = []  # the sentence, what it begins with so far
+            choices: list[tuple[int, tuple[int, ...], float]] = []  # sentence, expansion so far, its log-probability
             for number, prefix in enumerate(prefixes):
-                place = prefix[length] if length < len(prefix) else ()
-                if isinstance(place, int):
-                    open_ones[number] = [((*tokens, place), log_prob) for tokens, log_prob in open_ones[number]]
-                elif place:
-                    choices += [(number, *one) for one in open_ones[number]]
-            after = self._after([srcs[number] for number, _, _ in choices], [tokens for _, tokens, _ in choices])
+                choice = prefix[length] if length < len(prefix) else ()
+                if isinstance(choice, int):
+                    expansions[number] = [((*tokens, choice), log_prob) for tokens, log_prob in expansions[number]]
+                elif choice:
+                    choices += [(number, *one) for one in expansions[number]]
+            after = self._log_probs_after(
+                [srcs[number] for number, _, _ in choices], [tokens for _, tokens, _ in choices]
+            )
             for (number, tokens, log_prob), values in zip(choices, after, strict=True):
-                place = prefixes[number][length]
-                assert not isinstance(place, int)
-                longer[number] += [((*tokens, token), log_prob + float(values[token])) for token in place]
+                choice = prefixes[number][length]
+                assert not isinstance(choice, int)
+                longer[number] += [((*tokens, token), log_prob + float(values[token])) for token in choice]
             for number in {number for number, _, _ in choices}:
-                open_ones[number] = sorted(longer[number], key=lambda one: -one[1])[:most]
-        return [[tokens for tokens, _ in some] for some in open_ones]
+                expansions[number] = sorted(longer[number], key=lambda one: -one[1])[:beam]
+        return [[tokens for tokens, _ in some] for some in expansions]
 
-    def _has_forbidden(self, found: RawHypotheses) -> bool:
-        return not self.forbidden.isdisjoint(token for tokens, _ in found for token in tokens)
+    def _has_forbidden(self, hypotheses: RawHypotheses) -> bool:
+        return not self.forbidden.isdisjoint(token for tokens, _ in hypotheses for token in tokens)
 
     def _search(
         self,
@@ -307,72 +317,75 @@ class CTranslate2Engine:
         limits: Sequence[int],
         options: SearchOptions,
         *,
-        ban: bool = False,
+        mask_forbidden: bool = False,
         to_limit: bool = False,
         prefixes: Sequence[Sequence[int]] = (),
     ) -> Iterator[tuple[int, RawHypotheses]]:
-        """What CTranslate2 finds for these sentences. Its limit is one for a whole batch. So a search goes one token further than
-        the longest may, and a hypothesis with more tokens than its own limit shows that this was reached; `to_limit`: batches
-        have one limit, which is also where the search stops, and hypotheses of just so many tokens have no end yet."""
-        banned = [[self._target[i]] for i in sorted(self.forbidden)] if ban else None
+        """What CTranslate2 finds for these sentences. It has one length limit per batch. So a search goes one token beyond the
+        highest limit, and a hypothesis longer than its own limit shows that the limit was reached. With `to_limit`, all
+        sentences of a batch have the same limit, the search stops there, and hypotheses of that length have no end token yet."""
+        suppressed = [[self._target[i]] for i in sorted(self.forbidden)] if mask_forbidden else None
 
         def submit(batch: Sequence[int]) -> list[Any]:
             longest = limits[batch[0]] + (0 if to_limit else 1)
-            begun = [[self._target[i] for i in prefixes[n]] for n in batch] if prefixes else None
-            steps = longest - min(map(len, begun)) if begun else longest
-            wanted = number_wanted(options, steps if to_limit else 0)
+            target_prefix = [[self._target[i] for i in prefixes[n]] for n in batch] if prefixes else None
+            steps = longest - min(map(len, target_prefix)) if target_prefix else longest
+            num_hypotheses = number_wanted(options, steps if to_limit else 0)
             submitted: list[Any] = self._translator.translate_batch(
                 [self._source_pieces(ids[n]) for n in batch],
-                begun,
+                target_prefix,
                 beam_size=options.beam,
-                num_hypotheses=wanted,
-                patience=max(1.0, wanted / options.beam),
-                length_penalty=0,  # scores are then sums of log-probabilities
+                num_hypotheses=num_hypotheses,
+                patience=max(1.0, num_hypotheses / options.beam),
+                length_penalty=0,  # so that scores are sums of log-probabilities
                 return_scores=True,
                 min_decoding_length=0,
                 max_decoding_length=longest,
                 max_input_length=0,
-                suppress_sequences=banned,
+                suppress_sequences=suppressed,
                 asynchronous=True,
             )
             return submitted
 
-        # The longest first: at the end workers wait for each other, and then it is for short ones.
+        # The longest first, so that workers wait only for short sentences at the end.
         order = sorted(numbers, key=lambda n: (-limits[n], -len(ids[n]), n))
-        for number, result in self._in_order(cut_batches(order, limits, self.batch, _ROOM, alike=to_limit), submit):
-            found = zip(result.hypotheses, result.scores, strict=True)
-            yield number, [(tuple(self._ids[piece] for piece in pieces), log_prob) for pieces, log_prob in found]
+        for number, result in self._in_order(
+            cut_batches(order, limits, self.batch, _BATCH_TOKENS, same_length=to_limit), submit
+        ):
+            scored = zip(result.hypotheses, result.scores, strict=True)
+            yield number, [(tuple(self._ids[piece] for piece in pieces), log_prob) for pieces, log_prob in scored]
 
-    def _scored_anew(
-        self, ids: Sequence[Sequence[int]], found: Mapping[int, RawHypotheses]
+    def _rescored(
+        self, ids: Sequence[Sequence[int]], hypotheses: Mapping[int, RawHypotheses]
     ) -> Iterator[tuple[int, RawHypotheses]]:
-        pairs = [(number, tokens) for number, hypotheses in found.items() for tokens, _ in hypotheses]
+        """The same hypotheses with log-probabilities of the model."""
+        pairs = [(number, tokens) for number, own in hypotheses.items() for tokens, _ in own]
         scores = iter(self.score([ids[number] for number, _ in pairs], [tokens for _, tokens in pairs]))
-        for number, hypotheses in found.items():
-            yield number, [(tokens, sum(next(scores))) for tokens, _ in hypotheses]
+        for number, own in hypotheses.items():
+            yield number, [(tokens, sum(next(scores))) for tokens, _ in own]
 
     @property
     def _for_long(self) -> TorchEngine:
-        """For what is beyond the table of positions."""
-        return self._torch(f"what has {self._rows} tokens or more is left to torch")
+        """Torch's engine, for sentences beyond the position table."""
+        return self._fallback(f"sentences of {self._max_positions} tokens or more are left to torch")
 
-    def _instead(self, what: str) -> TorchEngine:
-        """For what CTranslate2 cannot do."""
-        if self.alone:
+    def _fallback_for(self, what: str) -> TorchEngine:
+        """Torch's engine, for what CTranslate2 cannot do; refuses if `strict`."""
+        if self.strict:
             raise UserError(f"engine ctranslate2 cannot do {what}; use --engine torch, or auto")
-        return self._torch(f"{_are_left(what)}: ctranslate2 cannot do it")
+        return self._fallback(f"{_are_left(what)}: ctranslate2 cannot do it")
 
-    def _torch(self, why: str) -> TorchEngine:
-        """The other engine, with a word about it, once for each reason."""
-        if why not in self._said and not self.is_quiet:
-            self._said.add(why)
-            sys.stderr.write(f"regard: {process_info().name}{why}\n")
+    def _fallback(self, note: str) -> TorchEngine:
+        """Torch's engine, with a note on standard error the first time."""
+        if note not in self._notes and not self.is_quiet:
+            self._notes.add(note)
+            sys.stderr.write(f"regard: {process_info().name}{note}\n")
         return self.torch_engine
 
     @property
     def torch_engine(self) -> TorchEngine:
-        """The other engine with the same model; loaded when it is first needed."""
-        with self._loading:  # several threads may translate at a time
+        """Torch's engine with the same model, loaded when it is first needed."""
+        with self._loading:  # several threads may translate at once
             if self._loaded is None:
                 from regard.generate.engines.torch_engine import TorchEngine
 
@@ -382,17 +395,17 @@ class CTranslate2Engine:
     def stream(
         self, src: Sequence[int], options: SearchOptions, constraint: Constraints | None = None
     ) -> Iterator[tuple[int, ...]]:
-        return self._instead("streaming").stream(src, options, constraint)
+        return self._fallback_for("streaming").stream(src, options, constraint)
 
     # --- scoring ---
 
     def score(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probabilities of the tokens of given translations, the end token last."""
+        """As `Engine.score`."""
         results: list[list[float]] = [[] for _ in src]
         lengths = [max(map(len, pair)) for pair in zip(src, tgt, strict=True)]
-        if far := [n for n, length in enumerate(lengths) if length >= self._rows]:
-            found = self._for_long.score([src[n] for n in far], [tgt[n] for n in far])
-            for number, values in zip(far, found, strict=True):
+        if too_long := [n for n, length in enumerate(lengths) if length >= self._max_positions]:
+            from_torch = self._for_long.score([src[n] for n in too_long], [tgt[n] for n in too_long])
+            for number, values in zip(too_long, from_torch, strict=True):
                 results[number] = values
 
         def submit(numbers: Sequence[int]) -> list[Any]:
@@ -401,19 +414,19 @@ class CTranslate2Engine:
             submitted: list[Any] = self._translator.score_batch(sources, targets, max_input_length=0, asynchronous=True)
             return submitted
 
-        near = sorted(set(range(len(src))) - set(far), key=lambda n: (-len(tgt[n]), -len(src[n])))
-        for number, result in self._in_order(cut_batches(near, lengths, self.batch, _ROOM), submit):
+        order = sorted(set(range(len(src))) - set(too_long), key=lambda n: (-len(tgt[n]), -len(src[n])))
+        for number, result in self._in_order(cut_batches(order, lengths, self.batch, _BATCH_TOKENS), submit):
             results[number] = list(result.log_probs)
         return results
 
     def attention(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[Matrix]:
-        """As `Engine` says. CTranslate2 shows it only while it searches, so the translation is given as a prefix; what
-        it shows of a search with a beam is not always that of the hypothesis that it returns."""
+        """As `Engine.attention`. CTranslate2 returns attention only from a search, so the output is given as a forced prefix: the
+        attention of a search with a beam does not always belong to the hypothesis that it returns."""
         results: list[Matrix] = [[] for _ in src]
         lengths = [max(map(len, pair)) for pair in zip(src, tgt, strict=True)]
-        if far := [n for n, length in enumerate(lengths) if length >= self._rows]:
-            found = self._for_long.attention([src[n] for n in far], [tgt[n] for n in far])
-            for number, matrix in zip(far, found, strict=True):
+        if too_long := [n for n, length in enumerate(lengths) if length >= self._max_positions]:
+            from_torch = self._for_long.attention([src[n] for n in too_long], [tgt[n] for n in too_long])
+            for number, matrix in zip(too_long, from_torch, strict=True):
                 results[number] = matrix
 
         def submit(numbers: Sequence[int]) -> list[Any]:
@@ -429,24 +442,25 @@ class CTranslate2Engine:
             )
             return submitted
 
-        near = [n for n in range(len(src)) if n not in far and src[n] and tgt[n]]
-        near.sort(key=lambda n: (-len(tgt[n]), -len(src[n])))
-        for number, result in self._in_order(cut_batches(near, lengths, self.batch, _ROOM), submit):
+        order = [n for n in range(len(src)) if n not in too_long and src[n] and tgt[n]]
+        order.sort(key=lambda n: (-len(tgt[n]), -len(src[n])))
+        for number, result in self._in_order(cut_batches(order, lengths, self.batch, _BATCH_TOKENS), submit):
             results[number] = result.attention[0][: len(tgt[number])]
         return results
 
     def next_log_probs(self, src: Sequence[int], prefix: Sequence[int]) -> list[float]:
-        [values] = self._after([src], [prefix])
+        """As `Engine.next_log_probs`."""
+        [values] = self._log_probs_after([src], [prefix])
         log_probs: list[float] = values.tolist()
         return log_probs
 
-    def _after(self, srcs: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]]) -> Iterator[Values]:
-        """(vocab_size,) log-probabilities right after beginnings of translations that are all equally long."""
+    def _log_probs_after(self, srcs: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]]) -> Iterator[Values]:
+        """Log-probabilities of the next token, (vocab_size,), after prefixes that all have the same length."""
         lengths = [max(len(src), len(prefix) + 1) for src, prefix in zip(srcs, prefixes, strict=True)]
-        near = {n for n, length in enumerate(lengths) if length < self._rows and srcs[n]}
-        for n in range(0, len(srcs), _WHOLE):
-            numbers = [number for number in range(n, min(n + _WHOLE, len(srcs))) if number in near]
-            found: list[Any] = self._translator.translate_batch(
+        possible = {n for n, length in enumerate(lengths) if length < self._max_positions and srcs[n]}
+        for n in range(0, len(srcs), _LOGITS_BATCH):
+            numbers = [number for number in range(n, min(n + _LOGITS_BATCH, len(srcs))) if number in possible]
+            searched: list[Any] = self._translator.translate_batch(
                 [self._source_pieces(srcs[number]) for number in numbers],
                 [[self._target[i] for i in prefixes[number]] for number in numbers],
                 beam_size=1,
@@ -455,9 +469,9 @@ class CTranslate2Engine:
                 max_input_length=0,
                 return_logits_vocab=True,
             )
-            logits = dict(zip(numbers, (result.logits[0][-1] for result in found), strict=True))
-            for number in range(n, min(n + _WHOLE, len(srcs))):
-                if number in near:
+            logits = dict(zip(numbers, (result.logits[0][-1] for result in searched), strict=True))
+            for number in range(n, min(n + _LOGITS_BATCH, len(srcs))):
+                if number in possible:
                     values = np.array(logits[number], dtype=np.float64)
                     yield values - values.max() - np.log(np.exp(values - values.max()).sum())
                 else:
@@ -471,19 +485,19 @@ class CTranslate2Engine:
     def _in_order(
         self, batches: Iterator[list[int]], submit: Callable[[Sequence[int]], list[Any]]
     ) -> Iterator[tuple[int, Any]]:
-        """Hand in batches ahead of the workers, but not all at once, and give back each sentence's result."""
+        """Submit batches ahead of the workers, but not all at once, and yield each sentence's result in order."""
         waiting: deque[tuple[int, Any]] = deque()
         for numbers in batches:
             waiting.extend(zip(numbers, submit(numbers), strict=True))
-            while len(waiting) > _AHEAD * self._workers * self.batch:
+            while len(waiting) > _BATCHES_AHEAD * self._workers * self.batch:
                 number, result = waiting.popleft()
                 yield number, result.result()
         for number, result in waiting:
             yield number, result.result()
 
 
-def _insisted_on(constraints: Sequence[Constraints]) -> list[str]:
-    """The names of what people asked for so that something must appear."""
+def _phrase_options(constraints: Sequence[Constraints]) -> list[str]:
+    """The names of the options that these phrases come from."""
     are_terms = {phrase.is_satisfied_by is not None for constraint in constraints for phrase in constraint.phrases}
     return ["glossary"] * (True in are_terms) + ["phrases"] * (False in are_terms)
 
@@ -493,5 +507,5 @@ def _are_left(what: str) -> str:
 
 
 def _without(tokens: tuple[int, ...], end: int) -> tuple[int, ...]:
-    """Tokens without the end token, if that is the last."""
+    """The tokens without a final end token."""
     return tokens[:-1] if tokens[-1:] == (end,) else tokens

@@ -1,8 +1,7 @@
-"""A bundle's weights as a CTranslate2 model folder: model.bin, config.json and the vocabularies.
+"""Converts a bundle to a CTranslate2 model folder: model.bin, config.json and the vocabularies.
 
-The file is written here and not by CTranslate2's own `specs`, since those import torch (two seconds), and with them the first
-translation of a command line would. `tests/generate/test_ctranslate2.py` holds the two against each other, byte by byte.
-Neither torch nor CTranslate2 is imported here.
+CTranslate2's own `specs` import torch, which would add two seconds to a first translation. So the file is written here, and
+`tests/generate/test_ctranslate2.py` compares the two byte by byte. Imports neither torch nor CTranslate2.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.generate.options import aligning_layer
 
-Weights = Literal["fp32", "fp16", "int8"]
+WeightFormat = Literal["fp32", "fp16", "int8"]
 _Array = NDArray[Any]
 
-CONVERTER = 2  # raised when the same bundle would give another folder; folders in the cache are named after it
-_POSITIONS = 1024  # rows of the table of sinusoids, at least
+CONVERTER = 2  # increased when the same bundle would give a different folder; cache entries are named after it
+_POSITIONS = 1024  # minimum rows of the table of sinusoids
 
-_BINARY_VERSION, _SPEC, _REVISION = 6, "TransformerSpec", 7  # CTranslate2 reads older ones, too
-_TYPES = ("float32", "int8", "int16", "int32", "float16")  # its numbers for them are their places here
-# What CTranslate2 has for each choice of a switch. A choice that is missing here is refused by name.
+_BINARY_VERSION, _SPEC, _REVISION = 6, "TransformerSpec", 7  # CTranslate2 also reads older ones
+_TYPES = ("float32", "int8", "int16", "int32", "float16")  # CTranslate2's type number is the index here
+# CTranslate2's number for each value of a setting. A value that is missing here is refused by name.
 _KNOWN: dict[str, dict[str, int]] = {
     "norm_position": {"post": 0, "pre": 1},
     "norm": {"layer": 0, "rms": 1},
@@ -42,23 +41,23 @@ _KNOWN: dict[str, dict[str, int]] = {
 
 
 def refusal(bundle: Bundle) -> str | None:
-    """Why CTranslate2 cannot run this model; None: it can."""
+    """Why CTranslate2 cannot run this model; None if it can."""
     for name, choices in _KNOWN.items():
         if (value := getattr(bundle.config, name)) not in choices:
-            return f"CTranslate2 does not know model.{name} = {value!r}"
+            return f"CTranslate2 does not support model.{name} = {value!r}"
     source, target = vocabularies(bundle.tokenizer, bundle.config.vocab_size)
     for pieces in (source, target):
         if len(set(pieces)) < len(pieces):
-            twice = next(piece for number, piece in enumerate(pieces) if piece in pieces[:number])
-            return f"CTranslate2 takes pieces for ids, and two ids have the piece {twice!r}"
+            duplicate = next(piece for number, piece in enumerate(pieces) if piece in pieces[:number])
+            return f"CTranslate2 identifies ids by their pieces, and two ids have the piece {duplicate!r}"
     end = bundle.tokenizer.eos_id
     if source[end] != target[end]:
-        return f"CTranslate2 has one end token, and source and target have {source[end]!r} and {target[end]!r}"
+        return f"CTranslate2 has only one end token, but source and target have {source[end]!r} and {target[end]!r}"
     return None
 
 
 def positions(bundle: Bundle) -> int:
-    """Rows of the converted model's table of positions: CTranslate2 raises where a sentence goes beyond them."""
+    """Rows of the converted model's position table; CTranslate2 fails on a longer sentence."""
     if bundle.config.positions == "rotary":
         return 1 << 30
     if bundle.config.positions == "learned":
@@ -66,8 +65,8 @@ def positions(bundle: Bundle) -> int:
     return max(_POSITIONS, bundle.max_length + bundle.decode.max_extra + 1)
 
 
-def convert(bundle: Bundle, folder: Path, weights: Weights) -> None:
-    """Write the bundle into an existing folder as CTranslate2 reads it."""
+def convert(bundle: Bundle, folder: Path, weights: WeightFormat) -> None:
+    """Write the converted bundle into an existing folder."""
     if reason := refusal(bundle):
         raise UserError(f"{bundle.folder}: {reason}; use --engine torch, or export to another format")
     try:
@@ -97,7 +96,7 @@ def convert(bundle: Bundle, folder: Path, weights: Weights) -> None:
 
 
 def vocabularies(tokenizer: Tokenizer, vocab_size: int) -> tuple[list[str], list[str]]:
-    """The piece of each id of the source and of the target; an id without one gets a name that is no piece."""
+    """The pieces of all ids, of source and target; an id without a piece gets a unique name."""
     if tokenizer.vocabulary is not None:
         known = [
             {i: piece for piece, i in side.items()}
@@ -114,7 +113,7 @@ def vocabularies(tokenizer: Tokenizer, vocab_size: int) -> tuple[list[str], list
 
 
 def read_weights(bundle: Bundle) -> dict[str, _Array]:
-    """As `regard.bundle.load_weights`, without torch."""
+    """`regard.bundle.load_weights` without torch."""
     tensors = load_file(bundle.weights)
     weights = {}
     for name, tensor in tensors.items():
@@ -129,10 +128,10 @@ def read_weights(bundle: Bundle) -> dict[str, _Array]:
 
 
 def sinusoids(length: int, d_model: int) -> _Array:
-    """As `regard.nn.embedding.sinusoids`, without torch."""
+    """`regard.nn.embedding.sinusoids` without torch."""
     exponents = np.arange(0, d_model, 2, dtype=np.float64) / d_model
     angles = np.arange(length, dtype=np.float64)[:, None] * 10_000.0**-exponents
-    # (length, d_model / 2) sines and cosines, interleaved -> (length, d_model)
+    # sines and cosines (length, d_model / 2) -> interleaved (length, d_model)
     return np.stack((np.sin(angles), np.cos(angles)), axis=-1).reshape(length, d_model).astype(np.float32)
 
 
@@ -140,17 +139,18 @@ def sinusoids(length: int, d_model: int) -> _Array:
 
 
 class _WrongTensor(Exception):
-    """What is wrong with which tensor of the bundle."""
+    """Names a tensor of the bundle and what is wrong with it."""
 
 
 class _Variables(dict[str, _Array]):
-    """CTranslate2's names and arrays, filled from Regard's."""
+    """Arrays under CTranslate2's names, filled from the bundle's weights."""
 
     def __init__(self, config: ModelConfig, weights: Mapping[str, _Array]) -> None:
         super().__init__()
         self.config, self.weights, self.used = config, weights, set[str]()
 
     def take(self, name: str, *shape: int) -> _Array:
+        """The bundle's tensor of this name, which must have this shape."""
         if name not in self.weights:
             raise _WrongTensor(f"{name} is missing")
         if self.weights[name].shape != shape:
@@ -171,7 +171,7 @@ class _Variables(dict[str, _Array]):
             self[f"{name}/beta"] = self.take(f"{ours}.bias", self.config.d_model)
 
     def attention(self, name: str, projections: Mapping[str, int], residual: str, rotary: bool) -> None:
-        """`projections` and the width that each gives; both sides stack queries, keys and values alike."""
+        """`projections` maps names to output widths; both formats stack queries, keys and values in the same order."""
         self.norm(f"{name}/layer_norm", f"{residual}.norm")
         for number, (ours, d_out) in enumerate(projections.items()):
             self.linear(f"{name}/linear_{number}", ours, d_out, self.config.d_model)
@@ -179,7 +179,7 @@ class _Variables(dict[str, _Array]):
             self.number(f"{name}/num_heads_kv", self.config.kv_heads, np.int32)
         if rotary:
             self.number(f"{name}/rotary_dim", self.config.d_head, np.int32)
-            self.number(f"{name}/rotary_interleave", 1, np.int8)  # pairs of neighbours, as the paper's sinusoids are
+            self.number(f"{name}/rotary_interleave", 1, np.int8)  # rotates neighbouring pairs, as `rotate` does
             self.number(f"{name}/rotary_base", 10_000, np.float32)
 
     def feed_forward(self, name: str, ours: str, residual: str) -> None:
@@ -223,47 +223,47 @@ class _Variables(dict[str, _Array]):
 def _variables(
     config: ModelConfig, weights: Mapping[str, _Array], rows: int
 ) -> tuple[dict[str, _Array], dict[str, str]]:
-    """CTranslate2's variables, and names that stand for another's array."""
-    found = _Variables(config, weights)
-    found.stack("encoder", config.encoder_layers, rows)
-    found.number("encoder/multi_query_attention", 0, np.int8)
-    found.number("encoder/embeddings_merge", 0, np.int8)
-    found.stack("decoder", config.decoder_layers, rows)
-    # The attention that it shows: the mean of all heads of the layer that words are aligned by.
-    found.number("decoder/alignment_layer", aligning_layer(config), np.int16)
-    found.number("decoder/alignment_heads", config.num_heads, np.int16)
+    """CTranslate2's variables, and the names that are aliases of others."""
+    variables = _Variables(config, weights)
+    variables.stack("encoder", config.encoder_layers, rows)
+    variables.number("encoder/multi_query_attention", 0, np.int8)
+    variables.number("encoder/embeddings_merge", 0, np.int8)
+    variables.stack("decoder", config.decoder_layers, rows)
+    # The attention that it returns: the mean over all heads of the layer that words are aligned by.
+    variables.number("decoder/alignment_layer", aligning_layer(config), np.int16)
+    variables.number("decoder/alignment_heads", config.num_heads, np.int16)
     for flag in ("alibi", "alibi_use_positive_positions", "scale_alibi", "start_from_zero_embedding"):
-        found.number(f"decoder/{flag}", 0, np.int8)
+        variables.number(f"decoder/{flag}", 0, np.int8)
     aliases = {}
     matrix = (config.vocab_size, config.d_model)
     if config.tie_embeddings:
-        found["decoder/embeddings/weight"] = found.take("embedding.weight", *matrix)
+        variables["decoder/embeddings/weight"] = variables.take("embedding.weight", *matrix)
         aliases["decoder/projection/weight"] = "decoder/embeddings/weight"
         aliases["encoder/embeddings_0/weight"] = "decoder/embeddings/weight"
     else:
-        found["encoder/embeddings_0/weight"] = found.take("src_embedding.weight", *matrix)
-        found["decoder/embeddings/weight"] = found.take("tgt_embedding.weight", *matrix)
-        found["decoder/projection/weight"] = found.take("output.weight", *matrix)
+        variables["encoder/embeddings_0/weight"] = variables.take("src_embedding.weight", *matrix)
+        variables["decoder/embeddings/weight"] = variables.take("tgt_embedding.weight", *matrix)
+        variables["decoder/projection/weight"] = variables.take("output.weight", *matrix)
     if config.output_bias:
-        found["decoder/projection/bias"] = found.take("output_bias", config.vocab_size)
+        variables["decoder/projection/bias"] = variables.take("output_bias", config.vocab_size)
     if config.positions == "sinusoidal":
-        del found["encoder/position_encodings/encodings"]
+        del variables["encoder/position_encodings/encodings"]
         aliases["encoder/position_encodings/encodings"] = "decoder/position_encodings/encodings"
-    if extra := set(weights) - found.used:
+    if extra := set(weights) - variables.used:
         raise _WrongTensor(f"{min(extra)} does not belong to this model")
-    return dict(found), aliases
+    return dict(variables), aliases
 
 
 # --- storing ---
 
 
 def _is_matrix(name: str, value: _Array) -> bool:
-    """Whether CTranslate2 multiplies with it; its tables of positions are only looked up."""
+    """Whether it is a matrix that CTranslate2 multiplies with, and no position table."""
     return value.ndim == 2 and name.endswith("/weight")
 
 
 def _to_int8(variables: Mapping[str, _Array]) -> dict[str, _Array]:
-    """Matrices as 8-bit integers with a scale for each row, the rest as it is."""
+    """Matrices as 8-bit integers with one scale per row, the rest unchanged."""
     small: dict[str, _Array] = {}
     for name, value in variables.items():
         if not _is_matrix(name, value):

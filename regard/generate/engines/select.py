@@ -1,13 +1,13 @@
-"""Which engine translates.
+"""Choosing an engine.
 
-    torch          the model itself, on CPUs and GPUs; a sentence's translation is the same in any batch, to the last bit on CPUs
-    ctranslate2    faster on CPUs and without torch; an extra (`regard[export]`); see `ctranslate2_engine.py`
-    auto           ctranslate2 on CPUs where it is installed and knows the model, else torch
+    torch          the model itself, on CPUs and GPUs; on CPUs a sentence's result is the same in any batch, to the last bit
+    ctranslate2    faster on CPUs, and needs no torch; an extra (`regard[export]`); see `ctranslate2_engine.py`
+    auto           ctranslate2 on a CPU if it is installed and supports the model, else torch
 
-What CTranslate2 cannot do is refused by name where it was asked for by name: a model with a switch that it does not know, a GPU,
-several models together, options of the search beyond a beam with prefixes (`SearchOptions.beyond_beam`), phrases that must appear,
-streaming. With `auto` these options are left to torch with a word on standard error; of phrases only what is missing after it has
-searched itself (`constrained.py`). Left to torch are also, in any case, sentences longer than its table of positions.
+Chosen by name, ctranslate2 refuses by name what it cannot do: models with an unsupported setting, GPUs, ensembles, search
+options beyond a beam with forced prefixes (`SearchOptions.beyond_beam`), phrases that must appear, streaming. With `auto`,
+torch takes over for these options, with a note on standard error; for phrases only if a plain search has missed one
+(`search/constrained.py`). Sentences longer than its position table always go to torch.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from regard.generate.engines.ctranslate2_model import refusal
 from regard.generate.options import Engine
 
 EngineName = Literal["auto", "torch", "ctranslate2"]
-_SIGNS_OF_A_GPU = ("/proc/driver/nvidia/version", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")  # CUDA, under Windows, ROCm
+_GPU_FILES = ("/proc/driver/nvidia/version", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")  # CUDA, WSL, ROCm
 
 
 def make_engine(
     bundle: Bundle, engine: str = "auto", device: str = "auto", batch: int = 0, others: Sequence[Bundle] = ()
 ) -> Engine:
-    """The engine of this name with the bundle's model in it; `others` are asked with it, each as much as the first."""
+    """The engine of this name for the bundle's model; `others` join it in an ensemble of equal weights."""
     for other in others:
         if other.tokenizer.fingerprint != bundle.tokenizer.fingerprint:
             raise UserError(
-                f"{other.folder}: models that translate together must have one vocabulary, but its tokenizer is another than that "
-                f"of {bundle.folder}"
+                f"{other.folder}: the models of an ensemble must share a tokenizer, but this one differs from that of "
+                f"{bundle.folder}"
             )
     if engine not in get_args(EngineName):
         raise UserError(f"engine must be one of {', '.join(get_args(EngineName))}, but is {engine!r}")
     if engine == "ctranslate2":
         if device not in ("auto", "cpu"):
             raise UserError(
-                f"engine ctranslate2 computes on CPUs, so device must be auto or cpu, but is {device!r}; use --engine torch"
+                f"device must be auto or cpu with engine ctranslate2, but is {device!r}; use --engine torch"
             )
         if others:
-            raise UserError("engine ctranslate2 cannot do several models together; use --engine torch, or auto")
-        return CTranslate2Engine.from_bundle(bundle, batch, alone=True)
+            raise UserError("engine ctranslate2 cannot do ensembles; use --engine torch, or auto")
+        return CTranslate2Engine.from_bundle(bundle, batch, strict=True)
     if engine == "auto" and not others and _is_cpu(device) and _can_ctranslate2(bundle):
         return CTranslate2Engine.from_bundle(bundle, batch)
     from regard.generate.engines.torch_engine import TorchEngine
@@ -63,10 +63,10 @@ def _can_ctranslate2(bundle: Bundle) -> bool:
 
 
 def _is_cpu(device: str) -> bool:
-    """Whether torch would compute on a CPU. It takes two seconds to ask torch, so it is asked only where there may be a GPU."""
+    """Whether torch would compute on a CPU. Importing torch takes two seconds, so it is asked only if there may be a GPU."""
     if device != "auto":
         return device == "cpu"
-    if platform.system() != "Darwin" and not any(Path(sign).exists() for sign in _SIGNS_OF_A_GPU):
+    if platform.system() != "Darwin" and not any(Path(path).exists() for path in _GPU_FILES):
         return True
     from regard.device import pick_device
 

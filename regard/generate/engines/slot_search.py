@@ -1,11 +1,11 @@
-"""Beam search on memory of a fixed shape: the same search as `search.py`, but sentences come and go while it runs.
+"""The plain beam search of `search/core.py` on memory of a fixed shape, for continuous batching.
 
-Every slot holds one sentence, each at its own place; a step advances all of them and never asks the host, so that it can be
-captured as a CUDA graph. The host looks at `done` now and then, takes the finished hypotheses out and lets others in. What
-stands in a slot that is done, or empty, is computed and thrown away.
+Every slot holds one sentence, each at its own length. A step advances all slots without asking the host, so that it can be
+captured as a CUDA graph. The host reads `done`, takes the finished hypotheses and admits new sentences. Slots that are done or
+empty take part in each step, and their results are ignored.
 
-Hypotheses are not copied as they take over each other's prefixes: a step notes for each its token and the hypothesis that it
-extends, and who wants to read one follows it back to the start.
+Hypotheses are not copied when they take over each other's prefixes: each step records the token of every hypothesis and the
+hypothesis that it extends, and a finished one is read by following these records back to the start.
 """
 
 from __future__ import annotations
@@ -24,29 +24,31 @@ from regard.generate.options import Hypothesis, SearchOptions
 from regard.generate.search.core import StepFunction, length_penalty
 from regard.nn.kernels import on_triton
 
-Reorder = Callable[[Tensor, Tensor], None]  # row n goes on with the prefix of rows[n]; which slots are done
-WIDEST = 8  # beams above this take the plain way on GPUs, too: the kernel would take minutes to compile
+ReorderFunction = Callable[[Tensor, Tensor], None]  # row n continues the prefix of rows[n]; which slots are done
+MAX_KERNEL_BEAM = 8  # wider beams use plain torch on GPUs, too: the kernel would take minutes to compile
 Integers = NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True)
 class SlotState:
-    """S slots, B beams, T tokens at most. All are changed in place."""
+    """S slots, B hypotheses per slot, T tokens at most. Every step changes the tensors in place."""
 
     length: Tensor  # (S,) int64, tokens so far
-    limits: Tensor  # (S,) int64, most tokens that a translation may have, the end token not counted
+    limits: Tensor  # (S,) int64, maximum number of tokens, not counting the end token
     done: Tensor  # (S,) bool
-    log_probs: Tensor  # (S, B), of what lives, best first
+    log_probs: Tensor  # (S, B) of the live hypotheses, best first
     newest: Tensor  # (S * B,) int64
-    tokens: Tensor  # (S, T, B) int32, the token that each hypothesis got at each place
-    parents: Tensor  # (S, T, B) int32, the hypothesis that it extended there
-    pool_scores: Tensor  # (S, B), of what has ended; -inf: empty
+    tokens: Tensor  # (S, T, B) int32, the token that step t chose for each hypothesis
+    parents: Tensor  # (S, T, B) int32, the hypothesis that it extended
+    pool_scores: Tensor  # (S, B) of the finished hypotheses; -inf: empty
     pool_log_probs: Tensor  # (S, B)
     pool_lengths: Tensor  # (S, B) int64
-    pool_rows: Tensor  # (S, B) int32, the hypothesis that the end token followed
+    pool_rows: Tensor  # (S, B) int32, the hypothesis that ended
 
     @classmethod
     def empty(cls, slots: int, beam: int, capacity: int, device: torch.device) -> SlotState:
+        """All slots done, ready for sentences."""
+
         def full(shape: tuple[int, ...], value: float, dtype: torch.dtype) -> Tensor:
             return torch.full(shape, value, dtype=dtype, device=device)
 
@@ -65,13 +67,13 @@ class SlotState:
             pool_rows=full(by_beam, 0, torch.int32),
         )
 
-    def enter(self, slots: Tensor, limits: Tensor, bos_id: int) -> None:
-        """Begin the search of new sentences in these slots."""
+    def admit(self, slots: Tensor, limits: Tensor, bos_id: int) -> None:
+        """Start searching new sentences in these slots, (sentences,)."""
         self.limits.index_copy_(0, slots, limits)
         self.length.index_fill_(0, slots, 0)
         for tensor in (self.log_probs, self.pool_log_probs, self.pool_scores):
             tensor.index_fill_(0, slots, -math.inf)
-        self.log_probs[:, 0].index_fill_(0, slots, 0.0)  # all beams start alike, so only the first may live
+        self.log_probs[:, 0].index_fill_(0, slots, 0.0)  # all hypotheses start out equal, so only the first may live
         self.done.index_fill_(0, slots, False)
         self.newest.view(self.log_probs.shape).index_fill_(0, slots, bos_id)
 
@@ -82,13 +84,13 @@ class SlotState:
 def advance(
     state: SlotState, logits: Tensor, allowed: Tensor, width: int, options: SearchOptions, eos_id: int
 ) -> Tensor:
-    """Extend every live hypothesis by one token, in place; (S, B) int64, the hypotheses that they extend.
+    """Extend every live hypothesis by one token, in place; returns (S, B) int64, the hypotheses that they extend.
 
-    `allowed` (vocab_size,) uint8 says what may follow; `width` tokens of a row are looked at.
+    `allowed` (vocab_size,) uint8 marks the tokens that may be chosen; `width` is the number of candidates per row.
     """
     best, parents, tokens = _candidates(state, logits, allowed, width, eos_id)
     ends = tokens == eos_id
-    running = ~state.done  # what is done stays as it is until somebody takes it out
+    running = ~state.done  # a finished slot stays as it is until its result is taken
     _collect(state, best, parents, ends, running, options)
     beam = options.beam
     log_probs, kept = best.masked_fill(ends, -math.inf).topk(beam, dim=1)
@@ -106,18 +108,19 @@ def advance(
 def _candidates(
     state: SlotState, logits: Tensor, allowed: Tensor, width: int, eos_id: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(S, 2B): the best extensions, the beams that they extend and their tokens."""
+    """The best extensions, the hypotheses that they extend and their tokens, each (S, 2B)."""
     slots, beam = state.log_probs.shape
-    # No more of a row's tokens than there are candidates can be among them.
+    # Of one row, only its best `width` tokens can be among the candidates.
     values, tokens = logits.masked_fill(allowed == 0, -math.inf).topk(width, dim=-1)
     normaliser = torch.logsumexp(logits.float(), dim=-1, keepdim=True)
     values = values.float() - normaliser
     ending = logits[:, eos_id : eos_id + 1].float() - normaliser
-    # At the limit only the end can follow.
+    # At the length limit only the end token may follow.
     at_limit = (state.length >= state.limits).repeat_interleave(beam)[:, None]
     only_end = torch.cat((ending, torch.full_like(values[:, 1:], -math.inf)), dim=1)
     values = torch.where(at_limit, only_end, values)
     tokens = torch.where(at_limit, eos_id, tokens)
+    # (rows, width) -> (S, B, width) -> (S, B * width)
     extended = (state.log_probs[:, :, None] + values.view(slots, beam, width)).view(slots, -1)
     best, place = extended.topk(min(2 * beam, beam * width), dim=-1)
     return best, place // width, tokens.view(slots, -1).gather(1, place)
@@ -126,7 +129,7 @@ def _candidates(
 def _collect(
     state: SlotState, best: Tensor, parents: Tensor, ends: Tensor, running: Tensor, options: SearchOptions
 ) -> None:
-    """Let the candidates that end compete for the pool; one that ends does so only among the `beam` best."""
+    """Let the candidates that end, among the `beam` best, compete for the pool."""
     among_best = torch.arange(best.shape[1], device=best.device) < options.beam
     log_probs = best.masked_fill(~(ends & among_best), -math.inf)
     scores = log_probs / length_penalty(state.length + 1, options.alpha)[:, None]
@@ -141,7 +144,7 @@ def _collect(
 
 
 def _is_done(state: SlotState, options: SearchOptions) -> Tensor:
-    """(S,) whether nothing alive can still enter the best `nbest`; greedy search ends with the first ending."""
+    """(S,) whether no live hypothesis can still enter the best `nbest`; greedy search is done at its first ending."""
     if options.beam == 1:
         return ~torch.isneginf(state.pool_scores[:, 0])
     bound = state.log_probs[:, 0] / length_penalty(state.limits + 1, options.alpha)
@@ -153,6 +156,8 @@ def _is_done(state: SlotState, options: SearchOptions) -> Tensor:
 
 
 class SlotSearch:
+    """The search of all slots: its state and its step."""
+
     def __init__(
         self,
         slots: int,
@@ -166,22 +171,23 @@ class SlotSearch:
     ) -> None:
         self.options, self.bos_id, self.eos_id = options, bos_id, eos_id
         self.state = SlotState.empty(slots, options.beam, capacity, device)
-        self.allowed = torch.ones(vocab_size, dtype=torch.uint8, device=device)  # what may be chosen
+        self.allowed = torch.ones(vocab_size, dtype=torch.uint8, device=device)
         self.allowed[list(forbidden)] = 0
         self.width = min(2 * options.beam, vocab_size - len(set(forbidden)))
         self._first_rows = torch.arange(slots, device=device)[:, None] * options.beam
 
-    def enter(self, slots: Tensor, limits: Tensor) -> None:
-        self.state.enter(slots, limits, self.bos_id)
+    def admit(self, slots: Tensor, limits: Tensor) -> None:
+        """Start searching new sentences in these slots, (sentences,)."""
+        self.state.admit(slots, limits, self.bos_id)
 
-    def step(self, step: StepFunction, reorder: Reorder) -> None:
+    def step(self, step: StepFunction, reorder: ReorderFunction) -> None:
         """Extend every live hypothesis by one token, in place."""
         origin = self._advance(step(self.state.newest))
         reorder((self._first_rows + origin).flatten(), self.state.done)
 
     def _advance(self, logits: Tensor) -> Tensor:
         state, options = self.state, self.options
-        if not on_triton(logits.device) or options.beam > WIDEST:
+        if not on_triton(logits.device) or options.beam > MAX_KERNEL_BEAM:
             return advance(state, logits, self.allowed, self.width, options, self.eos_id)
         from regard.nn.kernels import triton_beam
 
@@ -190,29 +196,27 @@ class SlotSearch:
             nbest=options.nbest,
         )  # fmt: skip
 
-    def look(self) -> Fetched:
-        """Which slots are done, once it has arrived on the host."""
-        return Fetched([self.state.done])
+    def done(self) -> HostCopy:
+        """Which slots are done, (S,) bool."""
+        return HostCopy([self.state.done])
 
-    def take(self, slots: list[int]) -> Fetched:
-        """The pools of finished sentences and the way to their tokens, as `hypotheses` reads them; the slots are free at
-        once."""
+    def take(self, slots: list[int]) -> HostCopy:
+        """The pools and records of finished slots, for `read_hypotheses`. The slots are free at once."""
         state = self.state
         numbers = to_device(torch.tensor(slots), state.done.device)
         parts = (
             state.pool_scores, state.pool_log_probs, state.pool_lengths, state.pool_rows, state.tokens, state.parents,
         )  # fmt: skip
-        return Fetched([part.index_select(0, numbers) for part in parts])
+        return HostCopy([part.index_select(0, numbers) for part in parts])
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """A copy there, for which the host does not wait."""
+    """Copy to the device without making the host wait."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
-class Fetched:
-    """Copies of tensors on their way to the host. The device is not waited for until they are asked for; what it is given
-    to do in the meantime comes after them."""
+class HostCopy:
+    """Tensors being copied to the host. Only `tensors` waits for the device; work launched after this does not change them."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._arrived: torch.cuda.Event | None = None
@@ -226,39 +230,40 @@ class Fetched:
         self._arrived.record()
 
     def tensors(self) -> list[Tensor]:
+        """The copies, once they have arrived."""
         if self._arrived is not None:
             self._arrived.synchronize()
         return self._copies
 
 
-def hypotheses(taken: Fetched, nbest: int) -> list[list[Hypothesis]]:
-    """Of each sentence that was taken out, best first."""
+def read_hypotheses(taken: HostCopy, nbest: int) -> list[list[Hypothesis]]:
+    """The hypotheses of each slot in `SlotSearch.take`, best first."""
     scores, log_probs, lengths, rows, tokens, parents = (part.numpy() for part in taken.tensors())
     order = np.argsort(-scores, axis=1, kind="stable")[:, :nbest]
     scores, log_probs, lengths, rows = (
         np.take_along_axis(part, order, 1) for part in (scores, log_probs, lengths, rows)
     )
-    ids = _followed_back(tokens, parents, rows, lengths)
+    ids = _trace_back(tokens, parents, rows, lengths)
     return [
         [
             Hypothesis(tuple(ids[n, rank, :length].tolist()), log_prob, score)
             for rank, (score, log_prob, length) in enumerate(zip(*sentence, strict=True))
-            if score > -math.inf  # nor not a number
+            if score > -math.inf  # also false for NaN
         ]
         for n, sentence in enumerate(zip(scores.tolist(), log_probs.tolist(), lengths.tolist(), strict=True))
     ]
 
 
-def _followed_back(tokens: Integers, parents: Integers, rows: Integers, lengths: Integers) -> Integers:
-    """(sentences, nbest, longest): the tokens of the hypotheses that are `rows` after `lengths` tokens.
+def _trace_back(tokens: Integers, parents: Integers, rows: Integers, lengths: Integers) -> Integers:
+    """The tokens of the hypotheses that end in `rows` after `lengths` tokens, (sentences, nbest, longest).
 
     `tokens` and `parents` are (sentences, T, beam), `rows` and `lengths` (sentences, nbest).
     """
     longest = int(lengths.max(initial=0))
     ids = np.zeros((*rows.shape, longest), np.int32)
     sentence = np.arange(rows.shape[0])[:, None]
-    for place in range(longest - 1, -1, -1):
-        is_inside = place < lengths
-        ids[:, :, place] = np.where(is_inside, tokens[sentence, place, rows], 0)
-        rows = np.where(is_inside, parents[sentence, place, rows], rows)
+    for position in range(longest - 1, -1, -1):
+        is_inside = position < lengths
+        ids[:, :, position] = np.where(is_inside, tokens[sentence, position, rows], 0)
+        rows = np.where(is_inside, parents[sentence, position, rows], rows)
     return ids

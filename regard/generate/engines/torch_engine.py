@@ -1,8 +1,8 @@
-"""The engine that runs the model itself, on any device that torch knows.
+"""The engine that runs the model itself, on any device that torch supports.
 
-Sentences are sorted by length and searched in batches. What a sentence gets does not depend on its batch: linear layers
-take rows in tiles of a fixed size, and attention works at lengths that are a function of the sentence alone. On GPUs with
-Triton they take turns in slots of a fixed shape instead, in captured graphs and in fp16 (`slot_engine.py`).
+Sentences are sorted by length and searched in batches. A sentence's result does not depend on its batch: linear layers work
+on tiles of a fixed number of rows, and attention at lengths that are a function of the sentence alone. On GPUs with Triton,
+sentences go through slots of a fixed shape instead, with CUDA graphs and in fp16 (`slot_engine.py`).
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ import torch
 from torch import Tensor
 
 from regard.bundle import Bundle, load_weights
-from regard.device import numbered, pick_device
+from regard.device import pick_device, with_index
 from regard.errors import RegardError, UserError
 from regard.generate.engines.batches import cut_batches, length_limit
 from regard.generate.engines.slot_engine import SlotDecoder
 from regard.generate.engines.stepper import Stepper, encode, mean_probability
 from regard.generate.options import Constraints, Finished, Hypothesis, Matrix, SearchOptions, forbidden_ids
 from regard.generate.search.constrained import constrained_search
-from regard.generate.search.core import NOTHING_FOUND, Observer, Task, beam_search, search_steps
-from regard.generate.search.phrases import Phrases
+from regard.generate.search.core import NOTHING_FOUND, Observer, beam_search, search_steps
+from regard.generate.search.phrases import PhraseAutomaton
 from regard.generate.search.stable import stable_prefixes
+from regard.generate.search.state import SearchSpec
 from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
 from regard.nn.attention import set_kernel
@@ -34,14 +35,14 @@ from regard.nn.linear import set_row_tile
 
 _ROW_TILE = {"cpu": 64, "cuda": 256, "mps": 256}
 _BUCKET = {"cpu": 8, "cuda": 64, "mps": 64}
-_SCORED = 2_048  # rows of logits held at a time; a multiple of every row tile
-_ROOM = {"cpu": 8_192, "cuda": 32_768, "mps": 8_192}  # tokens of a batch, counted at the longest sentence's length
-_BATCH = {"cpu": 32, "cuda": 256, "mps": 64}  # sentences searched together
-_SLOTS = 512  # likewise, in slots; fewer where the memory does not hold so many
+_SCORE_ROWS = 2_048  # rows of logits held at a time; a multiple of every row tile
+_BATCH_TOKENS = {"cpu": 8_192, "cuda": 32_768, "mps": 8_192}  # tokens of a batch, counted with padding
+_BATCH = {"cpu": 32, "cuda": 256, "mps": 64}  # sentences of a batch
+_SLOTS = 512  # sentences in slots; fewer if the memory cannot hold them
 
 
 class TorchEngine:
-    """Holds a model for translation; the model must not be trained while it is in here."""
+    """Searches with a model, or an ensemble, which must not be trained meanwhile."""
 
     def __init__(
         self,
@@ -55,18 +56,18 @@ class TorchEngine:
         slots: bool = False,
         others: Sequence[Transformer] = (),
     ) -> None:
-        """`others` are models of the same vocabulary: a token's probability is then the mean of all models'."""
-        self.device = numbered(torch.device(device))
+        """`others` are models of the same vocabulary; a token's probability is then the mean over all models."""
+        self.device = with_index(torch.device(device))
         self.models = [one.to(self.device).eval() for one in (model, *others)]
         self.model = self.models[0]
         self.bos_id, self.eos_id, self.forbidden = bos_id, eos_id, tuple(forbidden)
         self.batch = batch or (_SLOTS if slots else _BATCH.get(self.device.type, 64))
         self.parallel = 1
         self.takes_phrases = True
-        self.room = _ROOM.get(self.device.type, 8_192)
+        self.batch_tokens = _BATCH_TOKENS.get(self.device.type, 8_192)
         self.bucket = _BUCKET.get(self.device.type, 64)
         self.slots: SlotDecoder | None = None
-        self._lock = threading.Lock()  # see `_alone`
+        self._lock = threading.Lock()  # see `_exclusive`
         if slots:
             self.slots = SlotDecoder(self.model, self.bos_id, self.eos_id, self.forbidden, self.batch)
             return
@@ -78,19 +79,19 @@ class TorchEngine:
     def from_bundle(
         cls, bundle: Bundle, device: str = "auto", batch: int = 0, others: Sequence[Bundle] = ()
     ) -> TorchEngine:
-        """In slots and fp16 where there is a GPU for them and one model, else in batches and fp32."""
+        """In slots and fp16 on a GPU with Triton, unless it is an ensemble; else in batches and fp32."""
         tokenizer = bundle.tokenizer
         model = load_model(bundle)
-        place = pick_device(device)
-        slots = on_triton(place) and not others
+        picked = pick_device(device)
+        slots = on_triton(picked) and not others
         if slots:
-            model = model.half()  # eleven bits of a number where bf16 has eight: fewer near-ties fall another way
+            model = model.half()  # its 11 bits of precision flip fewer near-ties than the 8 of bf16
         return cls(
             model,
             tokenizer.bos_id,
             tokenizer.eos_id,
             forbidden=forbidden_ids(tokenizer),
-            device=place,
+            device=picked,
             batch=batch,
             slots=slots,
             others=[load_model(other) for other in others],
@@ -103,11 +104,12 @@ class TorchEngine:
         finished: Finished | None = None,
         constraints: Sequence[Constraints] = (),
     ) -> list[list[Hypothesis]]:
+        """As `Engine.translate`."""
         if any(constraint.phrases for constraint in constraints):
             return constrained_search(ids, options, finished, constraints, self.translate, self.in_batches, self.score)
         constraints = constraints if any(constraint != Constraints() for constraint in constraints) else ()
         if self.slots is not None and not constraints and not options.beyond_beam:
-            with self._alone():
+            with self._exclusive():
                 return self._translate_in_slots(self.slots, ids, options, finished)
         return self.in_batches(ids, options, finished, constraints)
 
@@ -118,14 +120,14 @@ class TorchEngine:
         finished: Finished | None = None,
         constraints: Sequence[Constraints] = (),
     ) -> list[list[Hypothesis]]:
-        """As `translate`, but phrases are insisted on from the start, and slots are not used."""
+        """As `translate`, but phrases constrain the first search already, and slots are not used."""
         results: list[list[Hypothesis]] = [[] for _ in ids]
         order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
-        for numbers in cut_batches(order, [len(sentence) for sentence in ids], self.batch, self.room):
+        for numbers in cut_batches(order, [len(sentence) for sentence in ids], self.batch, self.batch_tokens):
             chosen = [constraints[number] for number in numbers] if constraints else ()
-            with self._alone():
-                found = self.search([ids[number] for number in numbers], options, chosen)
-            for number, hypotheses in zip(numbers, found, strict=True):
+            with self._exclusive():
+                searched = self.search([ids[number] for number in numbers], options, chosen)
+            for number, hypotheses in zip(numbers, searched, strict=True):
                 results[number] = hypotheses
             if finished is not None:
                 finished(numbers)
@@ -138,21 +140,21 @@ class TorchEngine:
         limits = self._limits(ids, options)
         for number, hypotheses in slots.translate(ids, limits, options):
             if not hypotheses:
-                raise RegardError(f"{NOTHING_FOUND} in half precision, in which GPUs translate; use --device cpu")
+                raise RegardError(f"{NOTHING_FOUND} in half precision, which is used on GPUs; use --device cpu")
             results[number] = hypotheses
             if finished is not None:
                 finished([number])
         return results
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """For a caller's work on the device. With slots it is one caller's at a time: their graphs are captured and replayed on
-        memory that stays, and nothing else may be computed meanwhile. Without them, callers share nothing that changes."""
+    def _exclusive(self) -> Iterator[None]:
+        """Around a caller's work on the device. With slots, one caller at a time: CUDA graphs are captured and replayed on the same
+        memory, and nothing else may compute meanwhile. Without slots, callers share nothing that changes."""
         with self._lock if self.slots is not None else nullcontext(), self._on_device():
             yield
 
     def _on_device(self) -> AbstractContextManager[object]:
-        """Triton and events go to the current device, which is a matter of the thread."""
+        """Triton and CUDA events use the current device, which each thread has its own of."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     @torch.inference_mode()
@@ -163,41 +165,42 @@ class TorchEngine:
         constraints: Sequence[Constraints] = (),
         observer: Observer | None = None,
     ) -> list[list[Hypothesis]]:
-        """Search all sentences together, without slots."""
+        """Search all sentences as one batch, without slots."""
         with self._on_device():
-            stepper, task = self._task(ids, options, constraints)
-            return beam_search(stepper.step, stepper.select, task, self.device, observer)
+            stepper, spec = self._search_spec(ids, options, constraints)
+            return beam_search(stepper.step, stepper.select, spec, self.device, observer)
 
     @torch.inference_mode()
     def stream(
         self, src: Sequence[int], options: SearchOptions, constraint: Constraints | None = None
     ) -> Iterator[tuple[int, ...]]:
-        """The beginning of one sentence's translation as far as the search can no longer change it, as it grows; last of all the
-        whole translation. With phrases it comes at once."""
+        """As `Engine.stream`. With phrases there is only one item, the complete output."""
         if constraint is not None and constraint.phrases:
             yield self.translate([src], options, None, [constraint])[0][0].ids
             return
-        with self._alone():
-            stepper, task = self._task([src], options, [constraint or Constraints()])
-            steps = stable_prefixes(search_steps(stepper.step, stepper.select, task, self.device))
+        with self._exclusive():
+            stepper, spec = self._search_spec([src], options, [constraint or Constraints()])
+            steps = stable_prefixes(search_steps(stepper.step, stepper.select, spec, self.device))
         while True:
-            # The device is a matter of the thread, whose other work goes on between two steps.
-            with self._alone():
-                begun = next(steps, None)
-            if begun is None:
+            # Not held between two steps: the caller's thread may compute something else meanwhile.
+            with self._exclusive():
+                prefix = next(steps, None)
+            if prefix is None:
                 return
-            yield begun
+            yield prefix
 
-    def _task(
+    def _search_spec(
         self, ids: Sequence[Sequence[int]], options: SearchOptions, constraints: Sequence[Constraints]
-    ) -> tuple[Stepper, Task]:
+    ) -> tuple[Stepper, SearchSpec]:
         limits = self._limits(ids, options, constraints)
         longest = max(map(len, ids)) + 1
         capacity = min(max(limits) + 1, 2 * longest + 16)
-        phrases = [Phrases(constraint.phrases) if constraint.phrases else None for constraint in constraints]
-        watch = options.coverage > 0 or any(some is not None and some.has_places for some in phrases)
-        stepper = Stepper(self.models, ids, self.eos_id, options.beam, capacity, self.bucket, self.device, watch)
-        task = Task(
+        phrases = [PhraseAutomaton(constraint.phrases) if constraint.phrases else None for constraint in constraints]
+        needs_attention = options.coverage > 0 or any(one is not None and one.has_sources for one in phrases)
+        stepper = Stepper(
+            self.models, ids, self.eos_id, options.beam, capacity, self.bucket, self.device, needs_attention
+        )
+        spec = SearchSpec(
             limits,
             options,
             self.bos_id,
@@ -208,9 +211,9 @@ class TorchEngine:
             else (),
             phrases=phrases if any(phrases) else (),
             src=ids,
-            attention=stepper.attention if watch else None,
+            attention=stepper.attention if needs_attention else None,
         )
-        return stepper, task
+        return stepper, spec
 
     def _limits(
         self, ids: Sequence[Sequence[int]], options: SearchOptions, constraints: Sequence[Constraints] = ()
@@ -223,40 +226,42 @@ class TorchEngine:
 
     @torch.inference_mode()
     def attention(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[Matrix]:
-        """As `Engine` says; of several models the mean."""
+        """As `Engine.attention`; of an ensemble, the mean."""
         results: list[Matrix] = [[] for _ in src]
         lengths = [max(map(len, pair)) for pair in zip(src, tgt, strict=True)]
         order = sorted((n for n in range(len(src)) if src[n]), key=lambda number: (len(tgt[number]), len(src[number])))
-        for numbers in cut_batches(order, lengths, self.batch, self.room):
-            with self._alone():
-                found = self._attention([src[number] for number in numbers], [tgt[number] for number in numbers])
-            for number, matrix in zip(numbers, found, strict=True):
+        for numbers in cut_batches(order, lengths, self.batch, self.batch_tokens):
+            with self._exclusive():
+                matrices = self._attention([src[number] for number in numbers], [tgt[number] for number in numbers])
+            for number, matrix in zip(numbers, matrices, strict=True):
                 results[number] = matrix
         return results
 
     def _attention(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[Matrix]:
-        found: list[Matrix] = [[] for _ in src]
+        matrices: list[Matrix] = [[] for _ in src]
         longest = max(map(len, tgt))
-        stepper = Stepper(self.models, src, self.eos_id, 1, longest + 1, self.bucket, self.device, watch=True)
-        for place in range(longest):
-            # What stands after the end is computed and thrown away.
-            newest = [(self.bos_id, *target, *[self.eos_id] * longest)[place] for target in tgt]
+        stepper = Stepper(
+            self.models, src, self.eos_id, 1, longest + 1, self.bucket, self.device, record_attention=True
+        )
+        for position in range(longest):
+            # Shorter targets are padded with end tokens, whose attention is dropped.
+            newest = [(self.bos_id, *target, *[self.eos_id] * longest)[position] for target in tgt]
             stepper.step(torch.tensor(newest, device=self.device))
             for number, row in enumerate(stepper.attention().tolist()):
-                if place < len(tgt[number]):
-                    found[number].append(row[: len(src[number])])
-        return found
+                if position < len(tgt[number]):
+                    matrices[number].append(row[: len(src[number])])
+        return matrices
 
     @torch.inference_mode()
     def score(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probabilities of the tokens of given translations, the end token last."""
+        """As `Engine.score`; of an ensemble, of the mean probabilities."""
         results: list[list[float]] = [[] for _ in src]
         order = sorted(range(len(src)), key=lambda number: (len(tgt[number]), len(src[number])))
         lengths = [max(map(len, pair)) for pair in zip(src, tgt, strict=True)]
-        for numbers in cut_batches(order, lengths, self.batch, self.room):
-            with self._alone():
-                found = list(self._score(src, tgt, numbers))
-            for number, values in zip(numbers, found, strict=True):
+        for numbers in cut_batches(order, lengths, self.batch, self.batch_tokens):
+            with self._exclusive():
+                scored = list(self._score(src, tgt, numbers))
+            for number, values in zip(numbers, scored, strict=True):
                 results[number] = values
         return results
 
@@ -266,21 +271,21 @@ class TorchEngine:
         sources, targets = [src[number] for number in numbers], [tgt[number] for number in numbers]
         flat = [token for target in targets for token in (*target, self.eos_id)]
         labels = torch.tensor(flat, device=self.device)
-        each = []
+        by_model = []
         for model in self.models:
             picked = []
             hidden = self._decode(model, sources, targets)
-            # The logits of all tokens would be too much to hold at once.
-            for part, label in zip(torch.split(hidden, _SCORED), torch.split(labels, _SCORED), strict=True):
+            # In parts, since the logits of all tokens may not fit into memory.
+            for part, label in zip(torch.split(hidden, _SCORE_ROWS), torch.split(labels, _SCORE_ROWS), strict=True):
                 log_probs = torch.log_softmax(model.logits(part).float(), dim=-1)
                 picked.append(log_probs.gather(1, label[:, None])[:, 0])
-            each.append(torch.cat(picked))
-        values = iter(mean_probability(each).tolist())
+            by_model.append(torch.cat(picked))
+        values = iter(mean_probability(by_model).tolist())
         for target in targets:
             yield list(islice(values, len(target) + 1))
 
     def _decode(self, model: Transformer, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> Tensor:
-        """Hidden states at the start and after each token of given translations, (tokens, d_model)."""
+        """Decoder states before each token of given outputs and before their end tokens, (tgt_tokens, d_model)."""
         memory, src_layout = encode(model, src, self.eos_id, self.device)
         tgt_in = torch.tensor([token for target in tgt for token in (self.bos_id, *target)], device=self.device)
         layout = SequenceLayout.from_lengths([len(target) + 1 for target in tgt], self.device)
@@ -288,17 +293,18 @@ class TorchEngine:
 
     @torch.inference_mode()
     def next_log_probs(self, src: Sequence[int], prefix: Sequence[int]) -> list[float]:
-        each = []
-        with self._alone():
+        """As `Engine.next_log_probs`; of an ensemble, of the mean probabilities."""
+        by_model = []
+        with self._exclusive():
             for model in self.models:
                 logits = model.logits(self._decode(model, [src], [prefix])[-1:])
-                each.append(torch.log_softmax(logits.float(), dim=-1)[0])
-            values: list[float] = mean_probability(each).tolist()
+                by_model.append(torch.log_softmax(logits.float(), dim=-1)[0])
+            values: list[float] = mean_probability(by_model).tolist()
         return values
 
 
 def load_model(bundle: Bundle) -> Transformer:
-    """The bundle's model with its weights, on the CPU, ready to translate."""
+    """The bundle's model with its weights, on the CPU, in evaluation mode."""
     with torch.device("meta"):
         model = Transformer(bundle.config)
     weights = load_weights(bundle)

@@ -1,11 +1,11 @@
-"""Phrases that must appear, around an engine's search. Most translations have them anyway, and the best translation of all is also
-the best of those that have them: so the plain search comes first.
+"""Phrases that must appear, with as few constrained searches as possible. Most outputs contain them anyway, and the best output of
+all is then also the best that contains them: so an unconstrained search comes first.
 
-Where it misses a term of a glossary, the source is searched once more with that term already translated in it ("The Gebäude is
-old."): a model that has met foreign words in its sources lets it stand and makes a sentence around it. One that has not loses it.
-Only where something is missing after this is it insisted on, with the source as it was and with the mixed one. With the first a
-term can come to stand beside the model's own word for it, with the second the rest can be garbled: the translation is taken that
-both sources together make likelier. No torch here."""
+If it misses a term of a glossary, the second search reads a code-switched source, in which the term is already translated ("The
+Gebäude is old."): a model that has seen foreign words in its sources copies the term and builds a sentence around it; other models
+lose it. Only what is still missing then takes a constrained search, of the original source and of the code-switched one. The first
+may put a term beside the model's own word for it, the second may garble the rest: the output is taken that both sources together
+make likelier. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,17 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from regard.generate.options import Constraints, Finished, Hypothesis, Mixed, SearchOptions
-from regard.generate.search.phrases import Phrases
+from regard.generate.search.phrases import PhraseAutomaton
 
-# A single hypothesis cannot weigh where a phrase belongs: greedy search gets company where it has missed one.
-LEAST_BEAM = 4
+# A lone hypothesis cannot compare places for a phrase: greedy search becomes beam search where it has missed one.
+MIN_BEAM = 4
 
-TokenIds = Sequence[Sequence[int]]
+TokenIds = Sequence[Sequence[int]]  # of several sentences
 SearchFunction = Callable[[TokenIds, SearchOptions, Finished | None, Sequence[Constraints]], list[list[Hypothesis]]]
-Found = Sequence[Sequence[Hypothesis]] | Mapping[int, Sequence[Hypothesis]]  # by the number of a sentence
-ScoreFunction = Callable[
-    [TokenIds, TokenIds], list[list[float]]
-]  # of sources and translations: log-probabilities of tokens
+ScoreFunction = Callable[[TokenIds, TokenIds], list[list[float]]]  # sources, outputs -> log-probabilities of the tokens
 
 
 def constrained_search(
@@ -31,27 +28,28 @@ def constrained_search(
     options: SearchOptions,
     finished: Finished | None,
     constraints: Sequence[Constraints],
-    plain: SearchFunction,
-    insisting: SearchFunction,
+    unconstrained: SearchFunction,
+    constrained: SearchFunction,
     score: ScoreFunction,
 ) -> list[list[Hypothesis]]:
-    """`plain` searches without heeding phrases, `insisting` with them. `finished` hears of the first search."""
-    found = plain(ids, options, finished, [_of_plain(constraint) for constraint in constraints])
-    missed = _missed(range(len(ids)), found, constraints)
-    # What was said otherwise need not be said in these very words now; if that is lost on the way, it must.
-    lenient = {number: without_said(constraints[number], found[number]) for number in missed}
-    mixed = {number: one for number in missed if (one := _mixed(lenient[number])) is not None}
-    _search_mixed(mixed, options, constraints, plain, found)
-    missed = _missed(missed, found, constraints)
-    if not options.sample and options.beam < LEAST_BEAM:
-        options = replace(options, beam=LEAST_BEAM, groups=1, diversity=SearchOptions.diversity)
-    _insist_on(ids, {number: lenient[number] for number in missed}, options, insisting, found)
-    lost = _missed(missed, found, constraints)
-    _insist_on(ids, {number: constraints[number] for number in lost}, options, insisting, found)
-    if not options.sample:  # what is drawn at random is not chosen by how likely it is
-        mixed = {number: mixed[number] for number in missed if number in mixed}
-        _insist_on_mixed(ids, mixed, options, constraints, insisting, score, found)
-    return found
+    """The hypotheses of every sentence, with all phrases. `unconstrained` ignores phrases, `constrained` enforces them. `finished`
+    is called by the first search only."""
+    results = unconstrained(ids, options, finished, [_without_phrases(one) for one in constraints])
+    incomplete = _incomplete(range(len(ids)), results, constraints)
+    # What the first search says in other words may stay so; if the next search loses that, the phrase is required after all.
+    lenient = {number: _without_satisfied(constraints[number], results[number]) for number in incomplete}
+    mixed = {number: one for number in incomplete if (one := _mixed(lenient[number])) is not None}
+    _search_mixed(mixed, options, constraints, unconstrained, results)
+    incomplete = _incomplete(incomplete, results, constraints)
+    if not options.sample and options.beam < MIN_BEAM:
+        options = replace(options, beam=MIN_BEAM, groups=1, diversity=SearchOptions.diversity)
+    _search_again(ids, {number: lenient[number] for number in incomplete}, options, constrained, results)
+    lost = _incomplete(incomplete, results, constraints)
+    _search_again(ids, {number: constraints[number] for number in lost}, options, constrained, results)
+    if not options.sample:  # samples are not chosen by their likelihood
+        mixed = {number: mixed[number] for number in incomplete if number in mixed}
+        _constrain_mixed(ids, mixed, options, constraints, constrained, score, results)
+    return results
 
 
 def _mixed(constraint: Constraints) -> Mixed | None:
@@ -62,88 +60,95 @@ def _search_mixed(
     mixed: Mapping[int, Mixed],
     options: SearchOptions,
     constraints: Sequence[Constraints],
-    plain: SearchFunction,
-    found: list[list[Hypothesis]],
+    unconstrained: SearchFunction,
+    results: list[list[Hypothesis]],
 ) -> None:
-    """Search sources with the terms in them that are missing from what was found; the best that say everything are taken, if there
-    are enough of them in the beam. Groups of it may find the same, so that it has fewer than were wanted: then all must."""
-    if mixed:
-        whole_beam = replace(options, nbest=options.beam)
-        sources = [one.ids for one in mixed.values()]
-        again = plain(sources, whole_beam, None, [_of_plain(constraints[number]) for number in mixed])
-        for number, hypotheses in zip(mixed, again, strict=True):
-            saying = [way for way in hypotheses if has_phrases(way.ids, constraints[number])]
-            if len(saying) >= min(options.nbest, len(hypotheses)):
-                found[number] = saying[: options.nbest]
+    """Search code-switched sources without constraints. The best hypotheses with all phrases replace the earlier results if the
+    beam has enough of them. Groups may find duplicates, so that there are fewer than `nbest`: then all must have the phrases."""
+    if not mixed:
+        return
+    whole_beam = replace(options, nbest=options.beam)
+    sources = [one.ids for one in mixed.values()]
+    again = unconstrained(sources, whole_beam, None, [_without_phrases(constraints[number]) for number in mixed])
+    for number, hypotheses in zip(mixed, again, strict=True):
+        complete = [one for one in hypotheses if _has_phrases(one.ids, constraints[number])]
+        if len(complete) >= min(options.nbest, len(hypotheses)):
+            results[number] = complete[: options.nbest]
 
 
-def _insist_on(
+def _search_again(
     ids: TokenIds,
     constraints: Mapping[int, Constraints],
     options: SearchOptions,
-    insisting: SearchFunction,
-    found: list[list[Hypothesis]],
+    constrained: SearchFunction,
+    results: list[list[Hypothesis]],
 ) -> None:
-    """Search the sentences of these numbers again; what is found takes the place of what was."""
+    """Replace the results of these sentences by those of a constrained search."""
     if constraints:
-        again = insisting(
-            [ids[n] for n in constraints], options, None, [replace(w, mixed=None) for w in constraints.values()]
-        )
+        sources = [ids[number] for number in constraints]
+        again = constrained(sources, options, None, [replace(one, mixed=None) for one in constraints.values()])
         for number, hypotheses in zip(constraints, again, strict=True):
-            found[number] = hypotheses
+            results[number] = hypotheses
 
 
-def _insist_on_mixed(
+def _constrain_mixed(
     ids: TokenIds,
     mixed: Mapping[int, Mixed],
     options: SearchOptions,
     constraints: Sequence[Constraints],
-    insisting: SearchFunction,
+    constrained: SearchFunction,
     score: ScoreFunction,
-    found: list[list[Hypothesis]],
+    results: list[list[Hypothesis]],
 ) -> None:
-    """Likewise with the mixed sources; what is found is taken if it says everything and both sources together make it likelier."""
+    """A constrained search of the code-switched sources. Its hypotheses replace the earlier ones if they have all phrases and both
+    sources together make the best one likelier."""
     if not mixed:
         return
     sources = [one.ids for one in mixed.values()]
-    wanted = [replace(constraints[number], phrases=one.phrases, mixed=None) for number, one in mixed.items()]
-    again = dict(zip(mixed, insisting(sources, options, None, wanted), strict=True))
-    rivals = [number for number in mixed if not _missed([number], again, constraints)]
+    required = [replace(constraints[number], phrases=one.phrases, mixed=None) for number, one in mixed.items()]
+    again = dict(zip(mixed, constrained(sources, options, None, required), strict=True))
+    rivals = [number for number in mixed if not _incomplete([number], again, constraints)]
     src = [source for number in rivals for source in (ids[number], mixed[number].ids) * 2]
-    tgt = [ways[number][0].ids for number in rivals for ways in (found, found, again, again)]
+    tgt = [hypotheses[number][0].ids for number in rivals for hypotheses in (results, results, again, again)]
     values = iter([sum(one) / ((5 + len(one)) / 6) ** options.alpha for one in score(src, tgt)] if src else [])
     for number in rivals:
-        own, other = next(values) + next(values), next(values) + next(values)
-        if other > own:
-            found[number] = again[number]
+        earlier, later = next(values) + next(values), next(values) + next(values)
+        if later > earlier:
+            results[number] = again[number]
 
 
-def _of_plain(constraint: Constraints) -> Constraints:
-    """What a plain search heeds of a constraint."""
+def _without_phrases(constraint: Constraints) -> Constraints:
+    """What an unconstrained search heeds: the forced prefix and the length limit."""
     return replace(constraint, phrases=(), mixed=None)
 
 
-def _missed(numbers: Sequence[int], found: Found, constraints: Sequence[Constraints]) -> list[int]:
-    """Those of these sentences whose translations lack something."""
-    return [number for number in numbers if not all(has_phrases(way.ids, constraints[number]) for way in found[number])]
+def _incomplete(
+    numbers: Sequence[int],
+    results: Sequence[Sequence[Hypothesis]] | Mapping[int, Sequence[Hypothesis]],
+    constraints: Sequence[Constraints],
+) -> list[int]:
+    """Those of these sentences with a hypothesis that lacks a phrase."""
+    return [
+        number for number in numbers if not all(_has_phrases(one.ids, constraints[number]) for one in results[number])
+    ]
 
 
-def without_said(constraint: Constraints, found: Sequence[Hypothesis]) -> Constraints:
-    """A constraint without the phrases that all of these translations say otherwise."""
-    wanted = (
+def _without_satisfied(constraint: Constraints, hypotheses: Sequence[Hypothesis]) -> Constraints:
+    """The constraints without the phrases that all of these hypotheses say in other words."""
+    required = tuple(
         phrase
         for phrase in constraint.phrases
-        if phrase.is_satisfied_by is None or not all(phrase.is_satisfied_by(way.ids) for way in found)
+        if phrase.is_satisfied_by is None or not all(phrase.is_satisfied_by(one.ids) for one in hypotheses)
     )
-    return replace(constraint, phrases=tuple(wanted))
+    return replace(constraint, phrases=required)
 
 
-def has_phrases(ids: Sequence[int], constraint: Constraints) -> bool:
-    """Whether a translation has all that was wished for, or says it otherwise."""
-    phrases = Phrases(
+def _has_phrases(ids: Sequence[int], constraint: Constraints) -> bool:
+    """Whether an output has every phrase, or says it in other words."""
+    automaton = PhraseAutomaton(
         [phrase for phrase in constraint.phrases if phrase.is_satisfied_by is None or not phrase.is_satisfied_by(ids)]
     )
     state = 0
     for token in ids:
-        state = phrases.after(state, token)
-    return phrases.missing(state) == 0
+        state = automaton.after(state, token)
+    return automaton.missing(state) == 0

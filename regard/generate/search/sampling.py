@@ -1,5 +1,5 @@
-"""Sampling: each of a sentence's hypotheses is drawn on its own, token by token. Which random numbers a sentence gets hangs on the
-seed and the sentence alone, so that it does not matter what shares its batch."""
+"""Sampling: each hypothesis of a sentence is drawn independently, token by token. A sentence's random numbers depend only on the
+seed and the sentence, so its samples do not depend on the rest of the batch."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from regard.generate.options import SearchOptions
 
 
 def sentence_rng(seed: int, src: Sequence[int]) -> random.Random:
-    """The random numbers of one sentence."""
+    """The random number generator of one sentence."""
     return random.Random(f"{seed} {' '.join(map(str, src))}")
 
 
-def draw(log_probs: Tensor, chances: Tensor, options: SearchOptions) -> Tensor:
-    """(..., V) log-probabilities and one number of [0, 1) for each -> (...) tokens. Tokens are laid side by side, the likeliest
-    first, each as wide as its probability; the number says where to look."""
+def draw(log_probs: Tensor, uniform: Tensor, options: SearchOptions) -> Tensor:
+    """Sample tokens (...) from log-probabilities (..., V) with uniform numbers (...) in [0, 1): by inverting the cumulative
+    distribution over the tokens, likeliest first."""
     scaled = log_probs.double() / options.temperature
     vocab_size = scaled.shape[-1]
     count = min(options.top_k or vocab_size, vocab_size)
     values, tokens = scaled.sort(dim=-1, descending=True, stable=True) if count == vocab_size else scaled.topk(count)
     probs = torch.softmax(values, dim=-1)
-    widths = probs.cumsum(dim=-1)
-    # The likeliest tokens that have `top_p` together: those before which it is not reached yet.
-    probs = probs.masked_fill(widths - probs >= options.top_p, 0.0)
-    widths = probs.cumsum(dim=-1)
-    place = (widths <= chances[..., None] * widths[..., -1:]).sum(dim=-1)
-    # Rounding must not lead beyond the last; a hypothesis that has ended may have nothing to draw from.
+    cumulative = probs.cumsum(dim=-1)
+    # top_p keeps the likeliest tokens, up to and including the one that reaches it.
+    probs = probs.masked_fill(cumulative - probs >= options.top_p, 0.0)
+    cumulative = probs.cumsum(dim=-1)
+    place = (cumulative <= uniform[..., None] * cumulative[..., -1:]).sum(dim=-1)
+    # Rounding must not lead beyond the last token; a hypothesis that has ended may have none to draw from.
     last = ((probs > 0).sum(dim=-1) - 1).clamp_min(0)
     return tokens.gather(-1, torch.minimum(place, last)[..., None])[..., 0]

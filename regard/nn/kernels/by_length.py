@@ -1,6 +1,5 @@
-"""Attention at each sequence's own length: sequences of equal lengths go through torch's kernel together, without a
-mask or a padded place. What a sentence gets does not depend on the others in the batch, to the last bit; translation
-relies on that."""
+"""Attention at each sequence's own length: sequences of equal length go through torch's kernel together, without mask or
+padding. A sequence's result does not depend on the rest of the batch, to the last bit; decoding relies on that."""
 
 from __future__ import annotations
 
@@ -16,15 +15,15 @@ from regard.layout import SequenceLayout
 def attention(
     q: Tensor, k: Tensor, v: Tensor, q_layout: SequenceLayout, k_layout: SequenceLayout, causal: bool
 ) -> Tensor:
-    members: dict[tuple[int, int], list[int]] = defaultdict(list)
+    by_length: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number, lengths in enumerate(zip(q_layout.lengths, k_layout.lengths, strict=True)):
-        members[lengths].append(number)
+        by_length[lengths].append(number)
     output = torch.empty_like(q)
-    for (q_length, k_length), numbers in members.items():
-        # A single head of a single sequence would be split among the threads, which changes its last bits: compute two.
+    for (q_length, k_length), numbers in by_length.items():
+        # Torch splits a single head of a single sequence among its threads, which changes the last bits: compute it twice.
         count = len(numbers)
         index = torch.tensor(numbers * 2 if count * q.shape[1] == 1 else numbers, device=q.device)
-        # (sequences of this length, length): the packed rows of each
+        # (sequences of this length, length): their packed rows
         q_rows = q_layout.offsets[index].long()[:, None] + torch.arange(q_length, device=q.device)
         k_rows = k_layout.offsets[index].long()[:, None] + torch.arange(k_length, device=q.device)
         # (sequences, length, heads, d_head) -> (sequences, heads, length, d_head)

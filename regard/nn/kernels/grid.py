@@ -1,5 +1,5 @@
-"""Packed rows to a padded grid and back, for the kernels that work on rectangles. Both ways are plain gathers, and each
-is the other's gradient, so that no scatter-add (slow, and on a GPU of no fixed order) is needed."""
+"""Packed rows to a padded grid and back, for the kernels that need rectangles. Both directions are gathers, and each is the
+other's gradient, which avoids scatter-add: it is slow, and on a GPU its order is not fixed."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class _Unpad(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        # The places of the grid that hold no token were never used: their gradient is zero.
-        empty = ~ctx.layout.valid.reshape(-1, *([1] * (gradient.ndim - 1)))
-        return gradient.index_select(0, ctx.layout.rows).masked_fill_(empty, 0.0), None
+        # Padding was never used: its gradient is zero.
+        padding = ~ctx.layout.valid.reshape(-1, *([1] * (gradient.ndim - 1)))
+        return gradient.index_select(0, ctx.layout.rows).masked_fill_(padding, 0.0), None
 
 
 def pad(packed: Tensor, layout: SequenceLayout) -> Tensor:
-    """(tokens, heads, d_head) -> (sequences, max_length, heads, d_head); empty places repeat row 0: mask them."""
+    """(tokens, heads, d_head) -> (sequences, max_length, heads, d_head). Padding repeats row 0, so the caller must mask it."""
     rows = packed if layout.is_uniform else _Pad.apply(packed, layout)  # type: ignore[no-untyped-call]
     return rows.view(layout.num_sequences, layout.max_length, *packed.shape[1:])
 

@@ -1,5 +1,5 @@
-"""The formula on a padded grid with batched matrix products. On CPUs with bf16 it is several times as fast as torch's
-scaled_dot_product_attention for sentences (benchmarks/attention_cpu.py), whose tiles are made for long sequences."""
+"""The formula on a padded grid, as batched matrix products. For sentences on CPUs with bf16 it is several times as fast as
+torch's scaled_dot_product_attention, whose tiles suit long sequences (benchmarks/attention_cpu.py)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def attention(
     group = q.shape[1] // k.shape[1]
     # (tokens, heads, d_head) -> (sequences, heads, max_length, d_head)
     q, k, v = pad(q, q_layout).transpose(1, 2), pad(k, k_layout).transpose(1, 2), pad(v, k_layout).transpose(1, 2)
-    if group > 1:
+    if group > 1:  # (sequences, kv_heads, ...) -> (sequences, num_heads, ...)
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     scores = torch.matmul(q * (1.0 / math.sqrt(q.shape[-1])), k.transpose(-2, -1))
     if causal:
-        # A causal query never sees the empty places: they lie behind every token of its own sequence.
+        # The causal mask also hides padding, which comes after every token of its sequence.
         scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1), -math.inf)
     elif not k_layout.is_uniform:
         scores = scores.masked_fill(~k_layout.valid[:, None, None, :], -math.inf)

@@ -14,7 +14,7 @@ def attention(
 ) -> Tensor:
     # (tokens, heads, d_head) -> (sequences, heads, max_length, d_head)
     q, k, v = pad(q, q_layout).transpose(1, 2), pad(k, k_layout).transpose(1, 2), pad(v, k_layout).transpose(1, 2)
-    # A causal query never sees the empty places: they lie behind every token of its own sequence.
+    # The causal mask also hides padding, which comes after every token of its sequence.
     mask = None if causal or k_layout.is_uniform else k_layout.valid[:, None, None, :]
     output = F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1]

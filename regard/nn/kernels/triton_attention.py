@@ -1,17 +1,17 @@
-"""Attention for short packed sequences, in Triton: several sentences in one tile.
+"""Attention for short packed sequences, in Triton: several sequences share one tile.
 
-Neighbouring sentences whose rows fit into one tile, on both sides, are a group, and a program takes a group and a head:
+A group is a run of neighbouring sequences that fit into one tile on both sides. Each program takes one group and one head:
 
-    keys      s s | t t t | u          a group of three sentences; x: may attend, so that
-    row s0    x x | . . . | .          the mask is block-diagonal, made from each row's sequence
-    row t0    . . | x x x | .          number (and with `causal` from the order of rows)
+    keys      s s | t t t | u          a group of three sequences; x: may attend.
+    row s0    x x | . . . | .          The mask is block-diagonal, made from each row's sequence id
+    row t0    . . | x x x | .          (and from the order of rows if `causal`)
     row t1    . . | x x x | .
     row u0    . . | . . . | x
 
-Nearly all sentences are shorter than a tile, so that forward and backward are one load of everything, a few products of
-whole tiles, and one store. A longer sentence is a group by itself and is walked through tile by tile. How sentences are
-grouped is the layout's affair (`SlotLayout.groups`); any grouping is right. The order of sums is fixed, so results are the
-same from run to run. The twin that it is held to is `regard.nn.kernels.dense`.
+Nearly all sentences are shorter than a tile, so forward and backward are one load, a few products of whole tiles and one
+store. A longer sequence is a group of its own, processed tile by tile. The layout decides on the groups
+(`SlotLayout.groups`); the result is the same for any grouping. Sums have a fixed order, so results are reproducible. The
+plain version is `regard.nn.kernels.dense`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOG2_E = 1.4426950408889634
 
 @triton.jit
 def _load(base, rows, end, stride, head, D: tl.constexpr, BLOCK_D: tl.constexpr):
-    """A tile of one head: (rows, d_head), zero from row `end` on."""
+    """A tile of one head, (BLOCK, BLOCK_D); zero from row `end` on."""
     d = tl.arange(0, BLOCK_D)
     at = base + rows[:, None] * stride + head * D + d[None, :]
     return tl.load(at, mask=(rows[:, None] < end) & (d[None, :] < D), other=0.0)
@@ -47,19 +47,19 @@ def _store(base, rows, end, stride, head, tile, D: tl.constexpr, BLOCK_D: tl.con
 
 @triton.jit
 def _store_zeros(base, used, num_rows, stride, head, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr):
-    """Zeros into the rows that no group holds, shared out among the programs of a head."""
+    """Zero the rows that belong to no group, divided among the programs of a head."""
     for start in range(used + tl.program_id(1) * BLOCK, num_rows, tl.num_programs(1) * BLOCK):
         rows = start + tl.arange(0, BLOCK)
         _store(base, rows, num_rows, stride, head, tl.zeros((BLOCK, BLOCK_D), tl.float32), D, BLOCK_D)
 
 
 @triton.jit
-def _seen(queries, q_numbers, keys, k_numbers, CAUSAL: tl.constexpr):
-    """Which keys a query may attend to; rows outside have the numbers -1 and -2, which are never equal."""
-    seen = q_numbers[:, None] == k_numbers[None, :]
+def _visible(queries, q_numbers, keys, k_numbers, CAUSAL: tl.constexpr):
+    """Which keys each query may attend to; rows outside the group have the ids -1 and -2, which never match."""
+    visible = q_numbers[:, None] == k_numbers[None, :]
     if CAUSAL:
-        seen = seen & (queries[:, None] >= keys[None, :])
-    return seen
+        visible = visible & (queries[:, None] >= keys[None, :])
+    return visible
 
 
 @triton.jit
@@ -85,18 +85,18 @@ def _attention_kernel(
             k_tile = _load(k, keys, k_end, k_stride, kv_head, D, BLOCK_D)
             v_tile = _load(v, keys, k_end, v_stride, kv_head, D, BLOCK_D)
             scores = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale
-            scores = tl.where(_seen(queries, q_numbers, keys, k_numbers, CAUSAL), scores, float("-inf"))
+            scores = tl.where(_visible(queries, q_numbers, keys, k_numbers, CAUSAL), scores, float("-inf"))
             higher = tl.maximum(highest, tl.max(scores, 1))
-            shift = tl.where(higher == float("-inf"), 0.0, higher)  # a row that has seen no key yet
+            shift = tl.where(higher == float("-inf"), 0.0, higher)  # a row without any visible key so far
             weights = tl.exp2(scores - shift[:, None])
             fade = tl.exp2(highest - shift)
             total = total * fade + tl.sum(weights, 1)
             mixed = mixed * fade[:, None] + tl.dot(weights.to(v_tile.dtype), v_tile, input_precision="ieee")
             highest = higher
-        saw = total > 0.0
-        total = tl.where(saw, total, 1.0)
+        has_keys = total > 0.0
+        total = tl.where(has_keys, total, 1.0)
         _store(out, queries, q_end, out_stride, head, mixed / total[:, None], D, BLOCK_D)
-        normaliser = tl.where(saw, highest + tl.log2(total), 0.0)
+        normaliser = tl.where(has_keys, highest + tl.log2(total), 0.0)
         tl.store(lse + head * q_rows + queries, normaliser, mask=queries < q_end)
     _store_zeros(out, tl.load(q_groups + tl.num_programs(1)), q_rows, out_stride, head, D, BLOCK_D, BLOCK)
 
@@ -105,9 +105,9 @@ def _attention_kernel(
 def _weights(
     q_tile, k_tile, normaliser, queries, q_numbers, keys, k_numbers, scale, CAUSAL: tl.constexpr
 ):  # fmt: skip
-    """The attention weights of a tile of queries for a tile of keys, once more, from the normalisers."""
+    """Recompute the attention weights of a tile of queries and a tile of keys from the normalisers."""
     scores = tl.dot(q_tile, tl.trans(k_tile)) * scale
-    return tl.where(_seen(queries, q_numbers, keys, k_numbers, CAUSAL), tl.exp2(scores - normaliser[:, None]), 0.0)
+    return tl.where(_visible(queries, q_numbers, keys, k_numbers, CAUSAL), tl.exp2(scores - normaliser[:, None]), 0.0)
 
 
 @triton.jit
@@ -120,7 +120,7 @@ def _attention_backward_kernel(
     kv_head, group = tl.program_id(0), tl.program_id(1)
     q_begin, q_end = tl.load(q_groups + group), tl.load(q_groups + group + 1)
     k_begin, k_end = tl.load(k_groups + group), tl.load(k_groups + group + 1)
-    # The keys' side, and in the same sweep the queries' where one tile of keys is all there is.
+    # dK and dV, and in the same pass dQ if there is only one tile of keys.
     is_one_tile = k_end - k_begin <= BLOCK
     for k_start in range(k_begin, k_end, BLOCK):
         keys = k_start + tl.arange(0, BLOCK)
@@ -149,7 +149,7 @@ def _attention_backward_kernel(
                     _store(d_q, queries, q_end, d_q_stride, head, tl.dot(d_scores, k_tile) * scale_e, D, BLOCK_D)
         _store(d_k, keys, k_end, d_k_stride, kv_head, k_gradient * scale_e, D, BLOCK_D)
         _store(d_v, keys, k_end, d_v_stride, kv_head, v_gradient, D, BLOCK_D)
-    # The queries' side of what has several tiles of keys.
+    # dQ of groups with several tiles of keys.
     last_query = tl.where(is_one_tile & (k_end > k_begin), q_begin, q_end)
     for q_start in range(q_begin, last_query, BLOCK):
         queries = q_start + tl.arange(0, BLOCK)
@@ -185,7 +185,7 @@ def _shape(d_head: int) -> dict[str, Any]:
 
 
 def _scales(d_head: int) -> tuple[float, float]:
-    """1 / sqrt(d_head) for exponentials of base 2, and as it is."""
+    """1 / sqrt(d_head), first for exponentials of base 2, then as it is."""
     return LOG2_E * d_head**-0.5, d_head**-0.5
 
 
@@ -193,11 +193,11 @@ def _forward(
     q: Tensor, k: Tensor, v: Tensor, q_ids: Tensor, k_ids: Tensor, q_groups: Tensor, k_groups: Tensor,
     num_heads: int, kv_heads: int, causal: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Heads' outputs (q_tokens, num_heads * d_head) and log2 of the normalisers (num_heads, q_tokens)."""
+    """Outputs (q_tokens, num_heads * d_head), and log2 of the normalisers (num_heads, q_tokens)."""
     rows, d_head = q.shape[0], q.shape[1] // num_heads
     for name, tensor in (("query", q), ("key", k)):
         if tensor.shape[0] * tensor.stride(0) >= 2**31:
-            raise ValueError(f"{tensor.shape[0]} {name} rows are too many for one kernel; use more train.accumulate")
+            raise ValueError(f"{tensor.shape[0]} {name} rows are too many for one kernel; increase train.accumulate")
     out = torch.empty((rows, num_heads * d_head), dtype=q.dtype, device=q.device)
     lse = torch.empty((num_heads, rows), dtype=torch.float32, device=q.device)
     _attention_kernel[(num_heads, q_groups.shape[0] - 1)](
@@ -211,7 +211,7 @@ def _backward(
     d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, d_q: Tensor, d_k: Tensor, d_v: Tensor,
     q_ids: Tensor, k_ids: Tensor, q_groups: Tensor, k_groups: Tensor, num_heads: int, kv_heads: int, causal: bool,
 ) -> None:  # fmt: skip
-    """Writes the three gradients into their places."""
+    """Write the gradients into d_q, d_k and d_v."""
     d_out = d_out.contiguous()
     d_head = q.shape[1] // num_heads
     _attention_backward_kernel[(kv_heads, q_groups.shape[0] - 1)](
@@ -222,7 +222,7 @@ def _backward(
 
 
 def _split_qkv(qkv: Tensor, num_heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Columns of a projection, cut by heads."""
+    """(tokens, (num_heads + 2 kv_heads) * d_head) -> its columns for q, k and v."""
     d_head = qkv.shape[1] // (num_heads + 2 * kv_heads)
     q, k, v = torch.split(qkv, [num_heads * d_head, kv_heads * d_head, kv_heads * d_head], dim=1)
     return q, k, v
@@ -237,6 +237,7 @@ def _split_kv(kv: Tensor) -> tuple[Tensor, Tensor]:
 def self_attention_op(
     qkv: Tensor, ids: Tensor, groups: Tensor, num_heads: int, kv_heads: int, causal: bool
 ) -> tuple[Tensor, Tensor]:
+    """qkv (tokens, (num_heads + 2 kv_heads) * d_head) -> outputs (tokens, num_heads * d_head) and log2 of the normalisers."""
     q, k, v = _split_qkv(qkv, num_heads, kv_heads)
     return _forward(q, k, v, ids, ids, groups, groups, num_heads, kv_heads, causal)
 
@@ -253,6 +254,7 @@ def self_attention_backward_op(
     d_out: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, ids: Tensor, groups: Tensor,
     num_heads: int, kv_heads: int, causal: bool,
 ) -> Tensor:  # fmt: skip
+    """The gradient of qkv, in its shape."""
     gradient = torch.empty_like(qkv)
     _backward(
         d_out, *_split_qkv(qkv, num_heads, kv_heads), out, lse, *_split_qkv(gradient, num_heads, kv_heads),
@@ -271,7 +273,7 @@ def _(
 
 def _save_self(ctx: Any, inputs: Any, output: Any) -> None:
     qkv, ids, groups, ctx.num_heads, ctx.kv_heads, ctx.causal = inputs
-    ctx.set_materialize_grads(False)  # nobody differentiates the normalisers
+    ctx.set_materialize_grads(False)  # nothing differentiates the normalisers
     ctx.save_for_backward(qkv, *output, ids, groups)
 
 
@@ -288,6 +290,8 @@ def cross_attention_op(
     q: Tensor, kv: Tensor, q_ids: Tensor, k_ids: Tensor, q_groups: Tensor, k_groups: Tensor,
     num_heads: int, kv_heads: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """q (q_tokens, num_heads * d_head) over kv (k_tokens, 2 kv_heads * d_head) -> outputs shaped like q and log2 of the
+    normalisers."""
     k, v = _split_kv(kv)
     return _forward(q, k, v, q_ids, k_ids, q_groups, k_groups, num_heads, kv_heads, False)
 
@@ -305,6 +309,7 @@ def cross_attention_backward_op(
     d_out: Tensor, q: Tensor, kv: Tensor, out: Tensor, lse: Tensor, q_ids: Tensor, k_ids: Tensor, q_groups: Tensor,
     k_groups: Tensor, num_heads: int, kv_heads: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The gradients of q and kv, in their shapes."""
     d_q, d_kv = torch.empty_like(q), torch.empty_like(kv)
     _backward(
         d_out, q, *_split_kv(kv), out, lse, d_q, *_split_kv(d_kv),

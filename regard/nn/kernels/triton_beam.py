@@ -1,8 +1,8 @@
-"""One step of beam search in three Triton kernels; the twin is `regard.generate.engines.slot_search.advance`.
+"""One step of beam search in three Triton kernels; the plain version is `regard.generate.engines.slot_search.advance`.
 
-The first two find a row's best tokens: a program takes a piece of the vocabulary, first for its best token alone, and once
-those of all pieces are known, for the few others that can be among the row's best. The third takes a slot: it merges the
-pieces of its rows, and lets the best go on or end.
+The first two find each row's best tokens. A program takes one block of the vocabulary: first only for its best logit; once
+the best of all blocks are known, for the few other tokens that can be among the row's best. The third takes one slot: it
+merges the blocks of its rows and decides which candidates continue and which end.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-PIECES = 24  # that a row's vocabulary is cut into, or a few less or more
-_LOWEST = tl.constexpr(-9223372036854775808)  # what is not there
+VOCABULARY_BLOCKS = 24  # blocks that the vocabulary is cut into, approximately
+_LOWEST = tl.constexpr(-9223372036854775808)  # marks an absent candidate
 
 
 @triton.jit
-def _load_piece(logits, allowed, row, block, units, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
-    """Numbers, logits and permissions of a piece; rows are `units * ALIGNED` long, which tells how they are aligned."""
+def _load_block(logits, allowed, row, block, units, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
+    """Token ids, logits and allowed flags of one block; a row has `units * ALIGNED` logits, which tells the compiler its
+    alignment."""
     places = block * BLOCK + tl.arange(0, BLOCK)
     inside = places < units * ALIGNED
     z = tl.load(logits + row * units * ALIGNED + places, mask=inside, other=float("-inf")).to(tl.float32)
@@ -29,9 +30,9 @@ def _load_piece(logits, allowed, row, block, units, ALIGNED: tl.constexpr, BLOCK
 
 @triton.jit
 def _best_kernel(logits, allowed, bests, sums, units, num_blocks, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
-    """The best logit of each piece that may follow, and what all its tokens add to the row's normaliser."""
+    """The best allowed logit of each block, and the block's maximum and sum of exponentials for the row's normaliser."""
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    _, z, may_follow = _load_piece(logits, allowed, row, block, units, ALIGNED, BLOCK)
+    _, z, may_follow = _load_block(logits, allowed, row, block, units, ALIGNED, BLOCK)
     peak = tl.max(z, 0)
     at = row * num_blocks + block
     tl.store(sums + at * 2, peak)
@@ -44,22 +45,22 @@ def _top_kernel(
     logits, allowed, bests, keys, units, num_blocks, K: tl.constexpr, BLOCK_K: tl.constexpr, ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """The tokens of each piece that can be among the row's K best: what is below the K-th best piece's best is not.
+    """The tokens of each block that can be among the row's K best: anything below the K-th best block's best cannot.
 
-    They come as integers that sort like their logits: the logit above, the number below, as its distance from the largest
-    one, since of equal logits the lower number comes first.
+    Each is one integer that sorts like its logit: the logit's bits above, and below them the distance of the id from the
+    largest one, since of equal logits the lower id comes first.
     """
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     n = tl.arange(0, BLOCK_N)
     others = tl.load(bests + row * num_blocks + n, mask=n < num_blocks, other=float("-inf"))
     above = tl.sum(
         (others[None, :] >= others[:, None]).to(tl.int32), 1
-    )  # pieces whose best is as good, itself included
+    )  # blocks whose best is as good, itself included
     threshold = tl.max(tl.where(above >= K, others, float("-inf")), 0)
     k = tl.arange(0, BLOCK_K)
-    found = tl.full((BLOCK_K,), _LOWEST, tl.int64)
+    best_keys = tl.full((BLOCK_K,), _LOWEST, tl.int64)
     if tl.load(bests + row * num_blocks + block) >= threshold:
-        places, z, may_follow = _load_piece(logits, allowed, row, block, units, ALIGNED, BLOCK)
+        places, z, may_follow = _load_block(logits, allowed, row, block, units, ALIGNED, BLOCK)
         bits = z.to(tl.int32, bitcast=True)
         ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
         key = (ordered << 32) | (0x7FFFFFFF - places).to(tl.int64)
@@ -67,11 +68,11 @@ def _top_kernel(
         rank = 0
         best = tl.max(key, 0)
         while (rank < K) & (best > _LOWEST):
-            found = tl.where(k == rank, best, found)
+            best_keys = tl.where(k == rank, best, best_keys)
             key = tl.where(key == best, _LOWEST, key)
             best = tl.max(key, 0)
             rank += 1
-    tl.store(keys + (row * num_blocks + block) * K + k, found, mask=k < K)
+    tl.store(keys + (row * num_blocks + block) * K + k, best_keys, mask=k < K)
 
 
 @triton.jit
@@ -87,12 +88,13 @@ def _beam_kernel(
     B: tl.constexpr, BLOCK_B: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):  # fmt: skip
+    """The search step of one slot: B hypotheses, WIDTH candidates."""
     slot = tl.program_id(0).to(tl.int64)
     b = tl.arange(0, BLOCK_B)
     in_beam = b < B
     rows = slot * B + b
     minus = float("-inf")
-    # The normaliser of each row, from its pieces'.
+    # The normaliser of each row, from its blocks.
     n = tl.arange(0, BLOCK_N)
     at = (rows[:, None] * num_blocks + n[None, :]) * 2
     there = in_beam[:, None] & (n < num_blocks)[None, :]
@@ -100,7 +102,7 @@ def _beam_kernel(
     peak = tl.where(in_beam, tl.max(peaks, 1), 0.0)
     total = tl.sum(tl.load(sums + at + 1, mask=there, other=0.0) * tl.exp(peaks - peak[:, None]), 1)
     normaliser = peak + tl.log(tl.where(in_beam, total, 1.0))
-    # Every candidate of every row, (BLOCK_B, BLOCK_C): its log-probability with its prefix, and its token.
+    # Every candidate of every row, (BLOCK_B, BLOCK_C): its log-probability including the prefix, and its token.
     c = tl.arange(0, BLOCK_C)
     there = in_beam[:, None] & (c < num_blocks * K)[None, :]
     key = tl.load(keys + rows[:, None] * (num_blocks * K) + c[None, :], mask=there, other=_LOWEST)
@@ -109,10 +111,10 @@ def _beam_kernel(
     token = tl.where(key > _LOWEST, 0x7FFFFFFF - (key & 0xFFFFFFFF).to(tl.int32), 0)
     before = tl.load(log_probs + rows, mask=in_beam, other=minus) - normaliser
     value = logit + before[:, None]
-    value = tl.where((key > _LOWEST) & (value == value), value, minus)  # what is not a number wins nothing
+    value = tl.where((key > _LOWEST) & (value == value), value, minus)  # NaN never wins
     size, limit = tl.load(length + slot), tl.load(limits + slot)
     ending = tl.load(logits + rows * vocab_size + eos_id, mask=in_beam, other=minus).to(tl.float32) + before
-    at_limit = size >= limit  # only the end can follow
+    at_limit = size >= limit  # only the end token may follow
     value = tl.where(at_limit, tl.where((c == 0)[None, :], ending[:, None], minus), value)
     token = tl.where(at_limit, tl.zeros_like(token) + eos_id, token)
     value, token = tl.reshape(value, (BLOCK_B * BLOCK_C,)), tl.reshape(token, (BLOCK_B * BLOCK_C,))
@@ -120,7 +122,9 @@ def _beam_kernel(
 
     running = tl.load(done + slot) == 0
     at_pool = slot * B + b
-    scores = tl.load(pool_scores + at_pool, mask=in_beam, other=float("inf"))  # the places beyond are never the worst
+    scores = tl.load(
+        pool_scores + at_pool, mask=in_beam, other=float("inf")
+    )  # lanes beyond the beam are never the worst
     ended_log_probs = tl.load(pool_log_probs + at_pool, mask=in_beam, other=0.0)
     ended_lengths = tl.load(pool_lengths + at_pool, mask=in_beam, other=0)
     ended_rows = tl.load(pool_rows + at_pool, mask=in_beam, other=0)
@@ -137,7 +141,7 @@ def _beam_kernel(
         parent = (chosen // BLOCK_C).to(tl.int32)
         value = tl.where(is_it, minus, value)
         ends = next_token == eos_id
-        if rank < B:  # one that ends does so only among the best
+        if rank < B:  # only the B best candidates may finish
             score = best / penalty
             enters = ends & (score > tl.min(scores, 0))
             replaced = (b == tl.argmin(scores, 0)) & enters
@@ -150,7 +154,7 @@ def _beam_kernel(
         new_tokens = tl.where(goes_on, next_token, new_tokens)
         new_parents = tl.where(goes_on, parent, new_parents)
         live += tl.where(ends, 0, 1)
-    # Nothing alive can still enter the best `nbest`; greedy search ends with the first ending.
+    # Done when no live hypothesis can still enter the best `nbest`; greedy search is done at its first ending.
     likeliest = tl.max(new_log_probs, 0)
     if B == 1:
         finished = tl.max(tl.where(in_beam, scores, minus), 0) > minus
@@ -163,7 +167,7 @@ def _beam_kernel(
     history = (slot * capacity + tl.minimum(size, capacity - 1)) * B + b
     tl.store(tokens + history, new_tokens, mask=in_beam)
     tl.store(parents + history, new_parents, mask=in_beam)
-    # What is done stays as it is until somebody takes it out.
+    # A finished slot stays as it is until its result is taken.
     in_pool = in_beam & running
     tl.store(pool_scores + at_pool, scores, mask=in_pool)
     tl.store(pool_log_probs + at_pool, ended_log_probs, mask=in_pool)
@@ -178,14 +182,14 @@ def advance(
     tokens: Tensor, parents: Tensor, pool_scores: Tensor, pool_log_probs: Tensor, pool_lengths: Tensor, pool_rows: Tensor,
     width: int, alpha: float, eos_id: int, nbest: int,
 ) -> Tensor:  # fmt: skip
-    """Extend every hypothesis by a token, in place; (S, B) int64, the hypotheses that they extend.
+    """Extend every hypothesis by one token, in place; returns (slots, beam) int64, the hypotheses that they extend.
 
-    The tensors are the fields of `SlotState`; of each row at least `width` tokens must be allowed.
+    The tensors are the fields of `SlotState`. At least `width` tokens must be allowed.
     """
     slots, beam = log_probs.shape
     rows, vocab_size = logits.shape
     logits = logits.contiguous()
-    block = max(64, triton.next_power_of_2(triton.cdiv(vocab_size, PIECES)))
+    block = max(64, triton.next_power_of_2(triton.cdiv(vocab_size, VOCABULARY_BLOCKS)))
     blocks = triton.cdiv(vocab_size, block)
     bests = torch.empty((rows, blocks), dtype=torch.float32, device=logits.device)
     keys = torch.empty((rows, blocks * width), dtype=torch.int64, device=logits.device)

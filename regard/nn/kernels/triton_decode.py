@@ -1,8 +1,8 @@
-"""Attention of one query a row over a cache, in Triton: each row reads as many places as it has, from wherever they lie.
+"""Attention of one query per row over the slot cache, in Triton: each row reads the positions of its own prefix, from whichever
+rows hold them.
 
-`decode_attention` reads a cache; `extend_attention` also writes the row's own key and value into it. The twins are
-`regard.nn.slot_cache.gathered_attention` and the same after the two are put in their place. `put` writes the keys and values of
-source sentences; its twin is `index_put_`.
+`decode_attention` only reads the cache; `extend_attention` first writes the row's own key and value. The plain version of both
+is `regard.nn.slot_cache.gathered_attention`. `put` writes the keys and values of source sentences, as `index_put_` does.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK, WARPS = 16, 1  # places read at a time, and by how many warps; measured on an H200
-_LOG2_E = 1.4426950408889634  # scores are of base 2
+BLOCK, WARPS = 16, 1  # positions read at a time, and warps per program; measured on an H200
+_LOG2_E = 1.4426950408889634  # exponentials are of base 2
 
 
 @triton.jit
 def _decode_attention_kernel(
-    q, keys, values, out, lengths, holders, new_k, new_v, q_stride, k_stride, v_stride, scale, capacity,
-    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, SHARED: tl.constexpr, WITH_HOLDERS: tl.constexpr, EXTEND: tl.constexpr,
+    q, keys, values, out, lengths, ancestors, new_k, new_v, q_stride, k_stride, v_stride, scale, capacity,
+    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, BEAM: tl.constexpr, WITH_ANCESTORS: tl.constexpr, EXTEND: tl.constexpr,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -27,10 +27,10 @@ def _decode_attention_kernel(
     d = tl.arange(0, BLOCK_D)
     in_head = d < D
     query = tl.load(q + row * q_stride + head * D + d, mask=in_head, other=0.0).to(tl.float32) * scale
-    owner = row // SHARED
-    length = tl.load(lengths + owner).to(tl.int32)
+    slot = row // BEAM
+    length = tl.load(lengths + slot).to(tl.int32)
     if EXTEND:
-        # The row's own key and value come as they are and stand at place `length` from now on.
+        # The row's own key and value are not in the cache yet: write them at position `length`.
         own_key = tl.load(new_k + row * k_stride + kv_head * D + d, mask=in_head, other=0.0)
         own_value = tl.load(new_v + row * v_stride + kv_head * D + d, mask=in_head, other=0.0)
         if head % GROUP == 0:
@@ -45,19 +45,19 @@ def _decode_attention_kernel(
         total = tl.zeros((), tl.float32)
         mixed = tl.zeros((BLOCK_D,), tl.float32)
     for start in range(0, length, BLOCK):
-        places = start + tl.arange(0, BLOCK)
-        there = places < length
-        if WITH_HOLDERS:
-            holder = tl.load(holders + row * capacity + places, mask=there, other=0).to(tl.int64)
+        positions = start + tl.arange(0, BLOCK)
+        inside = positions < length
+        if WITH_ANCESTORS:
+            entry = tl.load(ancestors + row * capacity + positions, mask=inside, other=0).to(tl.int64)
         else:
-            holder = tl.zeros((BLOCK,), tl.int64) + owner
-        at = ((holder * capacity + places) * (NUM_HEADS // GROUP) + kv_head) * D
-        mask = there[:, None] & in_head[None, :]
+            entry = tl.zeros((BLOCK,), tl.int64) + slot
+        at = ((entry * capacity + positions) * (NUM_HEADS // GROUP) + kv_head) * D
+        mask = inside[:, None] & in_head[None, :]
         key = tl.load(keys + at[:, None] + d[None, :], mask=mask, other=0.0).to(tl.float32)
         value = tl.load(values + at[:, None] + d[None, :], mask=mask, other=0.0).to(tl.float32)
-        scores = tl.where(there, tl.sum(key * query[None, :], 1), -1e30)
+        scores = tl.where(inside, tl.sum(key * query[None, :], 1), -1e30)
         higher = tl.maximum(highest, tl.max(scores, 0))
-        weights = tl.where(there, tl.exp2(scores - higher), 0.0)
+        weights = tl.where(inside, tl.exp2(scores - higher), 0.0)
         fade = tl.exp2(highest - higher)
         total = total * fade + tl.sum(weights, 0)
         mixed = mixed * fade + tl.sum(weights[:, None] * value, 0)
@@ -67,7 +67,7 @@ def _decode_attention_kernel(
 
 
 def _launch(
-    q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, holders: Tensor | None, shared: int,
+    q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, ancestors: Tensor | None, beam: int,
     new: tuple[Tensor, Tensor] | None,
 ) -> Tensor:  # fmt: skip
     rows, num_heads, d_head = q.shape
@@ -77,31 +77,31 @@ def _launch(
     )
     out = torch.empty((rows, num_heads, d_head), dtype=q.dtype, device=q.device)
     _decode_attention_kernel[(rows, num_heads)](
-        q, keys, values, out, lengths, lengths if holders is None else holders, new_k, new_v,
+        q, keys, values, out, lengths, lengths if ancestors is None else ancestors, new_k, new_v,
         q.stride(0), new_k.stride(0), new_v.stride(0), _LOG2_E * d_head**-0.5, capacity,
-        NUM_HEADS=num_heads, GROUP=num_heads // kv_heads, SHARED=shared, WITH_HOLDERS=holders is not None,
+        NUM_HEADS=num_heads, GROUP=num_heads // kv_heads, BEAM=beam, WITH_ANCESTORS=ancestors is not None,
         EXTEND=new is not None, D=d_head, BLOCK_D=max(16, triton.next_power_of_2(d_head)), BLOCK=BLOCK, num_warps=WARPS,
     )  # fmt: skip
     return out
 
 
 def decode_attention(
-    q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, holders: Tensor | None, shared: int
+    q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, ancestors: Tensor | None, beam: int
 ) -> Tensor:
-    """q (rows, num_heads, d_head) over keys and values (slots, capacity, kv_heads, d_head).
+    """q (rows, num_heads, d_head) over keys and values (entries, capacity, kv_heads, d_head); returns the shape of q.
 
-    Row r belongs to owner r // shared, which has `lengths` places. Place t of a row lies in slot `holders[r, t]`, or
-    without holders in the slot of its owner.
+    Row r belongs to slot r // beam and sees the first `lengths[slot]` positions. Position t is read from entry
+    `ancestors[r, t]`, or without ancestors from entry `slot`.
     """
-    return _launch(q, keys, values, lengths, holders, shared, None)
+    return _launch(q, keys, values, lengths, ancestors, beam, None)
 
 
 def extend_attention(
-    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, positions: Tensor, holders: Tensor, shared: int
+    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, positions: Tensor, ancestors: Tensor, beam: int
 ) -> Tensor:
-    """The same after k and v, (rows, kv_heads, d_head), are written to place `positions[r // shared]` of their row's slot:
-    each row sees the places before it as its holders say, and its own."""
-    return _launch(q, keys, values, positions, holders, shared, (k, v))
+    """Write k and v, (rows, kv_heads, d_head), to position `positions[r // beam]` of row r, and attend to that position and,
+    through the ancestors, to all before it."""
+    return _launch(q, keys, values, positions, ancestors, beam, (k, v))
 
 
 @triton.jit
@@ -115,7 +115,8 @@ def _put_kernel(kv, keys, values, slots, positions, capacity, SIZE: tl.constexpr
 
 
 def put(kv: Tensor, keys: Tensor, values: Tensor, slots: Tensor, positions: Tensor) -> None:
-    """Packed keys and values side by side, (tokens, 2 kv_heads, d_head), to place `positions[t]` of slot `slots[t]`."""
+    """Write packed keys and values, side by side as (tokens, 2 kv_heads, d_head), to position `positions[t]` of slot
+    `slots[t]`."""
     _, capacity, kv_heads, d_head = keys.shape
     size = kv_heads * d_head
     _put_kernel[(kv.shape[0],)](

@@ -1,5 +1,5 @@
-"""Label-smoothed cross-entropy of a block of logits, and its gradient in their place (Triton); the twin is
-`regard.models.loss`. A row of logits is read from memory once: the second reading finds it in the cache."""
+"""Label-smoothed cross-entropy of a block of logits, which are overwritten by their gradient (Triton); the plain version is
+`regard.models.loss`. A row of logits is read from memory once: the second pass finds it in the cache."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ def _cross_entropy_kernel(
     ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The vocabulary is `blocks` times ALIGNED: written so, the compiler knows that rows begin at whole vectors."""
+    """One row. The vocabulary is `blocks * ALIGNED`, which tells the compiler that every row starts at a whole vector."""
     row = tl.program_id(0).to(tl.int64)
     vocab_size = blocks * ALIGNED
     logits += row * blocks * ALIGNED
     label = tl.load(labels + row)
     used = label >= 0
     picked = tl.load(logits + tl.maximum(label, 0)).to(tl.float32)
-    places = tl.arange(0, BLOCK)
-    whole = vocab_size // BLOCK * BLOCK  # up to here no mask is needed
-    # Each place of the block has its own running maximum and sum; -1e30 is the logarithm of nothing.
+    lanes = tl.arange(0, BLOCK)
+    unmasked = vocab_size // BLOCK * BLOCK  # up to here no mask is needed
+    # Each lane of the block has its own running maximum and sum; -1e30 stands for log(0).
     highest = tl.full((BLOCK,), -1e30, tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
     summed = tl.zeros((BLOCK,), tl.float32)
-    for start in range(0, whole, BLOCK):
-        z = tl.load(logits + start + places).to(tl.float32)
+    for start in range(0, unmasked, BLOCK):
+        z = tl.load(logits + start + lanes).to(tl.float32)
         summed += z
         z *= LOG2_E
         higher = tl.maximum(highest, z)
         total = total * tl.exp2(highest - higher) + tl.exp2(z - higher)
         highest = higher
-    rest = whole + places
+    rest = unmasked + lanes
     inside = rest < vocab_size
     z = tl.load(logits + rest, mask=inside, other=0.0).to(tl.float32)
     summed += z
@@ -53,34 +53,34 @@ def _cross_entropy_kernel(
     higher = tl.maximum(highest, z)
     total = total * tl.exp2(highest - higher) + tl.exp2(z - higher)
     peak = tl.max(higher, 0)
-    normaliser = peak + tl.log2(tl.sum(total * tl.exp2(higher - peak), 0))  # to base 2
+    normaliser = peak + tl.log2(tl.sum(total * tl.exp2(higher - peak), 0))  # of base 2
     nll = normaliser / LOG2_E - picked
     smooth = normaliser / LOG2_E - tl.sum(summed, 0) / vocab_size  # cross-entropy with the uniform distribution
     tl.store(losses + row * 2, tl.where(used, (1.0 - smoothing) * nll + smoothing * smooth, 0.0))
     tl.store(losses + row * 2 + 1, tl.where(used, nll, 0.0))
-    # Scaled: in the exponent it costs nothing.
+    # The gradient comes out scaled: in the exponent that costs nothing.
     factor = tl.load(scale)
     floor = factor * smoothing / vocab_size
     shift = normaliser - tl.log2(factor)
     if used:
-        for start in range(0, whole, BLOCK):
-            z = tl.load(logits + start + places).to(tl.float32)
-            tl.store(logits + start + places, (tl.exp2(z * LOG2_E - shift) - floor).to(logits.dtype.element_ty))
+        for start in range(0, unmasked, BLOCK):
+            z = tl.load(logits + start + lanes).to(tl.float32)
+            tl.store(logits + start + lanes, (tl.exp2(z * LOG2_E - shift) - floor).to(logits.dtype.element_ty))
         z = tl.load(logits + rest, mask=inside, other=0.0).to(tl.float32)
         gradient = tl.exp2(z * LOG2_E - shift) - floor
         tl.store(logits + rest, gradient.to(logits.dtype.element_ty), mask=inside)
-        tl.debug_barrier()  # the label's own gradient, over what was written there just now
+        tl.debug_barrier()  # the label's own gradient overwrites what was just stored there
         at_label = tl.exp2(picked * LOG2_E - shift) - floor - factor * (1.0 - smoothing)
         tl.store(logits + label, at_label.to(logits.dtype.element_ty))
     else:
         for start in range(0, vocab_size, BLOCK):
             nothing = tl.zeros((BLOCK,), logits.dtype.element_ty)
-            tl.store(logits + start + places, nothing, mask=start + places < vocab_size)
+            tl.store(logits + start + lanes, nothing, mask=start + lanes < vocab_size)
 
 
 def cross_entropy_(logits: Tensor, labels: Tensor, smoothing: float, scale: Tensor) -> Tensor:
-    """(rows, 2): the smoothed loss and the negative log-likelihood of each row, 0 where the label is -1. Afterwards
-    `logits` hold the gradient of the first times `scale` (float32, one element, above 0)."""
+    """Logits (rows, vocab_size) and labels (rows,) -> (rows, 2), the smoothed loss and the negative log-likelihood of each row; 0
+    where the label is -1. Overwrites `logits` with the gradient of the loss times `scale` (float32, one element, above 0)."""
     rows, vocab_size = logits.shape
     aligned = math.gcd(vocab_size, 16)
     assert logits.is_contiguous()

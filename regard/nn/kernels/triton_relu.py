@@ -1,5 +1,5 @@
-"""relu(x W^T + b) with the bias and the ReLU in the matrix product's last step, and a backward pass that zeroes the
-gradient and sums it for the bias in one reading (Triton). The twin is `relu(linear(x, W, b))`."""
+"""relu(x W^T + b), with bias and ReLU in the epilogue of the matrix product, and a backward pass that masks the gradient and
+sums it for the bias in one read (Triton). The plain version is `relu(linear(x, W, b))`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 
 from regard.nn.kernels.triton_residual import processors
 
-BLOCK, ROWS = 512, 8  # columns and rows that a program works on at a time
-PROGRAMS_A_PROCESSOR = 4
+BLOCK, ROWS = 512, 8  # columns and rows of one tile
+PROGRAMS_PER_PROCESSOR = 4
 
 
 @triton.jit
@@ -35,6 +35,7 @@ def _relu_backward_kernel(
 
 @torch.library.custom_op("regard::linear_relu", mutates_args=())
 def linear_relu_op(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """(rows, d_in) -> (rows, d_out)."""
     return torch._addmm_activation(bias, x, weight.t(), use_gelu=False)
 
 
@@ -45,12 +46,12 @@ def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def _programs(rows: int, columns: int, device: torch.device) -> tuple[int, int]:
     blocks = triton.cdiv(columns, BLOCK)
-    return blocks, min(triton.cdiv(rows, ROWS), max(1, PROGRAMS_A_PROCESSOR * processors(device) // blocks))
+    return blocks, min(triton.cdiv(rows, ROWS), max(1, PROGRAMS_PER_PROCESSOR * processors(device) // blocks))
 
 
 @torch.library.custom_op("regard::relu_backward", mutates_args=())
 def relu_backward_op(gradient: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient where the hidden value is above zero, and its sums over the rows of each program."""
+    """The gradient where the hidden value is above zero, and one partial sum over rows per program, (programs, columns)."""
     gradient = gradient.contiguous()
     rows, columns = hidden.shape
     blocks, groups = _programs(rows, columns, hidden.device)

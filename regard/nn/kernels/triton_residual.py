@@ -1,8 +1,9 @@
-"""Dropout, residual sum and norm in one kernel, forward and backward (Triton); the twin is `regard.nn.kernels.residual`.
+"""Dropout, residual sum and norm in one kernel, forward and backward (Triton); the plain version is
+`regard.nn.kernels.residual`.
 
-It takes the bias of the product that y comes from, too: y + y_bias. Each tensor is read once and written once. The dropped
-elements are drawn again in the backward pass instead of being kept. Sums over rows (the gradients of the norm's weight and
-bias) are made of one partial sum a program, in a fixed order."""
+It also adds the bias of the projection that made y. Each tensor is read once and written once. The backward pass draws the
+dropout mask again instead of loading it. Sums over rows (the gradients of the norm's weight and bias) come from one partial
+sum per program, in a fixed order."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from torch import Tensor
 
 from regard.nn.kernels.residual import threshold
 
-FORWARD_TILE, BACKWARD_TILE = 2048, 1024  # elements that a program works on at a time; measured on an H200
-PROGRAMS_A_PROCESSOR = 4  # of the backward pass
+FORWARD_TILE, BACKWARD_TILE = 2048, 1024  # elements of one tile; measured on an H200
+PROGRAMS_PER_PROCESSOR = 4  # in the backward pass
 
 
 @triton.jit
@@ -130,12 +131,13 @@ def _shape(d_model: int, tile: int) -> dict[str, Any]:
 
 
 def _programs(rows: int, d_model: int, device: torch.device) -> int:
-    """Of the backward pass: enough to keep the device busy, few enough for the sums that each leaves behind."""
+    """Programs of the backward pass: enough to keep the device busy, few enough since each leaves a partial sum."""
     tiles: int = triton.cdiv(rows, _shape(d_model, BACKWARD_TILE)["ROWS"])
-    return min(tiles, PROGRAMS_A_PROCESSOR * processors(device))
+    return min(tiles, PROGRAMS_PER_PROCESSOR * processors(device))
 
 
 def processors(device: torch.device) -> int:
+    """The number of streaming multiprocessors; 1 under the interpreter."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
@@ -144,10 +146,10 @@ def add_norm_op(
     x: Tensor, y: Tensor, y_bias: Tensor, weight: Tensor, bias: Tensor | None, seed: Tensor, probability: float, eps: float,
     keep_sum: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """norm(s), s (empty unless kept), and each row's mean and scale."""
+    """norm(s), s (empty unless `keep_sum`), and the mean and scale of each row."""
     rows, d_model = x.shape
     if x.numel() >= 2**31:
-        raise ValueError(f"{rows} rows of {d_model} are too many for one kernel; use more train.accumulate")
+        raise ValueError(f"{rows} rows of {d_model} are too many for one kernel; increase train.accumulate")
     normed = torch.empty_like(x)
     added = torch.empty_like(x) if keep_sum else x.new_empty(0)
     mean = torch.empty(rows if bias is not None else 0, dtype=torch.float32, device=x.device)
@@ -177,7 +179,7 @@ def add_norm_backward_op(
     d_normed: Tensor, d_added: Tensor | None, x: Tensor, y: Tensor, y_bias: Tensor, added: Tensor, weight: Tensor,
     seed: Tensor, mean: Tensor, scale: Tensor, probability: float, is_rms: bool, keep_sum: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of x and y, and of the norm's weight, the norm's bias and y's bias one partial sum for each program."""
+    """Gradients of x and y, and partial sums (programs, 3, d_model) for those of the norm's weight and bias and of y's bias."""
     d_normed = d_normed.contiguous()
     rows, d_model = d_normed.shape
     d_x, d_y = torch.empty_like(d_normed), torch.empty_like(d_normed)
@@ -206,7 +208,7 @@ def _save(ctx: Any, inputs: Any, output: Any) -> None:
     _, added, mean, scale = output
     ctx.set_materialize_grads(False)
     ctx.is_rms, ctx.dtype = bias is None, weight.dtype
-    # What the sum was made of is needed only where the sum itself was not kept.
+    # x and y are needed only if their sum was not kept.
     x, y = (added, added) if ctx.keep_sum else (x, y)
     ctx.save_for_backward(x, y, y_bias, added, weight, seed, mean, scale)
 
@@ -230,6 +232,6 @@ def add_norm(
     x: Tensor, y: Tensor, y_bias: Tensor, weight: Tensor, bias: Tensor | None, seed: Tensor, probability: float, eps: float,
     keep_sum: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """s (empty unless it is kept) and norm(s), as `regard.nn.kernels.residual.add_norm`."""
+    """s (empty unless `keep_sum`) and norm(s), as `regard.nn.kernels.residual.add_norm`."""
     normed, added, _, _ = add_norm_op(x, y, y_bias, weight, bias, seed, probability, eps, keep_sum)
     return added, normed

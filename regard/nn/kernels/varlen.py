@@ -1,4 +1,4 @@
-"""torch's varlen_attn: flash attention that reads packed sequences as they lie. CUDA, fp16 and bf16 only."""
+"""torch's varlen_attn: flash attention on packed sequences. CUDA, fp16 and bf16 only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regard.layout import SequenceLayout
 
 @cache
 def _causal_argument() -> dict[str, Any]:
-    """How this torch spells "causal": `is_causal` in 2.10, a window from 2.11 on."""
+    """The argument for causal attention: `is_causal` in torch 2.10, a window from 2.11 on."""
     from torch.nn.attention.varlen import varlen_attn
 
     known = inspect.signature(varlen_attn).parameters
@@ -23,7 +23,7 @@ def _causal_argument() -> dict[str, Any]:
 
 
 def available(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether varlen_attn can run here: CUDA of compute capability 8.0 or later, in half precision."""
+    """Whether varlen_attn can run here: CUDA, compute capability 8.0 or later, half precision."""
     if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
         return False
     if importlib.util.find_spec("torch.nn.attention.varlen") is None:
@@ -37,7 +37,7 @@ def attention(
     from torch.nn.attention.varlen import varlen_attn
 
     group = q.shape[1] // k.shape[1]
-    if group > 1:
+    if group > 1:  # (tokens, kv_heads, d_head) -> (tokens, num_heads, d_head)
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     output = varlen_attn(
         q.contiguous(),
@@ -49,5 +49,5 @@ def attention(
         k_layout.max_length,
         **(_causal_argument() if causal else {}),
     )
-    assert isinstance(output, Tensor)  # a pair only where the log-normalisers are asked for
+    assert isinstance(output, Tensor)  # a pair only if the log-normalisers are requested
     return output

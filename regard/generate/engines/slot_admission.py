@@ -1,5 +1,5 @@
-"""How sentences get into slots: so many tokens and so many sentences at a time, always the same shape, so that encoding them
-can be captured as a CUDA graph, too."""
+"""Admission of sentences into slots: batches of a fixed number of tokens and sentences, so that encoding them can be a CUDA graph,
+too."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from torch import Tensor
 
 from regard.data.slot_batch import write_layout, write_sentences
 from regard.layout import SlotLayout, tile_groups
-from regard.nn.slot_cache import Entering
+from regard.nn.slot_cache import SlotAssignment
 
 
 @dataclass(frozen=True)
-class Arrival:
-    """Views of what `Entrance.pack` wrote, wherever it is."""
+class AdmittedBatch:
+    """One packed batch, as views of the words that `Admission.pack` wrote, on any device."""
 
     src: Tensor  # (tokens,) int32; 0 in empty rows
     layout: SlotLayout
-    entering: Entering
-    limits: Tensor  # (sentences,) int64, most tokens that each translation may have
+    assignment: SlotAssignment
+    limits: Tensor  # (sentences,) int64, maximum number of output tokens of each
 
 
 @dataclass(frozen=True)
-class Entrance:
-    """The fixed shape: `tokens` rows and `sentences`, for a cache of `slots`."""
+class Admission:
+    """The fixed shape of these batches."""
 
     tokens: int
     sentences: int
-    slots: int
-    room: int  # tokens of the longest sentence, </s> included
+    slots: int  # of the cache that they are admitted to
+    capacity: int  # tokens of the longest sentence, including the end token
 
     @cached_property
     def _sections(self) -> list[slice]:
-        """src, token_slots and the layout's positions, sequence_ids and groups; slots, lengths and limits of sentences."""
+        """Per token: src, token_slots, positions, sequence_ids; groups; per sentence: slots, lengths, limits."""
         sizes = (*4 * [self.tokens], self.sentences + 1, *3 * [self.sentences])
         ends = np.cumsum(sizes).tolist()
         return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
     @property
     def size(self) -> int:
-        """The int32 words that all of it takes."""
+        """The number of int32 words of a packed batch."""
         return int(self._sections[-1].stop)
 
     def count(self, lengths: Sequence[int]) -> int:
-        """How many of these sentences, from the first on, go in together."""
+        """How many of these sentences, from the first on, fit into one batch."""
         tokens = 0
         for number, length in enumerate(lengths[: self.sentences]):
             tokens += length + 1
@@ -57,7 +57,7 @@ class Entrance:
         return min(len(lengths), self.sentences)
 
     def pack(self, ids: Sequence[Sequence[int]], slots: Sequence[int], limits: Sequence[int], eos_id: int) -> Tensor:
-        """Sentences and what becomes of them as one row of words, (size,) int32, on the host."""
+        """Sentences with their slots and limits as one row of words, (size,) int32, on the host."""
         words = np.zeros(self.size, dtype=np.int32)
         src, token_slots, positions, sequence_ids, groups, *per_sentence = (words[part] for part in self._sections)
         lengths = np.array([len(sentence) + 1 for sentence in ids])
@@ -71,9 +71,12 @@ class Entrance:
             part[: len(ids)] = np.array(values)
         return torch.from_numpy(words)
 
-    def arrival(self, words: Tensor) -> Arrival:
+    def unpack(self, words: Tensor) -> AdmittedBatch:
+        """The batch in these words, (size,) int32."""
         src, token_slots, positions, sequence_ids, groups, slots, lengths, limits = (
             words[part] for part in self._sections
         )
-        layout = SlotLayout(positions, sequence_ids, groups, self.room)
-        return Arrival(src, layout, Entering(slots.long(), lengths.long(), token_slots.long()), limits.long())
+        layout = SlotLayout(positions, sequence_ids, groups, self.capacity)
+        return AdmittedBatch(
+            src, layout, SlotAssignment(slots.long(), lengths.long(), token_slots.long()), limits.long()
+        )
