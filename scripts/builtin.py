@@ -50,6 +50,14 @@ DISTILLED = (
 )  # fmt: skip
 NO_NOISE = ("europarl/train-01", "europarl/train-02", "europarl/train-03")
 MONOLINGUAL = "mono/common-voice"
+# What the stages read of DATA, for the list of hashes.
+TEXT_READS = (
+    "tatoeba/train", "dict-de/*", "docs-de/*", "games-de/*", "wiki-de/*", "software-de/*", "software/libreoffice", "names-de/*",
+    "europarl/train-0*", MONOLINGUAL,
+)  # fmt: skip
+TEACHER_READS = (
+    "europarl/train-0*", "tatoeba/train", "software/*", "bible/train", "dict-de/ding-examples", "news/newstest2013",
+)  # fmt: skip
 Record = tuple[Iterable[Path], Iterable[Path]]  # what a stage read, and what it wrote
 
 
@@ -85,11 +93,9 @@ class Making:
 
     def make_text(self) -> Record:
         run("-m", "scripts.builtin_text", self.source, self.target, self.data, self.text / "made")
-        return self.corpora_of(self.data), sorted((self.text / "made").glob("*.xz"))
+        return self.inputs(TEXT_READS), sorted((self.text / "made").glob("*.xz"))
 
     def make_back(self) -> Record:
-        if not self.reverse:
-            return [], []
         alone = self.data / f"{MONOLINGUAL}.{self.target}.xz"
         made = "made/back-common-voice"
         call_regard(
@@ -100,7 +106,8 @@ class Making:
     def make_teacher(self) -> Record:
         recipe = RECIPES / "teacher.toml"
         self.train(recipe, "teacher", self.teacher_options)
-        return [recipe, *(self.text / "made").glob("*.xz")], bundle_files(self.out / "teacher" / "model")
+        read = [recipe, *self.inputs(TEACHER_READS), *sorted((self.text / "made").glob("*.xz"))]
+        return read, bundle_files(self.out / "teacher" / "model")
 
     def make_distilled(self) -> Record:
         with ThreadPoolExecutor(
@@ -164,8 +171,13 @@ class Making:
             sets = [argument for value in languages for argument in ("--set", value)]
             call_regard("train", recipe, *sets, "--out", self.out / name, "--resume", *options)
 
-    def corpora_of(self, folder: Path) -> list[Path]:
-        return [path for code in ("en", "de") for path in sorted(folder.glob(f"*/*.{code}.xz"))]
+    def inputs(self, patterns: Sequence[str]) -> list[Path]:
+        return [
+            path
+            for pattern in patterns
+            for code in ("en", "de")
+            for path in sorted(self.data.glob(f"{pattern}.{code}.xz"))
+        ]
 
 
 STAGES: dict[str, Callable[[Making], Record]] = {
@@ -219,7 +231,7 @@ def run_stages(making: Making, until: str) -> None:
     listed = making.out / "stages.json"
     finished = json.loads(listed.read_text(encoding="utf-8")) if listed.exists() else {}
     for name, stage in STAGES.items():
-        if name not in finished:
+        if name not in finished and (name != "back" or making.reverse):
             print(f"\n== {name} ({datetime.datetime.now():%H:%M:%S})", flush=True)
             begun = time.monotonic()
             read, written = stage(making)

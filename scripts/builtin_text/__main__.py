@@ -62,9 +62,8 @@ class TextMaker:
         """The dictionary, each headword of the source language with its two likeliest translations."""
         side = int(self.source == "de")
         texts = chain(self.tatoeba, self.examples, self.read("wiki-de/xquad", "europarl/train-00"))
-        counts = words.word_counts(pair[1 - side] for pair in texts)
         found = [pair for pair in self.read("dict-de/ding") if all(len(text) < 80 for text in pair)]
-        return words.best_senses(found, side, counts, 2)
+        return words.best_senses(found, side, texts, 2)
 
     @cached_property
     def nouns(self) -> list[Pair]:

@@ -16,21 +16,30 @@ def word_counts(texts: Iterable[str]) -> Counter[str]:
     return Counter(word for text in texts for word in _WORD.findall(text))
 
 
-def best_senses(entries: Iterable[Pair], side: int, counts: Counter[str], most: int) -> list[Pair]:
-    """Of the entries with one headword, which is on `side`, those with the commonest translations; of equals the earliest.
+def best_senses(entries: Iterable[Pair], side: int, texts: Iterable[Pair], most: int) -> list[Pair]:
+    """Of the entries with one headword, which is on `side`, the likeliest: those whose two words go together in `texts` most
+    often, then those whose translation is known there, then the earliest.
 
-    >>> best_senses([("bat", "Brennplatte"), ("bat", "Fledermaus")], 0, Counter({"Fledermaus": 3}), 1)
+    >>> best_senses([("bat", "Brennplatte"), ("bat", "Fledermaus")], 0, [("A bat.", "Eine Fledermaus.")], 1)
     [('bat', 'Fledermaus')]
     """
     by_head: dict[str, list[Pair]] = defaultdict(list)
     for pair in dict.fromkeys(entries):
         by_head[pair[side]].append(pair)
+    counts: Counter[str] = Counter()
+    together: Counter[Pair] = Counter()
+    for text in texts:
+        heads, others = (
+            {*found, *map(str.lower, found)} for found in (_WORD.findall(text[s]) for s in (side, 1 - side))
+        )
+        counts.update(others)
+        together.update(pair for head in heads for pair in by_head.get(head, ()) if pair[1 - side] in others)
 
-    def commonness(pair: Pair) -> float:
-        words = _WORD.findall(pair[1 - side])
-        return min((counts[word] for word in words), default=0)
+    def likelihood(pair: Pair) -> tuple[float, bool]:
+        other = pair[1 - side]
+        return together[pair] / (counts[other] + 1) ** 0.5, bool(counts[other])
 
-    return [pair for pairs in by_head.values() for pair in sorted(pairs, key=commonness, reverse=True)[:most]]
+    return [pair for pairs in by_head.values() for pair in sorted(pairs, key=likelihood, reverse=True)[:most]]
 
 
 def nouns(entries: Iterable[Pair]) -> list[Pair]:
