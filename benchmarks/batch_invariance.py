@@ -106,7 +106,7 @@ def main() -> None:
         **machine(pick_device(arguments.device), ("ctranslate2",)),
         "model": str(arguments.model),
         "source": str(arguments.source),
-        "beam": arguments.beam or model.options.beam,
+        "beam": arguments.beam or model.options.search.beam,
     }
     report("batch_invariance", rows, facts, arguments.out)
     if not lines:

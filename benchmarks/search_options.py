@@ -24,7 +24,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,8 @@ from regard.data.corpus import read_lines
 from regard.device import pick_device
 from regard.evaluate import score
 from regard.generate.engines.torch_engine import TorchEngine
-from regard.generate.options import SearchOptions
 from regard.translation.glossary import Glossary, says, with_capital
+from regard.translation.options import TranslationOptions
 from regard.translation.terms import find_terms as find_whole_words
 
 LEAST_LETTERS = 5  # of glossary words: shorter ones are rarely terms
@@ -56,31 +56,31 @@ class Row:
     translations: list[str]
 
 
-def options_of(own: SearchOptions, glossary: Glossary, beam: int) -> dict[str, SearchOptions]:
+def options_of(own: TranslationOptions, glossary: Glossary, beam: int) -> dict[str, TranslationOptions]:
     """The options to compare, the model's default search first."""
-    sampled = replace(own, sample=True, beam=1)
+    sampled = own.changed(1, sample=True)
     return {
         "beam": own,
-        "greedy": replace(own, beam=1),
-        f"beam {2 * beam}": replace(own, beam=2 * beam),
-        "alpha 0": replace(own, alpha=0.0),
-        "coverage 0.2": replace(own, coverage=0.2),
-        "no-repeat 3": replace(own, no_repeat=3),
-        "max-repeat 3": replace(own, max_repeat=3),
-        f"groups {beam}": replace(own, groups=beam),
-        "words": replace(own, words=True),
-        "alignment": replace(own, alignment=True),
-        "mbr chrf": replace(own, mbr="chrf"),
-        "mbr bleu": replace(own, mbr="bleu"),
-        f"mbr chrf, beam {2 * beam}": replace(own, mbr="chrf", beam=2 * beam),
+        "greedy": own.changed(1),
+        f"beam {2 * beam}": own.changed(2 * beam),
+        "alpha 0": own.changed(alpha=0.0),
+        "coverage 0.2": own.changed(coverage=0.2),
+        "no-repeat 3": own.changed(no_repeat=3),
+        "max-repeat 3": own.changed(max_repeat=3),
+        f"groups {beam}": own.changed(groups=beam),
+        "words": own.changed(words=True),
+        "alignment": own.changed(alignment=True),
+        "mbr chrf": own.changed(mbr="chrf"),
+        "mbr bleu": own.changed(mbr="bleu"),
+        f"mbr chrf, beam {2 * beam}": own.changed(2 * beam, mbr="chrf"),
         "sample": sampled,
-        "sample, top-p 0.9": replace(sampled, top_p=0.9),
-        "sample, temperature 0.5": replace(sampled, temperature=0.5),
-        "mbr chrf of 8 samples, top-p 0.9": replace(sampled, top_p=0.9, beam=8, mbr="chrf"),
-        "glossary": replace(own, glossary=glossary),
-        "glossary, greedy": replace(own, glossary=glossary, beam=1),
-        f"glossary, beam {2 * beam}": replace(own, glossary=glossary, beam=2 * beam),
-        "keep: the glossary's terms": replace(own, keep=tuple(term for term, _ in glossary.terms)),
+        "sample, top-p 0.9": sampled.changed(1, top_p=0.9),
+        "sample, temperature 0.5": sampled.changed(1, temperature=0.5),
+        "mbr chrf of 8 samples, top-p 0.9": sampled.changed(8, top_p=0.9, mbr="chrf"),
+        "glossary": own.changed(glossary=glossary),
+        "glossary, greedy": own.changed(1, glossary=glossary),
+        f"glossary, beam {2 * beam}": own.changed(2 * beam, glossary=glossary),
+        "keep: the glossary's terms": own.changed(keep=tuple(term for term, _ in glossary.terms)),
     }
 
 
@@ -89,13 +89,13 @@ class Contender:
     """An option, or the plain beam with another engine or more models, and its results so far."""
 
     model: regard.Model
-    options: SearchOptions
+    options: TranslationOptions
     seconds: list[float] = field(default_factory=list)  # of each turn
     translations: list[str] = field(default_factory=list)
 
     @property
     def by_torch(self) -> str:
-        if isinstance(self.model.engine, TorchEngine) or self.options.beyond_beam:
+        if isinstance(self.model.engine, TorchEngine) or self.options.search.beyond_beam:
             return "all"
         return "lines that still lack a term" if self.options.glossary else ""
 
@@ -174,7 +174,7 @@ def terms_said(glossary: Glossary, sources: Sequence[str], translations: Sequenc
     """Of the terms in the lines, the percentages that translations contain as whole words, and in any form that counts."""
     whole = said = wanted = 0
     for source, translation in zip(sources, translations, strict=True):
-        for ways in glossary.wanted(source):
+        for ways in glossary.find(source):
             wanted += 1
             cases = [case for way in ways for case in (way, with_capital(way))]
             whole += bool(find_whole_words(translation, cases))
@@ -265,7 +265,7 @@ def main() -> None:
         "lines": len(sources),
         "seconds of the plain beam": sum(contenders["beam"].seconds),
         "terms": len(glossary.terms),
-        "places for terms": sum(len(glossary.wanted(source)) for source in sources),
+        "places for terms": sum(len(glossary.find(source)) for source in sources),
         "terms that the reference has as whole words, %": whole,
         "that it says, %": said,
     }

@@ -36,6 +36,7 @@ from regard.evaluate import score
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.ctranslate2_model import convert, vocabularies
 from regard.generate.options import SearchOptions, forbidden_ids
+from regard.translation.options import TranslationOptions
 from regard.translation.translator import Translator
 
 STUDENT = Path(__file__).parents[1] / "recipes" / "builtin" / "student.toml"
@@ -143,7 +144,7 @@ def measure_quality(folder: Path, arguments: argparse.Namespace) -> list[dict[st
     shortlist = learn(pairs[:: max(1, len(pairs) // arguments.pairs)], bundle.config.vocab_size)
     folder.mkdir(exist_ok=True)
     convert(bundle, folder, "int8")
-    options = SearchOptions(beam=bundle.decode.beam, alpha=bundle.decode.alpha)
+    options = TranslationOptions(SearchOptions(beam=bundle.decode.beam, alpha=bundle.decode.alpha))
     ids = bundle.tokenizer.encode_batch([source.strip() for source in sources])
 
     def translate(shortened: bool) -> list[str]:

@@ -192,7 +192,7 @@ class Alone:
         if self.exact or not line.strip():
             return False
         expected = self(line)
-        tokenizer, alpha = self.model.bundle.tokenizer, self.model.options.alpha
+        tokenizer, alpha = self.model.bundle.tokenizer, self.model.options.search.alpha
         scores = [
             log_prob / ((5 + len(tokenizer.encode(text, "target")) + 1) / 6) ** alpha
             for text, log_prob in zip((found, expected), self.model.score([line, line], [found, expected]), strict=True)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from regard.models.transformer import Transformer
     from regard.recipe import Recipe, load_recipe
     from regard.training.run import train
+    from regard.translation.options import TranslationOptions
 
 _PLACES = {
     "Augmented": "regard.augment",
@@ -43,6 +44,7 @@ _PLACES = {
     "SequenceLayout": "regard.layout",
     "Tokenizer": "regard.data.tokenizer",
     "Transformer": "regard.models.transformer",
+    "TranslationOptions": "regard.translation.options",
     "UserError": "regard.errors",
     "augment_corpus": "regard.augment",
     "compare": "regard.evaluate",
@@ -67,6 +69,7 @@ __all__ = [
     "SequenceLayout",
     "Tokenizer",
     "Transformer",
+    "TranslationOptions",
     "UserError",
     "__version__",
     "augment_corpus",

@@ -12,11 +12,14 @@ from regard.errors import UserError
 from regard.evaluate import sentence_scorer
 from regard.explain.explanation import EXAMPLE, Explanation
 from regard.generate.engines.select import make_engine
-from regard.generate.options import Done, SearchOptions
+from regard.generate.options import SearchOptions
+from regard.progress import OnProgress
 from regard.translation.alternatives import Alternative, find_alternatives
 from regard.translation.constraints import TextConstraints
 from regard.translation.glossary import Glossary
-from regard.translation.translator import Result, Translator
+from regard.translation.options import TranslationOptions
+from regard.translation.results import Result
+from regard.translation.translator import Translator
 
 if TYPE_CHECKING:
     from regard.explain.explainer import Explainer
@@ -41,7 +44,7 @@ class Model:
     ) -> None:
         """`others` are models with the same vocabulary; together they form an ensemble. `batch=0` leaves the size to the engine."""
         self.bundle = bundle
-        self.options = SearchOptions.of(bundle)
+        self.options = TranslationOptions.of(bundle)
         self.engine = make_engine(bundle, engine, device, batch, others)
         self.max_length = min(one.max_length for one in (bundle, *others))
 
@@ -115,9 +118,9 @@ class Model:
         return self.follow_line(text, options, constraints)
 
     def follow_line(
-        self, text: str, options: SearchOptions, constraints: TextConstraints | None = None
+        self, text: str, options: TranslationOptions, constraints: TextConstraints | None = None
     ) -> Iterator[str]:
-        """`follow` with a finished `SearchOptions`."""
+        """`follow` with finished `TranslationOptions`."""
         return self._translator(options).follow(text, constraints or TextConstraints())
 
     def alternatives(self, text: str, prefix: str = "", *, k: int = 8) -> list[Alternative]:
@@ -126,7 +129,7 @@ class Model:
         >>> [word.word for word in load("tests/golden/bundle-1").alternatives("a b c", "c b", k=2)][0]
         'a'
         """
-        return find_alternatives(self._translator(self.options), text, prefix, k)
+        return find_alternatives(self._translator(self.options).text_side, self.engine, text, prefix, k)
 
     @property
     def chunk(self) -> int:
@@ -136,14 +139,14 @@ class Model:
     def stream(
         self,
         lines: Iterable[str],
-        options: SearchOptions | None = None,
+        options: TranslationOptions | SearchOptions | None = None,
         chunk: int = 0,
-        done: Done | None = None,
+        on_progress: OnProgress | None = None,
         constraints: TextConstraints | None = None,
     ) -> Iterator[Result]:
         """Translate any number of lines in order, with at most `chunk` of them in memory (0: `Model.chunk`); `constraints` hold for
         every line."""
-        return self._translator(options or self.options).stream(lines, chunk or self.chunk, done, constraints)
+        return self._translator(options or self.options).stream(lines, chunk or self.chunk, on_progress, constraints)
 
     def score(self, src: Sequence[str], tgt: Sequence[str]) -> list[float]:
         """The natural log-probability of each given translation, end token included."""
@@ -176,7 +179,7 @@ class Model:
         >>> load("tests/golden/bundle-1").explain("a b c", force={1: "b"}).target.words[0]
         'b'
         """
-        options = self.search_options(beam, alpha, 1)
+        options = self.search_options(beam, alpha, 1).search
         return self._explainer.explain(text, options, target=target, prefix=prefix, force=force, top=top)
 
     @cached_property
@@ -185,13 +188,15 @@ class Model:
 
         return Explainer(self.bundle, self.engine)
 
-    def _translator(self, options: SearchOptions) -> Translator:
+    def _translator(self, options: TranslationOptions | SearchOptions) -> Translator:
+        if isinstance(options, SearchOptions):  # nothing is asked of the text side
+            options = TranslationOptions(options)
         utility = sentence_scorer(options.mbr, self.bundle.target) if options.mbr else None
         return Translator(self.bundle.tokenizer, self.engine, options, self.max_length, utility)
 
     def search_options(
         self, beam: int | None = None, alpha: float | None = None, nbest: int | None = None, **search: Any
-    ) -> SearchOptions:
+    ) -> TranslationOptions:
         """The model's options with these changes; the beam is widened to `nbest`. `glossary` is a mapping or the path of a
         file."""
         glossary = search.get("glossary")

@@ -34,13 +34,13 @@ from regard.data.tokenizer import Tokenizer
 from regard.data.writer import CorpusWriter
 from regard.errors import UserError
 from regard.files import MANIFEST, sha256
-from regard.generate.options import SearchOptions
 from regard.parallel.crew import Crew, Work, join_crew
 from regard.progress import OnProgress
 from regard.translation.languages import other_language
 from regard.translation.noise import JOINED, KINDS, Kind, NoiseAccount, make_kinds, noise
+from regard.translation.options import TranslationOptions
 from regard.translation.repetition import is_loop
-from regard.translation.translator import Result
+from regard.translation.results import Result
 
 Method = Literal["distill", "back-translate"]
 Choose = Literal["best", "bleu", "chrf"]
@@ -151,7 +151,7 @@ class _Job:
 
     bundle: Bundle
     texts: Sequence[Text]
-    options: SearchOptions
+    options: TranslationOptions
     maker: _Maker
     result: Augmented
     settings: dict[str, Any]
@@ -241,11 +241,11 @@ def _check_monolingual(path: Path, bundle: Bundle) -> None:
 
 def _search_options(
     bundle: Bundle, beam: int | None, alpha: float | None, nbest: int | None, choose: Choose, texts: Sequence[Text]
-) -> SearchOptions:
+) -> TranslationOptions:
     if choose not in get_args(Choose):
         raise UserError(f"--choose must be one of {', '.join(get_args(Choose))}, but is {choose!r}")
     # Without the guard, which would hide what the filter looks for.
-    own = dataclasses.replace(SearchOptions.of(bundle), guard=False)
+    own = dataclasses.replace(TranslationOptions.of(bundle), guard=False)
     if choose == "best":
         if nbest is not None:
             raise UserError(
@@ -257,23 +257,24 @@ def _search_options(
             raise UserError(
                 f"--choose {choose} needs references, but {text.corpus.source} is monolingual; leave it out"
             )
-    options = own.changed(beam, alpha, nbest if nbest is not None else beam or own.beam)
-    if options.nbest < 2:
+    options = own.changed(beam, alpha, nbest if nbest is not None else beam or own.search.beam)
+    if options.search.nbest < 2:
         raise UserError(
-            f"--choose {choose} needs at least 2 translations to choose from, but --nbest is {options.nbest}"
+            f"--choose {choose} needs at least 2 translations to choose from, but --nbest is {options.search.nbest}"
         )
     return options
 
 
 def _settings(
-    bundle: Bundle, texts: Sequence[Text], options: SearchOptions, choose: Choose, maker: _Maker
+    bundle: Bundle, texts: Sequence[Text], options: TranslationOptions, choose: Choose, maker: _Maker
 ) -> dict[str, Any]:
     """What the result depends on. Engine and device may change when a run is resumed."""
     return {
         "way": maker.method,
         "model": sha256(bundle.folder / MANIFEST),
         "input": input_files(texts),
-        **{name: getattr(options, name) for name in ("beam", "alpha", "max_extra", "nbest", "guard")},
+        **{name: getattr(options.search, name) for name in ("beam", "alpha", "max_extra", "nbest")},
+        "guard": options.guard,
         "choose": choose,
         **dataclasses.asdict(maker.filter),
     }

@@ -110,7 +110,7 @@ def _translate_all(model: Model, sources: list[str], arguments: argparse.Namespa
     with progress("translating", len(sources)) as done:
         translations = [
             result.text
-            for result in model.stream(sources, options, done=done, constraints=given_constraints(arguments))
+            for result in model.stream(sources, options, on_progress=done, constraints=given_constraints(arguments))
         ]
     if arguments.output:
         write_atomic(arguments.output, "".join(f"{line}\n" for line in translations))

@@ -28,11 +28,11 @@ from regard.files import is_same_file
 
 if TYPE_CHECKING:
     from regard.api import Model
-    from regard.generate.options import SearchOptions
     from regard.parallel.crew import Crew
     from regard.progress import OnProgress
     from regard.translation.lines import LineFile
-    from regard.translation.translator import Result
+    from regard.translation.options import TranslationOptions
+    from regard.translation.results import Result
 
 
 def add(verbs: Any) -> None:
@@ -162,7 +162,7 @@ def _check(arguments: argparse.Namespace, crew: Crew) -> None:
         raise UserError("--follow runs in one process; start it without torchrun")
 
 
-def _load(arguments: argparse.Namespace, device: str) -> tuple[Model, SearchOptions]:
+def _load(arguments: argparse.Namespace, device: str) -> tuple[Model, TranslationOptions]:
     model = load_model(arguments, device)
     search = given_search(arguments)
     if arguments.words or arguments.alignment:
@@ -189,7 +189,7 @@ def _cut(lines: Iterable[str], size: int) -> Iterator[list[str]]:
 
 
 def _work(
-    arguments: argparse.Namespace, model: Model, options: SearchOptions, lines: list[str], done: OnProgress
+    arguments: argparse.Namespace, model: Model, options: TranslationOptions, lines: list[str], done: OnProgress
 ) -> list[Any]:
     """What is printed for each line: a JSON object, the n-best rows or the best translation."""
     results = model.stream(lines, options, len(lines), done, given_constraints(arguments))
@@ -249,7 +249,7 @@ def _text(shown: Any, number: int, arguments: argparse.Namespace) -> str:
     return f"{shown}\n"
 
 
-def _follow(model: Model, options: SearchOptions, line: str, out: Any, arguments: argparse.Namespace) -> None:
+def _follow(model: Model, options: TranslationOptions, line: str, out: Any, arguments: argparse.Namespace) -> None:
     """Write each word of a translation as soon as the search can no longer change it."""
     shown = ""
     for begun in model.follow_line(line, options, given_constraints(arguments)):

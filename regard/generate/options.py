@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,7 +13,6 @@ from regard.generate.search.phrases import Phrase
 if TYPE_CHECKING:
     from regard.bundle import Bundle
     from regard.config import ModelConfig
-    from regard.translation.glossary import Glossary
 
 
 @dataclass(frozen=True)
@@ -23,27 +22,17 @@ class SearchOptions:
     beam: int = 4  # 1: greedy
     alpha: float = 0.6  # hypotheses are ranked by log-probability / ((5 + |Y|) / 6)^alpha, |Y| counting the end token
     max_extra: int = 50  # a translation has at most this many tokens more than its source
-    nbest: int = 1
-    coverage: float = 0.0  # what source tokens that were hardly attended to cost a finished translation
-    no_repeat: int = 0  # no so many tokens in a row may come twice; 0: they may
-    max_repeat: int = 0  # the same tokens may follow each other at most so many times; 0: without end
-    groups: int = 1  # of the beam; each shuns the tokens of those before it
-    diversity: float = 0.5  # how much it does
-    sample: bool = False  # draw `beam` translations at random instead of looking for the best
-    temperature: float = 1.0  # below 1 likely tokens are drawn more often than the model says, above 1 less often
-    top_k: int = 0  # draw among so many tokens; 0: among all
-    top_p: float = 1.0  # draw among the likeliest that have this probability together
+    nbest: int = 1  # hypotheses to return
+    coverage: float = 0.0  # penalty of a finished hypothesis for source tokens that were hardly attended to
+    no_repeat: int = 0  # n-gram size that may not repeat; 0 disables
+    max_repeat: int = 0  # times that a run of tokens may repeat in a row; 0 disables
+    groups: int = 1  # diverse beam search: the beam is split into groups that avoid each other's tokens
+    diversity: float = 0.5  # penalty between groups
+    sample: bool = False  # draw `beam` hypotheses at random instead of searching for the best
+    temperature: float = 1.0  # of sampling: below 1 favours likely tokens, above 1 unlikely ones
+    top_k: int = 0  # sample among this many tokens; 0: among all
+    top_p: float = 1.0  # sample among the likeliest tokens that make up this probability
     seed: int = 0
-    # What is done around the engine, and not its business:
-    # A line in another script, or whose translation is plainly nonsense, stays as it is; a number that is lost is kept, and is
-    # written as the translation's language writes numbers.
-    guard: bool = False
-    languages: tuple[str, str] = ("", "")  # of source and translation: how each writes numbers
-    words: bool = False  # translations come with their words and the log-probabilities of these
-    alignment: bool = False  # likewise with which words of the source they come from; with words, too
-    glossary: Glossary | None = None  # what terms of the source must be called
-    keep: tuple[str, ...] = ()  # what is not translated
-    mbr: str = ""  # bleu or chrf: take the translation that is most like all others of the beam
 
     def __post_init__(self) -> None:
         for name, least in (("beam", 1), ("groups", 1)):
@@ -54,71 +43,64 @@ class SearchOptions:
                 f"nbest must be between 1 and the beam ({self.beam}), but is {self.nbest}; use a wider beam"
             )
         for name in ("alpha", "max_extra", "coverage", "no_repeat", "max_repeat", "diversity", "top_k"):
-            if not getattr(self, name) >= 0:  # what is not a number is not, either
+            if not getattr(self, name) >= 0:  # also rejects NaN
                 raise UserError(f"{name} must not be negative, but is {getattr(self, name)}")
-        if self.mbr not in ("", "bleu", "chrf"):
-            raise UserError(f"mbr must be bleu or chrf, but is {self.mbr!r}")
-        if self.mbr and self.beam < 3:
-            what = "at least 3 samples" if self.sample else "the translations of a beam of at least 3"
-            raise UserError(f"mbr chooses among {what}, but beam, which says how many there are, is {self.beam}")
-        if not all(term.strip() for term in self.keep):
-            raise UserError(f"keep must be words, none of them empty, but is {list(self.keep)!r}")
-        object.__setattr__(self, "keep", tuple(term.strip() for term in self.keep))
         if self.beam % self.groups:
             raise UserError(f"the beam must be a multiple of groups ({self.groups}), but is {self.beam}")
         if not self.temperature > 0:
             raise UserError(
-                f"temperature must be above 0, but is {self.temperature}; for the likeliest leave out sample"
+                f"temperature must be above 0, but is {self.temperature}; leave out sample to get the likeliest"
             )
         if not 0 < self.top_p <= 1:
             raise UserError(f"top_p must be above 0 and at most 1, but is {self.top_p}")
         if self.groups == 1 and self.diversity != 0.5:
-            raise UserError("diversity is for the groups of a beam; say how many groups, or leave it out")
+            raise UserError("diversity is for the groups of a beam; set groups, or leave it out")
         if self.sample and self.groups > 1:
-            raise UserError("samples are drawn on their own, so groups of a beam mean nothing to them; leave out one")
+            raise UserError("sample and groups exclude each other: samples are drawn independently; leave out one")
         if not self.sample and (self.temperature, self.top_k, self.top_p, self.seed) != (1.0, 0, 1.0, 0):
-            raise UserError(
-                "temperature, top_k, top_p and seed are for drawing at random; add sample, or leave them out"
-            )
+            raise UserError("temperature, top_k, top_p and seed are for sampling; add sample, or leave them out")
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """All options by name."""
+        return [option.name for option in fields(cls)]
 
     @classmethod
     def of(cls, bundle: Bundle) -> SearchOptions:
-        """A model's own."""
-        return cls(**asdict(bundle.decode), languages=(bundle.source, bundle.target))
-
-    @property
-    def of_engine(self) -> SearchOptions:
-        """These options without what is done around the engine."""
-        nbest = self.beam if self.mbr else self.nbest
-        plain = replace(self, nbest=nbest, guard=False, languages=("", ""), words=False, alignment=False)
-        return replace(plain, glossary=None, keep=(), mbr="")
+        """A model's own options."""
+        own = asdict(bundle.decode)
+        return cls(**{name: own[name] for name in cls.names() if name in own})
 
     @property
     def beyond_beam(self) -> list[str]:
-        """The names of what is asked for beside a beam, its n best and the length penalty: what not every engine can do."""
-        asked = {
+        """The names of options in use that not every engine supports: all but the beam, its n-best list and the length penalty."""
+        used = {
             "coverage": self.coverage > 0,
             "no_repeat": self.no_repeat > 0,
             "max_repeat": self.max_repeat > 0,
             "groups": self.groups > 1,
             "sample": self.sample,
         }
-        return [name for name, is_asked in asked.items() if is_asked]
+        return [name for name, is_used in used.items() if is_used]
 
     def changed(
         self, beam: int | None = None, alpha: float | None = None, nbest: int | None = None, **more: Any
     ) -> SearchOptions:
-        """These options with what is given. The beam, unless it is given, too, is at least as wide as `nbest` and a multiple of
-        the groups; of samples there are as many as are wanted."""
-        names = [field.name for field in fields(self) if field.name != "languages"]  # those are the model's
-        if unknown := sorted(set(more) - set(names)):
-            raise UserError(f"there is no search option {unknown[0]!r}; there are {', '.join(names)}")
+        """These options with some changed. Unless given, the beam is widened to `nbest` and to a multiple of the groups; with
+        `sample` there are `nbest` samples."""
+        refuse_unknown(more, self.names())
         nbest = 1 if nbest is None else nbest
         if beam is None:
             groups = max(1, more.get("groups", self.groups))
             beam = nbest if more.get("sample") else max(self.beam, nbest)
             beam = -(-beam // groups) * groups
         return replace(self, beam=beam, alpha=self.alpha if alpha is None else alpha, nbest=nbest, **more)
+
+
+def refuse_unknown(given: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse options that are not among the known ones."""
+    if unknown := sorted(set(given) - set(known)):
+        raise UserError(f"there is no search option {unknown[0]!r}; there are {', '.join(known)}")
 
 
 # What a translation begins with: at each place a token, or several to choose from.
@@ -154,7 +136,6 @@ class Hypothesis:
 
 
 Matrix = list[list[float]]  # (queries, keys)
-Done = Callable[[int], None]  # told how many more lines are finished
 Finished = Callable[[Sequence[int]], None]  # told which sentences are finished, each of them once
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from regard.generate.options import Engine
 from regard.serve.thread_pool import ThreadPool
 from regard.translation.alignment import Aligned, align_texts
 from regard.translation.sentences import Split
-from regard.translation.translator import Translator
+from regard.translation.text_side import TextSide
 
 if TYPE_CHECKING:
     from regard.serve.service import OnSentence, SentenceProgress
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 class _Served(Protocol):
     @property
-    def translator(self) -> Translator: ...
+    def engine(self) -> Engine: ...
+    @property
+    def text_side(self) -> TextSide: ...
     @property
     def threads(self) -> ThreadPool: ...
 
@@ -38,9 +41,9 @@ class SentenceCollector:
 
 async def align(served: _Served, split: Split, translations: Sequence[str]) -> Aligned:
     """The words of a text and of its translation, and which of them go together."""
-    translator = served.translator
+    side = served.text_side
     pairs = list(zip(split.sentences, translations, strict=True))
-    found = await served.threads.run(align_texts, translator.engine, translator.tokenizer, pairs, translator.max_length)
+    found = await served.threads.run(align_texts, served.engine, side.tokenizer, pairs, side.max_length)
     return place(split, translations, found)
 
 

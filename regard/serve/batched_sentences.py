@@ -1,22 +1,26 @@
-"""Sentences through a model: text, tokens, batcher, text again."""
+"""Sentences through a model: the text side, driven with searches in shared batches."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
-from regard.generate.options import Constraints, Hypothesis
-from regard.serve.joining import Wanted, join, without_searching
-from regard.serve.search import PLAIN, SearchRequest, constraints_of
+from regard.generate.options import Engine, Hypothesis
+from regard.serve.search import PLAIN, SearchRequest, first_search
 from regard.serve.served_model import ServedModel
-from regard.translation.constraints import TextConstraints
-from regard.translation.reading import Part
-from regard.translation.translator import Result, Translator
+from regard.translation.queries import Returned, SearchQuery, TextTask, advance, result_without_engine
+from regard.translation.results import Result
+from regard.translation.text_side import SegmentedLines, TextSide
 
-# So little text is prepared at once; more goes to a thread, so that others are answered meanwhile.
+T = TypeVar("T")
+Run = Callable[[Callable[[], SearchQuery | Returned[T]]], Awaitable[SearchQuery | Returned[T]]]
+RunSearch = Callable[[SearchQuery], Awaitable[list[list[Hypothesis]]]]
+
+# Up to this much text is prepared at once; more goes to a thread, so that others are answered meanwhile.
 INLINE_CHARACTERS = 500
-_PORTION = 4  # sentences whose translations mbr weighs in one go: some tens of milliseconds each
+_PORTION = 4  # sentences that mbr reranks in one go: some tens of milliseconds each
 
 
 async def translate_sentences(
@@ -26,9 +30,10 @@ async def translate_sentences(
     on_sentence: Callable[[int, str], None] | None = None,
     search: SearchRequest = PLAIN,
 ) -> list[list[str]]:
-    """The translations of sentences, best first. `on_sentence` hears of each sentence as it is finished."""
+    """The translations of each sentence, best first. `on_sentence` is called with its number and best translation as each is
+    finished."""
     results = await search_sentences(served, sentences, alternatives, on_sentence, search=search)
-    return [[way.text for way in result.translations] for result in results]
+    return [[translation.text for translation in result.translations] for result in results]
 
 
 async def search_sentences(
@@ -39,93 +44,77 @@ async def search_sentences(
     words: bool = False,
     search: SearchRequest = PLAIN,
 ) -> list[Result]:
-    """Sentences through the batcher; `on_sentence` is called as each is finished. `words`: score each word."""
+    """As `translate_sentences`, with scores; `words`: with the words of translations and their log-probabilities."""
 
-    def prepare() -> tuple[Translator, list[list[Part]], list[list[int]], list[Constraints]]:
-        translator = served.translator_for(search, alternatives)
-        cut = translator.reader.cut(sentences)
-        ids = translator.reader.encode([part.text for parts in cut for part in parts])
-        return translator, cut, ids, constraints_of(translator, search, cut, served.limits.sentence_terms)
+    def prepare() -> tuple[TextSide, SegmentedLines, SearchQuery]:
+        side = served.text_side_for(search, alternatives, words)
+        own = search.text_constraints
+        segmented = side.segment(sentences, [own] * len(sentences) if own is not None else ())
+        return side, segmented, first_search(side, search, segmented, served.limits)
 
     is_short = search.is_plain and sum(map(len, sentences)) <= INLINE_CHARACTERS
-    translator, cut, ids, constraints = prepare() if is_short else await asyncio.to_thread(prepare)
-    text_constraints = [search.text_constraints] * len(sentences) if search.text_constraints is not None else []
-    telling = _Telling(translator, sentences, cut, text_constraints, on_sentence) if on_sentence is not None else None
-    found = telling.hear_from_a_thread() if telling is not None else None
-    hypotheses = await served.search(ids, translator.options.of_engine, constraints, found)
+    side, segmented, query = prepare() if is_short else await asyncio.to_thread(prepare)
+    early = _EarlyResults(side, segmented, on_sentence) if on_sentence is not None else None
+    hypotheses = await served.search(query, early.from_thread() if early is not None else None)
 
-    async def run(work: Callable[[], list[Result]]) -> list[Result]:
-        if words:  # something is computed for this
+    async def run(work: Callable[[], SearchQuery | Returned[T]]) -> SearchQuery | Returned[T]:
+        if words:  # the engine scores them
             return await served.threads.run(work)
         return work() if is_short else await asyncio.to_thread(work)
 
-    # What mbr chooses is chosen afterwards, in portions.
-    options = dataclasses.replace(translator.options, words=words, mbr="")
-    joiner = Translator(translator.tokenizer, translator.engine, options, translator.max_length)
-    results = await join(joiner, sentences, cut, hypotheses, text_constraints, run, served.search)
-    if translator.options.mbr:
+    results = await drive_batched(side.finish(segmented, hypotheses), served.engine, run, served.search)
+    if side.options.mbr:
         portions = [results[first : first + _PORTION] for first in range(0, len(results), _PORTION)]
-        results = [one for portion in await served.threads.run_each(translator.choose, portions) for one in portion]
-    if telling is not None:
-        telling.rest(results)
+        results = [one for portion in await served.threads.run_each(side.rerank, portions) for one in portion]
+    if early is not None:
+        early.report_rest(results)
     return results
 
 
-class _Telling:
-    """Tells of each sentence as soon as all its parts are found, but of those whose joining takes more than a moment when all are
-    joined."""
+async def drive_batched(task: TextTask[T], engine: Engine, run: Run[T], search: RunSearch) -> T:
+    """Run a task of the text side to its end: its own work through `run`, its searches through `search`, where they are counted,
+    take turns with those of other requests and are given up with their own."""
+    step = await run(partial(advance, task, None, engine))
+    while not isinstance(step, Returned):
+        hypotheses = await search(step)
+        step = await run(partial(advance, task, hypotheses, engine))
+    return step.value
 
-    def __init__(
-        self,
-        translator: Translator,
-        sentences: Sequence[str],
-        cut: Sequence[Sequence[Part]],
-        text_constraints: Sequence[TextConstraints],
-        on_sentence: Callable[[int, str], None],
-    ) -> None:
-        self._translator, self._sentences, self._cut, self._text_constraints, self._on_sentence = (
-            translator,
-            sentences,
-            cut,
-            text_constraints,
-            on_sentence,
-        )
-        self._owners = [number for number, parts in enumerate(cut) for _ in parts]  # the sentence of each part
-        self._firsts = dict(reversed([(owner, part) for part, owner in enumerate(self._owners)]))
-        self._left = [len(parts) for parts in cut]  # parts of each sentence that are not found yet
-        self._found: dict[int, list[Hypothesis]] = {}
+
+class _EarlyResults:
+    """Reports each sentence as soon as all its segments are found; at the end those that take more searches or reranking."""
+
+    def __init__(self, side: TextSide, segmented: SegmentedLines, on_sentence: Callable[[int, str], None]) -> None:
+        self._side, self._segmented, self._on_sentence = side, segmented, on_sentence
+        self._owners = [number for number, own in enumerate(segmented.segments) for _ in own]  # of each segment
+        self._found: list[dict[int, list[Hypothesis]]] = [{} for _ in segmented.lines]  # by segment
         self._late: list[int] = []
 
-    def hear_from_a_thread(self) -> Callable[[int, list[Hypothesis]], None]:
+    def from_thread(self) -> Callable[[int, list[Hypothesis]], None]:
+        """A function that a thread may call with the hypotheses of each segment."""
         loop = asyncio.get_running_loop()
 
-        def found(part: int, ways: list[Hypothesis]) -> None:
-            loop.call_soon_threadsafe(self._hear, part, ways)
+        def found(segment: int, hypotheses: list[Hypothesis]) -> None:
+            loop.call_soon_threadsafe(self._add, segment, hypotheses)
 
         return found
 
-    def _hear(self, part: int, ways: list[Hypothesis]) -> None:
-        self._found[part] = ways
-        number = self._owners[part]
-        self._left[number] -= 1
-        if self._left[number]:
+    def _add(self, segment: int, hypotheses: list[Hypothesis]) -> None:
+        number = self._owners[segment]
+        own = self._found[number]
+        own[segment] = hypotheses
+        if len(own) < len(self._segmented.segments[number]):
             return
-        if self._translator.options.mbr:
+        results = None
+        if not self._side.options.mbr:
+            task = self._side.finish(self._segmented.line(number), [own[one] for one in sorted(own)])
+            results = result_without_engine(task)
+        if results is None:
             self._late.append(number)
-            return
-        mine = range(self._firsts[number], self._firsts[number] + len(self._cut[number]))
-        try:
-            (result,) = without_searching(self._translator).join(
-                [self._sentences[number]],
-                [self._cut[number]],
-                [self._found[one] for one in mine],
-                self._text_constraints[number : number + 1],
-            )
-        except Wanted:
-            self._late.append(number)
-            return
-        self._on_sentence(number, result.text)
+        else:
+            self._on_sentence(number, results[0].text)
 
-    def rest(self, results: Sequence[Result]) -> None:
+    def report_rest(self, results: Sequence[Result]) -> None:
+        """Report the sentences that were not finished early."""
         for number in self._late:
             self._on_sentence(number, results[number].text)

@@ -4,19 +4,19 @@ Messages name fields and numbers, never words: a glossary is somebody's text."""
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from regard.bundle import Bundle
+from regard.data.tokenizer import Tokenizer
 from regard.errors import InputError, UserError
 from regard.evaluate import sentence_scorer
-from regard.generate.options import Constraints, SearchOptions
 from regard.serve.limits import Limits
 from regard.translation.constraints import TextConstraints
 from regard.translation.glossary import Glossary, with_capital
-from regard.translation.reading import Part
-from regard.translation.translator import Translator
+from regard.translation.options import TranslationOptions
+from regard.translation.queries import SearchQuery
+from regard.translation.text_side import SegmentedLines, TextSide
 from regard.translation.words import phrase_of
 
 # What may be asked for with a number, and from where to where; the widest beam is a limit of its own.
@@ -100,30 +100,30 @@ class SearchRequest:
 
     # --- who does it ---
 
-    def translator(self, own: Translator, bundle: Bundle, does_all: bool, alternatives: int = 0) -> Translator:
-        """A model's translator with these options instead of its own; `does_all`: whether its engine can do whatever is asked for.
-        Takes a while where there are many terms."""
+    def text_side(self, own: TextSide, does_all: bool, alternatives: int = 0) -> TextSide:
+        """A model's text side with these options instead of its own; `does_all`: whether its engine supports every option. Slow
+        for many terms."""
         options = self._options(own.options, alternatives)
         if not does_all:
-            asked = ["glossary"] * bool(self.glossary) + ["phrases"] * bool(self.phrases) + options.beyond_beam
+            asked = ["glossary"] * bool(self.glossary) + ["phrases"] * bool(self.phrases) + options.search.beyond_beam
             if asked:
                 raise InputError(f"{' and '.join(asked)}: this server's engine, CTranslate2, cannot do it; {_REMEDY}")
         for number, pair in enumerate(self.glossary, 1):
-            _check_spelling(own, pair[1], f"glossary, entry {number}")
+            _check_spelling(own.tokenizer, pair[1], f"glossary, entry {number}")
         for number, phrase in enumerate(self.phrases, 1):
-            _check_spelling(own, phrase, f"phrases, entry {number}")
+            _check_spelling(own.tokenizer, phrase, f"phrases, entry {number}")
         check_prefix(own, self.prefix)
-        utility = sentence_scorer(options.mbr, bundle.target) if options.mbr else None
-        return Translator(own.tokenizer, own.engine, options, own.max_length, utility)
+        utility = sentence_scorer(options.mbr, options.languages[1]) if options.mbr else None
+        return own.with_options(options, utility)
 
-    def _options(self, own: SearchOptions, alternatives: int) -> SearchOptions:
+    def _options(self, own: TranslationOptions, alternatives: int) -> TranslationOptions:
         try:
             options = own.changed(nbest=alternatives + 1, **self.changes)
         except UserError as error:  # it speaks of numbers
             raise InputError(str(error)) from None
         terms: dict[str, list[str]] = {}
-        for term, way in self.glossary:
-            terms.setdefault(term.strip(), []).append(way)
+        for term, translation in self.glossary:
+            terms.setdefault(term.strip(), []).append(translation)
         glossary = Glossary.of(terms) if terms else options.glossary
         return replace(options, glossary=glossary, keep=(*options.keep, *self.keep))
 
@@ -131,33 +131,27 @@ class SearchRequest:
 PLAIN = SearchRequest()
 
 
-def constraints_of(
-    translator: Translator, search: SearchRequest, cut: Sequence[Sequence[Part]], most: int
-) -> list[Constraints]:
-    """What an engine is to heed of each part of sentences; `most` things may have to appear in one."""
-    if search.is_of_one_sentence and any(len(parts) > 1 for parts in cut):
-        length = translator.max_length
+def first_search(side: TextSide, search: SearchRequest, segmented: SegmentedLines, limits: Limits) -> SearchQuery:
+    """The first search for sentences; refused if it is beyond the limits."""
+    if search.is_of_one_sentence and any(len(segments) > 1 for segments in segmented.segments):
         raise InputError(
-            f"with prefix or phrases a text must be one sentence of at most {length} tokens; send a part of it"
+            f"with prefix or phrases a text must be one sentence of at most {side.max_length} tokens; send a part of it"
         )
-    text_constraints = [search.text_constraints] * len(cut) if search.text_constraints is not None else []
-    constraints = translator.constraint_builder.build(cut, text_constraints)
-    for constraint in constraints:
+    query, most = side.first_search(segmented), limits.sentence_terms
+    for constraint in query.constraints:
         if len(constraint.phrases) > most:
             raise InputError(f"a sentence has more than {most} terms of glossary, keep and phrases; send fewer of them")
         tokens = len(constraint.prefix) + sum(phrase.min_length for phrase in constraint.phrases)
-        if tokens > translator.max_length:
-            raise InputError(
-                f"what a sentence must hold may have at most {translator.max_length} tokens; give less of it"
-            )
-    return constraints
+        if tokens > side.max_length:
+            raise InputError(f"what a sentence must hold may have at most {side.max_length} tokens; give less of it")
+    return query
 
 
-def check_prefix(translator: Translator, prefix: str) -> None:
+def check_prefix(side: TextSide, prefix: str) -> None:
     """A prefix is computed with at once, whatever its length: it may be as long as a sentence."""
-    most = translator.max_length
+    most = side.max_length
     # The first question spares the tokenizer what is far too long.
-    if len(prefix) > _CHARACTERS * most or len(translator.tokenizer.encode(prefix.strip(), "target")) > most:
+    if len(prefix) > _CHARACTERS * most or len(side.tokenizer.encode(prefix.strip(), "target")) > most:
         raise InputError(f"prefix may have at most {most} tokens; give a shorter beginning")
 
 
@@ -170,9 +164,9 @@ def _check_term(term: str, place: str, limits: Limits) -> None:
         raise InputError(f"{place} may have at most {limits.term_characters} characters; give a shorter one")
 
 
-def _check_spelling(translator: Translator, text: str, place: str) -> None:
+def _check_spelling(tokenizer: Tokenizer, text: str, place: str) -> None:
     try:
-        phrase_of(translator.tokenizer, (text.strip(),), (with_capital(text.strip()),))
+        phrase_of(tokenizer, (text.strip(),), (with_capital(text.strip()),))
     except UserError:  # what it says quotes the text
         raise InputError(
             f"{place} cannot be made to appear: the model's vocabulary lacks a character of it; leave it out"

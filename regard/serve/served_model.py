@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -10,13 +11,15 @@ from regard.bundle import Bundle, find_bundle, load_bundle
 from regard.errors import UserError
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.select import make_engine
-from regard.generate.options import Constraints, SearchOptions
+from regard.generate.options import Engine
 from regard.serve.batching import Batcher, Hypotheses, Observe, OnHypotheses, QueueFull
 from regard.serve.limits import Limits
 from regard.serve.refusal import Busy, refusing
 from regard.serve.search import SearchRequest
 from regard.serve.thread_pool import PATIENCE, ThreadPool
-from regard.translation.translator import Translator
+from regard.translation.options import TranslationOptions
+from regard.translation.queries import SearchQuery
+from regard.translation.text_side import TextSide
 
 _THREADS = 2  # of a model, for what goes past the batcher
 
@@ -26,7 +29,8 @@ class ServedModel:
     """A loaded model with the threads around it."""
 
     bundle: Bundle
-    translator: Translator
+    engine: Engine
+    text_side: TextSide  # with the model's own options
     batcher: Batcher
     threads: ThreadPool  # for what goes past the batcher
     slow: Batcher | None = None  # for what CTranslate2 leaves to torch, so that the others do not wait for it
@@ -45,7 +49,7 @@ class ServedModel:
         observe: Callable[[str], Observe] | None = None,
     ) -> ServedModel:
         made = make_engine(bundle, engine, device, batch)
-        options = SearchOptions.of(bundle)
+        options = TranslationOptions.of(bundle)
 
         def around(threads: int) -> Batcher:
             return Batcher(
@@ -55,7 +59,7 @@ class ServedModel:
                 window=limits.window_ms / 1000,
                 shared=shared,
                 observe=observe(f"{bundle.source}-{bundle.target}") if observe else None,
-                beam=options.beam,
+                beam=options.search.beam,
                 threads=threads,
             )
 
@@ -63,38 +67,35 @@ class ServedModel:
         if isinstance(made, CTranslate2Engine):
             made.is_quiet = True
             slow = None if made.strict else around(1)
-        translator = Translator(bundle.tokenizer, made, options, bundle.max_length)
+        side = TextSide(bundle.tokenizer, options, bundle.max_length, takes_phrases=made.takes_phrases)
         threads = ThreadPool("requests for words", _THREADS, limits.word_places)
-        return cls(bundle, translator, around(0), threads, slow, limits)
+        return cls(bundle, made, side, around(0), threads, slow, limits)
 
     @property
     def does_all(self) -> bool:
         """Whether all that a client may ask for can be done."""
-        return self.translator.engine.takes_phrases or self.slow is not None
+        return self.engine.takes_phrases or self.slow is not None
 
     @property
     def batchers(self) -> list[Batcher]:
         return [self.batcher] if self.slow is None else [self.batcher, self.slow]
 
-    def translator_for(self, search: SearchRequest, alternatives: int = 0) -> Translator:
-        if search.is_plain:
-            own = self.translator
-            options = own.options.changed(None, None, alternatives + 1)
-            return Translator(own.tokenizer, own.engine, options, own.max_length)
-        return search.translator(self.translator, self.bundle, self.does_all, alternatives)
+    def text_side_for(self, search: SearchRequest, alternatives: int = 0, words: bool = False) -> TextSide:
+        """The text side with what a request asks for; `words` returns the words of translations, too."""
+        if not search.is_plain:
+            side = search.text_side(self.text_side, self.does_all, alternatives)
+        else:
+            side = self.text_side.with_options(self.text_side.options.changed(nbest=alternatives + 1))
+        if not words:
+            return side
+        return side.with_options(dataclasses.replace(side.options, words=True), side.utility)
 
-    async def search(
-        self,
-        ids: Sequence[Sequence[int]],
-        options: SearchOptions,
-        constraints: Sequence[Constraints] = (),
-        found: OnHypotheses | None = None,
-    ) -> list[Hypotheses]:
-        """What the batcher finds whose business these sentences are."""
-        is_slow = bool(options.beyond_beam) or any(constraint.phrases for constraint in constraints)
+    async def search(self, query: SearchQuery, on_hypotheses: OnHypotheses | None = None) -> list[Hypotheses]:
+        """Search with the batcher that is responsible for a query; `on_hypotheses` is called as each sentence is finished."""
+        is_slow = bool(query.options.beyond_beam) or any(constraint.phrases for constraint in query.constraints)
         batcher = self.slow if self.slow is not None and is_slow else self.batcher
         try:
-            future = batcher.submit(ids, options, found, constraints)
+            future = batcher.submit(query.ids, query.options, on_hypotheses, query.constraints)
         except QueueFull as full:
             raise Busy(str(full), full.seconds) from None
         with refusing("what is wanted of the search"):

@@ -99,20 +99,20 @@ def _prepare(
 
 
 def _find_others(served: ServedModel, sentence: str, request: TranslateRequest, count: int) -> list[Alternative]:
-    translator = served.translator_for(request.search)
+    side = served.text_side_for(request.search)
     with refusing("finding other words"):
-        return find_alternatives(translator, sentence, request.search.prefix, count)
+        return find_alternatives(side, served.engine, sentence, request.search.prefix, count)
 
 
 def _terms(
     served: ServedModel, request: TranslateRequest, sentences: Sequence[str]
 ) -> dict[str, list[tuple[str, ...]]]:
     """Of each sentence what a glossary wants to be said, each in one of several ways, and what of it is to be kept."""
-    options = served.translator_for(request.search, request.alternatives).options
+    options = served.text_side_for(request.search, request.alternatives).options
     terms = {}
     for sentence in sentences:
         kept = find_terms(sentence, options.keep)
-        wanted = options.glossary.wanted(sentence, kept) if options.glossary is not None else {}
+        wanted = options.glossary.find(sentence, kept) if options.glossary is not None else {}
         terms[sentence] = [*wanted, *((sentence[slice(*place)],) for place in kept)]
     return terms
 

@@ -24,13 +24,13 @@ from regard.errors import UserError
 from regard.evaluate import Scores, score
 from regard.files import check_manifest, check_new_folder
 from regard.generate.engines.torch_engine import TorchEngine
-from regard.generate.options import SearchOptions
 from regard.progress import progress
 from regard.recipe import CorpusEntry, Recipe, TrainRecipe, load_recipe
 from regard.training.checkpoint import average_weights, checkpoint_weights, list_checkpoints, scheduled_checkpoints
 from regard.training.fine_tuning import init_name
 from regard.training.folder import RunFolder
 from regard.training.loop import Trainer
+from regard.translation.options import TranslationOptions
 from regard.translation.translator import Translator
 from regard.version import __version__
 
@@ -216,7 +216,7 @@ def _public(spec: str) -> str:
 def score_test_set(recipe: Recipe, bundle: Bundle, test: list[Pair], trainer: Trainer) -> Scores:
     """Translate the test set with the written bundle and score it."""
     engine = TorchEngine.from_bundle(bundle, recipe.train.device)
-    options = SearchOptions.of(bundle)
+    options = TranslationOptions.of(bundle)
     translator = Translator(bundle.tokenizer, engine, options, bundle.max_length)
     with progress("translating the test set", len(test)) as done:
         translations = [result.text for result in translator.stream((source for source, _ in test), 4096, done)]

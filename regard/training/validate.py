@@ -21,6 +21,7 @@ from regard.models.loss import linear_cross_entropy
 from regard.models.transformer import Transformer
 from regard.nn.attention import set_kernel
 from regard.nn.linear import set_row_tile
+from regard.translation.options import TranslationOptions
 from regard.translation.protect import encode_pairs
 from regard.translation.translator import Translator
 
@@ -106,5 +107,7 @@ class Validator:
         engine = TorchEngine(
             model, tokenizer.bos_id, tokenizer.eos_id, forbidden=forbidden_ids(tokenizer), device=device
         )
-        translator = Translator(tokenizer, engine, SearchOptions(beam=1, max_extra=MAX_EXTRA), self.max_length)
+        translator = Translator(
+            tokenizer, engine, TranslationOptions(SearchOptions(beam=1, max_extra=MAX_EXTRA)), self.max_length
+        )
         return [result.text for result in translator.translate(sources)]

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from regard.data.pieces import begins_word
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
-from regard.generate.options import Constraints, forbidden_ids
+from regard.generate.options import Constraints, Engine, forbidden_ids
 from regard.translation.protect import Protected
-from regard.translation.translator import Translator
+from regard.translation.text_side import TextSide
 from regard.translation.words import prefix_ids, word_beginnings
 
 _SPACE = "\u2581"
@@ -26,23 +26,23 @@ class Alternative:
     probability: float  # of its pieces, given the source and what stands before them; it may go on to a longer word
 
 
-def find_alternatives(translator: Translator, text: str, prefix: str, count: int) -> list[Alternative]:
+def find_alternatives(side: TextSide, engine: Engine, text: str, prefix: str, count: int) -> list[Alternative]:
     """The likeliest words right after the target text `prefix`, best first, at most `count`."""
     if count < 1:
         raise UserError(f"k must be at least 1, but is {count}")
-    cut = translator.reader.cut([text])[0]
+    cut = side.reader.cut([text])[0]
     if not cut:
         return []
     if len(cut) > 1:
         raise UserError(
-            f"alternatives are for one sentence of at most {translator.max_length} tokens, but the text has more; give a part of it"
+            f"alternatives are for one sentence of at most {side.max_length} tokens, but the text has more; give a part of it"
         )
-    tokenizer, engine = translator.tokenizer, translator.engine
-    [src] = translator.reader.encode([cut[0].text])
-    protected = translator.reader.protected(cut[0].text)
+    tokenizer = side.tokenizer
+    [src] = side.reader.encode([cut[0].text])
+    protected = side.reader.protected(cut[0].text)
     before = [token for token in prefix_ids(tokenizer, prefix.strip(), protected) if isinstance(token, int)]
-    first = _likeliest(translator, src, before, _SPARE * count)
-    options = replace(translator.options.of_engine, beam=1, nbest=1)
+    first = _likeliest(tokenizer, engine, src, before, _SPARE * count)
+    options = replace(side.options.search, beam=1, nbest=1)
     constraints = [Constraints((*before, *tokens), max_tokens=len(before) + _LONGEST) for tokens in first]
     found = engine.translate([src] * len(first), options, None, constraints)
     words = [_first_word(tokenizer, ways[0].ids[len(before) :]) for ways in found]
@@ -55,9 +55,10 @@ def find_alternatives(translator: Translator, text: str, prefix: str, count: int
     return [Alternative(word, probability) for word, probability in ranked[:count]]
 
 
-def _likeliest(translator: Translator, src: Sequence[int], before: Sequence[int], count: int) -> list[tuple[int, ...]]:
+def _likeliest(
+    tokenizer: Tokenizer, engine: Engine, src: Sequence[int], before: Sequence[int], count: int
+) -> list[tuple[int, ...]]:
     """The likeliest tokens that begin a word after these. A space alone says nothing yet, so it comes with one more token."""
-    tokenizer, engine = translator.tokenizer, translator.engine
     values = engine.next_log_probs(src, before)
     begin = word_beginnings(tokenizer, before[-1] if before else None)
     found: dict[tuple[int, ...], float] = {(token,): values[token] for token in begin}

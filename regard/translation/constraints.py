@@ -12,7 +12,7 @@ from regard.generate.options import Constraints, Mixed
 from regard.generate.search.phrases import Phrase
 from regard.translation.glossary import Glossary, Ways, put_terms, says, with_capital
 from regard.translation.protect import Protected
-from regard.translation.reading import Part, Reader
+from regard.translation.reading import Reader, Segment
 from regard.translation.terms import Span
 from regard.translation.words import phrase_of, prefix_ids, tokens_at
 
@@ -33,14 +33,14 @@ class ConstraintBuilder:
 
     reader: Reader
     glossary: Glossary | None
-    insists_on_kept: bool  # whether what is to be kept is something that must appear
+    must_keep: bool  # whether what is to be kept is something that must appear
 
     def build(
-        self, cut: Sequence[Sequence[Part]], text_constraints: Sequence[TextConstraints] = ()
+        self, cut: Sequence[Sequence[Segment]], text_constraints: Sequence[TextConstraints] = ()
     ) -> list[Constraints]:
         """One for each part, from what was asked of the lines; none where there is nothing. A prefix, and what must appear, is that
         of a line's first part; terms of the glossary are those of the part that has them."""
-        if not text_constraints and self.glossary is None and not self.insists_on_kept:
+        if not text_constraints and self.glossary is None and not self.must_keep:
             return []
         constraints = []
         for parts, text_constraint in zip(cut, text_constraints or [TextConstraints()] * len(cut), strict=True):
@@ -60,7 +60,7 @@ class ConstraintBuilder:
         )
 
     def _terms(self, text: str) -> list[Term]:
-        wanted = {} if self.glossary is None else self.glossary.wanted(text, self.reader.places_kept(text))
+        wanted = {} if self.glossary is None else self.glossary.find(text, self.reader.spans_kept(text))
         if not wanted:
             return []
         spelt = self.reader.spelt(text)
@@ -75,11 +75,11 @@ class ConstraintBuilder:
     def _kept(self, text: str) -> list[Phrase]:
         """What is to be kept of a text, if it must appear and the model can say it."""
         tokenizer = self.reader.tokenizer
-        kept = self.reader.kept(text) if self.insists_on_kept else None
+        kept = self.reader.kept(text) if self.must_keep else None
         phrases = []
         for span in kept.spans if kept is not None else ():
             if tokenizer.unk_id not in tokenizer.encode(span, "target"):
-                places = [place for place in self.reader.places_kept(text) if text[slice(*place)] == span]
+                places = [place for place in self.reader.spans_kept(text) if text[slice(*place)] == span]
                 source = tokens_at(self.reader.spelt(text), text, places)
                 phrases.append(replace(phrase_of(tokenizer, (span,)), source=source))
         return phrases

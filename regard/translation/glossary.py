@@ -59,7 +59,7 @@ def places_said(text: str, ways: Sequence[str]) -> list[Span]:
 
 def put_terms(text: str, wanted: Mapping[Ways, Sequence[Span]], start: int = 0) -> tuple[str, dict[Ways, list[Span]]]:
     """A text of the source with its terms already translated, in the first way of each, and where they stand now; `wanted` is what
-    `Glossary.wanted` found, `start` where the first sentence begins. A term that begins one with a capital does so afterwards, too.
+    `Glossary.find` found, `start` where the first sentence begins. A term that begins one with a capital does so afterwards, too.
 
     >>> put_terms("Dogs like a dog.", {("hunde",): [(0, 4)], ("Hund", "Köter"): [(12, 15)]})
     ('Hunde like a Hund.', {('hunde',): [(0, 5)], ('Hund', 'Köter'): [(13, 17)]})
@@ -92,7 +92,7 @@ class Glossary:
     def of(cls, terms: Mapping[str, str | Sequence[str]]) -> Glossary:
         """From a mapping; several ways to say a term are a list.
 
-        >>> Glossary.of({"cat": "Katze", "dog": ["Hund", "Hunde"]}).wanted("A dog, a Dog and dogs")
+        >>> Glossary.of({"cat": "Katze", "dog": ["Hund", "Hunde"]}).find("A dog, a Dog and dogs")
         {('Hund', 'Hunde'): [(2, 5), (9, 12)]}
         """
         listed = {term: (ways,) if isinstance(ways, str) else tuple(ways) for term, ways in terms.items()}
@@ -121,7 +121,7 @@ class Glossary:
             )
         return cls.of(terms)
 
-    def wanted(self, text: str, taken: Sequence[Span] = ()) -> dict[tuple[str, ...], list[Span]]:
+    def find(self, text: str, taken: Sequence[Span] = ()) -> dict[tuple[str, ...], list[Span]]:
         """The ways to say each term that the text has, and where it has it; what stands where something is taken does not count.
         Terms are whole words; one without capitals is found with them, too. Where two overlap the longer one counts."""
         found: dict[tuple[str, ...], list[Span]] = {}

@@ -15,7 +15,8 @@ from fractions import Fraction
 from types import MappingProxyType
 
 from regard.data.tokenizer import NUM_SPANS, Tokenizer
-from regard.generate.options import Done, Finished
+from regard.generate.options import Finished
+from regard.progress import OnProgress
 from regard.translation.protect import Protected, find_spans, protect, take_out
 from regard.translation.terms import Span, find_terms, overlaps
 from regard.translation.words import Spelt, spell
@@ -29,24 +30,24 @@ _CUTS = [
 
 
 @dataclass(frozen=True)
-class Part:
+class Segment:
     """A piece of a line that goes through the engine, and the white space that follows it."""
 
     text: str
     after: str
 
 
-def cut_line(line: str, tokenizer: Tokenizer, max_length: int, keep: Sequence[str] = ()) -> list[Part]:
+def cut_line(line: str, tokenizer: Tokenizer, max_length: int, keep: Sequence[str] = ()) -> list[Segment]:
     """The parts of a line, none longer than `max_length` tokens; most lines are one part. What is to be kept is not cut."""
     if len(line) <= 1 or len(_encode(line, tokenizer, keep)) <= max_length:
-        return [Part(line, "")]
+        return [Segment(line, "")]
     code, text = tokenizer.split_code(line)
     if code:  # every part must say into which language it goes
         parts = cut_line(text.lstrip(), tokenizer, max(1, max_length - 1), keep)
-        return [Part(f"{code} {part.text}", part.after) for part in parts]
+        return [Segment(f"{code} {part.text}", part.after) for part in parts]
     left, after, right = _cut_once(line, find_spans(line, keep) if tokenizer.protects else find_terms(line, keep))
     parts = cut_line(left, tokenizer, max_length, keep)
-    parts[-1] = Part(parts[-1].text, parts[-1].after + after)
+    parts[-1] = Segment(parts[-1].text, parts[-1].after + after)
     return parts + cut_line(right, tokenizer, max_length, keep)
 
 
@@ -83,19 +84,19 @@ def one_line(text: str) -> str:
     return re.sub(r"[\r\n]+", " ", text)
 
 
-def count_lines(cut: Sequence[Sequence[Part]], done: Done) -> Finished:
-    """Tells `done` of lines, from what an engine tells of their parts; of empty lines at once. The parts of a line may be finished
-    far from each other, so each counts as its share of the line: a file of long lines shows how far it is before the first is
-    whole."""
-    shares = [Fraction(1, len(parts)) for parts in cut for _ in parts]  # exact: in the end every line is counted
-    count, told = Fraction(sum(not parts for parts in cut)), 0
+def count_lines(segments: Sequence[Sequence[Segment]], on_progress: OnProgress) -> Finished:
+    """Counts lines for `on_progress` from the segments that an engine reports as finished; empty lines count at once. The segments
+    of a line may be finished far apart, so each counts as its share of the line: a file of long lines shows progress before the
+    first is complete."""
+    shares = [Fraction(1, len(own)) for own in segments for _ in own]  # exact: in the end every line is counted
+    count, reported = Fraction(sum(not own for own in segments)), 0
 
     def finished(numbers: Sequence[int]) -> None:
-        nonlocal count, told
+        nonlocal count, reported
         count += sum(shares[number] for number in numbers)
-        if (more := int(count) - told) > 0:
-            told += more
-            done(more)
+        if (more := int(count) - reported) > 0:
+            reported += more
+            on_progress(more)
 
     finished([])
     return finished
@@ -113,7 +114,7 @@ class Reader:
     ) -> None:
         self.tokenizer, self.max_length, self.keep, self.more = tokenizer, max_length, keep, more
 
-    def cut(self, lines: Sequence[str]) -> list[list[Part]]:
+    def cut(self, lines: Sequence[str]) -> list[list[Segment]]:
         """The parts of every line, each to be translated on its own; an empty line has none."""
         stripped = [one_line(line.strip()) for line in lines]  # no model knows line breaks
         # One token a byte is the most, and one for the space before it, so that short lines need not be counted. (Imported
@@ -124,7 +125,7 @@ class Reader:
             for number, line in enumerate(stripped)
             if not (may_be_short and len(line.encode("utf-8", "surrogatepass")) < self.max_length)
         ]
-        cut = [[Part(line, "")] if line else [] for line in stripped]
+        cut = [[Segment(line, "")] if line else [] for line in stripped]
         for number, ids in zip(long, self.tokenizer.encode_batch([stripped[n] for n in long]), strict=True):
             if len(ids) > self.max_length:
                 cut[number] = cut_line(stripped[number], self.tokenizer, self.max_length, self.keep)
@@ -149,7 +150,7 @@ class Reader:
     def _keep(self, text: str) -> Sequence[str]:
         return (*self.keep, *self.more.get(text, ()))
 
-    def places_kept(self, text: str) -> list[Span]:
+    def spans_kept(self, text: str) -> list[Span]:
         """Where something stands in a text that is not translated, a language code with it."""
         keep = self._keep(text)
         kept = find_spans(text, keep) if self.tokenizer.protects else find_terms(text, keep)

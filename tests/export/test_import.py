@@ -28,7 +28,8 @@ from regard.export.imported import import_marian
 from regard.generate.engines.torch_engine import TorchEngine, load_model
 from regard.generate.options import SearchOptions
 from regard.translation.glossary import Glossary
-from regard.translation.reading import Part, cut_line
+from regard.translation.options import TranslationOptions
+from regard.translation.reading import Segment, cut_line
 from regard.translation.translator import Translator
 from tests.export.opus import change_json, tatoeba, vocabulary, write_json, write_opus
 from tests.translation.test_translator import Echo
@@ -83,7 +84,7 @@ class Both:
 
     def translator(self, **options: Any) -> Translator:
         search = SearchOptions(alpha=0.0, max_extra=LIMIT, **options)
-        return Translator(self.bundle.tokenizer, self.engine, search, self.bundle.max_length)
+        return Translator(self.bundle.tokenizer, self.engine, TranslationOptions(search), self.bundle.max_length)
 
     def generate(self, lines: list[str], **options: Any) -> Any:
         batch = self.tokenizer(lines, return_tensors="pt", padding=True)
@@ -470,8 +471,10 @@ def test_a_saved_and_copied_tokenizer_gives_the_same_ids(marian: Path, tmp_path:
 
 def mixed_pieces(tokenizer: Tokenizer, text: str, terms: dict[str, str]) -> list[str] | None:
     """The pieces of a source with these terms in it; None: none of them is, or not so that they can be read."""
-    options = SearchOptions(glossary=Glossary.of(terms))
-    for constraint in Translator(tokenizer, Echo(), options, 100).constraint_builder.build([[Part(text, "")]]):
+    options = TranslationOptions(glossary=Glossary.of(terms))
+    for constraint in Translator(tokenizer, Echo(), options, 100).text_side.constraint_builder.build(
+        [[Segment(text, "")]]
+    ):
         mixed = constraint.mixed(constraint.phrases) if constraint.mixed is not None else None
         return None if mixed is None else tokenizer.pieces(mixed.ids, "source")
     return None

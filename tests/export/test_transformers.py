@@ -24,6 +24,7 @@ from regard.generate.options import SearchOptions
 from regard.models.loss import linear_cross_entropy
 from regard.models.transformer import Transformer
 from regard.recipe import DecodeRecipe
+from regard.translation.options import TranslationOptions
 from regard.translation.translator import Translator
 from tests.build import SWITCHES, build, pack
 from tests.export.opus import tatoeba
@@ -177,7 +178,7 @@ def test_text_in_is_text_out_as_in_regard(both: Both, beam: int) -> None:
     theirs = both.tokenizer.batch_decode(generated, skip_special_tokens=True)
     ended = [2 in row[1:-2] for row in generated.tolist()]
     engine = TorchEngine.from_bundle(both.bundle, "cpu")
-    options = SearchOptions(beam=beam, alpha=0.0, max_extra=60)
+    options = TranslationOptions(SearchOptions(beam=beam, alpha=0.0, max_extra=60))
     found = Translator(both.bundle.tokenizer, engine, options, both.bundle.max_length).translate(lines)
     pairs = [(one.text, other) for one, other, end in zip(found, theirs, ended, strict=True) if end]
     assert [ours for ours, _ in pairs] == [other for _, other in pairs]

@@ -23,6 +23,7 @@ from regard.generate.search.phrases import Phrase, PhraseAutomaton
 from regard.generate.search.sampling import sentence_rng
 from regard.generate.search.stable import stable_prefixes
 from regard.generate.search.state import SearchSpec
+from regard.translation.options import TranslationOptions
 from tests.generate.oracle import OVERDUE, Found, Oracle, Tokens, appears, missing_tokens
 
 BOS, EOS, VOCAB, SRC = 0, 1, 7, 4
@@ -217,7 +218,7 @@ def test_the_pairs_above_are_all_that_can_meet() -> None:
     refused = {frozenset(pair) for pair in itertools.combinations(OPTIONS, 2)} - {frozenset(pair) for pair in PAIRS}
     for pair in refused - {frozenset(two) for two in itertools.combinations(WIDTHS, 2)}:
         assert "groups" in pair
-        with pytest.raises(UserError, match="samples are drawn on their own"):
+        with pytest.raises(UserError, match="sample and groups exclude each other"):
             SearchOptions(beam=4, groups=2, sample=True)
 
 
@@ -386,8 +387,8 @@ def test_what_was_streamed_is_never_taken_back(seed: int, name: str, data: st.Da
         ({"sample": True, "top_p": 0.0}, "top_p must be above 0"),
         ({"sample": True, "top_p": 1.5}, "top_p must be above 0"),
         ({"sample": True, "top_k": -1}, "top_k must not be negative"),
-        ({"temperature": 0.5}, "are for drawing at random; add sample"),
-        ({"seed": 3}, "are for drawing at random; add sample"),
+        ({"temperature": 0.5}, "are for sampling; add sample"),
+        ({"seed": 3}, "are for sampling; add sample"),
     ],
 )
 def test_impossible_options_are_refused_by_name(fields: dict, message: str) -> None:
@@ -396,12 +397,20 @@ def test_impossible_options_are_refused_by_name(fields: dict, message: str) -> N
 
 
 def test_a_change_of_options_keeps_the_rest() -> None:
-    own = SearchOptions(beam=4, alpha=1.0, guard=True)
-    assert own.changed(nbest=6) == replace(own, beam=6, nbest=6)
-    assert own.changed(sample=True, seed=3) == replace(own, beam=1, sample=True, seed=3)
-    assert own.changed(groups=3).beam == 6
-    assert own.changed(beam=8, alpha=0.0, coverage=0.2) == replace(own, beam=8, alpha=0.0, coverage=0.2)
+    search = SearchOptions(beam=4, alpha=1.0)
+    own = TranslationOptions(search, guard=True)
+    assert own.changed(nbest=6) == replace(own, search=replace(search, beam=6, nbest=6))
+    assert own.changed(sample=True, seed=3) == replace(own, search=replace(search, beam=1, sample=True, seed=3))
+    assert own.changed(groups=3).search.beam == 6
+    assert own.changed(beam=8, alpha=0.0, coverage=0.2) == replace(
+        own, search=replace(search, beam=8, alpha=0.0, coverage=0.2)
+    )
+    assert own.changed(guard=False, keep=("a",), top_k=2, sample=True) == TranslationOptions(
+        replace(search, beam=1, sample=True, top_k=2), keep=("a",)
+    )
     with pytest.raises(UserError, match="there is no search option 'languages'"):  # those are the model's
-        SearchOptions().changed(languages=("en", "de"))
-    with pytest.raises(UserError, match="there is no search option 'coverge'"):
+        own.changed(languages=("en", "de"))
+    with pytest.raises(UserError, match=r"'coverge'; there are beam, alpha, .*, seed, guard, words, .*, keep, mbr"):
         own.changed(coverge=1.0)
+    with pytest.raises(UserError, match="there is no search option 'guard'; there are beam"):
+        search.changed(guard=True)

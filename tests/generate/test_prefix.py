@@ -15,6 +15,7 @@ from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.generate.options import Constraints, SearchOptions
 from regard.translation.constraints import TextConstraints
+from regard.translation.options import TranslationOptions
 from regard.translation.protect import protect
 from regard.translation.translator import Translator
 from regard.translation.words import prefix_ids, spell, word_beginnings, words_of
@@ -106,12 +107,14 @@ def test_a_prefix_names_the_spans_of_its_source(tmp_path: Path) -> None:
 
 def test_only_the_first_part_of_a_cut_line_begins_with_the_prefix(tmp_path: Path) -> None:
     tokenizer = Tokenizer.train(["The house is small. We went home."] * 20, 400, tmp_path)
-    one = Translator(tokenizer, Echo(), SearchOptions(), 8)
-    cut = one.reader.cut(["The house is small. We went home.", "", "home"])
-    constraints = one.constraint_builder.build(cut, [TextConstraints("Das"), TextConstraints("Der"), TextConstraints()])
+    one = Translator(tokenizer, Echo(), TranslationOptions(), 8)
+    cut = one.text_side.reader.cut(["The house is small. We went home.", "", "home"])
+    constraints = one.text_side.constraint_builder.build(
+        cut, [TextConstraints("Das"), TextConstraints("Der"), TextConstraints()]
+    )
     assert [bool(constraint.prefix) for constraint in constraints] == [True, *[False] * len(cut[0])]
     assert (
-        one.constraint_builder.build(cut, [TextConstraints(), TextConstraints("x"), TextConstraints()]) == []
+        one.text_side.constraint_builder.build(cut, [TextConstraints(), TextConstraints("x"), TextConstraints()]) == []
     )  # an empty line has nothing to begin
 
 

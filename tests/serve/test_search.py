@@ -205,10 +205,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"beam": 4, "groups": 3}, "the beam must be a multiple of groups (3)"),
     ({"diversity": 0.3}, "diversity is for the groups of a beam"),
     ({"sample": "perhaps"}, "sample is not as it must be: true or false"),
-    ({"seed": 3}, "temperature, top_k, top_p and seed are for drawing at random; add sample"),
+    ({"seed": 3}, "temperature, top_k, top_p and seed are for sampling; add sample"),
     ({"sample": True, "temperature": 0}, "temperature must be between 0.01 and 10"),
     ({"sample": True, "top_p": 1.5}, "top_p must be between 0.001 and 1"),
-    ({"sample": True, "groups": 2}, "samples are drawn on their own"),
+    ({"sample": True, "groups": 2}, "sample and groups exclude each other"),
     ({"mbr": "ter"}, "mbr is not as it must be: bleu or chrf"),
     ({"mbr": "bleu", "beam": 2}, "mbr chooses among the translations of a beam of at least 3"),
     ({"glossary": {"Geheim": ""}}, "glossary, entry 1 must be words on one line"),
@@ -250,7 +250,7 @@ def test_a_word_that_the_vocabulary_cannot_spell_is_refused_by_number(monkeypatc
 
     monkeypatch.setattr("regard.serve.search.phrase_of", phrase_of)
     model = regard.load(GOLDEN, engine="torch", device="cpu")
-    own = model._translator(model.options)
+    own = model._translator(model.options).text_side
     for search, message in (
         (
             SearchRequest(glossary=(("a", "b"), ("b", "Geheim"))),
@@ -259,7 +259,7 @@ def test_a_word_that_the_vocabulary_cannot_spell_is_refused_by_number(monkeypatc
         (SearchRequest(phrases=("Geheim",)), "phrases, entry 1 cannot be made to appear"),
     ):
         with pytest.raises(InputError, match=message) as refused:
-            search.translator(own, model.bundle, does_all=True)
+            search.text_side(own, does_all=True)
         assert "Geheim" not in str(refused.value)
 
 

@@ -13,6 +13,7 @@ from regard.bundle import load_bundle
 from regard.data.tokenizer import Tokenizer
 from regard.generate.options import Finished, Hypothesis, SearchOptions
 from regard.recipe import DecodeRecipe
+from regard.translation.options import TranslationOptions
 from regard.translation.translator import Translator
 from tests.awkward import awkward_lines, faults, most_repeats
 from tests.build import build, tiny_config
@@ -31,6 +32,8 @@ def test_repeats_are_counted() -> None:
 
 class Scrambler:
     """Says something for everything: words in another order, spans lost or doubled, and sometimes no end of one word."""
+
+    takes_phrases = True
 
     batch = 64
 
@@ -58,7 +61,7 @@ def test_whatever_an_engine_says_comes_out_sane(tmp_path: Path) -> None:
     tokenizer = Tokenizer.train(known * 3, 600, tmp_path / "tokenizer", protects=True)
 
     def results(guard: bool) -> list[str]:
-        translator = Translator(tokenizer, Scrambler(tokenizer), SearchOptions(guard=guard), 60)
+        translator = Translator(tokenizer, Scrambler(tokenizer), TranslationOptions(guard=guard), 60)
         return [result.text for result in translator.translate(lines)]
 
     # What is in the tokenizer's own characters, the guard mostly lets pass.

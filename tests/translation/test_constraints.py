@@ -33,6 +33,7 @@ from regard.generate.search.sampling import sentence_rng
 from regard.nn.attention import set_kernel
 from regard.translation.glossary import Glossary, says
 from regard.translation.mbr import by_expected_utility
+from regard.translation.options import TranslationOptions
 from regard.translation.terms import find_terms
 from regard.translation.translator import Translator
 from regard.translation.words import Spelt, links_of, phrase_of
@@ -270,15 +271,15 @@ def test_terms_are_found_as_whole_words_and_the_longest_first() -> None:
     glossary = Glossary.of({"cat": "Katze", "wild cat": "Wildkatze", "US": "USA", "c++": "C++"})
 
     def wanted(text: str) -> list[str]:
-        return [ways[0] for ways in glossary.wanted(text)]
+        return [ways[0] for ways in glossary.find(text)]
 
     assert wanted("A cat.") == ["Katze"]
     assert wanted("A Wild Cat and a CAT") == ["Wildkatze", "Katze"]
     assert wanted("concatenate cats") == []
     assert wanted("Tell us about the US, in c++!") == ["USA", "C++"]
     assert wanted("US") == ["USA"] and wanted("us") == []
-    assert glossary.wanted("cat cat") == {("Katze",): [(0, 3), (4, 7)]}
-    assert glossary.wanted("cat cat", [(0, 3)]) == {("Katze",): [(4, 7)]}
+    assert glossary.find("cat cat") == {("Katze",): [(0, 3), (4, 7)]}
+    assert glossary.find("cat cat", [(0, 3)]) == {("Katze",): [(4, 7)]}
     with pytest.raises(UserError, match="must have words on both sides"):
         Glossary.of({"cat": " "})
 
@@ -323,7 +324,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer.train(lines, 400, tmp_path_factory.mktemp("tokenizer"))
 
 
-KEPT = SearchOptions(keep=("garden", "The house"))
+KEPT = TranslationOptions(keep=("garden", "The house"))
 
 
 def test_kept_words_go_around_a_model_with_reserved_pieces(tokenizer: Tokenizer) -> None:
@@ -395,7 +396,7 @@ def test_links_of_a_cut_line_are_counted_through() -> None:
     line = "a b c. " * 60
     [result] = model().nbest([line], 1, alignment=True)
     [way] = result.translations
-    assert len(model()._translator(model().options).reader.cut([line])[0]) > 1
+    assert len(model()._translator(model().options).text_side.reader.cut([line])[0]) > 1
     assert max(target for target, _ in way.alignment) == len(way.words) - 1
     assert max(source for _, source in way.alignment) > len(result.source_words) // 2
 
@@ -530,18 +531,18 @@ def test_score_gives_the_tokens_log_probabilities(
     ("term", "text"), [("istanbul", "İSTANBUL güzel"), ("μm", "5 µm"), ("猫", "我喜欢猫和狗"), ("Cat", "a Cat")]
 )
 def test_terms_are_found_in_any_script_and_case(term: str, text: str) -> None:
-    assert list(Glossary.of({term: "x", "Zoo": "y"}).wanted(text)) == [("x",)]
+    assert list(Glossary.of({term: "x", "Zoo": "y"}).find(text)) == [("x",)]
 
 
 def test_words_are_found_where_no_spaces_are() -> None:
     assert find_terms("使用Regard翻译", ["Regard"]) == [(2, 8)]
-    assert Glossary.of({"猫": "cat"}).wanted("我喜欢猫和狗") == {("cat",): [(3, 4)]}
+    assert Glossary.of({"猫": "cat"}).find("我喜欢猫和狗") == {("cat",): [(3, 4)]}
 
 
 def test_a_term_with_capitals_counts_before_one_without() -> None:
     glossary = Glossary.of({"polish": "polieren", "Polish": "polnisch"})
-    assert list(glossary.wanted("Polish it")) == [("polnisch",)]
-    assert list(glossary.wanted("polish it")) == [("polieren",)]
+    assert list(glossary.find("Polish it")) == [("polnisch",)]
+    assert list(glossary.find("polish it")) == [("polieren",)]
 
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
@@ -576,14 +577,12 @@ def test_a_model_that_computes_no_numbers_is_an_error_and_no_empty_line(slots: b
 
 
 def test_samples_are_not_called_a_beam() -> None:
-    with pytest.raises(
-        UserError, match="mbr chooses among at least 3 samples, but beam, which says how many there are, is 1"
-    ):
+    with pytest.raises(UserError, match="mbr chooses among at least 3 samples, but beam is 1; use a wider beam"):
         model().translate("a b", sample=True, mbr="chrf")
 
 
 def test_space_around_kept_words_means_nothing() -> None:
-    assert SearchOptions(keep=(" xyz ", "a b\t")).keep == ("xyz", "a b")
+    assert TranslationOptions(keep=(" xyz ", "a b\t")).keep == ("xyz", "a b")
     assert "xyz" in model("ctranslate2").translate("a xyz b", keep=[" xyz "]).split()
 
 
@@ -599,7 +598,7 @@ def test_more_words_are_kept_than_there_are_reserved_pieces(tokenizer: Tokenizer
     names = [f"N{number}" for number in range(NUM_SPANS + 5)]
     line = "We " + " home ".join(names)
     assert not tokenizer.protects
-    [result] = Translator(tokenizer, Losing(), SearchOptions(keep=tuple(names)), 1000).translate([line])
+    [result] = Translator(tokenizer, Losing(), TranslationOptions(keep=tuple(names)), 1000).translate([line])
     assert [word for word in result.text.split() if word in names] == names
 
 

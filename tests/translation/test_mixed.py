@@ -18,7 +18,8 @@ from regard.generate.options import Constraints, Hypothesis, Mixed, SearchOption
 from regard.generate.search.constrained import constrained_search
 from regard.generate.search.phrases import Phrase
 from regard.translation.glossary import Glossary, put_terms
-from regard.translation.reading import Part
+from regard.translation.options import TranslationOptions
+from regard.translation.reading import Segment
 from regard.translation.translator import Translator
 from tests.translation.test_translator import Echo
 
@@ -47,7 +48,7 @@ TERMS = {"cat": "kater", "wild cat": "Wildkatze", "house": ["Gebäude", "Haus"],
     ],
 )
 def test_terms_are_put_into_the_source_with_the_capitals_of_a_beginning(text: str, mixed: str) -> None:
-    wanted = Glossary.of(TERMS).wanted(text)
+    wanted = Glossary.of(TERMS).find(text)
     found, places = put_terms(text, wanted)
     assert found == mixed
     for ways, some in places.items():
@@ -57,7 +58,7 @@ def test_terms_are_put_into_the_source_with_the_capitals_of_a_beginning(text: st
 
 def test_a_sentence_begins_where_it_is_said_to() -> None:
     text = ">>deu<< Cat and Cat"
-    wanted = Glossary.of(TERMS).wanted(text)
+    wanted = Glossary.of(TERMS).find(text)
     assert put_terms(text, wanted)[0] == ">>deu<< kater and kater"
     assert put_terms(text, wanted, len(">>deu<<"))[0] == ">>deu<< Kater and kater"
 
@@ -193,26 +194,26 @@ def test_each_sentence_goes_as_far_as_it_must() -> None:
 
 def test_a_phrase_that_is_no_term_is_not_put_into_the_source() -> None:
     glossary = Glossary.of({"b": "k"})
-    options = SearchOptions(glossary=glossary)
+    options = TranslationOptions(glossary=glossary)
     translator = Translator(model().bundle.tokenizer, model().engine, options, 24)
-    [one] = translator.constraint_builder.build([[Part("a b c", "")]])
+    [one] = translator.text_side.constraint_builder.build([[Segment("a b c", "")]])
     [term] = one.phrases
     assert one.mixed is not None
     other = Phrase(((9,),))
     shown = one.mixed([other, term])
-    assert shown is not None and shown.ids == translator.reader.encode(["a k c"])[0]
+    assert shown is not None and shown.ids == translator.text_side.reader.encode(["a k c"])[0]
     assert shown.phrases == (other, term)  # with its place, which is the same here
     assert one.mixed([]) is None and one.mixed([other]) is None
 
 
 def test_phrases_have_their_places_in_the_mixed_source() -> None:
-    options = SearchOptions(glossary=Glossary.of({"a b c": "k", "d": "l m"}))
+    options = TranslationOptions(glossary=Glossary.of({"a b c": "k", "d": "l m"}))
     translator = Translator(model().bundle.tokenizer, model().engine, options, 24)
-    [one] = translator.constraint_builder.build([[Part("e a b c d", "")]])
+    [one] = translator.text_side.constraint_builder.build([[Segment("e a b c d", "")]])
     assert one.mixed is not None
     shown = one.mixed(one.phrases)
     assert shown is not None
-    pieces = translator.tokenizer.pieces(shown.ids)
+    pieces = translator.text_side.tokenizer.pieces(shown.ids)
     written = ["".join(pieces[n] for n in sorted(phrase.source)).replace("\u2581", "") for phrase in shown.phrases]
     assert written == ["k", "lm"]
 
@@ -318,8 +319,8 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 def mixed_of(tokenizer: Tokenizer, text: str, terms: dict[str, str], max_length: int = 100, **options) -> str | None:
     """The text that the model is shown with all terms in it."""
-    search = SearchOptions(glossary=Glossary.of(terms), **options)
-    [one] = Translator(tokenizer, Echo(), search, max_length).constraint_builder.build([[Part(text, "")]])
+    search = TranslationOptions(glossary=Glossary.of(terms), **options)
+    [one] = Translator(tokenizer, Echo(), search, max_length).text_side.constraint_builder.build([[Segment(text, "")]])
     assert one.mixed is not None
     mixed = one.mixed(one.phrases)
     return (

@@ -13,6 +13,7 @@ from regard.translation.constraints import TextConstraints
 from regard.translation.glossary import Glossary
 from regard.translation.notation import other_marks, put_marks, put_sums
 from regard.translation.numbers import has_numbers, numbers_of
+from regard.translation.options import TranslationOptions
 from regard.translation.translator import Translator
 
 
@@ -276,7 +277,7 @@ def texts(tokenizer: Tokenizer, engine: Careless, options: SearchOptions, lines:
 
 def test_a_number_that_is_lost_is_kept_as_it_is_written(tokenizer: Tokenizer) -> None:
     engine = Careless(tokenizer)
-    assert texts(tokenizer, engine, SearchOptions(guard=True)) == LINES
+    assert texts(tokenizer, engine, TranslationOptions(guard=True)) == LINES
     assert len(engine.asked) == len(LINES) + 3  # only those that had lost one, once more
     assert [sum(token in tokenizer.span_ids for token in ids) for ids in engine.asked] == [0] * 5 + [1] * 3
 
@@ -284,8 +285,8 @@ def test_a_number_that_is_lost_is_kept_as_it_is_written(tokenizer: Tokenizer) ->
 def test_each_text_has_its_own_numbers(tokenizer: Tokenizer) -> None:
     """What a line becomes does not depend on the lines beside it."""
     lines = ["In 1984 and in 2022.", "In 2022 and in 1984.", "In 1984.", "In 1984 and in 2022."]
-    together = texts(tokenizer, Careless(tokenizer), SearchOptions(guard=True), lines)
-    alone = [texts(tokenizer, Careless(tokenizer), SearchOptions(guard=True), [line])[0] for line in lines]
+    together = texts(tokenizer, Careless(tokenizer), TranslationOptions(guard=True), lines)
+    alone = [texts(tokenizer, Careless(tokenizer), TranslationOptions(guard=True), [line])[0] for line in lines]
     assert together == alone == lines
 
 
@@ -310,7 +311,7 @@ def test_thousands_have_the_marks_of_the_target(engine: type[Careless], is_told:
     ]
 
     def results(languages: tuple[str, str], keep: tuple[str, ...] = ()) -> list[str]:
-        options = SearchOptions(guard=True, languages=languages, keep=keep, words=is_told, alignment=is_told)
+        options = TranslationOptions(guard=True, languages=languages, keep=keep, words=is_told, alignment=is_told)
         found = Translator(tokenizer, engine(tokenizer), options, 100).translate(lines)
         for result in found:
             [way] = result.translations
@@ -326,7 +327,7 @@ def test_thousands_have_the_marks_of_the_target(engine: type[Careless], is_told:
 
 def test_what_a_person_asked_for_has_the_marks_of_the_person(tokenizer: Tokenizer) -> None:
     line = "The house of 5,277 is small, the garden of 5,277 is large."
-    options = SearchOptions(guard=True, languages=("en", "de"))
+    options = TranslationOptions(guard=True, languages=("en", "de"))
     for ask, expected in (
         (TextConstraints(prefix="The house of 5,277"), "The house of 5,277 is small, the garden of 5.277 is large."),
         (TextConstraints(phrases=("garden of 5,277",)), "The house of 5.277 is small, the garden of 5,277 is large."),
@@ -337,13 +338,13 @@ def test_what_a_person_asked_for_has_the_marks_of_the_person(tokenizer: Tokenize
 
 def test_a_line_that_is_refused_stays_as_it_is(tokenizer: Tokenizer) -> None:
     line = "Население города 5,277"
-    options = SearchOptions(guard=True, languages=("en", "de"))
+    options = TranslationOptions(guard=True, languages=("en", "de"))
     assert texts(tokenizer, Careful(tokenizer), options, [line]) == [line]
 
 
 def test_translations_that_differ_in_their_marks_alone_are_one(tokenizer: Tokenizer) -> None:
     others = ["The house of 5.277 is small.", "The house of 5 277 is late."]
-    options = SearchOptions(guard=True, languages=("en", "de"), beam=3, nbest=3)
+    options = TranslationOptions(guard=True, languages=("en", "de"), search=SearchOptions(beam=3, nbest=3))
     [result] = Translator(tokenizer, Careful(tokenizer, others=others), options, 100).translate(
         ["The house of 5,277 is small."]
     )
@@ -353,7 +354,7 @@ def test_translations_that_differ_in_their_marks_alone_are_one(tokenizer: Tokeni
 
 def test_decimals_that_had_to_be_put_back_are_written_as_the_language_writes_them(tokenizer: Tokenizer) -> None:
     lines = ["The house of 5.277 is small.", "We went home at 12.75."]
-    options = SearchOptions(guard=True, languages=("en", "de"))
+    options = TranslationOptions(guard=True, languages=("en", "de"))
     put_back = texts(tokenizer, Careless(tokenizer), options, lines)
     assert put_back == ["The house of 5,277 is small.", "We went home at 12,75."]
     assert texts(tokenizer, Careful(tokenizer), options, lines) == lines  # those may be versions
@@ -361,12 +362,14 @@ def test_decimals_that_had_to_be_put_back_are_written_as_the_language_writes_the
 
 def test_a_number_in_a_span_does_not_hide_another(tokenizer: Tokenizer) -> None:
     engine = Careless(tokenizer)
-    assert texts(tokenizer, engine, SearchOptions(guard=True), ["The {a:1984} of 1984"]) == ["The {a:1984} of 1984"]
+    assert texts(tokenizer, engine, TranslationOptions(guard=True), ["The {a:1984} of 1984"]) == [
+        "The {a:1984} of 1984"
+    ]
     assert len(engine.asked) == 2
 
 
 def test_a_glossary_may_want_other_marks(tokenizer: Tokenizer) -> None:
-    options = SearchOptions(guard=True, languages=("en", "de"), glossary=Glossary.of({"5,277": "5,277"}))
+    options = TranslationOptions(guard=True, languages=("en", "de"), glossary=Glossary.of({"5,277": "5,277"}))
     assert texts(tokenizer, Careful(tokenizer), options, ["The house of 5,277 and 1,984."]) == [
         "The house of 5,277 and 1.984."
     ]
@@ -375,8 +378,8 @@ def test_a_glossary_may_want_other_marks(tokenizer: Tokenizer) -> None:
 def test_without_a_guard_or_reserved_pieces_numbers_are_the_models(tokenizer: Tokenizer) -> None:
     for options, used in (
         (SearchOptions(), tokenizer),
-        (SearchOptions(guard=True, sample=True), tokenizer),
-        (SearchOptions(guard=True), Tokenizer(tokenizer.models)),
+        (TranslationOptions(SearchOptions(sample=True), guard=True), tokenizer),
+        (TranslationOptions(guard=True), Tokenizer(tokenizer.models)),
     ):
         engine = Careless(used)
         assert texts(used, engine, options)[0] == "The house of 198 is small."
@@ -385,7 +388,7 @@ def test_without_a_guard_or_reserved_pieces_numbers_are_the_models(tokenizer: To
 
 def test_where_the_reserved_piece_is_lost_too_the_first_translation_stays(tokenizer: Tokenizer) -> None:
     engine = Careless(tokenizer, keeps_spans=False)
-    assert texts(tokenizer, engine, SearchOptions(guard=True), LINES[:1]) == ["The house of 198 is small."]
+    assert texts(tokenizer, engine, TranslationOptions(guard=True), LINES[:1]) == ["The house of 198 is small."]
     assert len(engine.asked) == 2
 
 
@@ -408,15 +411,15 @@ class Worse(Careless):
 def test_nonsense_does_not_take_the_place_of_a_translation(said: Sequence[str | None], tokenizer: Tokenizer) -> None:
     """Neither the number alone nor, where the guard refuses the second one, the text itself."""
     engine = Worse(tokenizer, said)
-    assert texts(tokenizer, engine, SearchOptions(guard=True), LINES[:1]) == ["The house of 198 is small."]
+    assert texts(tokenizer, engine, TranslationOptions(guard=True), LINES[:1]) == ["The house of 198 is small."]
     assert len(engine.asked) == 2
 
 
 def test_a_translation_that_has_its_numbers_is_better_than_one_that_has_not(tokenizer: Tokenizer) -> None:
     others = ["The house of 1984 is small", "The house of 198 is small and late"]
     for options in (
-        SearchOptions(guard=True, beam=3, nbest=3),
-        SearchOptions(guard=True, beam=3, mbr="chrf"),
+        TranslationOptions(SearchOptions(beam=3, nbest=3), guard=True),
+        TranslationOptions(SearchOptions(beam=3), guard=True, mbr="chrf"),
     ):
         engine = Careless(tokenizer, others=others)
         translator = Translator(tokenizer, engine, options, 100, lambda one, other: len(set(one) & set(other)))
@@ -428,15 +431,15 @@ def test_a_translation_that_has_its_numbers_is_better_than_one_that_has_not(toke
 def test_a_glossary_may_call_a_number_something_else(tokenizer: Tokenizer) -> None:
     for term, searches in (("1984", 1), ("of 1984", 1), ("small", 2)):
         engine = Careless(tokenizer)
-        texts(tokenizer, engine, SearchOptions(guard=True, glossary=Glossary.of({term: "garden"})), LINES[:1])
+        texts(tokenizer, engine, TranslationOptions(guard=True, glossary=Glossary.of({term: "garden"})), LINES[:1])
         assert len(engine.asked) == searches
 
 
 def test_what_is_told_of_a_translation_does_not_change_it(tokenizer: Tokenizer) -> None:
     lines = [LINES[0], "The house-777-house is 365-late."]
-    plain = texts(tokenizer, Careless(tokenizer), SearchOptions(guard=True), lines)
+    plain = texts(tokenizer, Careless(tokenizer), TranslationOptions(guard=True), lines)
     results = Translator(
-        tokenizer, Careless(tokenizer), SearchOptions(guard=True, words=True, alignment=True), 100
+        tokenizer, Careless(tokenizer), TranslationOptions(guard=True, words=True, alignment=True), 100
     ).translate(lines)
     assert [result.text for result in results] == plain == lines
     for result in results:
@@ -449,14 +452,14 @@ def test_no_span_loses_its_reserved_piece_to_a_number(tokenizer: Tokenizer) -> N
     for spans, searches in ((NUM_SPANS - 1, 2), (NUM_SPANS, 1)):
         engine = Careless(tokenizer)
         line = "In 1984 " + " ".join(f"{{x{chr(97 + n % 26)}{chr(97 + n // 26)}}}" for n in range(spans))
-        [text] = texts(tokenizer, engine, SearchOptions(guard=True), [line])
+        [text] = texts(tokenizer, engine, TranslationOptions(guard=True), [line])
         assert len(engine.asked) == searches
         assert text == (line if searches == 2 else line.replace("1984", "198"))
 
 
 def test_what_was_asked_of_a_line_is_asked_again(tokenizer: Tokenizer) -> None:
     engine = Careless(tokenizer)
-    options = SearchOptions(guard=True, words=True)
+    options = TranslationOptions(guard=True, words=True)
     [result] = Translator(tokenizer, engine, options, 100).translate(
         LINES[:1], constraints=[TextConstraints(prefix="The house of 1984", phrases=("is",))]
     )

@@ -53,13 +53,13 @@ def test_glossaries_find_what_a_regular_expression_finds(alphabet: str) -> None:
             assert match.lastindex is not None
             expected.setdefault((f"to {order[match.lastindex - 1]}",), []).append(match.span())
         glossary = Glossary.of({term: f"to {term}" for term in sorted(terms)})
-        assert glossary.wanted(text) == expected, (text, terms)
+        assert glossary.find(text) == expected, (text, terms)
         found += len(expected)
     assert found > 20
 
 
 def test_letters_whose_small_form_is_longer_keep_their_place() -> None:
-    assert Glossary.of({"cat": "Katze"}).wanted("İİ Cat") == {("Katze",): [(3, 6)]}
+    assert Glossary.of({"cat": "Katze"}).find("İİ Cat") == {("Katze",): [(3, 6)]}
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 
 from regard.data.tokenizer import Tokenizer
 from regard.generate.options import Finished, Hypothesis, SearchOptions
-from regard.translation.reading import Part, count_lines, cut_line, one_line
+from regard.translation.options import TranslationOptions
+from regard.translation.reading import Segment, count_lines, cut_line, one_line
 from regard.translation.translator import Translator
 
 
 class Echo:
     """An engine that translates every sentence into itself, and remembers what it was asked."""
+
+    takes_phrases = True
 
     def __init__(self) -> None:
         self.asked: list[list[int]] = []
@@ -41,7 +44,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 def translator(tokenizer: Tokenizer, max_length: int = 10) -> tuple[Translator, Echo]:
     engine = Echo()
-    return Translator(tokenizer, engine, SearchOptions(), max_length), engine
+    return Translator(tokenizer, engine, TranslationOptions(), max_length), engine
 
 
 @settings(max_examples=100, deadline=None)
@@ -103,7 +106,7 @@ def test_parts_that_are_finished_in_any_order_count_as_shares_of_their_lines(
     data: st.DataObject, sizes: list[int]
 ) -> None:
     told: list[int] = []
-    finished = count_lines([[Part("text", "")] * size for size in sizes], told.append)
+    finished = count_lines([[Segment("text", "")] * size for size in sizes], told.append)
     line_of = [line for line, size in enumerate(sizes) for _ in range(size)]
     left = list(sizes)  # parts of each line
     order = data.draw(st.permutations(range(len(line_of))))
@@ -123,7 +126,7 @@ def test_parts_that_are_finished_in_any_order_count_as_shares_of_their_lines(
 
 def test_a_file_of_long_lines_shows_how_far_it_is_before_a_line_is_whole() -> None:
     told: list[int] = []
-    finished = count_lines([[Part("text", "")] * 4] * 10, told.append)
+    finished = count_lines([[Segment("text", "")] * 4] * 10, told.append)
     finished([0, 4, 8, 12, 16, 20, 24, 28])  # the first quarter of eight lines
     assert sum(told) == 2
 
@@ -193,7 +196,7 @@ def test_a_span_that_the_model_loses_is_kept_all_the_same(tokenizer: Tokenizer) 
     engine = Forgetful(careful)
     counts: list[int] = []
     lines = ["See https://a.de at home: {name}!", "The house.", "{0}", "😀😀 home {a}{b} late"]
-    results = Translator(careful, engine, SearchOptions(), 100).translate(lines, counts.append)
+    results = Translator(careful, engine, TranslationOptions(), 100).translate(lines, counts.append)
     assert [result.text for result in results] == lines
     assert sum(counts) == len(lines)  # what is translated once more is not counted twice
     asked = [careful.decode(ids) for ids in engine.asked]
@@ -209,7 +212,7 @@ def test_a_long_line_is_not_cut_inside_a_span(tokenizer: Tokenizer) -> None:
         assert "".join(part.text + part.after for part in parts) == line
         assert any(tag in part.text for part in parts), parts
     engine = Echo()
-    assert Translator(careful, engine, SearchOptions(), 12).translate([line])[0].text == line
+    assert Translator(careful, engine, TranslationOptions(), 12).translate([line])[0].text == line
     assert all(len(ids) <= 12 for ids in engine.asked)
     alone = "{" + "a" * 39 + "}"
     assert cut_line(alone, careful, 5)  # ends, though the span is all there is
@@ -242,7 +245,7 @@ def test_a_translation_that_runs_away_is_not_shown(tokenizer: Tokenizer) -> None
     lines = ["The house is large", "The garden is large"]
 
     def texts(guard: bool, nbest: int = 1) -> list[str]:
-        options = SearchOptions(guard=guard, nbest=nbest)
+        options = TranslationOptions(SearchOptions(nbest=nbest), guard=guard)
         return [result.text for result in Translator(tokenizer, Runaway(tokenizer, 60), options, 100).translate(lines)]
 
     loose = texts(guard=False)

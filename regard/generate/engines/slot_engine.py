@@ -195,7 +195,7 @@ class SlotDecoder:
         for capacity, jobs in sorted(by_capacity.items()):
             # The longest first, so that the last to finish are short.
             jobs.sort(key=lambda job: -len(job.ids))
-            shape = SlotShape(self._num_slots(len(jobs), capacity, options.beam), capacity, options.of_engine)
+            shape = SlotShape(self._num_slots(len(jobs), capacity, options.beam), capacity, options)
             runner = self._runners.pop(shape, None) or self._new_runner(shape)
             try:
                 for job, hypotheses in runner.run(jobs):

@@ -1,0 +1,263 @@
+"""The text side of translation: lines in, results out, without an engine. What it needs of one it yields as queries
+(`queries.py`) and is sent the answers; it is the same for every engine.
+
+    lines -> segments -> search -> translations of each segment -> repairs, with more searches -> joined into lines
+
+`reading.py` cuts lines into segments; they are joined with what stood between them, and empty lines stay empty. A protected span
+that the model loses is kept all the same: then the text between the spans is translated on its own. With a guard, a text whose
+translation has lost or changed a number is searched again with its numbers as reserved pieces.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from regard.data.tokenizer import Tokenizer
+from regard.generate.options import Constraints, Hypothesis
+from regard.translation.constraints import ConstraintBuilder, TextConstraints
+from regard.translation.detokenize import Detokenizer
+from regard.translation.mbr import Utility, by_expected_utility
+from regard.translation.number_guard import NumberGuard
+from regard.translation.options import TranslationOptions
+from regard.translation.protect import Protected
+from regard.translation.queries import SearchQuery, TextTask, search
+from regard.translation.reading import Reader, Segment, one_line
+from regard.translation.results import Result, Translation
+from regard.translation.words import Link, Word
+
+
+@dataclass(frozen=True)
+class SegmentedLines:
+    """Lines with the segments that go through an engine; an empty line has none."""
+
+    lines: Sequence[str]
+    segments: Sequence[Sequence[Segment]]  # of each line
+    constraints: Sequence[TextConstraints] = ()  # one for each line, or none at all
+
+    @property
+    def texts(self) -> list[str]:
+        """All segments, one after the other."""
+        return [segment.text for segments in self.segments for segment in segments]
+
+    def line(self, number: int) -> SegmentedLines:
+        """One of the lines."""
+        return SegmentedLines([self.lines[number]], [self.segments[number]], self.constraints[number : number + 1])
+
+
+class TextSide:
+    """Translates lines of text by asking for searches."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        options: TranslationOptions,
+        max_length: int,
+        *,
+        takes_phrases: bool,
+        utility: Utility | None = None,
+    ) -> None:
+        """`max_length` is the longest segment in tokens, `takes_phrases` whether the engine enforces phrases itself, `utility`
+        the metric that `options.mbr` names."""
+        self.tokenizer, self.options, self.max_length = tokenizer, options, max_length
+        self.takes_phrases, self.utility = takes_phrases, utility
+        self.searches_again = True  # to repair what a first search has lost
+        self._read_with(Reader(tokenizer, max_length, options.keep))
+
+    def _read_with(self, reader: Reader) -> None:
+        self.reader = reader
+        # A model with reserved pieces keeps words without being forced to, and not every engine can force it.
+        must_keep = bool(self.options.keep) and not self.tokenizer.protects and self.takes_phrases
+        self.constraint_builder = ConstraintBuilder(reader, self.options.glossary, must_keep)
+        self._numbers = NumberGuard(reader, self.options)
+        # A repair looks for something better, and not for the text itself.
+        self._detokenizer = Detokenizer(reader, self.options, keeps_refused=self.searches_again)
+
+    def with_options(self, options: TranslationOptions, utility: Utility | None = None) -> TextSide:
+        """The same model's text side with other options."""
+        return TextSide(self.tokenizer, options, self.max_length, takes_phrases=self.takes_phrases, utility=utility)
+
+    # --- lines ---
+
+    def segment(self, lines: Sequence[str], constraints: Sequence[TextConstraints] = ()) -> SegmentedLines:
+        """Cut lines into segments; `constraints` are one for each line, or none."""
+        return SegmentedLines(lines, self.reader.cut(lines), constraints)
+
+    def first_search(self, segmented: SegmentedLines) -> SearchQuery:
+        """The search for all segments."""
+        constraints = self.constraint_builder.build(segmented.segments, segmented.constraints)
+        return self._query(segmented.texts, constraints)
+
+    def translate(self, segmented: SegmentedLines) -> TextTask[list[Result]]:
+        """A result for every line."""
+        hypotheses = yield from search(self.first_search(segmented))
+        results = yield from self.finish(segmented, hypotheses)
+        return self.rerank(results) if self.options.mbr else results
+
+    def finish(self, segmented: SegmentedLines, hypotheses: Sequence[Sequence[Hypothesis]]) -> TextTask[list[Result]]:
+        """The results of lines from the hypotheses of all their segments, not yet reranked. Asks for more searches where these
+        have lost something. Constraints hold for the first segment of a line."""
+        constraints = [
+            TextConstraints() if number else own
+            for segments, own in zip(
+                segmented.segments,
+                segmented.constraints or [TextConstraints()] * len(segmented.lines),
+                strict=True,
+            )
+            for number in range(len(segments))
+        ]
+        translations = iter((yield from self.translations(segmented.texts, hypotheses, constraints)))
+        return [
+            self._join(line, segments, list(islice(translations, len(segments))))
+            for line, segments in zip(segmented.lines, segmented.segments, strict=True)
+        ]
+
+    def rerank(self, results: Sequence[Result]) -> list[Result]:
+        """Minimum Bayes risk reranking: the translations of each line by how similar they are to all the others."""
+        return [self._reranked(result) for result in results]
+
+    def _reranked(self, result: Result) -> Result:
+        assert self.utility is not None
+        best = max(translation.score for translation in result.translations)
+        # Samples come as often as they are likely; what a beam finds is likely by its score.
+        is_sample = self.options.search.sample
+        weights = () if is_sample else [math.exp(one.score - best) for one in result.translations]
+        order = by_expected_utility([one.text for one in result.translations], self.utility, weights)
+        return replace(result, translations=tuple(result.translations[n] for n in order[: self.options.search.nbest]))
+
+    def _join(self, line: str, segments: Sequence[Segment], translations: Sequence[list[Translation]]) -> Result:
+        """The result of a line from the translations of its segments."""
+        joined = []
+        for rank in range(max(map(len, translations), default=0)):
+            # A segment with fewer translations than another repeats its last one.
+            chosen = [some[min(rank, len(some) - 1)] for some in translations]
+            text = "".join(one.text + segment.after for one, segment in zip(chosen, segments, strict=True))
+            words = tuple(word for one in chosen for word in one.words)
+            links = self._joined_links(segments, chosen) if self.options.alignment else ()
+            joined.append(Translation(one_line(text), sum(one.score for one in chosen), words, links))
+        source: list[str] = []
+        if self.options.alignment:
+            source = [word for segment in segments for word in self.reader.spelt(segment.text).words]
+        return Result(line, tuple(joined) or (Translation("", 0.0),), tuple(source))
+
+    def _joined_links(self, segments: Sequence[Segment], translations: Sequence[Translation]) -> tuple[Link, ...]:
+        """The links of a line's segments, with words numbered through the line."""
+        links: list[Link] = []
+        target = source = 0
+        for segment, translation in zip(segments, translations, strict=True):
+            links += [(target + one, source + other) for one, other in translation.alignment]
+            target += len(translation.words)
+            source += len(self.reader.spelt(segment.text).words)
+        return tuple(links)
+
+    # --- segments ---
+
+    def _query(self, texts: Sequence[str], constraints: Sequence[Constraints]) -> SearchQuery:
+        return SearchQuery(self.reader.encode(texts), self.options.engine_search, constraints)
+
+    def _search(
+        self, texts: Sequence[str], constraints: Sequence[TextConstraints]
+    ) -> TextTask[list[list[Translation]]]:
+        """Search texts that need no cutting."""
+        built = self.constraint_builder.build([[Segment(text, "")] for text in texts], constraints)
+        hypotheses = yield from search(self._query(texts, built))
+        return (yield from self.translations(texts, hypotheses, constraints))
+
+    def translations(
+        self,
+        texts: Sequence[str],
+        hypotheses: Sequence[Sequence[Hypothesis]],
+        constraints: Sequence[TextConstraints],
+    ) -> TextTask[list[list[Translation]]]:
+        """The translations of each segment, best first and at least one, from its hypotheses."""
+        kept = [self.reader.kept(text) for text in texts]
+        found = yield from self._detokenizer.translations(texts, kept, hypotheses, constraints)
+        lost = {number: one for number, one in enumerate(kept) if one is not None and not found[number]}
+        if lost and self.searches_again:
+            pieced = yield from self._around_spans(list(lost.values()), [constraints[number] for number in lost])
+            for number, translation in zip(lost, pieced, strict=True):
+                found[number] = [translation]
+        found = [some or [Translation("", 0.0)] for some in found]
+        if not (self.options.guard and self.searches_again):
+            return found
+        if self.tokenizer.protects and not self.options.search.sample:
+            found = yield from self._with_numbers(texts, found, constraints)
+        return [self._numbers.localize(*one) for one in zip(texts, found, constraints, strict=True)]
+
+    def _around_spans(
+        self, texts: Sequence[Protected], constraints: Sequence[TextConstraints]
+    ) -> TextTask[list[Translation]]:
+        """Each text with its spans as they are and everything between them translated on its own. Constraints hold for the first
+        piece; a prefix only where no span comes before it."""
+        between: list[str] = []
+        own: list[TextConstraints] = []
+        for text, given in zip(texts, constraints, strict=True):
+            pieces = [part.strip() for part in text.parts if isinstance(part, str) and _has_words(part)]
+            first = given if isinstance(text.parts[0], str) else replace(given, prefix="")
+            between += pieces
+            own += [TextConstraints() if number else first for number in range(len(pieces))]
+        translations = iter((yield from self._search(between, own)) if between else [])
+        results = []
+        for text in texts:
+            joined, score = "", 0.0
+            words: list[Word] = []
+            for part in text.parts:
+                if isinstance(part, int):
+                    joined += text.spans[part]
+                    words.append(Word(text.spans[part], 0.0))
+                elif _has_words(part):
+                    best = next(translations)[0]
+                    joined += part.replace(part.strip(), best.text, 1)
+                    score += best.score
+                    words += best.words
+                else:
+                    joined += part
+            with_words = self.options.words or self.options.alignment
+            results.append(Translation(joined.strip(), score, tuple(words) if with_words else ()))
+        return results
+
+    def _with_numbers(
+        self,
+        texts: Sequence[str],
+        translations: Sequence[list[Translation]],
+        constraints: Sequence[TextConstraints],
+    ) -> TextTask[list[list[Translation]]]:
+        """Those translations of each text that have its numbers. Where none has, the text is searched again with its numbers as
+        reserved pieces."""
+        numbers = {text: self._numbers.numbers(text) for text in texts}
+        good = [
+            [one for one in some if self._numbers.survive(one.text, text, numbers[text])]
+            for text, some in zip(texts, translations, strict=True)
+        ]
+        if not all(good):
+            keeper = self._keeping(numbers)
+            again = [n for n, text in enumerate(texts) if not good[n] and keeper.reader.has_room(text)]
+            own = [constraints[n] for n in again]
+            better = (yield from keeper._search([texts[n] for n in again], own)) if again else []
+            for n, some in zip(again, better, strict=True):
+                is_whole = 2 * len(some[0].text) > len(translations[n][0].text)  # and not the numbers alone
+                if is_whole and self._numbers.survive(some[0].text, texts[n], numbers[texts[n]]):
+                    linked = self._linked(some, texts[n], keeper.reader)
+                    # These numbers stand as in the source, so they have the source's decimals, too.
+                    good[n] = self._numbers.localize(texts[n], linked, constraints[n], with_decimals=True)
+        return [some or first for some, first in zip(good, translations, strict=True)]
+
+    def _keeping(self, more: Mapping[str, Sequence[str]]) -> TextSide:
+        """The same text side, which also keeps these words of these texts and makes no repairs."""
+        keeper = copy.copy(self)
+        keeper.searches_again = False
+        keeper._read_with(Reader(self.tokenizer, self.max_length, self.options.keep, more))
+        return keeper
+
+    def _linked(self, translations: list[Translation], text: str, reader: Reader) -> list[Translation]:
+        """Translations of another reader's text; without links if those are to other words than this reader's."""
+        if not self.options.alignment or reader.spelt(text).words == self.reader.spelt(text).words:
+            return translations
+        return [replace(one, alignment=()) for one in translations]
+
+
+def _has_words(text: str) -> bool:
+    return any(character.isalpha() for character in text)
