@@ -207,7 +207,7 @@ def table_of(rows: Sequence[Row], glossary: Glossary, sources: Sequence[str]) ->
 
 def contenders_of(model: regard.Model, name: str, device: str, glossary: Glossary, only: str) -> dict[str, Contender]:
     """The plain beam and the options whose names contain one of the words in `only`."""
-    compared = options_of(model.options, glossary, model.options.beam)
+    compared = options_of(model.options, glossary, model.options.search.beam)
     contenders = {option: Contender(model, options) for option, options in compared.items()}
     contenders["two models"] = Contender(regard.load([name] * 2, device=device), model.options)
     if not isinstance(model.engine, TorchEngine):
