@@ -271,7 +271,9 @@ LINES = [
 ]
 
 
-def texts(tokenizer: Tokenizer, engine: Careless, options: SearchOptions, lines: Sequence[str] = LINES) -> list[str]:
+def texts(
+    tokenizer: Tokenizer, engine: Careless, options: TranslationOptions, lines: Sequence[str] = LINES
+) -> list[str]:
     return [result.text for result in Translator(tokenizer, engine, options, 100).translate(lines)]
 
 
@@ -377,7 +379,7 @@ def test_a_glossary_may_want_other_marks(tokenizer: Tokenizer) -> None:
 
 def test_without_a_guard_or_reserved_pieces_numbers_are_the_models(tokenizer: Tokenizer) -> None:
     for options, used in (
-        (SearchOptions(), tokenizer),
+        (TranslationOptions(), tokenizer),
         (TranslationOptions(SearchOptions(sample=True), guard=True), tokenizer),
         (TranslationOptions(guard=True), Tokenizer(tokenizer.models)),
     ):
