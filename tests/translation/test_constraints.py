@@ -237,7 +237,7 @@ def test_following_is_refused_or_left_to_torch(capfd: pytest.CaptureFixture[str]
     with pytest.raises(UserError, match="cannot do streaming"):
         list(model("ctranslate2").follow("a b c"))
     auto = make_engine(model().bundle, "auto", "cpu")
-    src, options = model().bundle.tokenizer.encode("a b c"), model().options
+    src, options = model().bundle.tokenizer.encode("a b c"), model().options.search
     assert list(auto.stream(src, options)) == list(model().engine.stream(src, options))
     assert "streaming is left to torch" in capfd.readouterr().err
 
@@ -452,7 +452,7 @@ def test_following_ends_in_the_translation_and_takes_nothing_back(search: dict) 
 
 
 def test_only_a_search_can_be_followed() -> None:
-    with pytest.raises(UserError, match="can be followed only"):
+    with pytest.raises(UserError, match="only a single translation without reranking can be followed"):
         list(model().follow("a", beam=4, mbr="chrf"))
 
 
