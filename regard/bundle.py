@@ -58,6 +58,7 @@ class Bundle:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
+        """Loaded when first used."""
         return Tokenizer.load(self.folder / "tokenizer")
 
     @property

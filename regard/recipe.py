@@ -196,6 +196,7 @@ class Recipe:
         return dataclasses.replace(self, tokenizer=tokenizer, decode=decode)
 
     def to_toml(self) -> str:
+        """The recipe as a TOML file with every field, defaults included."""
         return dump_toml(self.to_dict())
 
 

@@ -323,8 +323,8 @@ def measure_rate(
         update = partial(SlotUpdate(model, optimizer, options, slots, num_parts, path), words, count)
     for _ in range(1 if path is None else WARM_UPDATES + 1):  # these also compile and capture
         float(update().total)  # waits for the device
-    begun, updates = time.perf_counter(), 0
-    while updates < 1 or time.perf_counter() - begun < 2.0:
+    started, updates = time.perf_counter(), 0
+    while updates < 1 or time.perf_counter() - started < 2.0:
         float(update().total)
         updates += 1
-    return updates * count / (time.perf_counter() - begun)
+    return updates * count / (time.perf_counter() - started)

@@ -55,6 +55,7 @@ class RunFolder:
 
     @property
     def resume_command(self) -> str:
+        """The shell command that resumes the run."""
         return f"regard train {shlex.quote(str(self.recipe))} --out {shlex.quote(str(self.path))} --resume"
 
 

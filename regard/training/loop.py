@@ -175,13 +175,13 @@ class Trainer:
                 if self._log_is_due or after >= 1.0:
                     self._log(rate)
                     self._window = self._new_window()
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 validated = self._is_validation_due(before, after)
                 is_best = self.validate() if validated else False
                 scheduled = self.saving.due(self.state.step, before, after) or after >= 1.0
                 if is_best or scheduled:
                     self.save(scheduled)
-                paused = time.perf_counter() - begun
+                paused = time.perf_counter() - started
                 self._window.paused += paused
                 if validated:
                     [self.state.validation_seconds], _ = self.ranks.agree([paused], False)
@@ -193,10 +193,10 @@ class Trainer:
 
     def _measure_start(self) -> None:
         """Validate the init model, as the baseline for all later validations."""
-        begun = time.perf_counter()
+        started = time.perf_counter()
         record = self.measure()
         self.state.start = self.monitored(record)
-        [spent], _ = self.ranks.agree([time.perf_counter() - begun], False)
+        [spent], _ = self.ranks.agree([time.perf_counter() - started], False)
         self.state.prepared += spent
         self.state.validation_seconds = spent
         self._tick()
@@ -207,11 +207,11 @@ class Trainer:
 
     def _first_update(self) -> float:
         """An update that compiles; its time counts as preparation, not as training."""
-        begun, window, tokens = time.perf_counter(), self._window, self._window.timed_tokens
+        started, window, tokens = time.perf_counter(), self._window, self._window.timed_tokens
         rate = self.update()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        [spent], _ = self.ranks.agree([time.perf_counter() - begun], False)
+        [spent], _ = self.ranks.agree([time.perf_counter() - started], False)
         self.state.prepared += spent
         self._tick()
         self._check_budget("preparing and compiling", "raise it, or skip compilation with train.fast = off")

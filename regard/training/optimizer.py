@@ -92,5 +92,6 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
+        """Move the average towards the weights after update `step`."""
         decay = min(self.decay, (1 + step) / (10 + step))
         torch._foreach_lerp_(self.parameters, [local_part(each.detach()) for each in model.parameters()], 1.0 - decay)

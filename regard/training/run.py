@@ -45,10 +45,8 @@ def train(
         if ranks.broadcast(opened.is_finished):
             display.say(f"{folder.path} is finished; its model is in {folder.model}")
             return load_bundle(folder.model)
-        data = ranks.run_on_first(lambda: prepare_data(recipe, opened.corpora, folder, display)) or load_prepared(
-            folder
-        )
-        data = share_validation_pairs(data, ranks)
+        prepared = ranks.run_on_first(lambda: prepare_data(recipe, opened.corpora, folder, display))
+        data = share_validation_pairs(prepared or load_prepared(folder), ranks)
         trainer = make_trainer(recipe, data, opened, folder, display, started, ranks)
         stack.callback(trainer.feed.close)
         for log in trainer.logs:
@@ -78,7 +76,7 @@ def resolve_on_first(recipe: Recipe, folder: RunFolder, ranks: Ranks) -> Recipe:
     values = ranks.broadcast(resolved and resolved.to_dict())
     if resolved is not None:
         return resolved
-    resolve_paths(values, Path())  # a built-in model may lie elsewhere on this machine
+    resolve_paths(values, Path())  # a built-in model may be elsewhere on this machine
     return recipe_from_dict(values, "the first process's recipe")
 
 

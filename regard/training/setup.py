@@ -148,6 +148,7 @@ def make_feed(recipe: Recipe, store: Store, tokenizer: Tokenizer, path: FastPath
 
 
 def run_length(train: TrainRecipe, feed: Feed) -> RunLength:
+    """The time budget, or the number of steps, which `train.epochs` is converted to."""
     if train.minutes:
         return RunLength(None, train.minutes * 60.0, num_final_validations(train))
     steps = train.steps or max(1, round(train.epochs * feed.updates_per_epoch))
@@ -155,6 +156,7 @@ def run_length(train: TrainRecipe, feed: Feed) -> RunLength:
 
 
 def open_logs(train: TrainRecipe, folder: RunFolder, resume_step: int | None) -> list[RecordWriter]:
+    """The metrics file and, if enabled, TensorBoard; `resume_step` None starts them new."""
     logs: list[RecordWriter] = [MetricsLog(folder.metrics, resume_step)]
     if train.tensorboard:
         logs.append(TensorBoardLog(folder.path / "tensorboard", resume_step))
@@ -179,6 +181,7 @@ def make_update(
     display: Display,
     ranks: Ranks,
 ) -> PlainUpdate | SlotUpdate:
+    """Computes updates on the plain path (`path` is None) or on the fast path."""
     options = UpdateOptions(train.label_smoothing, train.clip, autocast, train.rdrop)
     if path is None:
         return PlainUpdate(model, optimizer, options, ranks)

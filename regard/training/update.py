@@ -123,7 +123,7 @@ class SlotUpdate:
         self.words = torch.zeros((accumulate, slots.size), dtype=torch.int32, device=self.device)
         self.batches = [slots.unpack(words) for words in self.words]
         self._updates = 0
-        self._begun = time.perf_counter()
+        self._started = time.perf_counter()
         self._compiled = 0
         if path.compile:
             # torch compiles at most eight graphs per function in a process; those of an earlier model are useless now.
@@ -204,7 +204,7 @@ class SlotUpdate:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         graphs = num_compiled() - self._compiled
-        self.say(f"compiled {graphs} graphs; first update after {time.perf_counter() - self._begun:.1f} s")
+        self.say(f"compiled {graphs} graphs; first update after {time.perf_counter() - self._started:.1f} s")
 
 
 def update(
