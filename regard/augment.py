@@ -184,21 +184,40 @@ def _open(check: Callable[[], _Job], resume: bool) -> tuple[_Job, CorpusWriter, 
     """The job, the writer of its output, and its number of lines."""
     job = check()
     writer = CorpusWriter(job.result.files, job.settings, resume)
-    return job, writer, count_rows(job.texts) if writer.saved is None else int(writer.saved["total"])
+    return job, writer, _count_once(job.texts, writer)
 
 
 def _augment(opened: tuple[_Job, CorpusWriter, int], load: Callable[[Bundle], Model], crew: Crew) -> Augmented:
     """Make the corpus, as the only process or the first of several, which is the one that writes."""
     job, writer, total = opened
     account = CleanAccount() if writer.saved is None else CleanAccount.from_json(writer.saved["account"])
+
+    def make() -> None:
+        _translate(crew.load(lambda: load(job.bundle)), job, total, account, writer, crew)
+
+    _write_corpus(writer, account, make, lambda: _nothing_kept(account))
+    return dataclasses.replace(job.result, account=account)
+
+
+def _count_once(texts: Sequence[Text], writer: CorpusWriter) -> int:
+    """The number of lines of the input, which a resumed run has saved."""
+    return count_rows(texts) if writer.saved is None else int(writer.saved["total"])
+
+
+def _write_corpus(
+    writer: CorpusWriter,
+    account: CleanAccount | NoiseAccount,
+    make: Callable[[], None],
+    nothing_kept: Callable[[], UserError],
+) -> None:
+    """Make the pairs unless they are complete, and finish the files; a corpus without pairs is an error and leaves nothing."""
     with writer:
         if not writer.is_complete:
-            _translate(crew.load(lambda: load(job.bundle)), job, total, account, writer, crew)
+            make()
         if not account.kept:
             writer.discard()
-            raise _nothing_kept(account)
+            raise nothing_kept()
         finish_corpus(writer)
-    return dataclasses.replace(job.result, account=account)
 
 
 # --- input ---
@@ -228,10 +247,10 @@ def _check_labels(spec: str, bundle: Bundle, method: Method, languages: tuple[st
 
 def _check_monolingual(path: Path, bundle: Bundle) -> None:
     """Refuse text whose name says another language than the model's source, or that has two columns."""
-    if said := other_language(path, bundle.source, bundle.target):
+    if named := other_language(path, bundle.source, bundle.target):
         raise UserError(
-            f"{path}: must be in {bundle.source}, which the model translates into {bundle.target}, but its name says {said}; "
-            f"use a model that translates from {said}, or rename the file"
+            f"{path}: must be in {bundle.source}, which the model translates into {bundle.target}, but its name says {named}; "
+            f"use a model that translates from {named}, or rename the file"
         )
     if "\t" in next(read_lines(path), ""):
         raise UserError(
@@ -400,17 +419,15 @@ def noise_corpus(
         "languages": list(languages),
     }
     writer = CorpusWriter(result.files, settings, resume)
-    total = count_rows(texts) if writer.saved is None else int(writer.saved["total"])
-    no_account = NoiseAccount(dict.fromkeys(made_by, 0))
-    account = no_account if writer.saved is None else NoiseAccount.from_json(writer.saved["account"])
-    with writer:
-        if not writer.is_complete:
-            _add_noise(texts, total, made_by, seed, account, writer)
-        if not account.kept:
-            writer.discard()
-            tried = ", ".join(made_by)
-            raise UserError(f"none of {total:,} pairs is changed by {tried} (first {account.first}); use other --kinds")
-        finish_corpus(writer)
+    total = _count_once(texts, writer)
+    new_account = NoiseAccount(dict.fromkeys(made_by, 0))
+    account = new_account if writer.saved is None else NoiseAccount.from_json(writer.saved["account"])
+
+    def nothing_kept() -> UserError:
+        tried = ", ".join(made_by)
+        return UserError(f"none of {total:,} pairs is changed by {tried} (first {account.first}); use other --kinds")
+
+    _write_corpus(writer, account, lambda: _add_noise(texts, total, made_by, seed, account, writer), nothing_kept)
     return dataclasses.replace(result, account=account)
 
 

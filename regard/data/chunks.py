@@ -45,6 +45,7 @@ class Text:
 
     @property
     def is_monolingual(self) -> bool:
+        """Whether there is no other side: rows have no reference."""
         return self.corpus.target is None and not has_tabs(self.corpus.name)
 
     def rows(self) -> Iterator[Row]:
@@ -57,6 +58,7 @@ class Text:
 
 
 def rows_of(texts: Sequence[Text]) -> Iterator[Row]:
+    """The rows of all texts, one after the other."""
     return chain.from_iterable(text.rows() for text in texts)
 
 

@@ -48,6 +48,8 @@ def encode_sides(
 
 
 class NumberedPair(NamedTuple):
+    """A sentence pair and where it comes from."""
+
     number: int  # of the line, from 1
     src: str
     tgt: str

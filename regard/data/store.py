@@ -92,6 +92,7 @@ class Store:
 
     @property
     def account(self) -> CleanAccount:
+        """What cleaning kept and dropped when the store was made."""
         return CleanAccount.from_json(self.info["account"]) if "account" in self.info else CleanAccount(len(self))
 
     def gather(self, indices: IntArray) -> Gathered:

@@ -50,6 +50,7 @@ class Vocabulary:
         return (text[:end], text[end:]) if end > 2 else ("", text)
 
     def ids(self, pieces: Sequence[str], of_source: bool) -> list[int]:
+        """The ids of pieces; `unk` for those that the side's vocabulary lacks."""
         known = self.source if of_source else self.target
         return [known.get(piece, self.special.unk) for piece in pieces]
 

@@ -27,6 +27,8 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 @dataclass(frozen=True)
 class Stroke:
+    """A line from a query to a key."""
+
     x1: float
     y1: float
     x2: float
@@ -37,6 +39,8 @@ class Stroke:
 
 @dataclass(frozen=True)
 class Box:
+    """A filled rectangle behind a word."""
+
     x: float
     y: float
     width: float
@@ -154,6 +158,7 @@ def _lay_out(
 
 
 def to_svg(drawing: Drawing) -> str:
+    """The drawing as an SVG document."""
     width, height, title = f"{drawing.width:g}", f"{drawing.height:g}", _xml(drawing.title)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
@@ -197,6 +202,7 @@ def check_matplotlib() -> None:
 
 
 def to_png(drawing: Drawing, dots_per_inch: int = 300) -> bytes:
+    """The drawing as a PNG file, drawn by matplotlib."""
     check_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -32,6 +32,7 @@ def check_path(path: Path, options: Mapping[str, Any]) -> None:
 
 
 def save(explanation: Explanation, path: Path, **options: Any) -> None:
+    """Write the explanation to a new file; `options` are those of `draw`, for figures only."""
     check_path(path, options)
     suffix = path.suffix.lower()
     if suffix == ".svg":

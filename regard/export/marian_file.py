@@ -59,23 +59,23 @@ def take_embeddings(
     are divided here by Regard's scale.
     """
     names = (SHARED, SRC_EMBEDDING, TGT_EMBEDDING, OUTPUT)
-    found = {name: tensors.pop(name).float() for name in names if name in tensors}
+    embeddings = {name: tensors.pop(name).float() for name in names if name in tensors}
     shared, tied = settings["share_encoder_decoder_embeddings"], settings["tie_word_embeddings"]
-    if shared and tied and found:
+    if shared and tied and embeddings:
         # A file keeps only one of the names of a shared tensor, and which one depends on the writer.
-        found = dict.fromkeys(names, next(iter(found.values())))
+        embeddings = dict.fromkeys(names, next(iter(embeddings.values())))
         if settings["scale_embedding"]:
-            return {SHARED: found[SHARED]}
-    if shared and SHARED in found:
-        found = {SRC_EMBEDDING: found[SHARED], TGT_EMBEDDING: found[SHARED], **found}
-    if tied and TGT_EMBEDDING in found:
-        found[OUTPUT] = found[TGT_EMBEDDING]
+            return {SHARED: embeddings[SHARED]}
+    if shared and SHARED in embeddings:
+        embeddings = {SRC_EMBEDDING: embeddings[SHARED], TGT_EMBEDDING: embeddings[SHARED], **embeddings}
+    if tied and TGT_EMBEDDING in embeddings:
+        embeddings[OUTPUT] = embeddings[TGT_EMBEDDING]
     scale = 1.0 if settings["scale_embedding"] else math.sqrt(settings["d_model"])
     result = {}
     for name, divisor in ((SRC_EMBEDDING, scale), (TGT_EMBEDDING, scale), (OUTPUT, 1.0)):
-        if name not in found:
+        if name not in embeddings:
             raise UserError(f"{file}: tensor {name} is missing")
-        result[name] = F.pad(found[name], (0, 0, 0, vocab_size - found[name].shape[0])) / divisor
+        result[name] = F.pad(embeddings[name], (0, 0, 0, vocab_size - embeddings[name].shape[0])) / divisor
     return result
 
 

@@ -75,6 +75,7 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
 
 
 def require_packages() -> None:
+    """Refuse the export if one of its packages is missing, before anything slow is done."""
     for name in _PACKAGES:
         try:
             importlib.import_module(name)

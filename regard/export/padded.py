@@ -106,7 +106,7 @@ class PaddedEncoder(nn.Module):
             assert isinstance(layer, EncoderLayer)
             x = encode_layer(layer, x, positions, GridSelf(batch, bias))
         memory: Tensor = model.encoder.final_norm(x)
-        return memory.unflatten(0, (batch, length)), *flat(cross_keys_values(model, memory, batch))
+        return memory.unflatten(0, (batch, length)), *flattened(cross_keys_values(model, memory, batch))
 
 
 class PaddedDecoder(nn.Module):
@@ -132,11 +132,12 @@ class PaddedStep(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, cross: Sequence[Tensor], past: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
-        logits, present = decode(self.model, input_ids, attention_mask, pairs(cross), pairs(past))
-        return logits, *flat(present)
+        logits, present = decode(self.model, input_ids, attention_mask, by_layer(cross), by_layer(past))
+        return logits, *flattened(present)
 
 
 def encode_layer(layer: EncoderLayer, x: Tensor, positions: Tensor, cache: GridSelf) -> Tensor:
+    """An encoder layer on (batch * length, d_model), with the attention of `cache`."""
     attention, feed_forward = layer.self_attention, layer.feed_forward
     steps = [
         Sublayer(layer.self_residual, attention.out, lambda y, _: attention.step(y, positions, cache)),
@@ -180,9 +181,11 @@ def cross_keys_values(model: Transformer, memory: Tensor, batch: int) -> list[Ke
     return keys_values
 
 
-def flat(layers: Sequence[KeysValues]) -> list[Tensor]:
+def flattened(layers: Sequence[KeysValues]) -> list[Tensor]:
+    """Keys and values in turn, layer by layer."""
     return [tensor for keys_values in layers for tensor in keys_values]
 
 
-def pairs(tensors: Sequence[Tensor]) -> list[KeysValues]:
+def by_layer(tensors: Sequence[Tensor]) -> list[KeysValues]:
+    """The inverse of `flattened`."""
     return list(zip(tensors[::2], tensors[1::2], strict=True))

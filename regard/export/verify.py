@@ -41,10 +41,10 @@ def make_samples(bundle: Bundle) -> Samples:
     lengths = [1 + round((longest - 1) * n / (SENTENCES - 1)) for n in range(SENTENCES)]
     src = [draw.choices(pieces, k=length) for length in lengths]
     engine = TorchEngine.from_bundle(bundle, "cpu")
-    found = engine.translate(src, SearchOptions(beam=1, max_extra=0))
+    translations = engine.translate(src, SearchOptions(beam=1, max_extra=0))
     tgt = [
         list(hypotheses[0].ids) if number % 2 else draw.choices(pieces, k=draw.randint(0, longest - 1))
-        for number, hypotheses in enumerate(found)
+        for number, hypotheses in enumerate(translations)
     ]
     return Samples(src, tgt, engine.score(src, tgt))
 
