@@ -19,7 +19,9 @@ _NUM_OTHER = 400  # about as many pieces as a vocabulary holds besides those tha
 _TRIES = 4
 
 
-def extend(tokenizer: Tokenizer, lines: Iterable[str], count: int, character_coverage: float, seed: int) -> Tokenizer:
+def extend_tokenizer(
+    tokenizer: Tokenizer, lines: Iterable[str], count: int, character_coverage: float, seed: int
+) -> Tokenizer:
     """The tokenizer with up to `count` more pieces, learnt from these lines; their ids follow the old ones."""
     check_joint(tokenizer, "tokenizer.extend")
     sample = sample_lines(lines, MAX_TRAINING_LINES, seed)

@@ -101,7 +101,7 @@ class Store:
 
     @classmethod
     def open(cls, folder: Path) -> Store:
-        """Memory-map a store that `prepare` wrote."""
+        """Memory-map a store that `prepare_store` wrote."""
         info = _read_info(folder)
         try:
             num_pairs, dtype = int(info["pairs"]), np.dtype(str(info["dtype"]))
@@ -129,7 +129,7 @@ def _side_in_memory(sentences: Sequence[Sequence[int]]) -> SideArrays:
 # --- writing ---
 
 
-def prepare(
+def prepare_store(
     folder: Path,
     corpora: Sequence[Corpus],
     tokenizer: Tokenizer,

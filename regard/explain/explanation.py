@@ -172,10 +172,10 @@ class Explanation:
         word: str | None = None,
         pieces: bool = False,
     ) -> str:
-        """An SVG with lines between words, as in figures 3 to 5 of the paper; layer and heads from 1. See `figure.draw`."""
-        from regard.explain.figure import draw, to_svg
+        """An SVG with lines between words, as in figures 3 to 5 of the paper; see `figure.draw_attention`."""
+        from regard.explain.figure import draw_attention, to_svg
 
-        return to_svg(draw(self, kind, layer, heads, word, pieces))
+        return to_svg(draw_attention(self, kind, layer, heads, word, pieces))
 
     def save(self, path: str | Path, **options: Any) -> None:
         """Write a page (.html), the data (.json) or a figure (.svg, .png); `options` are those of `figure`."""

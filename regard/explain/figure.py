@@ -72,7 +72,7 @@ class Drawing:
     words: list[Label] = field(default_factory=list)
 
 
-def draw(
+def draw_attention(
     explanation: Explanation,
     kind: AttentionKind = "encoder",
     layer: int | None = None,

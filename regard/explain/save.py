@@ -9,7 +9,7 @@ from typing import Any
 
 from regard.errors import UserError
 from regard.explain.explanation import Explanation
-from regard.explain.figure import check_matplotlib, draw, to_png, to_svg
+from regard.explain.figure import check_matplotlib, draw_attention, to_png, to_svg
 from regard.explain.page import render_page
 from regard.files import check_new_file, write_atomic
 
@@ -32,13 +32,13 @@ def check_path(path: Path, options: Mapping[str, Any]) -> None:
 
 
 def save(explanation: Explanation, path: Path, **options: Any) -> None:
-    """Write the explanation to a new file; `options` are those of `draw`, for figures only."""
+    """Write the explanation to a new file; `options` are those of `draw_attention`, for figures only."""
     check_path(path, options)
     suffix = path.suffix.lower()
     if suffix == ".svg":
-        write_atomic(path, to_svg(draw(explanation, **options)))
+        write_atomic(path, to_svg(draw_attention(explanation, **options)))
     elif suffix == ".png":
-        write_atomic(path, to_png(draw(explanation, **options)))
+        write_atomic(path, to_png(draw_attention(explanation, **options)))
     elif suffix == ".json":
         write_atomic(path, json.dumps(explanation.to_json(), separators=(",", ":")) + "\n")
     else:

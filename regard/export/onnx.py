@@ -27,7 +27,7 @@ from regard.bundle import Bundle
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
-from regard.export.padded import PaddedDecoder, PaddedEncoder, PaddedStep, prepare
+from regard.export.padded import PaddedDecoder, PaddedEncoder, PaddedStep, prepare_for_tracing
 from regard.export.verify import TOLERANCE, Samples
 from regard.generate.engines.torch_engine import load_model
 from regard.generate.options import forbidden_ids
@@ -62,7 +62,7 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
         raise UserError(f"--weights must be fp32 for --to onnx, but is {weights!r}")
     require_packages()
     model = load_model(bundle)
-    prepare(model, longest_table(bundle))
+    prepare_for_tracing(model, longest_table(bundle))
     graphs = make_graphs(model)
     with torch.no_grad():
         save_graphs({name: trace(graph) for name, graph in graphs.items()}, folder)

@@ -80,7 +80,7 @@ class GridCross(CrossCache):
         return attend(q, self.keys, self.values, self.bias)
 
 
-def prepare(model: Transformer, longest: int) -> None:
+def prepare_for_tracing(model: Transformer, longest: int) -> None:
     """Make a model ready to be traced: no row tiles, and a table of sinusoids of its final length."""
     set_row_tile(model, 0)
     for module in model.modules():

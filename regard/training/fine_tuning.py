@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.builtin import builtin_models
 from regard.bundle import Bundle, find_bundle, load_bundle, load_weights
-from regard.data.extend import extend, unknown_characters
+from regard.data.extend import extend_tokenizer, unknown_characters
 from regard.data.tokenizer import Tokenizer, check_joint
 from regard.errors import UserError
 from regard.models.transformer import Transformer
@@ -84,7 +84,7 @@ def tokenizer_from_init(recipe: Recipe, lines: Callable[[], Iterator[str]], say:
     for note in init_notes(recipe):
         say(note)
     if wanted.extend:
-        tokenizer = extend(old, lines(), wanted.extend, wanted.character_coverage, seed)
+        tokenizer = extend_tokenizer(old, lines(), wanted.extend, wanted.character_coverage, seed)
         say(
             f"vocabulary of {tokenizer.vocab_size:,} pieces: {old.vocab_size:,} of {recipe.train.init}, "
             f"{tokenizer.vocab_size - old.vocab_size:,} new"

@@ -10,7 +10,7 @@ from pathlib import Path
 from regard.data.clean import CleanOptions
 from regard.data.corpus import Corpus, Pair, resolve, resolve_all
 from regard.data.split import HeldOut, hold_out
-from regard.data.store import Store, prepare, store_key
+from regard.data.store import Store, prepare_store, store_key
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
 from regard.files import write_atomic
@@ -146,7 +146,7 @@ def make_store(
             done(read - seen)
             seen = read
 
-        store, account = prepare(
+        store, account = prepare_store(
             folder.store,
             corpora,
             tokenizer,

@@ -10,7 +10,7 @@ import sentencepiece
 
 from regard.data.clean import CleanOptions
 from regard.data.encoding_workers import ChunkEncoder, _encoder_message, _parse_encoder
-from regard.data.extend import extend, unknown_characters
+from regard.data.extend import extend_tokenizer, unknown_characters
 from regard.data.split import HeldOut
 from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Special, Vocabulary
@@ -26,7 +26,7 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 
 def test_old_ids_stay_and_new_text_needs_fewer(old: Tokenizer) -> None:
-    new = extend(old, NEW, 40, 1.0, seed=1)
+    new = extend_tokenizer(old, NEW, 40, 1.0, seed=1)
     assert old.vocab_size < new.vocab_size <= old.vocab_size + 40
     assert new.pieces(range(old.vocab_size)) == old.pieces(range(old.vocab_size))
     assert (new.bos_id, new.eos_id, new.span_ids, new.protects) == (old.bos_id, old.eos_id, old.span_ids, True)
@@ -38,7 +38,7 @@ def test_old_ids_stay_and_new_text_needs_fewer(old: Tokenizer) -> None:
 
 
 def test_the_characters_come_first(old: Tokenizer) -> None:
-    new = extend(old, NEW, 3, 1.0, seed=1)
+    new = extend_tokenizer(old, NEW, 3, 1.0, seed=1)
     added = new.pieces(range(old.vocab_size, new.vocab_size))
     assert set(added) <= set("".join(NEW)) and len(added) == 3
     assert not any(old.has_piece(piece) for piece in added)
@@ -46,7 +46,7 @@ def test_the_characters_come_first(old: Tokenizer) -> None:
 
 def test_every_new_merge_can_be_reached(old: Tokenizer) -> None:
     """sentencepiece itself uses the added pieces, each at least once, on text that has them."""
-    new = extend(old, NEW, 30, 1.0, seed=1)
+    new = extend_tokenizer(old, NEW, 30, 1.0, seed=1)
     processor = sentencepiece.SentencePieceProcessor(model_proto=new.models[0])
     assert processor.get_piece_size() == new.vocab_size
     pieces = new.pieces(range(old.vocab_size, new.vocab_size))
@@ -55,7 +55,7 @@ def test_every_new_merge_can_be_reached(old: Tokenizer) -> None:
 
 
 def test_an_extended_tokenizer_survives_its_folder(old: Tokenizer, tmp_path: Path) -> None:
-    new = extend(old, NEW, 20, 1.0, seed=1)
+    new = extend_tokenizer(old, NEW, 20, 1.0, seed=1)
     new.save(tmp_path)
     assert Tokenizer.load(tmp_path).encode(NEW[0]) == new.encode(NEW[0])
     assert new.fingerprint != old.fingerprint
@@ -70,7 +70,7 @@ def test_characters_that_it_spells_in_bytes_are_counted(old: Tokenizer) -> None:
 def test_imported_vocabularies_are_refused(old: Tokenizer) -> None:
     imported = Tokenizer([old.models[0], old.models[0]])
     with pytest.raises(UserError, match=r"tokenizer\.extend: needs one joint vocabulary"):
-        extend(imported, NEW, 10, 1.0, seed=1)
+        extend_tokenizer(imported, NEW, 10, 1.0, seed=1)
 
 
 def test_worker_processes_get_the_whole_tokenizer(old: Tokenizer) -> None:

@@ -16,7 +16,7 @@ from regard.data.clean import CleanOptions
 from regard.data.corpus import Corpus
 from regard.data.encoding_workers import Chunk, ChunkEncoder, WorkerPool
 from regard.data.split import HeldOut
-from regard.data.store import Store, prepare, store_in_memory, store_key
+from regard.data.store import Store, prepare_store, store_in_memory, store_key
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
 
@@ -47,7 +47,7 @@ def texts(store: Store, tokenizer: Tokenizer) -> list[tuple[str, str]]:
 def test_a_store_holds_every_pair_in_order(
     tmp_path: Path, corpus: Corpus, tokenizer: Tokenizer, pairs: list[tuple[str, str]]
 ) -> None:
-    store, account = prepare(tmp_path / "store", [corpus], tokenizer, CleanOptions(), workers=1)
+    store, account = prepare_store(tmp_path / "store", [corpus], tokenizer, CleanOptions(), workers=1)
     assert texts(store, tokenizer) == pairs
     assert account.kept == len(store) == len(pairs) and account.read == len(pairs)
     assert store.src_lengths.dtype == np.int32
@@ -84,7 +84,9 @@ def test_unfit_pairs_are_dropped_and_accounted_for(tmp_path: Path, tokenizer: To
     path.write_text("".join(f"{src}\t{tgt}\n" for src, tgt in rows))
     clean = CleanOptions(max_length=100, max_ratio=3.0, deduplicate=True)
     held_out = HeldOut(valid=[("The house.", "Das Haus.")])
-    store, account = prepare(tmp_path / "store", [Corpus("a.tsv", path, None)], tokenizer, clean, held_out=held_out)
+    store, account = prepare_store(
+        tmp_path / "store", [Corpus("a.tsv", path, None)], tokenizer, clean, held_out=held_out
+    )
     assert texts(store, tokenizer) == rows[:1]
     assert account.dropped == {"empty": 1, "too long": 1, "duplicate": 1, "length ratio": 1, "held out": 2}
     assert account.examples["duplicate"] == "a.tsv, line 4: 'The dog' / 'Der Hund'"
@@ -101,8 +103,8 @@ def test_processes_write_the_same_store_as_one(
     held_out = HeldOut(test=[("A child sees the house", "x")])
     seen: list[int] = []
     clean = CleanOptions(deduplicate=True)
-    prepare(tmp_path / "one", corpora, tokenizer, clean, held_out=held_out, workers=1)
-    store, account = prepare(
+    prepare_store(tmp_path / "one", corpora, tokenizer, clean, held_out=held_out, workers=1)
+    store, account = prepare_store(
         tmp_path / "two", corpora, tokenizer, clean, held_out=held_out, workers=2, progress=seen.append
     )
     for path in (tmp_path / "one").iterdir():
@@ -116,7 +118,7 @@ def test_large_vocabularies_get_wider_ids(
     tmp_path: Path, corpus: Corpus, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokenizer, "vocab_size", 65536)
-    store, _ = prepare(tmp_path / "store", [corpus], tokenizer, CleanOptions(), workers=1)
+    store, _ = prepare_store(tmp_path / "store", [corpus], tokenizer, CleanOptions(), workers=1)
     assert store.gather(np.array([0]))[0].dtype == np.uint32
 
 
@@ -126,7 +128,7 @@ def test_a_mistake_in_the_text_reaches_the_caller_and_leaves_nothing_behind(
 ) -> None:
     corpus.source.write_bytes(corpus.source.read_bytes() + b"\xff\n")
     with pytest.raises(UserError, match=r"train\.en, line 37: is not valid UTF-8"):
-        prepare(tmp_path / "store", [corpus], tokenizer, CleanOptions(), workers=workers)
+        prepare_store(tmp_path / "store", [corpus], tokenizer, CleanOptions(), workers=workers)
     assert not list(tmp_path.glob("store*"))
 
 
@@ -147,7 +149,7 @@ def test_ctrl_c_ends_the_processes_and_leaves_nothing_behind(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepare(tmp_path / "store", [corpus], tokenizer, CleanOptions(), workers=2, progress=press_ctrl_c)
+        prepare_store(tmp_path / "store", [corpus], tokenizer, CleanOptions(), workers=2, progress=press_ctrl_c)
     assert all(worker._process.returncode is not None for worker in RecordedPool.last._workers)
     assert not list(tmp_path.glob("store*"))
 
@@ -181,7 +183,7 @@ print("once")
 store.CHUNK_PAIRS, store.INLINE_CHUNKS = 5, 1
 corpus = Corpus("x", Path({str(files[0])!r}), Path({str(files[1])!r}))
 tokenizer = Tokenizer.load(Path({str(tmp_path / "tokenizer")!r}))
-print(len(store.prepare(Path({str(tmp_path / "store")!r}), [corpus], tokenizer, CleanOptions(), workers=2)[0]))
+print(len(store.prepare_store(Path({str(tmp_path / "store")!r}), [corpus], tokenizer, CleanOptions(), workers=2)[0]))
 assert "torch" not in sys.modules
 """
     )
@@ -203,25 +205,25 @@ def test_nothing_left_after_cleaning_is_refused_with_the_account(tmp_path: Path,
     with pytest.raises(
         UserError, match=r"no pair is left after cleaning: 2 pairs read, 0 kept .*empty: 2, first a\.tsv"
     ):
-        prepare(tmp_path / "store", [Corpus("a.tsv", path, None)], tokenizer, CleanOptions())
+        prepare_store(tmp_path / "store", [Corpus("a.tsv", path, None)], tokenizer, CleanOptions())
     assert not (tmp_path / "store").exists()
 
 
 def test_an_earlier_store_is_replaced_but_nothing_else_is(tmp_path: Path, corpus: Corpus, tokenizer: Tokenizer) -> None:
-    prepare(tmp_path / "store", [corpus], tokenizer, CleanOptions())
-    store, _ = prepare(tmp_path / "store", [corpus], tokenizer, CleanOptions(max_length=6))
+    prepare_store(tmp_path / "store", [corpus], tokenizer, CleanOptions())
+    store, _ = prepare_store(tmp_path / "store", [corpus], tokenizer, CleanOptions(max_length=6))
     assert len(Store.open(tmp_path / "store")) == len(store) < 36
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     with pytest.raises(UserError, match="holds something else"):
-        prepare(tmp_path / "mine", [corpus], tokenizer, CleanOptions())
+        prepare_store(tmp_path / "mine", [corpus], tokenizer, CleanOptions())
     assert (tmp_path / "mine" / "thesis.txt").exists()
 
 
 def test_the_key_changes_with_whatever_the_store_is_made_from(
     tmp_path: Path, corpus: Corpus, tokenizer: Tokenizer
 ) -> None:
-    store, _ = prepare(tmp_path / "store", [corpus], tokenizer, CleanOptions())
+    store, _ = prepare_store(tmp_path / "store", [corpus], tokenizer, CleanOptions())
     assert store.key == store_key([corpus], tokenizer, CleanOptions())
     assert store.key != store_key([corpus], tokenizer, CleanOptions(max_length=9))
     assert store.key != store_key([corpus], tokenizer, CleanOptions(), HeldOut(valid=[("a", "b")]))
@@ -231,7 +233,7 @@ def test_the_key_changes_with_whatever_the_store_is_made_from(
 
 @pytest.mark.parametrize("name", ["source.ids", "source.offsets", "target.ids", "target.offsets", "store.json"])
 def test_a_store_cut_short_is_refused_by_name(tmp_path: Path, corpus: Corpus, tokenizer: Tokenizer, name: str) -> None:
-    prepare(tmp_path / "store", [corpus], tokenizer, CleanOptions())
+    prepare_store(tmp_path / "store", [corpus], tokenizer, CleanOptions())
     path = tmp_path / "store" / name
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(UserError, match=rf"{name}: is missing, truncated or damaged; delete"):
@@ -241,7 +243,7 @@ def test_a_store_cut_short_is_refused_by_name(tmp_path: Path, corpus: Corpus, to
 def test_a_store_of_another_format_or_no_store_is_refused(tmp_path: Path, corpus: Corpus, tokenizer: Tokenizer) -> None:
     with pytest.raises(UserError, match=r"has no store\.json"):
         Store.open(tmp_path)
-    prepare(tmp_path / "store", [corpus], tokenizer, CleanOptions())
+    prepare_store(tmp_path / "store", [corpus], tokenizer, CleanOptions())
     path = tmp_path / "store" / "store.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
     with pytest.raises(UserError, match="must have format 1, but has 99"):
@@ -251,4 +253,4 @@ def test_a_store_of_another_format_or_no_store_is_refused(tmp_path: Path, corpus
 def test_a_store_that_cannot_be_written_is_reported(tmp_path: Path, corpus: Corpus, tokenizer: Tokenizer) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
-        prepare(tmp_path / "file" / "store", [corpus], tokenizer, CleanOptions())
+        prepare_store(tmp_path / "file" / "store", [corpus], tokenizer, CleanOptions())

@@ -15,7 +15,7 @@ import pytest
 from regard.errors import UserError
 from regard.explain.explainer import Explainer
 from regard.explain.explanation import ATTENTION_KINDS, AttentionKind, Explanation, by_words
-from regard.explain.figure import COLOURS, draw, to_png
+from regard.explain.figure import COLOURS, draw_attention, to_png
 from regard.generate.options import SearchOptions
 from tests.explain.payloads import PAYLOADS
 
@@ -62,18 +62,18 @@ def test_lines_are_as_strong_as_the_weights(explanation: Explanation, kind: Atte
 
 
 def test_the_default_is_the_last_layer_but_one_with_all_heads(explanation: Explanation) -> None:
-    drawing = draw(explanation)
+    drawing = draw_attention(explanation)
     assert drawing.title == "Encoder self-attention, layer 1 of 2, all heads"
     assert {line.colour for line in drawing.lines} == set(COLOURS[:4])
-    assert draw(explanation, "cross", 2, [1, 4]).title == "Cross-attention, layer 2 of 2, heads 1, 4"
+    assert draw_attention(explanation, "cross", 2, [1, 4]).title == "Cross-attention, layer 2 of 2, heads 1, 4"
 
 
 def test_one_word_shows_only_what_it_looks_at(explanation: Explanation) -> None:
-    drawing = draw(explanation, word="CAT")
+    drawing = draw_attention(explanation, word="CAT")
     assert {line.x1 for line in drawing.lines} == {drawing.words[1].x}
     assert len(drawing.boxes) == len(drawing.lines) > 0
     assert [word.opacity for word in drawing.words[:3]] == [0.35, 1.0, 0.35]
-    assert not draw(explanation).boxes
+    assert not draw_attention(explanation).boxes
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_payloads_stay_text_in_figures(as_both_sides: Callable[[str], Explanatio
 def test_a_png_shows_the_same_drawing(explanation: Explanation) -> None:
     import matplotlib.image
 
-    drawing = draw(explanation, "cross", 2, [2])
+    drawing = draw_attention(explanation, "cross", 2, [2])
     pixels = matplotlib.image.imread(io.BytesIO(to_png(drawing, dots_per_inch=96)))
     assert pixels.shape[:2] == pytest.approx((drawing.height, drawing.width), abs=1)
     strongest = max(drawing.lines, key=lambda line: line.opacity)

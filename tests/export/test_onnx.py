@@ -27,7 +27,7 @@ from regard.data.vocabulary import Special, Vocabulary
 from regard.errors import RegardError, UserError
 from regard.export import export
 from regard.export import onnx as exporter
-from regard.export.padded import PaddedDecoder, PaddedEncoder, PaddedStep, prepare
+from regard.export.padded import PaddedDecoder, PaddedEncoder, PaddedStep, prepare_for_tracing
 from regard.export.verify import make_samples
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.generate.options import SearchOptions
@@ -129,7 +129,7 @@ def worst(found: np.ndarray, expected: list[list[float]], tgt: list[list[int]], 
 
 def padded_logits(model: Transformer, src: list[Tensor], tgt: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Logits of the padded decoder and of padded steps, of all places that hold a token."""
-    prepare(model, 32)
+    prepare_for_tracing(model, 32)
     (ids, mask), (tgt_in, valid) = pad(src), pad(tgt)
     memory, *cross = PaddedEncoder(model)(ids, mask.long())
     whole = PaddedDecoder(model)(tgt_in, memory, mask.long())

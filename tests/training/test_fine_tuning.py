@@ -13,7 +13,7 @@ import torch
 
 from regard.bundle import Bundle, find_bundle, load_bundle, load_weights
 from regard.config import ModelConfig
-from regard.data.extend import extend
+from regard.data.extend import extend_tokenizer
 from regard.data.tokenizer import Tokenizer
 from regard.errors import Interrupted, UserError
 from regard.models.transformer import Transformer
@@ -87,7 +87,7 @@ def test_a_new_piece_starts_as_the_mean_of_what_it_was_written_with(tmp_path: Pa
     model = Transformer(config)
     torch.nn.init.normal_(model.output_bias)
     bundle = save_model(tmp_path / "bundle", model, tokenizer)
-    wider = extend(tokenizer, ["ɛno yɛ asɛm kɛse"] * 9, 12, 1.0, seed=1)
+    wider = extend_tokenizer(tokenizer, ["ɛno yɛ asɛm kɛse"] * 9, 12, 1.0, seed=1)
     grown = Transformer(dataclasses.replace(config, vocab_size=wider.vocab_size))
     load_init_weights(recipe_from(bundle, tmp_path), grown, wider)
     names = ["embedding.weight"] if tied else ["src_embedding.weight", "tgt_embedding.weight", "output.weight"]
