@@ -15,7 +15,7 @@ import pytest
 
 from regard.bundle import load_bundle
 from regard.serve.web.protocol import path_of_whole_request
-from tests.serve.server import GOLDEN, Running, held_by, running, started, until
+from tests.serve.server import GOLDEN, PATIENCE, Running, held_by, running, started, until
 
 BODY = {"q": "a b c", "source": "src", "target": "tgt"}
 TOKENS = len(load_bundle(GOLDEN).tokenizer.encode(BODY["q"])) + 1
@@ -62,7 +62,7 @@ def test_a_body_one_byte_over_the_limit_is_refused_also_in_chunks() -> None:
             assert fits.json() == ANSWER
             over = server.post("/translate", content=send(body(200_001)), headers=headers)
             assert over.status_code == 413
-            assert over.json() == {"error": "the request may have at most 200000 bytes; send parts"}
+            assert over.json() == {"error": "the request may have at most 200000 bytes; send it in parts"}
 
 
 def test_characters_and_texts_are_limited() -> None:
@@ -233,11 +233,22 @@ def test_sigterm_finishes_what_was_accepted_and_refuses_the_rest(hold: Path, poo
         until(lambda: server.get("/ready").status_code == 503)
         refused = server.post("/translate", json=BODY)
         assert refused.status_code == 503 and refused.headers["retry-after"]
-        assert refused.json() == {"error": "the server is being stopped; try another one"}
+        assert refused.json() == {"error": "the server is shutting down; try another one"}
         hold.unlink()
         assert [answer.result().json() for answer in accepted] == [ANSWER] * 20
         events = [json.loads(line)["event"] for line in server.wait()]
     assert events[-1] == "stopped" and "stopping" in events
+
+
+def test_a_second_signal_ends_the_server_at_once(hold: Path, pool: ThreadPoolExecutor) -> None:
+    with running(code=held_by(hold)) as server:
+        pool.submit(server.post, "/translate", json=BODY)
+        until(lambda: inside(server) == 1)
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: server.get("/ready").status_code == 503)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(timeout=PATIENCE) == -signal.SIGTERM
+        assert hold.exists()
 
 
 @pytest.mark.slow

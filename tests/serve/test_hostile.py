@@ -127,7 +127,7 @@ def test_thirty_names_that_lead_out_are_refused_and_write_nothing(server: Runnin
     start = seconds(server)
     for name in TRAVERSAL:
         status, text = send(server, "x.docx", docx("", **{name: b"x"}))
-        assert (status, text) == (400, '{"error":"file must not have members whose names lead out of it"}')
+        assert (status, text) == (400, '{"error":"file must not have member names that lead outside the archive"}')
         status, text = send(server, f"{name}.txt", b"a b")  # the file's own name is only looked at for its ending
         assert status in (200, 400), text
         assert status_of(server, f"/download_file/{quote(name, safe='')}") == 404

@@ -27,7 +27,7 @@ def test_a_port_that_is_taken_is_said_before_models_are_loaded() -> None:
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
-            UserError, match=rf"cannot listen on 127.0.0.1 port {port} \(.*\); name another with --port"
+            UserError, match=rf"cannot listen on 127.0.0.1 port {port} \(.*\); choose another with --port"
         ):
             listen("127.0.0.1", port)
 
@@ -60,7 +60,7 @@ def test_on_a_terminal_it_says_where_it_is_in_plain_words() -> None:
             said += os.read(reading, 1000)
         process.kill()
     os.close(reading)
-    assert re.search(rb"\n  http://127\.0\.0\.1:\d+ in a browser; Ctrl-C", said)
+    assert re.search(rb"\n  Open http://127\.0\.0\.1:\d+ in a browser; Ctrl-C", said)
 
 
 def test_help_names_what_is_asked_most() -> None:

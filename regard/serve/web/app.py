@@ -1,4 +1,4 @@
-"""The application: routes of both APIs, health, metrics and documentation, behind the gate."""
+"""The application: the routes of both APIs, health, metrics and documentation, behind the gate."""
 
 from __future__ import annotations
 
@@ -34,19 +34,22 @@ from regard.serve.web.schemas import Health, Ready
 from regard.serve.web.status import REFUSALS, as_http
 from regard.version import __version__
 
-_STATUS = {404: "there is nothing at this address; see /docs", 405: "this address does not take this method; see /docs"}
+_MESSAGES = {
+    404: "there is nothing at this address; see /docs",
+    405: "this address does not allow this method; see /docs",
+}
 router = APIRouter(tags=["The server"])
 
 
 @router.get("/health")
 async def health() -> Health:
-    """Whether the process is alive."""
+    """Liveness: the process is running."""
     return Health(status="ok")
 
 
 @router.get("/ready", responses={503: {"model": Ready}})
 async def ready(request: Request) -> Response:
-    """Whether it takes work: a balancer sends none to a server that is being stopped."""
+    """Readiness: 503 while the server is shutting down, so that a load balancer sends it no more requests."""
     context = context_of(request)
     is_ready = context.admission.is_ready and not context.admission.is_draining
     models = [f"{source}-{target}" for source, target in sorted(context.service.pairs)]
@@ -56,14 +59,14 @@ async def ready(request: Request) -> Response:
 
 @router.get("/metrics", response_class=Response)
 async def metrics(request: Request) -> Response:
-    """Counters for Prometheus."""
+    """Metrics for Prometheus."""
     context = context_of(request)
-    return Response(context.metrics.page(context.service), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(context.metrics.render(context.service), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @router.get("/docs", response_class=HTMLResponse, include_in_schema=False)
 async def docs(request: Request) -> HTMLResponse:
-    """The OpenAPI document as a page without scripts, so that it needs nothing from elsewhere."""
+    """The OpenAPI document as a page without scripts, which needs nothing from other servers."""
     return HTMLResponse(_docs_page(request.app.openapi()))
 
 
@@ -74,14 +77,14 @@ def make_app(
     metrics: Metrics | None = None,
     watch: Watch | None = None,
 ) -> Gate:
-    """The application, ready for uvicorn."""
+    """The application as uvicorn runs it."""
     app = FastAPI(
         title="Regard",
         version=__version__,
         description="Translation over HTTP, with the APIs of LibreTranslate and DeepL.",
         docs_url=None,
         redoc_url=None,
-        redirect_slashes=False,  # a redirect would repeat what the client says of host and path
+        redirect_slashes=False,  # a redirect would echo the client's host and path
     )
     app.include_router(libretranslate.router)
     app.include_router(deepl.router)
@@ -95,19 +98,19 @@ def make_app(
     admission.abandoned_files = lambda: service.abandoned_documents
     jobs, explainers = DocumentJobs(store.folder / "documents"), Explainers(service.limits.explain_places)
     app.state.context = Context(service, keys or Keys(), counters, admission, store, jobs, explainers, watch)
-    for kind in REFUSALS:
-        app.add_exception_handler(kind, _refused)
+    for error_type in REFUSALS:
+        app.add_exception_handler(error_type, _refused)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _failed)
-    _tell_limits(app.openapi(), service.limits)
+    _describe_limits(app.openapi(), service.limits)
     own = [page_routes.STATIC + name for name in page_routes.static_files()]
     paths = frozenset({*app.openapi()["paths"], "/", "/docs", "/openapi.json", *own})
     return Gate(app, admission, counters, paths)
 
 
-def _tell_limits(document: dict[str, Any], limits: Limits) -> None:
-    """The document says what this server allows, whatever was changed on the command line."""
+def _describe_limits(document: dict[str, Any], limits: Limits) -> None:
+    """Put this server's beam limit, which the command line may have changed, into the OpenAPI document."""
     for methods in document["paths"].values():
         for operation in methods.values():
             for content in operation.get("requestBody", {}).get("content", {}).values():
@@ -128,13 +131,13 @@ def _refused(request: Request, error: Exception) -> Response:
 
 def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    message = _STATUS.get(error.status_code, "the request is not as it must be; see /docs")
+    message = _MESSAGES.get(error.status_code, "the request is malformed; see /docs")
     return JSONResponse(problem(request.url.path, message), error.status_code, dict(error.headers or {}))
 
 
 def _invalid(request: Request, error: Exception) -> Response:
-    # FastAPI's own answer would quote what came.
-    return JSONResponse(problem(request.url.path, "a parameter is not as it must be; see /docs"), 422)
+    # FastAPI's own answer would quote the request.
+    return JSONResponse(problem(request.url.path, "a parameter is malformed; see /docs"), 422)
 
 
 def _failed(request: Request, error: Exception) -> Response:
@@ -143,7 +146,7 @@ def _failed(request: Request, error: Exception) -> Response:
 
 def _docs_page(document: dict[str, Any]) -> str:
     rows = ["<!DOCTYPE html><html lang=en><meta charset=utf-8><title>Regard API</title><h1>Regard API</h1>"]
-    rows.append('<p>This page as data: <a href="openapi.json">openapi.json</a></p>')
+    rows.append('<p>Machine-readable: <a href="openapi.json">openapi.json</a></p>')
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             rows.append(

@@ -1,4 +1,4 @@
-"""What the handlers of requests share: the models, the keys, the counters, and how an allowed request is counted."""
+"""What request handlers share: the models, the keys, the metrics, and how a request is admitted and counted."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from regard.serve.web.prometheus import Metrics
 
 @dataclass(frozen=True)
 class Context:
+    """Everything that a handler may need, one per process."""
+
     service: Service
     keys: Keys
     metrics: Metrics
@@ -25,7 +27,7 @@ class Context:
     store: DocumentFiles
     jobs: DocumentJobs
     explainers: Explainers
-    watch: Watch | None = None  # the run that is watched
+    watch: Watch | None = None  # the training run to show
 
 
 def context_of(request: Request) -> Context:
@@ -34,7 +36,7 @@ def context_of(request: Request) -> Context:
 
 
 def admit(request: Request, given: str | None, characters: int) -> None:
-    """Check the key that a client named in a field or a header, and charge it with a request and what it wants translated."""
+    """Check the API key, from a field (`given`) or a header, and charge it for one request and its characters."""
     key = find_key(request, given)
     if key is not None:
         request.scope["facts"]["key"] = key.name
@@ -43,7 +45,7 @@ def admit(request: Request, given: str | None, characters: int) -> None:
 
 
 def count(request: Request, given: str | None, characters: int) -> None:
-    """Charge what is known only after it was done: the text of a document."""
+    """Charge the characters of a document, which are known only after it was translated."""
     key = find_key(request, given)
     if key is not None:
         key.owe(characters)
@@ -52,6 +54,7 @@ def count(request: Request, given: str | None, characters: int) -> None:
 
 
 def find_key(request: Request, given: str | None) -> Key | None:
+    """The key in the Authorization header, or `given`. Raises `Forbidden` if a valid one is required."""
     scheme, _, header = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() in ("bearer", "deepl-auth-key") and header.strip():
         given = header.strip()
@@ -61,7 +64,7 @@ def find_key(request: Request, given: str | None) -> Key | None:
 async def answer(
     request: Request, wanted: TranslateRequest, given: str | None, on_sentence: OnSentence | None = None
 ) -> list[Answer]:
-    """Translate for a client."""
+    """Check, admit and count a request, and translate its texts."""
     context = context_of(request)
     context.service.check(wanted)
     admit(request, given, wanted.characters)

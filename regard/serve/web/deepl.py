@@ -1,5 +1,5 @@
-"""The part of DeepL's API that its clients need to translate text; documents are in `deepl_documents.py`. What this server cannot
-do is refused by name, never ignored."""
+"""The part of DeepL's API that clients need to translate text; documents are in `deepl_documents.py`. Unsupported options are
+refused by name, never ignored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": DeepLError} for status in (400, 403, 408, 413, 415, 422, 429, 500, 501, 503)
 }
 router = APIRouter(prefix="/v2", tags=["DeepL"], responses=ERRORS)
-_NO_LIMIT = 1_000_000_000_000  # clients want a number
+_NO_LIMIT = 1_000_000_000_000  # clients require a number
 
 
 @router.post("/translate", openapi_extra=body_of(DeepLFields))
@@ -37,7 +37,7 @@ async def translate(request: Request) -> DeepLTranslations:
     fields = await read_fields(request, DeepLFields)
     check_options(fields)
     if fields.tag_handling not in (None, "", "html", "xml"):
-        raise HttpRefused(400, "tag_handling must be html, xml or left out")
+        raise HttpRefused(400, "tag_handling must be html or xml, or left out")
     split = str(fields.split_sentences if fields.split_sentences is not None else "1").lower()
     if split not in ("0", "1", "nonewlines", "true", "false"):
         raise HttpRefused(400, "split_sentences must be 0, 1 or nonewlines")
@@ -61,21 +61,24 @@ async def translate(request: Request) -> DeepLTranslations:
 
 
 def check_options(fields: DeepLUnsupported) -> None:
-    """Refuse what no model here can do."""
+    """Refuse options that no model here supports."""
     for name in DeepLUnsupported.model_fields:
         if name != "formality" and getattr(fields, name):
-            instead = "send the entries themselves as glossary" if name.startswith("glossary") else "leave it out"
-            raise HttpRefused(400, f"{name} is not known to this server; {instead}")
+            remedy = "send the entries themselves as glossary" if name.startswith("glossary") else "leave it out"
+            raise HttpRefused(400, f"{name} is not supported by this server; {remedy}")
     if fields.formality not in (None, "", "default", "prefer_more", "prefer_less"):
-        raise HttpRefused(400, "formality must be default, prefer_more or prefer_less: the models have one form only")
+        raise HttpRefused(
+            400,
+            "formality must be default, prefer_more or prefer_less, since the models have one form only; leave it out",
+        )
 
 
 def xml_of(fields: DeepLFields) -> Xml | None:
-    """What a client says of its tags; None where the text is no XML."""
+    """How to treat the tags of an XML text; None for other texts."""
     if fields.tag_handling != "xml":
         for name in ("splitting_tags", "non_splitting_tags", "ignore_tags"):
             if getattr(fields, name):
-                raise HttpRefused(400, f"{name} goes with tag_handling=xml only; leave it out")
+                raise HttpRefused(400, f"{name} needs tag_handling=xml; send that, or leave it out")
         return None
     outline = str(1 if fields.outline_detection is None else fields.outline_detection).lower()
     if outline not in ("0", "1", "true", "false"):
@@ -95,10 +98,10 @@ def _names(tags: str | list[str] | None) -> frozenset[str]:
 
 @router.get("/languages", response_model_exclude_none=True)
 async def languages(request: Request, type: str = "source") -> list[DeepLLanguage]:
-    """The languages that are translated from, or with type=target into."""
+    """The source languages, or with type=target the target languages."""
     service = context_of(request).service
     body = await request.body()
-    if body and request.headers.get("content-type", "").startswith(FORM):  # so its Python client says it
+    if body and request.headers.get("content-type", "").startswith(FORM):  # DeepL's Python client sends it in the body
         type = str(parse_body(FORM, body).get("type", type))
     if type == "target":
         return [
@@ -110,7 +113,7 @@ async def languages(request: Request, type: str = "source") -> list[DeepLLanguag
 
 @router.get("/usage")
 async def usage(request: Request) -> DeepLUsage:
-    """Characters that were translated since the server started; there is no limit to them."""
+    """Characters translated since the server started. There is no limit."""
     admit(request, None, 0)
     counted = context_of(request).metrics.total("regard_characters_total")
     return DeepLUsage(character_count=int(counted), character_limit=_NO_LIMIT)

@@ -1,4 +1,4 @@
-"""DeepL's API for documents: one is sent, asked after, and fetched."""
+"""DeepL's API for documents: upload one, poll its status, download the result."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ from regard.serve.web.schemas import (
     DeepLDocumentStatus,
     DeepLError,
 )
-from regard.serve.web.search_fields import terms_alone
+from regard.serve.web.search_fields import terms_only
 from regard.serve.web.status import REFUSALS, HttpRefused
 from regard.translation.documents.formats import MEDIA_TYPES, kind_of
 
 router = APIRouter(prefix="/v2", tags=["DeepL"], responses={**ERRORS, 404: {"model": DeepLError}})
-_PATIENCE, _LOOK = 1.0, 0.05  # seconds: clients ask only every five seconds, so an answer waits a little for the end
+# Clients poll only every five seconds, so a status request waits a little for a document that is nearly done.
+_WAIT_SECONDS, _POLL_SECONDS = 1.0, 0.05
 
 
 @router.post("/document", openapi_extra=file_body_of(DeepLDocumentFields))
 async def send(request: Request) -> DeepLDocument:
-    """Begin to translate a document; the answer is what to ask after it with."""
+    """Start translating a document. The id and the key in the reply are needed to poll and download it."""
     upload, fields = await read_upload(request, DeepLDocumentFields)
     context = context_of(request)
     limits = context.service.limits
     check_options(fields)
     kind = kind_of(upload.name or fields.filename or "")
     if fields.output_format not in (None, "", kind):
-        raise HttpRefused(400, "output_format must be that of the file, or left out")
+        raise HttpRefused(400, "output_format must be that of the file; leave it out")
     if len(upload.content) > limits.file_bytes:
         raise HttpRefused(413, f"file may have at most {limits.file_bytes} bytes; send it in parts")
     if fields.source_lang:
         context.service.find(fields.source_lang, fields.target_lang)
-    search = terms_alone(fields)
+    search = terms_only(fields)
     search.check(limits)
     admit(request, fields.auth_key, 0)
     key = find_key(request, fields.auth_key)
@@ -56,7 +57,7 @@ async def send(request: Request) -> DeepLDocument:
         if key is not None:
             key.owe(characters)
         context.metrics.characters.inc(characters)
-        # Last: whoever hears that it is done may ask for the usage at once.
+        # Last, since a client may ask for its usage as soon as the document is done.
         await asyncio.to_thread(context.jobs.finish, handle, content, characters)
         return characters
 
@@ -87,11 +88,11 @@ async def send(request: Request) -> DeepLDocument:
 
 @router.post("/document/{document_id}", openapi_extra=body_of(DeepLDocumentKey))
 async def status_of(request: Request, document_id: str) -> DeepLDocumentStatus:
-    """What became of a document. The answer waits a moment for one that is nearly finished."""
-    context, handle = await _asked(request, document_id)
-    until = time.monotonic() + _PATIENCE
+    """The status of a document. Waits a moment for one that is nearly done."""
+    context, handle = await _identify(request, document_id)
+    until = time.monotonic() + _WAIT_SECONDS
     while (state := _found(context, handle)).status == "translating" and time.monotonic() < until:
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_POLL_SECONDS)
     left = max(1, round(state.ends - time.time())) if state.status == "translating" else None
     return DeepLDocumentStatus(
         document_id=handle.id,
@@ -104,22 +105,22 @@ async def status_of(request: Request, document_id: str) -> DeepLDocumentStatus:
 
 @router.post("/document/{document_id}/result", response_class=Response, openapi_extra=body_of(DeepLDocumentKey))
 async def result_of(request: Request, document_id: str) -> Response:
-    """A document that is finished."""
-    context, handle = await _asked(request, document_id)
+    """Download a finished document."""
+    context, handle = await _identify(request, document_id)
     state = _found(context, handle)
     if state.status == "translating":
-        raise HttpRefused(503, "the document is not finished; ask for its status", 1)
+        raise HttpRefused(503, "the document is not finished; poll its status", 1)
     if state.status == "error":
-        raise HttpRefused(404, "the document could not be translated; ask for its status")
+        raise HttpRefused(404, "the document could not be translated; its status has the reason")
     try:
         content = await asyncio.to_thread(context.jobs.result, handle)
-    except FileNotFoundError:  # its time was over in this moment
+    except FileNotFoundError:  # it expired just now
         raise _gone() from None
     headers = {"content-disposition": f'attachment; filename="translated.{state.kind}"'}
     return Response(content, media_type=MEDIA_TYPES[state.kind], headers=headers)
 
 
-async def _asked(request: Request, document_id: str) -> tuple[Context, DocumentHandle]:
+async def _identify(request: Request, document_id: str) -> tuple[Context, DocumentHandle]:
     fields = await read_fields(request, DeepLDocumentKey)
     find_key(request, fields.auth_key)
     return context_of(request), DocumentHandle(document_id, fields.document_key)
@@ -133,4 +134,4 @@ def _found(context: Context, handle: DocumentHandle) -> DocumentState:
 
 
 def _gone() -> HttpRefused:
-    return HttpRefused(404, "there is no document of this id and key, or no longer; send it again")
+    return HttpRefused(404, "there is no document with this id and key, or it has expired; send it again")

@@ -1,4 +1,4 @@
-"""Server-sent events: sentences as they are finished, then the whole answer."""
+"""Server-sent events: each sentence as it is finished, then the whole answer."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def wants_events(request: Request) -> bool:
 
 
 async def stream(work: Callable[[OnSentence], Coroutine[Any, Any, dict[str, Any]]]) -> StreamingResponse:
-    """Answer with `sentence` events while `work` goes on, and a `result` or an `error` at the end. What is refused before
-    anything was translated is refused as any other request is."""
+    """Send `sentence` events while `work` runs, then a `result` or an `error`. An error before the first sentence becomes an
+    ordinary HTTP error."""
     queue: asyncio.Queue[Event] = asyncio.Queue()
 
     def on_sentence(progress: SentenceProgress) -> None:
@@ -57,7 +57,7 @@ async def stream(work: Callable[[OnSentence], Coroutine[Any, Any, dict[str, Any]
         task.cancel()
         raise
     if first[0] == "error":
-        await task  # an error that is not the client's comes out here
+        await task  # re-raises internal errors
         raise HttpRefused(first[1]["status"], first[1]["error"], first[1]["retry"])
 
     async def events() -> AsyncIterator[str]:

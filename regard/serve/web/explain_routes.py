@@ -1,4 +1,4 @@
-"""Explanations over HTTP, for the page's explain view and for programs."""
+"""POST /explain, for the page's explain view and for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PARTS = (
     "alignment", "saliency", "beam", "caution", "saliency_method",
 )  # fmt: skip
 _EXPLAINED: dict[str, Any] = {
-    "description": "what `regard explain -o data.json` writes, in fewer digits, and two sentences on how to read it",
+    "description": "the output of `regard explain -o data.json` with fewer digits, and two sentences on how to read it",
     "content": {"application/json": {"schema": {"type": "object", "required": list(_PARTS)}}},
 }
 router = APIRouter(tags=["The page"], responses={**ERRORS, 200: _EXPLAINED})
@@ -25,7 +25,7 @@ router = APIRouter(tags=["The page"], responses={**ERRORS, 200: _EXPLAINED})
 
 @router.post("/explain", response_class=Response, openapi_extra=body_of(ExplainFields))
 async def explain(request: Request) -> Response:
-    """Look into the translation of one sentence: attention of every layer and head, candidates at each step, the beam, saliency."""
+    """Explain the translation of one sentence: attention of every layer and head, candidates at each step, the beam, saliency."""
     fields = await read_fields(request, ExplainFields)
     context = context_of(request)
     served = context.service.find(fields.source, fields.target)

@@ -1,4 +1,4 @@
-"""The fields of a request: JSON or a form into a schema, the API key, and what may not pass. Errors never quote what came."""
+"""The fields of a request: JSON or a form, checked against a schema. Errors never quote the request."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
-_MOST_FIELDS = 1_000
-_MOST_PARTS, _PART_BYTES = 20, 131_072  # of a form with a file, which is not counted; a glossary may be one of them
+_MAX_FIELDS = 1_000
+_MAX_PARTS, _MAX_PART_BYTES = 20, 131_072  # of a form, its file not counted; one part may be a glossary
 
 
 def body_of(*schemas: type[BaseModel]) -> dict[str, Any]:
-    """What OpenAPI is told of a body that may be JSON or a form."""
+    """The OpenAPI description of a body that may be JSON or a form."""
     schema = schemas[0].model_json_schema(ref_template="#/components/schemas/{model}")
     return {"requestBody": {"required": True, "content": {JSON: {"schema": schema}, FORM: {"schema": schema}}}}
 
 
 def file_body_of(schema: type[BaseModel]) -> dict[str, Any]:
-    """What OpenAPI is told of a form with a file and these fields beside it."""
+    """The OpenAPI description of a form with a file and these fields."""
     fields = schema.model_json_schema()
     content = {
         "type": "object",
@@ -40,27 +40,29 @@ def file_body_of(schema: type[BaseModel]) -> dict[str, Any]:
 
 
 class Upload(NamedTuple):
-    name: str  # as the client says: only its ending is used
+    """A file that was sent in a form."""
+
+    name: str  # as the client gave it; only its extension is used
     content: bytes
 
 
 async def read_upload(request: Request, schema: type[Schema]) -> tuple[Upload, Schema]:
-    """The one file of a form, and the fields beside it."""
+    """The file and the other fields of a form."""
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         raise HttpRefused(415, "content-type must be multipart/form-data with a part named file")
     try:
-        async with request.form(max_files=1, max_fields=_MOST_PARTS, max_part_size=_PART_BYTES) as form:
+        async with request.form(max_files=1, max_fields=_MAX_PARTS, max_part_size=_MAX_PART_BYTES) as form:
             upload = form.get("file")
             if not isinstance(upload, UploadFile):
-                raise HttpRefused(422, "file is missing: a document to translate")
+                raise HttpRefused(422, "file is missing: it must be a document to translate")
             fields = {name: value for name, value in form.items() if isinstance(value, str)}
             return Upload(upload.filename or "", await upload.read()), check_fields(fields, schema)
     except (HTTPException, UnicodeError):
-        raise HttpRefused(400, "the body must be a form with one file and a few fields") from None
+        raise HttpRefused(400, f"the body must be a form with one file and at most {_MAX_PARTS} fields") from None
 
 
 async def read_fields(request: Request, schema: type[Schema]) -> Schema:
-    """The body as a checked object."""
+    """The body of a request as a checked object."""
     return check_fields(parse_body(request.headers.get("content-type", ""), await request.body()), schema)
 
 
@@ -72,7 +74,7 @@ def parse_body(content_type: str, body: bytes) -> dict[str, Any]:
         raise HttpRefused(415, f"content-type must be {JSON} or {FORM}")
     try:
         fields = json.loads(body)
-        if b"\\ud" in body.lower():  # half a character, escaped, is no text and would fail much later
+        if b"\\ud" in body.lower():  # an escaped lone surrogate would fail much later
             json.dumps(fields, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise HttpRefused(400, "the body must be JSON in UTF-8") from None
@@ -83,9 +85,9 @@ def parse_body(content_type: str, body: bytes) -> dict[str, Any]:
 
 def _parse_form(body: bytes) -> dict[str, Any]:
     try:
-        pairs = parse_qsl(body.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+        pairs = parse_qsl(body.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
     except ValueError:
-        raise HttpRefused(400, f"the body must be a form in UTF-8 with at most {_MOST_FIELDS} fields") from None
+        raise HttpRefused(400, f"the body must be a form in UTF-8 with at most {_MAX_FIELDS} fields") from None
     fields: dict[str, Any] = {}
     for name, value in pairs:
         if name not in fields:
@@ -103,14 +105,14 @@ def check_fields(fields: dict[str, Any], schema: type[Schema]) -> Schema:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         name = str(first["loc"][0]) if first["loc"] else ""
-        # Clients of LibreTranslate and DeepL know 422 of their own fields; ours are refused as any other field is.
+        # Clients of LibreTranslate and DeepL expect 422 for their own fields; ours are answered with 400.
         status = 400 if name in SearchFields.model_fields else 422
-        raise HttpRefused(status, explain(first["type"], name, schema)) from None
+        raise HttpRefused(status, _broken_rule(first["type"], name, schema)) from None
 
 
-def explain(kind: str, name: str, schema: type[BaseModel]) -> str:
-    """What is wrong: the field and the rule, in the schema's words."""
+def _broken_rule(kind: str, name: str, schema: type[BaseModel]) -> str:
+    """The field and the rule that it breaks, in the words of the schema."""
     if name not in schema.model_fields:
-        return "a field is not as it must be; see /docs"
-    rule = schema.model_fields[name].description or "see /docs"
-    return f"{name} is missing: {rule}" if kind == "missing" else f"{name} is not as it must be: {rule}"
+        return "the request is malformed; see /docs"
+    rule = schema.model_fields[name].description or "as in /docs"
+    return f"{name} is missing: it must be {rule}" if kind == "missing" else f"{name} must be {rule}"

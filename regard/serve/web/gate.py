@@ -1,5 +1,5 @@
-"""What every request passes before FastAPI sees it: how many may be inside, how large a body may be and how long it may take,
-who is still there to read the answer, and the headers of every response. Plain ASGI."""
+"""What every request passes before FastAPI: limits on concurrency, body size and time, cancellation when the client disconnects,
+and the headers of every response. Plain ASGI."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-GONE = 499  # in logs and metrics: the client left before the answer
-FILES = frozenset({"/translate_file", "/v2/document"})  # documents: larger, slower, fewer
-DOWNLOADS, DOCUMENTS = "/download_file/", "/v2/document/"  # the names that follow are secrets
+GONE = 499  # in logs and metrics: the client disconnected before the answer
+FILES = frozenset({"/translate_file", "/v2/document"})  # documents have their own limits
+DOWNLOADS, DOCUMENTS = "/download_file/", "/v2/document/"  # what follows is a secret, and not logged
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _DRAIN_SECONDS = 2.0
-_FIELD_BYTES = 262_144  # of a form without its file; a glossary may be in it
-_KEY_BYTES = 16_384  # of who asks after a document
+_FIELD_BYTES = 262_144  # of a form besides its file; it may contain a glossary
+_KEY_BYTES = 16_384  # of a request for a document's status or result
 
 SECURITY_HEADERS: dict[str, str] = {
     "content-security-policy": "default-src 'none'; style-src 'self'; img-src 'self'; frame-ancestors 'none'; "
@@ -48,7 +48,7 @@ _HEADERS = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.
 
 @dataclass
 class Admission:
-    """Who is inside. Only the event loop touches it."""
+    """Requests in flight, and whether another one may enter. Used by the event loop only."""
 
     limits: Limits
     in_flight: int = 0
@@ -57,20 +57,23 @@ class Admission:
     is_draining: bool = False
     is_ready: bool = True
     seconds_left: Callable[[], int] = field(default=lambda: 1)
-    abandoned_files: Callable[[], int] = field(default=lambda: 0)  # documents that are worked on after their requests
+    abandoned_files: Callable[[], int] = field(
+        default=lambda: 0
+    )  # documents still in a thread after their requests ended
     on_change: Callable[[int], None] = field(
         default=lambda in_flight: None
     )  # called with the new number of requests in flight
-    background: set[asyncio.Task[None]] = field(default_factory=set)  # work whose clients do not wait for it
+    background: set[asyncio.Task[None]] = field(default_factory=set)  # documents whose clients poll for them
 
     @property
     def are_full(self) -> bool:
-        """Whether nothing more gets in, for lack of a place alone."""
+        """Whether all places are taken; while draining, another reason applies."""
         return self.in_flight >= self.limits.places and not self.is_draining
 
     def check(self, is_file: bool) -> None:
+        """Raise `HttpRefused` if there is no place for another request."""
         if self.is_draining:
-            raise HttpRefused(503, "the server is being stopped; try another one", 1)
+            raise HttpRefused(503, "the server is shutting down; try another one", 1)
         files = self.files_in_flight + self.abandoned_files()
         if self.are_full or (is_file and files >= self.limits.file_places):
             raise self.too_many()
@@ -87,7 +90,7 @@ class Admission:
         self.on_change(self.in_flight)
 
     def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Let work on a document go on after its request, in a place of its own."""
+        """Continue work on a document after its request, in a place of its own."""
         self.enter(True)
         task = asyncio.create_task(work)
         self.background.add(task)
@@ -103,13 +106,13 @@ class Admission:
 
 
 class _Exchange:
-    """The response on its way out: adds headers and remembers what was sent."""
+    """The response: adds headers and keeps track of what was sent."""
 
     def __init__(self, send: Send, request_id: str) -> None:
         self._send, self.request_id = send, request_id
         self.status = 0
-        self.is_read = False  # whether the whole request has come
-        self.is_complete = False  # whether the whole answer is out
+        self.is_read = False  # whether the whole request was received
+        self.is_complete = False  # whether the whole answer was sent
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -126,7 +129,7 @@ class _Exchange:
 
     async def refuse(self, path: str, refused: HttpRefused, *, close: bool = True) -> None:
         if self.status:
-            return  # it has begun; all that can be done is to stop
+            return  # a response that has begun can only be cut off
         headers, body = refusal(path, refused)
         if close:
             headers.append((b"connection", b"close"))
@@ -135,12 +138,12 @@ class _Exchange:
 
 
 def problem(path: str, message: str) -> dict[str, str]:
-    """An error as the clients of this path read it."""
+    """An error in the format of the API that this path belongs to."""
     return {"message": message} if path.startswith("/v2/") else {"error": message}
 
 
 def refusal(path: str, refused: HttpRefused) -> tuple[list[tuple[bytes, bytes]], bytes]:
-    """The headers and the body that say why."""
+    """The headers and the body of a refusal."""
     body = json.dumps(problem(path, str(refused))).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if refused.retry is not None:
@@ -149,20 +152,21 @@ def refusal(path: str, refused: HttpRefused) -> tuple[list[tuple[bytes, bytes]],
 
 
 def internal_error(request_id: str) -> str:
-    return f"internal error; its number is {request_id}"
+    return f"internal error; look for {request_id} in the server's log"
 
 
 class Gate:
-    """An ASGI app around another."""
+    """An ASGI app around another, which enforces the limits."""
 
     def __init__(self, app: App, admission: Admission, metrics: Metrics, paths: frozenset[str]) -> None:
         self.app, self.admission, self.metrics, self.paths = app, admission, metrics, paths
+        self.on_startup: Callable[[], None] = lambda: None  # called in the event loop before requests are served
         self._turned_away = 0
         admission.on_change = metrics.places.set
 
     def turn_away(self, path: str, headers: list[tuple[bytes, bytes]]) -> bytes:
-        """A whole response, for a request that finds no place and is not looked at further (`protocol.py`), with these headers
-        besides. Such requests are counted one by one, and logged together, once a second."""
+        """A complete response with these additional headers, for a request that is refused before it is parsed (`protocol.py`).
+        Such requests are counted one by one, but logged together, once a second."""
         why, body = refusal(path, self.admission.too_many())
         headers = [*headers, *why, *_HEADERS, (b"x-request-id", secrets.token_hex(8).encode())]
         self.metrics.requests.labels(path, "429").inc()
@@ -173,18 +177,21 @@ class Gate:
         return b"HTTP/1.1 429 Too Many Requests\r\n%s\r\n%s" % (lines, body)
 
     def log_turned_away(self) -> None:
+        """Log the requests turned away since the last call."""
         if self._turned_away:
             log("turned away", count=self._turned_away, status=429)
         self._turned_away = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                self.on_startup()
             await self.app(scope, receive, send)
             return
         start = time.monotonic()
         exchange = _Exchange(send, secrets.token_hex(8))
         scope["request_id"] = exchange.request_id
-        scope["facts"] = {}  # what the handlers want in the log line
+        scope["facts"] = {}  # what handlers add to the log line
         path = scope["path"] if scope["path"] in self.paths else "other"
         for prefix in (DOWNLOADS, DOCUMENTS):
             if scope["path"].startswith(prefix):
@@ -197,7 +204,7 @@ class Gate:
             await exchange.refuse(
                 scope["path"], as_http(error), close=not exchange.is_read or self.admission.is_draining
             )
-        except Exception as error:  # noqa: BLE001 - logged without its message, which may hold somebody's text
+        except Exception as error:  # noqa: BLE001 - logged without its message, which may contain a user's text
             log("failure", level=logging.ERROR, error=error, id=exchange.request_id, path=path)
             await exchange.refuse(scope["path"], HttpRefused(500, internal_error(exchange.request_id)))
         finally:
@@ -220,23 +227,23 @@ class Gate:
 
     async def _answer(self, scope: Scope, receive: Receive, exchange: _Exchange) -> None:
         limits, admission = self.admission.limits, self.admission
-        # Whoever asks after a document takes no place, so that one that was accepted can be fetched whatever the load.
+        # Polling for a document takes no place, so that an accepted one can be downloaded under any load.
         is_work = scope["method"] not in ("GET", "HEAD", "OPTIONS") and not scope["path"].startswith(DOCUMENTS)
         is_file = scope["path"] in FILES
         if is_work:
             admission.check(is_file)  # before anything is read
-        most = limits.file_bytes + _FIELD_BYTES if is_file else limits.body_bytes
+        max_bytes = limits.file_bytes + _FIELD_BYTES if is_file else limits.body_bytes
         if scope["path"].startswith(DOCUMENTS):
-            most = min(most, _KEY_BYTES)  # a key or two; nothing counts who sends them
-        reading = _BodyReader(admission, most)
+            max_bytes = min(max_bytes, _KEY_BYTES)  # a key or two; these requests are not counted
+        reader = _BodyReader(admission, max_bytes)
         try:
-            body = await reading.read(scope, receive, limits.body_seconds)
+            body = await reader.read(scope, receive, limits.body_seconds)
             exchange.is_read = True
             scope["facts"]["bytes"] = len(body)
             if not is_work:
                 await self._run(scope, body, receive, exchange, limits.seconds)
                 return
-            admission.check(is_file)  # others may have come in meanwhile; a place is not held by a slow sender
+            admission.check(is_file)  # again, since a slow sender holds no place while it sends
             admission.enter(is_file)
             try:
                 seconds = limits.file_seconds if is_file else limits.seconds
@@ -244,10 +251,10 @@ class Gate:
             finally:
                 admission.leave(is_file)
         finally:
-            reading.release()
+            reader.release()
 
     async def _run(self, scope: Scope, body: bytes, receive: Receive, exchange: _Exchange, seconds: float) -> None:
-        """Let the app work while somebody waits for it, and not longer than so many seconds."""
+        """Run the app until it is done, the client disconnects or `seconds` are over."""
 
         task = asyncio.current_task()
         assert task is not None
@@ -257,7 +264,7 @@ class Gate:
             nonlocal is_gone
             while (await receive())["type"] != "http.disconnect":
                 pass
-            if not exchange.is_complete:  # after the answer is out, the client may go
+            if not exchange.is_complete:  # afterwards the client may leave
                 is_gone = True
                 task.cancel()
 
@@ -285,8 +292,8 @@ class Gate:
             watcher.cancel()
 
     async def _drain(self, receive: Receive) -> bool:
-        """Read what a refused client still sends, within bounds, and say whether that was all: a connection that is closed with
-        data unread is reset, and the client never sees the answer."""
+        """Read the rest of a refused request, within bounds; returns whether that was all. Closing a connection with unread data
+        resets it, and the client would never see the answer."""
         left = 4 * self.admission.limits.body_bytes
         with suppress(TimeoutError):
             async with asyncio.timeout(_DRAIN_SECONDS):
@@ -301,14 +308,14 @@ class Gate:
 
 
 class _BodyReader:
-    """A request body that is being received, and its share of what may be held at a time."""
+    """Receives one request body, and counts it towards the bytes that may be held at a time."""
 
-    def __init__(self, admission: Admission, most: int) -> None:
-        self.admission, self.most, self.held = admission, most, 0
+    def __init__(self, admission: Admission, max_bytes: int) -> None:
+        self.admission, self.max_bytes, self.held = admission, max_bytes, 0
 
     async def read(self, scope: Scope, receive: Receive, seconds: float) -> bytes:
         length = dict(scope["headers"]).get(b"content-length", b"")
-        if length.isdigit() and int(length) > self.most:
+        if length.isdigit() and int(length) > self.max_bytes:
             raise self._too_large()
         try:
             async with asyncio.timeout(seconds):
@@ -321,14 +328,14 @@ class _BodyReader:
         while True:
             message = await receive()
             if message["type"] != "http.request":
-                raise HttpRefused(400, "the request ended early")
+                raise HttpRefused(400, "the request ended before its body was complete")
             chunk = message.get("body", b"")
             self.held += len(chunk)
             self.admission.held_bytes += len(chunk)
-            if self.held > self.most:  # counted as it comes: a chunked body does not say its length
+            if self.held > self.max_bytes:  # counted as it arrives, since a chunked body has no declared length
                 raise self._too_large()
             if self.admission.held_bytes > self.admission.limits.held_bytes:
-                raise HttpRefused(429, "too much is being received; try again in 1 s", 1)
+                raise HttpRefused(429, "too many bytes are being received; try again in 1 s", 1)
             chunks.append(chunk)
             if not message.get("more_body", False):
                 return b"".join(chunks)
@@ -338,4 +345,4 @@ class _BodyReader:
         self.held = 0
 
     def _too_large(self) -> HttpRefused:
-        return HttpRefused(413, f"the request may have at most {self.most} bytes; send parts")
+        return HttpRefused(413, f"the request may have at most {self.max_bytes} bytes; send it in parts")

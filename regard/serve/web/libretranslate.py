@@ -1,4 +1,4 @@
-"""The API of LibreTranslate: what its clients send and expect."""
+"""LibreTranslate's API."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from regard.serve.web.schemas import (
     TranslateFileReply,
     TranslateReply,
 )
-from regard.serve.web.search_fields import search_of, terms_alone
+from regard.serve.web.search_fields import search_of, terms_only
 from regard.serve.web.status import HttpRefused
 from regard.translation.documents.formats import MEDIA_TYPES, kind_of
 from regard.translation.languages import detect
@@ -40,15 +40,15 @@ router = APIRouter(tags=["LibreTranslate"], responses=ERRORS)
     openapi_extra=body_of(TranslateFields),
 )
 async def translate(request: Request) -> Response:
-    """Translate a text or a list of texts. With `Accept: text/event-stream`, sentences come as they are finished."""
+    """Translate a text or a list of texts. With `Accept: text/event-stream`, sentences are sent as they are finished."""
     fields = await read_fields(request, TranslateFields)
     if not wants_events(request):
-        done = translated(fields, await answer(request, to_request(fields), fields.api_key))
+        done = to_reply(fields, await answer(request, to_request(fields), fields.api_key))
         return Response(done.model_dump_json(exclude_none=True), media_type="application/json")
 
     async def work(on_sentence: OnSentence) -> dict[str, Any]:
         answers = await answer(request, to_request(fields), fields.api_key, on_sentence)
-        return translated(fields, answers).model_dump(exclude_none=True)
+        return to_reply(fields, answers).model_dump(exclude_none=True)
 
     return await stream(work)
 
@@ -67,10 +67,10 @@ def to_request(fields: TranslateFields) -> TranslateRequest:
     )
 
 
-def translated(fields: TranslateFields, answers: list[Answer]) -> TranslateReply:
+def to_reply(fields: TranslateFields, answers: list[Answer]) -> TranslateReply:
     texts = [one.ways[0] for one in answers]
     others = [one.ways[1 : fields.alternatives + 1] for one in answers] if fields.alternatives else None
-    found = [
+    detected = [
         DetectedLanguage(confidence=one.detected.confidence, language=one.detected.language)
         for one in answers
         if one.detected is not None
@@ -86,23 +86,24 @@ def translated(fields: TranslateFields, answers: list[Answer]) -> TranslateReply
         return TranslateReply(
             translatedText=texts,
             alternatives=others,
-            detectedLanguage=found or None,
+            detectedLanguage=detected or None,
             alignments=aligned if fields.alignments else None,
         )
     return TranslateReply(
         translatedText=texts[0],
         alternatives=others[0] if others is not None else None,
-        detectedLanguage=found[0] if found else None,
+        detectedLanguage=detected[0] if detected else None,
         alignments=aligned[0] if aligned else None,
     )
 
 
 @router.post("/detect", openapi_extra=body_of(DetectFields))
 async def detect_language(request: Request) -> list[DetectedLanguage]:
-    """Which language a text is in, and how sure that is; nothing where there are no letters to go by."""
+    """Detect the language of a text. An empty list if the text has no letters."""
     fields = await read_fields(request, DetectFields)
-    if len(fields.q) > context_of(request).service.limits.characters:
-        raise HttpRefused(413, "q has more characters than are allowed; a page of it is enough")
+    limit = context_of(request).service.limits.characters
+    if len(fields.q) > limit:
+        raise HttpRefused(413, f"q may have at most {limit} characters; a page of text is enough")
     admit(request, fields.api_key, 0)
     found = await asyncio.to_thread(detect, fields.q)
     return [DetectedLanguage(confidence=found[1], language=found[0])] if found else []
@@ -110,14 +111,15 @@ async def detect_language(request: Request) -> list[DetectedLanguage]:
 
 @router.post("/translate_file", response_model=TranslateFileReply, openapi_extra=file_body_of(FileFields))
 async def translate_file(request: Request) -> TranslateFileReply | Response:
-    """Translate a document, and say where to fetch it in the next minutes. With `Accept: text/event-stream`, progress comes too."""
+    """Translate a document, and reply with a URL that is valid for some minutes. With `Accept: text/event-stream`, progress is
+    sent, too."""
     upload, fields = await read_upload(request, FileFields)
     context = context_of(request)
     kind = kind_of(upload.name)
     if len(upload.content) > context.service.limits.file_bytes:
         raise HttpRefused(413, f"file may have at most {context.service.limits.file_bytes} bytes; send it in parts")
     source = None if fields.source.strip().lower() == "auto" else fields.source
-    search = terms_alone(fields)
+    search = terms_only(fields)
     search.check(context.service.limits)
     admit(request, fields.api_key, 0)
 
@@ -136,10 +138,10 @@ async def translate_file(request: Request) -> TranslateFileReply | Response:
 
 @router.get("/download_file/{name}", response_class=Response)
 async def download_file(request: Request, name: str) -> Response:
-    """A document that was translated in the last minutes."""
+    """Download a document that was translated in the last minutes."""
     content = await asyncio.to_thread(context_of(request).store.read, name)
     if content is None:
-        raise HttpRefused(404, "there is no such document, or no longer; translate it again")
+        raise HttpRefused(404, "there is no such document, or it has expired; translate it again")
     kind = kind_of(name)
     headers = {"content-disposition": f'attachment; filename="translated.{kind}"'}
     return Response(content, media_type=MEDIA_TYPES[kind], headers=headers)
@@ -147,6 +149,6 @@ async def download_file(request: Request, name: str) -> Response:
 
 @router.get("/languages")
 async def languages(request: Request) -> list[Language]:
-    """The languages of the models, and what each can be translated into."""
+    """The languages of the models and the target languages of each."""
     service = context_of(request).service
     return [Language(code=code, name=name, targets=service.targets_of(code)) for code, name in service.names().items()]

@@ -1,5 +1,5 @@
-"""Logs: one JSON object a line on standard error. What users send is never in them: no texts, no query strings, no messages of
-exceptions, which may quote either."""
+"""Logs: one JSON object per line on standard error. They never contain what users send: no texts, no query strings, and no
+exception messages, which may quote either."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 
 
 class _JsonLines(logging.Formatter):
-    """For what uvicorn and asyncio say: the words that are written there, without what is put into them."""
+    """For records of uvicorn and asyncio: the message template only, without its arguments."""
 
     def format(self, record: logging.LogRecord) -> str:
         error = record.exc_info[1] if record.exc_info else None
-        # asyncio writes the error's message and what was worked on into its own.
+        # asyncio puts the exception's message and the task into its own message.
         event = "failure in the event loop" if record.name == "asyncio" else str(record.msg).strip()
         return _line(record.created, record.levelno, event, error, {})
 
@@ -35,27 +35,28 @@ def _line(seconds: float, level: int, event: str, error: BaseException | None, f
 
 
 def error_places(error: BaseException) -> str:
-    """What kind of error it was and where, without its message."""
+    """The type of an error and where it was raised, without its message."""
     frames = traceback.extract_tb(error.__traceback__)[-6:]
     places = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames]
     return f"{type(error).__name__} at {' < '.join(reversed(places))}"
 
 
 def set_up_logs() -> None:
-    """Let uvicorn and asyncio say what they have to say in the same form."""
+    """Send what uvicorn and asyncio log through the same format."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
     for name in ("uvicorn", "uvicorn.error", "asyncio"):
         logger = logging.getLogger(name)
-        is_part = name == "uvicorn.error"  # what it says goes on to uvicorn's
-        logger.handlers = [] if is_part else [handler]
-        logger.propagate = is_part
+        is_child = name == "uvicorn.error"  # propagates to `uvicorn`
+        logger.handlers = [] if is_child else [handler]
+        logger.propagate = is_child
         logger.setLevel("WARNING")
-    logging.getLogger("uvicorn.access").disabled = True  # its lines have the whole URL
+    logging.getLogger("uvicorn.access").disabled = True  # it logs whole URLs
 
 
 def log(event: str, *, level: int = logging.INFO, error: BaseException | None = None, **facts: Any) -> None:
-    # Not through `logging`: there is one line for every request, and its records cost more than the line.
-    with suppress(OSError):  # nobody reads it any more, or the disk is full: that is no reason to stop translating
+    """Log an event with these facts."""
+    # Not through `logging`: there is a line for every request, and a LogRecord costs more than the line.
+    with suppress(OSError):  # a closed pipe or a full disk is no reason to stop translating
         sys.stderr.write(_line(time.time(), level, event, error, facts) + "\n")
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The page on `/`: its files, a policy that lets nothing run but them, and what it must know of the server."""
+"""The page on `/`: its files, a policy that allows nothing else to run, and the settings that it needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regard.serve.web.status import HttpRefused
 from regard.translation.documents.formats import MEDIA_TYPES
 from regard.translation.languages import language_name
 
-# Scripts and styles are files of this server; there is no inline script or style, and nothing comes from elsewhere.
+# Scripts and styles are files of this server; nothing is inline, and nothing comes from elsewhere.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -26,15 +26,17 @@ router = APIRouter(tags=["The page"])
 
 
 @dataclass(frozen=True)
-class File:
+class StaticFile:
+    """A file of the page, as it is sent."""
+
     content: bytes
-    kind: str
-    tag: str
+    media_type: str
+    etag: str
 
 
 @cache
-def static_files() -> dict[str, File]:
-    """All files of the page by name; the explain view's are the same that `regard explain` writes into its page."""
+def static_files() -> dict[str, StaticFile]:
+    """All files of the page by name. The explain view shares its files with the page that `regard explain` writes."""
     found = {}
     for package in ("regard.explain", "regard.serve"):
         for path in (files(package) / "static").iterdir():
@@ -42,7 +44,7 @@ def static_files() -> dict[str, File]:
             if kind is not None:
                 content = path.read_bytes()
                 tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-                found[path.name] = File(content, f"{kind}; charset=utf-8", tag)
+                found[path.name] = StaticFile(content, f"{kind}; charset=utf-8", tag)
     return found
 
 
@@ -50,11 +52,11 @@ def _answer(request: Request, name: str) -> Response:
     file = static_files().get(name)
     if file is None:
         raise HttpRefused(404, "there is nothing at this address; see /docs")
-    # Asked for anew each time, so that a page never meets the files of another version; unchanged ones are not sent again.
-    headers = {"content-security-policy": POLICY, "cache-control": "no-cache", "etag": file.tag}
-    if request.headers.get("if-none-match") == file.tag:
+    # Revalidated each time, so that a page never gets the files of another version; unchanged ones are not sent again.
+    headers = {"content-security-policy": POLICY, "cache-control": "no-cache", "etag": file.etag}
+    if request.headers.get("if-none-match") == file.etag:
         return Response(status_code=304, headers=headers)
-    return Response(file.content, media_type=file.kind, headers=headers)
+    return Response(file.content, media_type=file.media_type, headers=headers)
 
 
 @router.get("/", include_in_schema=False)
@@ -69,10 +71,10 @@ async def static(request: Request, name: str) -> Response:
 
 @router.get("/frontend/settings")
 async def settings(request: Request) -> PageSettings:
-    """What a page must know to talk to this server, as LibreTranslate tells it, and whether a training run is watched."""
+    """The settings of the page: LibreTranslate's, and a few of our own."""
     context = context_of(request)
     service = context.service
-    source, target = next(iter(service.pairs), ("", ""))  # of the first model: a page begins with it
+    source, target = next(iter(service.pairs), ("", ""))  # the page starts with the first model
     return PageSettings(
         apiKeys=context.keys.are_needed,
         keyRequired=context.keys.are_needed,

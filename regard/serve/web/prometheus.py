@@ -1,4 +1,4 @@
-"""What is counted, for Prometheus."""
+"""Metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from regard.serve.batching import Observe
 from regard.serve.service import Service
 
-SHARED = "PROMETHEUS_MULTIPROC_DIR"  # names the folder where several processes add up what they count; read when it is imported
+SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # folder in which several processes share metrics; read at import
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class Metrics:
-    """Of one server process, in a registry of its own, or of several together."""
+    """The metrics of one server process, or of several that share a folder."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -23,55 +23,64 @@ class Metrics:
             "regard_requests", "Requests by path and status.", ["path", "status"], registry=self.registry
         )
         self.seconds = Histogram(
-            "regard_request_seconds", "Time to the answer.", ["path"], buckets=_SECONDS, registry=self.registry
+            "regard_request_seconds",
+            "Seconds until the response is complete.",
+            ["path"],
+            buckets=_SECONDS,
+            registry=self.registry,
         )
-        self.characters = Counter("regard_characters", "Characters that were translated.", registry=self.registry)
-        self.sentences = Counter("regard_sentences", "Sentences by model.", ["model"], registry=self.registry)
+        self.characters = Counter("regard_characters", "Characters translated.", registry=self.registry)
+        self.sentences = Counter(
+            "regard_sentences", "Sentences translated, by model.", ["model"], registry=self.registry
+        )
         self.batch = Histogram(
             "regard_batch_sentences",
-            "Sentences that were computed together.",
+            "Sentences per batch.",
             ["model"],
             buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256),
             registry=self.registry,
         )
-        self.batch_seconds = Counter("regard_batch_seconds", "Time in the engine.", ["model"], registry=self.registry)
+        self.batch_seconds = Counter(
+            "regard_batch_seconds", "Seconds in the engine, by model.", ["model"], registry=self.registry
+        )
         self.places = Gauge(
             "regard_places_taken",
-            "Requests that are worked on or wait.",
+            "Requests in progress or queued.",
             registry=self.registry,
             multiprocess_mode="livesum",
         )
         self.waiting = Gauge(
             "regard_waiting_tokens",
-            "Tokens that wait, by model.",
+            "Tokens queued, by model.",
             ["model"],
             registry=self.registry,
             multiprocess_mode="livesum",
         )
 
     def observer(self, model: str) -> Observe:
-        """What a batcher tells of its batches."""
+        """A callback for the batcher of this model, called after each batch."""
         sentences, batch = self.sentences.labels(model), self.batch.labels(model)
         batch_seconds = self.batch_seconds.labels(model)
 
         def observe(count: int, jobs: int, seconds: float) -> None:
             batch.observe(count)
             batch_seconds.inc(seconds)
-            sentences.inc(count)  # last: whoever sees its sentences counted finds their batches counted too
+            sentences.inc(count)  # last, so that whoever sees the sentences counted finds the batch counted
 
         return observe
 
-    def page(self, service: Service) -> bytes:
+    def render(self, service: Service) -> bytes:
+        """The metrics in Prometheus's text format."""
         for (source, target), served in service.pairs.items():
             self.waiting.labels(f"{source}-{target}").set(sum(batcher.waiting_tokens for batcher in served.batchers))
         return generate_latest(self._collected())
 
     def total(self, name: str) -> float:
-        """A counter without labels."""
+        """The value of a metric without labels."""
         return self._collected().get_sample_value(name) or 0.0
 
     def _collected(self) -> CollectorRegistry:
-        if not os.environ.get(SHARED):
+        if not os.environ.get(SHARED_FOLDER):
             return self.registry
         together = CollectorRegistry()
         MultiProcessCollector(together)  # type: ignore[no-untyped-call]

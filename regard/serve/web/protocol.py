@@ -1,8 +1,12 @@
-"""uvicorn's protocol, and a short way to turn requests away while all places are taken.
+"""uvicorn's protocol, with a short way to refuse requests while all places are taken.
 
-A refusal that goes the way of a request costs about as much of Python's time as a small translation, so that those who are turned
-away would take it from those who are inside. Here a request that came whole, in one piece, is answered before anything is made of
-it. Whatever is not plain goes the long way, where the gate says the same.
+A plain request that arrives in one piece is answered with 429 before it is parsed. Any other takes the long way, through uvicorn
+and the gate, with the same answer.
+
+This is the one file that uses uvicorn's internals, and the server needs it. A refusal takes 35 to 46 µs of the event loop this way
+and 270 to 340 the long way, an accepted short sentence 1,200 to 1,800 (CPU time of the main thread in /proc, 8,000 refusals,
+uvicorn 0.54, 2026-11-17, two busy cores). At ten times the capacity (`benchmarks/serve_load.py`), the refusals would take twice the
+time of the requests that are accepted. uvicorn's own `limit_concurrency` counts health checks too and answers 503.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
     from regard.serve.web.gate import Gate
 
 _START = re.compile(rb"POST (/translate|/v2/translate) HTTP/1\.1\r\n")
-# One plain length, and nothing that changes what a body or a connection is.
+# One plain length, and no header that changes how the body or the connection is read.
 _LENGTH = re.compile(rb"\r\ncontent-length: ?(\d{1,7})(?=\r\n)", re.IGNORECASE)
 _NOT_PLAIN = re.compile(
     rb"\r\n(?:transfer-encoding|expect|upgrade|connection[ \t]*:(?![ \t]*keep-alive[ \t]*\r))", re.IGNORECASE
@@ -25,7 +29,7 @@ _NOT_PLAIN = re.compile(
 
 
 def path_of_whole_request(data: bytes) -> str | None:
-    """The path of a request to translate, if these bytes are exactly one and there is nothing unusual about it.
+    """The path of a translation request, if these bytes are exactly one and nothing about it is unusual.
 
     >>> path_of_whole_request(b"POST /translate HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: 2\\r\\n\\r\\n{}")
     '/translate'
@@ -47,7 +51,7 @@ def path_of_whole_request(data: bytes) -> str | None:
 
 
 def make_protocol(gate: Gate) -> type[H11Protocol]:
-    """The class that uvicorn makes one of for each connection."""
+    """The protocol class, which uvicorn instantiates for each connection."""
 
     class Protocol(H11Protocol):
         def data_received(self, data: bytes) -> None:
@@ -64,6 +68,6 @@ def make_protocol(gate: Gate) -> type[H11Protocol]:
         def _is_between_requests(self) -> bool:
             states = self.conn.our_state, self.conn.their_state
             is_idle = states == (h11.IDLE, h11.IDLE) and not self.conn.trailing_data[0]
-            return is_idle and not self.flow.write_paused  # nothing is heaped up for those who do not read
+            return is_idle and not self.flow.write_paused  # no answers pile up for a client that does not read
 
     return Protocol

@@ -1,4 +1,5 @@
-"""What requests and answers hold, as OpenAPI shows it. Each description is also what an error says, so it states the rule."""
+"""The bodies of requests (`*Fields`) and of replies, as OpenAPI shows them. The description of a field also completes the error
+message "NAME must be ...", so it begins with the rule."""
 
 from __future__ import annotations
 
@@ -10,24 +11,26 @@ from regard.serve.search import RANGES
 
 
 class TermFields(BaseModel):
+    """Terms that a translation must respect."""
+
     glossary: dict[str, str | list[str]] | str | None = Field(
         None,
-        description="an object of terms of the text and what each must be called, or a list of ways to call it; or a text with a "
-        "term, a tab and what it must be called on each line",
+        description="an object that maps each source term to its translation, or to a list of allowed translations; or a string "
+        "with a term, a tab and its translation on each line",
     )
     keep: str | list[str] | None = Field(
-        None, description="a list of words that are not translated, or a text with one on each line"
+        None, description="a list of words to leave untranslated, or a string with one on each line"
     )
 
 
-def _not_a_truth(value: Any) -> Any:
-    if isinstance(value, bool):  # else true would be 1
+def _not_bool(value: Any) -> Any:
+    if isinstance(value, bool):  # otherwise true would be 1
         raise ValueError("not a number")
     return value
 
 
-_Whole = Annotated[int | None, BeforeValidator(_not_a_truth)]
-_Real = Annotated[float | None, BeforeValidator(_not_a_truth)]
+_Integer = Annotated[int | None, BeforeValidator(_not_bool)]
+_Number = Annotated[float | None, BeforeValidator(_not_bool)]
 
 
 def _number(name: str, what: str, kind: str = "a number") -> Any:
@@ -39,63 +42,71 @@ def _number(name: str, what: str, kind: str = "a number") -> Any:
     )
 
 
-_WHOLE = "a whole number"
+_INTEGER = "an integer"
 
 
 class SearchFields(TermFields):
-    """What is not given is as the model has it."""
+    """Search options. What is left out is as the model has it."""
 
     prefix: str | None = Field(
         None,
-        description="a text that the translation begins with; the model may go on with its last word, unless a space follows it",
+        description="a string that the translation begins with; unless it ends in a space, the model may complete its last word",
     )
     phrases: str | list[str] | None = Field(
         None,
-        description="a list of what must appear in the translation, as whole words, or a text with one on each line",
+        description="a list of phrases that must appear in the translation as whole words, or a string with one on each line",
     )
-    beam: _Whole = _number("beam", "the width of the beam, or how many samples are drawn", _WHOLE)
-    alpha: _Real = _number("alpha", "the length penalty")
-    coverage: _Real = _number("coverage", "what source words that were left out cost")
-    no_repeat: _Whole = _number("no_repeat", "no so many tokens in a row come twice; 0: they may", _WHOLE)
-    max_repeat: _Whole = _number("max_repeat", "the same tokens follow each other at most so often; 0: ever", _WHOLE)
-    groups: _Whole = _number("groups", "groups of the beam that shun each other's tokens", _WHOLE)
-    diversity: _Real = _number("diversity", "how much they do")
-    sample: bool | None = Field(None, description="true or false: whether to draw at random")
-    temperature: _Real = _number("temperature", "with sample: below 1 the likely is drawn more often")
-    top_k: _Whole = _number("top_k", "with sample: draw among so many tokens; 0: among all", _WHOLE)
-    top_p: _Real = _number("top_p", "with sample: draw among the likeliest that have this probability together")
-    seed: _Whole = _number("seed", "with sample: another one gives other translations", _WHOLE)
+    beam: _Integer = _number("beam", "the beam size, or the number of samples", _INTEGER)
+    alpha: _Number = _number("alpha", "the length penalty")
+    coverage: _Number = _number("coverage", "the coverage penalty, for source words left untranslated")
+    no_repeat: _Integer = _number("no_repeat", "the n-gram size that may not repeat; 0 disables", _INTEGER)
+    max_repeat: _Integer = _number(
+        "max_repeat", "how often the same tokens may follow each other; 0 disables", _INTEGER
+    )
+    groups: _Integer = _number("groups", "the number of groups of a diverse beam search", _INTEGER)
+    diversity: _Number = _number("diversity", "the penalty for a token that another group has chosen")
+    sample: bool | None = Field(None, description="true or false: whether to sample instead of searching")
+    temperature: _Number = _number(
+        "temperature", "with sample, the temperature; below 1, likely tokens are drawn more often"
+    )
+    top_k: _Integer = _number(
+        "top_k", "with sample, draw from this many of the likeliest tokens; 0 draws from all", _INTEGER
+    )
+    top_p: _Number = _number("top_p", "with sample, draw from the likeliest tokens that together have this probability")
+    seed: _Integer = _number("seed", "with sample, the random seed", _INTEGER)
     mbr: Literal["bleu", "chrf"] | None = Field(
-        None, description="bleu or chrf: of the whole beam, or of all samples, take what is most like all of them"
+        None, description="bleu or chrf: the metric for minimum Bayes risk reranking of the beam or the samples"
     )
 
 
 class TranslateFields(SearchFields):
-    q: str | list[str] = Field(description="a text, or a list of texts")
-    source: str = Field("auto", description="the code of the language that the texts are in, or auto")
-    target: str = Field(description="the code of the language to translate into")
+    q: str | list[str] = Field(description="a string or a list of strings: the text to translate")
+    source: str = Field("auto", description="the language code of the text, or auto")
+    target: str = Field(description="the language code to translate into")
     format: Literal["text", "html"] = Field("text", description="text or html")
-    alternatives: int = Field(0, ge=0, description="a whole number: how many other translations to give")
+    alternatives: int = Field(0, ge=0, description="an integer, 0 or more: the number of alternative translations")
     alignments: bool = Field(
-        False, description="true or false: whether to say which words go together; with format text only"
+        False, description="true or false: whether to return word alignments; for format text only"
     )
-    api_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
+    api_key: str | None = Field(None, description="a string: the API key, if the server requires one")
 
 
 class DetectFields(BaseModel):
-    q: str = Field(description="a text")
-    api_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
+    q: str = Field(description="a string")
+    api_key: str | None = Field(None, description="a string: the API key, if the server requires one")
 
 
 class DetectedLanguage(BaseModel):
-    confidence: float = Field(description="how sure it is, in per cent")
+    confidence: float = Field(description="in percent")
     language: str
 
 
 class AlignmentReply(BaseModel):
-    source: list[tuple[int, int]] = Field(description="words of the text, each the characters from, to (Unicode's)")
-    target: list[tuple[int, int]] = Field(description="words of the best translation, likewise")
-    pairs: list[tuple[int, int]] = Field(description="words that go together: numbers in source and in target, from 0")
+    source: list[tuple[int, int]] = Field(
+        description="the words of the text, each as [start, end) in Unicode characters"
+    )
+    target: list[tuple[int, int]] = Field(description="the words of the best translation, likewise")
+    pairs: list[tuple[int, int]] = Field(description="aligned words: their indices in source and target")
 
 
 class TranslateReply(BaseModel):
@@ -106,12 +117,12 @@ class TranslateReply(BaseModel):
 
 
 class FileFields(TermFields):
-    source: str = Field("auto", description="the code of the language that the document is in, or auto")
-    target: str = Field(description="the code of the language to translate into")
+    source: str = Field("auto", description="the language code of the document, or auto")
+    target: str = Field(description="the language code to translate into")
     column: str | None = Field(
-        None, description="of .csv and .tsv: the column to translate, by name or by number from 1 on"
+        None, description="the column of a .csv or .tsv file to translate, by name or by number from 1"
     )
-    api_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
+    api_key: str | None = Field(None, description="a string: the API key, if the server requires one")
 
 
 class TranslateFileReply(BaseModel):
@@ -137,49 +148,51 @@ class Ready(BaseModel):
     models: list[str]
 
 
-Tags = str | list[str] | None  # as a list, or with commas between them
+Tags = str | list[str] | None  # a list, or separated by commas
 
 
 class DeepLUnsupported(BaseModel):
-    """What DeepL knows and no model here can do: it must be left out."""
+    """DeepL's options that no model here supports. They must be left out."""
 
-    glossary_id: str | None = Field(None, description="not known to this server: send the entries as glossary")
+    glossary_id: str | None = Field(None, description="left out: not supported; send the entries as glossary")
     glossary_ids: str | list[str] | None = Field(
-        None, description="not known to this server: send the entries as glossary"
+        None, description="left out: not supported; send the entries as glossary"
     )
-    style_id: str | None = Field(None, description="not known to this server: leave it out")
-    translation_memory_id: str | None = Field(None, description="not known to this server: leave it out")
-    custom_instructions: str | list[str] | None = Field(None, description="not known to this server: leave it out")
-    context: str | None = Field(None, description="not known to this server: leave it out")
-    formality: str | None = Field(None, description="default, prefer_more or prefer_less: there is one form only")
+    style_id: str | None = Field(None, description="left out: not supported")
+    translation_memory_id: str | None = Field(None, description="left out: not supported")
+    custom_instructions: str | list[str] | None = Field(None, description="left out: not supported")
+    context: str | None = Field(None, description="left out: not supported")
+    formality: str | None = Field(None, description="default, prefer_more or prefer_less, which have no effect")
 
 
 class DeepLFields(SearchFields, DeepLUnsupported):
-    text: str | list[str] = Field(description="a text, or a list of texts")
-    target_lang: str = Field(description="the code of the language to translate into")
-    source_lang: str | None = Field(None, description="the code of the language that the texts are in")
+    text: str | list[str] = Field(description="a string or a list of strings: the text to translate")
+    target_lang: str = Field(description="the language code to translate into")
+    source_lang: str | None = Field(None, description="the language code of the text")
     split_sentences: str | int | bool | None = Field(None, description="0, 1 or nonewlines")
-    tag_handling: str | None = Field(None, description="html, xml, or left out")
-    splitting_tags: Tags = Field(None, description="with tag_handling=xml: names of tags that separate sentences")
-    non_splitting_tags: Tags = Field(None, description="with tag_handling=xml: names of tags inside sentences")
-    ignore_tags: Tags = Field(None, description="with tag_handling=xml: names of tags whose content stays as it is")
-    outline_detection: str | int | bool | None = Field(
-        None, description="0 or 1; with tag_handling=xml: whether tags that are not named may separate sentences"
+    tag_handling: str | None = Field(None, description="html or xml, or left out")
+    splitting_tags: Tags = Field(None, description="names of tags that separate sentences; only with tag_handling=xml")
+    non_splitting_tags: Tags = Field(None, description="names of tags inside sentences; only with tag_handling=xml")
+    ignore_tags: Tags = Field(
+        None, description="names of tags whose content is not translated; only with tag_handling=xml"
     )
-    auth_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
+    outline_detection: str | int | bool | None = Field(
+        None, description="0 or 1: whether other tags may separate sentences; only with tag_handling=xml"
+    )
+    auth_key: str | None = Field(None, description="a string: the API key, if the server requires one")
 
 
 class DeepLDocumentFields(TermFields, DeepLUnsupported):
-    target_lang: str = Field(description="the code of the language to translate into")
-    source_lang: str | None = Field(None, description="the code of the language that the document is in")
-    filename: str | None = Field(None, description="a text: the name of the file, where the form does not say it")
-    output_format: str | None = Field(None, description="the ending of the file's name, or left out")
-    auth_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
+    target_lang: str = Field(description="the language code to translate into")
+    source_lang: str | None = Field(None, description="the language code of the document")
+    filename: str | None = Field(None, description="a string: the file name, if the form has none")
+    output_format: str | None = Field(None, description="the extension of the file name, or left out")
+    auth_key: str | None = Field(None, description="a string: the API key, if the server requires one")
 
 
 class DeepLDocumentKey(BaseModel):
-    document_key: str = Field(description="a text: what came with the document's id")
-    auth_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
+    document_key: str = Field(description="a string: the key that came with the document's id")
+    auth_key: str | None = Field(None, description="a string: the API key, if the server requires one")
 
 
 class DeepLDocument(BaseModel):
@@ -190,7 +203,7 @@ class DeepLDocument(BaseModel):
 class DeepLDocumentStatus(BaseModel):
     document_id: str
     status: Literal["translating", "done", "error"]
-    seconds_remaining: int | None = Field(None, description="at most")
+    seconds_remaining: int | None = Field(None, description="an upper bound")
     billed_characters: int | None = None
     error_message: str | None = None
 
@@ -221,20 +234,20 @@ class DeepLError(BaseModel):
 
 
 class SentencesFields(SearchFields):
-    q: str = Field(description="a text; one sentence, where prefix or phrases are given")
-    source: str = Field("auto", description="the code of the language that the text is in, or auto")
-    target: str = Field(description="the code of the language to translate into")
+    q: str = Field(description="a string; with prefix or phrases, a single sentence")
+    source: str = Field("auto", description="the language code of the text, or auto")
+    target: str = Field(description="the language code to translate into")
     alternatives: int = Field(
-        0, ge=0, description="a whole number: how many other translations of each sentence to give"
+        0, ge=0, description="an integer, 0 or more: the number of alternative translations of each sentence"
     )
-    api_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
+    api_key: str | None = Field(None, description="a string: the API key, if the server requires one")
 
 
 class WordReply(BaseModel):
-    before: str = Field(description="what stands between it and the word before")
+    before: str = Field(description="the characters between the previous word and this one")
     text: str
-    probability: float | None = Field(description="how likely the model found it, after all that comes before it")
-    held: bool = Field(False, description="whether it stands there by the glossary, or was to be kept")
+    probability: float | None = Field(description="the model's probability of this word after the words before it")
+    held: bool = Field(False, description="whether the word comes from the glossary or from keep")
 
 
 class TranslationReply(BaseModel):
@@ -243,14 +256,14 @@ class TranslationReply(BaseModel):
 
 
 class SentenceReply(BaseModel):
-    before: str = Field(description="what stands between it and the sentence before")
+    before: str = Field(description="the characters between the previous sentence and this one")
     text: str
     ways: list[TranslationReply] = Field(description="its translations, best first")
 
 
 class SentencesReply(BaseModel):
     sentences: list[SentenceReply]
-    after: str = Field(description="what follows the last sentence")
+    after: str = Field(description="the characters after the last sentence")
     source: str
     target: str
     detectedLanguage: DetectedLanguage | None = None  # noqa: N815
@@ -258,14 +271,14 @@ class SentencesReply(BaseModel):
 
 class AlternativesFields(BaseModel):
     q: str = Field(description="one sentence")
-    source: str = Field(description="the code of the language that it is in")
-    target: str = Field(description="the code of the language to translate into")
-    prefix: str = Field("", description="a text: the beginning of a translation, up to the place in question")
+    source: str = Field(description="the language code of the sentence")
+    target: str = Field(description="the language code to translate into")
+    prefix: str = Field("", description="a string: the translation up to the word in question")
     keep: str | list[str] | None = Field(
-        None, description="a list of words that are not translated, or a text with one on each line"
+        None, description="a list of words to leave untranslated, or a string with one on each line"
     )
-    count: int = Field(8, ge=1, le=32, description="a whole number between 1 and 32: how many words at most")
-    api_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
+    count: int = Field(8, ge=1, le=32, description="an integer between 1 and 32: the number of words at most")
+    api_key: str | None = Field(None, description="a string: the API key, if the server requires one")
 
 
 class AlternativeWord(BaseModel):
@@ -279,14 +292,14 @@ class AlternativesReply(BaseModel):
 
 class ExplainFields(BaseModel):
     q: str = Field(min_length=1, description="one sentence")
-    source: str = Field(description="the code of the language that it is in")
-    target: str = Field(description="the code of the language to translate into")
-    translation: str = Field("", description="a text: a translation to look at instead of the model's own")
+    source: str = Field(description="the language code of the sentence")
+    target: str = Field(description="the language code to translate into")
+    translation: str = Field("", description="a string: a translation to explain instead of the model's own")
     prefix: str = Field(
         "",
-        description="a text that the translation begins with; the model may go on with its last word, unless a space follows it",
+        description="a string that the translation begins with; unless it ends in a space, the model may complete its last word",
     )
-    api_key: str | None = Field(None, description="a text: the API key, where the server asks for one")
+    api_key: str | None = Field(None, description="a string: the API key, if the server requires one")
 
 
 class PageLanguage(BaseModel):
@@ -300,16 +313,16 @@ class PageLanguages(BaseModel):
 
 
 class PageSettings(BaseModel):
-    """LibreTranslate's names; `alternatives`, `fileBytes`, `glossary`, `terms`, `termCharacters` and `training` are ours."""
+    """LibreTranslate's fields, and our own: `alternatives`, `fileBytes`, `glossary`, `terms`, `termCharacters` and `training`."""
 
     apiKeys: bool  # noqa: N815
     keyRequired: bool  # noqa: N815
     charLimit: int  # noqa: N815
     alternatives: int
     fileBytes: int  # noqa: N815
-    glossary: bool = Field(description="whether a glossary can be heeded")
-    terms: int = Field(description="how many entries a glossary and kept words may have together")
-    termCharacters: int = Field(description="how many characters each side of an entry may have")  # noqa: N815
+    glossary: bool = Field(description="whether the models support a glossary")
+    terms: int = Field(description="the maximum number of glossary entries and kept words together")
+    termCharacters: int = Field(description="the maximum length of each side of an entry")  # noqa: N815
     filesTranslation: bool  # noqa: N815
     supportedFilesFormat: list[str]  # noqa: N815
     suggestions: bool
@@ -330,19 +343,19 @@ class TrainingTest(BaseModel):
 
 
 class TrainingView(BaseModel):
-    name: str = Field(description="of the run folder")
+    name: str = Field(description="the name of the run folder")
     source: str | None
     target: str | None
     problem: str | None = Field(description="why the run cannot be read")
     records: int
-    curves: dict[str, list[tuple[float, float]]] = Field(description="by name: [step, value]")
+    curves: dict[str, list[tuple[float, float]]] = Field(description="by name: a list of [step, value]")
     latest: dict[str, float] | None
     latest_train: dict[str, float] | None
     best: dict[str, float] | None = Field(description="the best validation")
     tests: list[TrainingTest]
     samples: list[TrainingSample]
     notes: list[str]
-    done: float | None = Field(description="how much of the run is behind it, between 0 and 1")
+    done: float | None = Field(description="the finished share of the run, between 0 and 1")
     finished: bool
-    updated: float | None = Field(description="when something was last written, in seconds since 1970")
+    updated: float | None = Field(description="the time of the last record, in seconds since 1970")
     now: float

@@ -1,4 +1,4 @@
-"""From the fields of a request to what is wanted of the search."""
+"""From the search fields of an HTTP request to a `SearchRequest`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def search_of(fields: SearchFields) -> SearchRequest:
     )
 
 
-def terms_alone(fields: TermFields) -> SearchRequest:
-    """For documents."""
+def terms_only(fields: TermFields) -> SearchRequest:
+    """The glossary and the kept words only, for documents."""
     return SearchRequest({}, _glossary(fields.glossary), terms_of(fields.keep))
 
 
 def terms_of(given: str | list[str] | None) -> tuple[str, ...]:
-    """Words from a list, or from the lines of a text."""
+    """Words from a list, or from the lines of a string."""
     if isinstance(given, str):
         return tuple(line.strip() for line in given.splitlines() if line.strip())
     return tuple(given or ())
@@ -33,23 +33,21 @@ def _glossary(given: dict[str, str | list[str]] | str | None) -> tuple[tuple[str
     if isinstance(given, str):
         return tuple(_entries(given))
     pairs = [
-        (term, way)
-        for term, ways in (given or {}).items()
-        for way in ([ways] if isinstance(ways, str) else ways or [""])
+        (term, translation)
+        for term, translations in (given or {}).items()
+        for translation in ([translations] if isinstance(translations, str) else translations or [""])
     ]
     return tuple(pairs)
 
 
 def _entries(text: str) -> list[tuple[str, str]]:
-    """As a file of a glossary is read."""
+    """The entries of a glossary in the format of a glossary file."""
     entries = []
     for number, line in enumerate(text.splitlines(), 1):
         try:
             entry = read_entry(line)
         except ValueError:
-            raise HttpRefused(
-                400, f"glossary, line {number} must be a term, a tab and what it must be called"
-            ) from None
+            raise HttpRefused(400, f"glossary, line {number} must be a term, a tab and its translation") from None
         if entry is not None:
             entries.append(entry)
     return entries

@@ -1,4 +1,4 @@
-"""`regard serve`: load the models, listen, and stop without losing anything that was accepted."""
+"""`regard serve`: load the models, listen, and shut down without losing an accepted request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
 
 import uvicorn
 
@@ -35,12 +34,12 @@ from regard.serve.web.workers import supervise
 from regard.translation.languages import detect
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
-_KEPT_BYTES = 32 << 20  # the largest block that is kept; glibc takes no more
+_KEPT_BYTES = 32 << 20  # the largest block that is kept; glibc allows no more
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line says."""
+    """The options of the command line."""
 
     models: Sequence[str]
     host: str = "127.0.0.1"
@@ -55,81 +54,90 @@ class Settings:
     run: Path | None = None  # a run folder to watch
 
 
-class Server(uvicorn.Server):
-    """On SIGTERM or Ctrl-C it goes on listening, to say that it takes nothing more, until what it took is done."""
+class GracefulShutdown:
+    """On SIGTERM or Ctrl-C the server keeps listening and refuses new requests until the accepted ones are done. A second signal
+    ends it at once."""
 
-    def __init__(self, config: uvicorn.Config, admission: Admission) -> None:
-        super().__init__(config)
-        self.admission = admission
+    def __init__(self, server: uvicorn.Server, admission: Admission) -> None:
+        self._server, self._admission = server, admission
         self._draining: asyncio.Task[None] | None = None
+        self.forced_by: int | None = None  # the second signal
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self.admission.is_draining:  # asked twice: at once
-            super().handle_exit(sig, frame)
-            self.force_exit = True
+    def install(self) -> None:
+        """Replace uvicorn's signal handlers, which would stop listening at once. Must run in the event loop; uvicorn restores the
+        original handlers when it returns."""
+        loop = asyncio.get_running_loop()
+        for sig in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(sig, lambda sig, frame: loop.call_soon_threadsafe(self._stop, sig))
+
+    def _stop(self, sig: int) -> None:
+        if self._admission.is_draining:
+            self.forced_by = sig
+            self._server.should_exit = self._server.force_exit = True
             return
-        self.admission.is_draining = True
-        log("stopping", signal=signal.Signals(sig).name, inside=self.admission.in_flight)
-
-    async def on_tick(self, counter: int) -> bool:
-        if self.admission.is_draining and self._draining is None:
-            self._draining = asyncio.create_task(self._drain())
-        return await super().on_tick(counter)
+        self._admission.is_draining = True
+        log("stopping", signal=signal.Signals(sig).name, inside=self._admission.in_flight)
+        self._draining = asyncio.create_task(self._drain())
 
     async def _drain(self) -> None:
-        left = self.admission.limits.drain_seconds
-        while self.admission.in_flight and left > 0:
+        left = self._admission.limits.drain_seconds
+        while self._admission.in_flight and left > 0:
             await asyncio.sleep(0.05)
             left -= 0.05
-        self.should_exit = True
+        self._server.should_exit = True
 
 
 def serve(settings: Settings) -> None:
-    """Serve until a signal comes."""
+    """Serve until a signal arrives."""
     if not 1 <= settings.workers <= 256:
         raise UserError(f"--workers must be between 1 and 256, but is {settings.workers}")
     set_up_logs()
-    listener = listen(settings.host, settings.port)  # before models are loaded: a taken port is said at once
+    listener = listen(
+        settings.host, settings.port
+    )  # before the models are loaded, so that a taken port is reported at once
     with listener, TemporaryDirectory(prefix="regard-serve-") as folder:
         if settings.workers == 1:
             run_worker(settings, listener, Path(folder))
         else:
-            bundles_of(settings)  # what is wrong with them is said once
+            bundles_of(settings)  # so that an error in them is reported once
             supervise(settings.workers, run_worker, (settings, listener, Path(folder)), Path(folder))
 
 
 def run_worker(settings: Settings, listener: socket.socket, folder: Path) -> None:
-    """One server process on a socket that listens already; `folder` is for documents until they are fetched."""
+    """Run one server process on a listening socket; `folder` holds documents until they are downloaded."""
     metrics = Metrics()
     service = load_service(settings, metrics)
     keys = load_keys(settings.keys) if settings.keys else Keys()
     watch = Watch(settings.run) if settings.run else None
     app = make_app(service, DocumentFiles(folder), keys, metrics, watch)
-    server = Server(uvicorn_config(app, settings.limits), app.admission)
-    # What was loaded stays until the end: the collector need not look through it again and again.
+    server = uvicorn.Server(uvicorn_config(app, settings.limits))
+    shutdown = GracefulShutdown(server, app.admission)
+    app.on_startup = shutdown.install
+    # What was loaded stays until the end, so the garbage collector need not scan it again and again.
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
     keep_memory()
-    threading.Thread(target=detect, args=("warm up",), daemon=True).start()  # its first use takes most of a second
+    threading.Thread(target=detect, args=("warm up",), daemon=True).start()  # the first use takes most of a second
     host, port = listener.getsockname()[:2]
     models = [f"{source}-{target}" for source, target in sorted(service.pairs)]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     log("listening", process=os.getpid(), address=address, models=models)
     if sys.stderr.isatty() and settings.workers == 1:
-        sys.stderr.write(f"\n  {address} in a browser; Ctrl-C stops it\n\n")
+        sys.stderr.write(f"\n  Open {address} in a browser; Ctrl-C stops the server\n\n")
     server.run(sockets=[listener])
+    if shutdown.forced_by is not None:
+        signal.raise_signal(shutdown.forced_by)
     service.close()
-    app.log_turned_away()  # what was counted since the last second
+    app.log_turned_away()  # those of the last second
     log("stopped")
 
 
 def keep_memory() -> None:
-    """Let freed memory be used again instead of being given back and taken anew.
+    """Make glibc reuse freed memory instead of returning it to the system and asking for it again.
 
-    What a batch computes with is tens of megabytes for each thread of the engine. glibc decides by what was freed before whether it
-    keeps such memory, so that a server's memory would swing with the sizes of batches, and each swing costs time. Here the two
-    limits stand from the start where glibc moves them in the end. Whatever is larger still goes back at once. Elsewhere (musl,
-    macOS, Windows) nothing is done."""
+    A batch needs tens of megabytes per engine thread. glibc decides from earlier frees whether it keeps such blocks, so that a
+    server's memory would swing with the batch sizes, and each swing costs time. This sets both thresholds from the start to
+    where glibc would end up. Larger blocks are still returned at once. With other C libraries nothing is done."""
     mallopt = None if sys.platform == "win32" else getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
@@ -153,7 +161,7 @@ def load_service(settings: Settings, metrics: Metrics) -> Service:
 
 
 def bundles_of(settings: Settings) -> list[Bundle]:
-    """The models to serve; a run may be watched without any."""
+    """The models to serve; none are needed to watch a run."""
     return find_bundles(settings.models) if settings.models or settings.run is None else []
 
 
@@ -163,9 +171,9 @@ def uvicorn_config(app: Gate, limits: Limits) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
-        http=make_protocol(app),  # on h11: the other one that uvicorn knows reads headers of any size
+        http=make_protocol(app),  # based on h11: uvicorn's other protocol, httptools, reads headers of any size
         ws="none",
-        lifespan="off",
+        lifespan="on",
         timeout_keep_alive=10,
         timeout_graceful_shutdown=max(1, int(limits.drain_seconds)),
         h11_max_incomplete_event_size=32_768,  # of headers
@@ -173,13 +181,14 @@ def uvicorn_config(app: Gate, limits: Limits) -> uvicorn.Config:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there."""
+    """A listening socket."""
     if not 0 <= port <= 65_535:
-        raise UserError(f"--port must be between 0 and 65535, but is {port}; 0 takes any that is free")
+        raise UserError(f"--port must be between 0 and 65535, but is {port}; 0 picks a free one")
     listener = None
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        # With the protocol named, asyncio turns Nagle's algorithm off; else every answer waits 40 ms for an acknowledgement.
+        # asyncio disables Nagle's algorithm only if the protocol is named; otherwise each answer waits 40 ms for an
+        # acknowledgement.
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         if sys.platform != "win32":
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -188,6 +197,6 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         if listener is not None:
             listener.close()
-        raise UserError(f"cannot listen on {host} port {port} ({error.strerror}); name another with --port") from None
+        raise UserError(f"cannot listen on {host} port {port} ({error.strerror}); choose another with --port") from None
     listener.setblocking(False)
     return listener

@@ -1,11 +1,11 @@
-"""HTTP status codes: the one place where an error becomes one."""
+"""HTTP status codes: the one place where errors are mapped to them."""
 
 from __future__ import annotations
 
 from regard.errors import InputError, InputTooLarge, RegardError
 from regard.serve.refusal import Busy, Forbidden, NotInstalled, Refused, Unavailable
 
-# What a client is told about; everything else is an internal error. The most specific class comes first.
+# Errors whose message goes to the client; any other is an internal error. The most specific class comes first.
 STATUS: dict[type[RegardError], int] = {
     InputTooLarge: 413,
     InputError: 400,
@@ -17,18 +17,18 @@ STATUS: dict[type[RegardError], int] = {
 
 
 class HttpRefused(Refused):
-    """A refusal that only HTTP knows, such as an unknown address or a missing part of a form."""
+    """A refusal that exists only in HTTP, such as an unknown address or a missing part of a form."""
 
     def __init__(self, status: int, message: str, retry: int | None = None) -> None:
         super().__init__(message, retry)
         self.status = status
 
 
-REFUSALS = (InputError, Refused)  # what is answered with a message of its own
+REFUSALS = (InputError, Refused)  # answered with their own message
 
 
 def as_http(error: Exception) -> HttpRefused:
-    """The refusal with its status code."""
+    """An error as a refusal with its status code."""
     if isinstance(error, HttpRefused):
         return error
     status = next(status for kind, status in STATUS.items() if isinstance(error, kind))

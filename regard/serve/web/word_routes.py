@@ -1,4 +1,4 @@
-"""What the page asks while somebody types or changes words: sentences with their words, and other words at a place."""
+"""What the page requests while somebody types or changes words: sentences with word probabilities, and alternatives for a word."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ router = APIRouter(tags=["The page"], responses=ERRORS)
 
 @router.post("/sentences", openapi_extra=body_of(SentencesFields))
 async def sentences(request: Request) -> SentencesReply:
-    """Translate a text sentence by sentence, with how sure the model is of each word. With `prefix`, one sentence whose translation
-    begins so; with `phrases`, one in whose translation they appear."""
+    """Translate a text sentence by sentence, with the probability of each word. `prefix` and `phrases` constrain the translation
+    of a single sentence."""
     fields = await read_fields(request, SentencesFields)
     context = context_of(request)
     source = None if fields.source.strip().lower() == "auto" else fields.source
@@ -53,7 +53,7 @@ async def sentences(request: Request) -> SentencesReply:
 
 @router.post("/alternatives", openapi_extra=body_of(AlternativesFields))
 async def alternatives(request: Request) -> AlternativesReply:
-    """The likeliest words right after the beginning of a translation: what else could stand there."""
+    """The likeliest next words after the beginning of a translation."""
     fields = await read_fields(request, AlternativesFields)
     context = context_of(request)
     search = SearchRequest(keep=terms_of(fields.keep), prefix=fields.prefix)

@@ -1,7 +1,7 @@
-"""Several server processes on one port: they share the listening socket, and the system gives each connection to one of them.
+"""Several server processes on one port: they share the listening socket, and the operating system hands each connection to one.
 
-One process already uses all cores for translating; more of them help where Python itself (parsing, tokenizing) is what takes time.
-Places, queues and the rates of keys are counted by each process for itself; metrics are added up.
+One process already translates on all cores; more help if Python itself (parsing, tokenizing) is the bottleneck. Each process has
+its own places, queues and key rates; metrics are added up.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from types import FrameType
 
 from regard.errors import RegardError, UserError
 from regard.serve.web.logs import log, set_up_logs
-from regard.serve.web.prometheus import SHARED
+from regard.serve.web.prometheus import SHARED_FOLDER
 
-_SHORTEST = 5.0  # seconds that a worker must live to be started again at once
+_MIN_SECONDS = 5.0  # a worker that ends sooner is not restarted
 
 
 def supervise(count: int, run: Callable[..., None], arguments: tuple[object, ...], folder: Path) -> None:
-    """Keep so many processes running until a signal comes, then let them finish. `run` and its arguments go to each of them."""
+    """Keep `count` processes running `run(*arguments)` until a signal arrives, then let them finish."""
     if not hasattr(os, "setpgid"):
         raise UserError("--workers must be 1 on this system: its processes cannot share a port")
     metrics = folder / "metrics"
     metrics.mkdir()
-    os.environ[SHARED] = str(metrics)
-    # Engines take the cores that this names; without it each process would take all of them.
+    os.environ[SHARED_FOLDER] = str(metrics)
+    # Engines use this many threads; without it each process would use all cores.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // count)))
     stopping = threading.Event()
@@ -56,9 +56,9 @@ def supervise(count: int, run: Callable[..., None], arguments: tuple[object, ...
             for number, (worker, began) in enumerate(running):
                 if worker.is_alive():
                     continue
-                if time.monotonic() - began < _SHORTEST:
+                if time.monotonic() - began < _MIN_SECONDS:
                     stop(0, None)
-                    raise RegardError("a server process ended as soon as it had started; its own lines say why")
+                    raise RegardError("a server process ended right after it started; see its own log lines above")
                 log("restarted", worker=number, code=worker.exitcode)
                 running[number] = start()
     finally:
@@ -69,7 +69,7 @@ def supervise(count: int, run: Callable[..., None], arguments: tuple[object, ...
 
 
 def _work(run: Callable[..., None], arguments: tuple[object, ...]) -> None:
-    """In the new process: what comes from the terminal goes to the parent alone, and a parent that is gone means the end."""
+    """In the new process: leave signals of the terminal to the parent, and stop when the parent is gone."""
     os.setpgid(0, 0)
     set_up_logs()
     parent = multiprocessing.parent_process()

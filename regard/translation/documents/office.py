@@ -79,7 +79,7 @@ def _check_name(name: str) -> None:
     parts = re.split(r"[/\\]", name)
     is_absolute = name.startswith(("/", "\\")) or re.match(r"[A-Za-z]:", name)
     if not name or is_absolute or ".." in parts or "\\" in name or "\0" in name or any(ord(c) < 32 for c in name):
-        raise InputError("file must not have members whose names lead out of it")
+        raise InputError("file must not have member names that lead outside the archive")
 
 
 def parse_xml(content: bytes) -> Any:

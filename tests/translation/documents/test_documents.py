@@ -223,7 +223,7 @@ TRAVERSAL = [
 
 @pytest.mark.parametrize("name", TRAVERSAL)
 def test_names_that_lead_out_of_the_archive_are_refused(name: str) -> None:
-    with pytest.raises(InputError, match="names lead out of it"):
+    with pytest.raises(InputError, match="names that lead outside"):
         open_document(docx("", **{name: b"x"}), "docx", MOST)
 
 
@@ -506,7 +506,7 @@ files.DocumentFiles.read = swept
         gone.touch()
         answer = server.get(path)
     assert answer.status_code == 404
-    assert answer.json() == {"error": "there is no such document, or no longer; translate it again"}
+    assert answer.json() == {"error": "there is no such document, or it has expired; translate it again"}
 
 
 def test_a_document_that_is_swept_while_it_is_read_comes_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
