@@ -285,7 +285,7 @@ def test_import_passes_on_what_it_is_told(
         calls.append((folder, out, options))
         return load_bundle(Path(bundle))
 
-    monkeypatch.setattr(imported, "import_transformers", import_marian)
+    monkeypatch.setattr(imported, "import_marian", import_marian)
     command = ["import", "--from", "transformers", str(tmp_path), "-o", "out"]
     assert main(command) == 0
     assert capfd.readouterr().out == f"{bundle}: en → de\n"
