@@ -117,11 +117,11 @@ class Mixed:
 
 @dataclass(frozen=True)
 class Constraints:
-    """What is wanted of one sentence's translation."""
+    """Constraints on the translation of one sentence."""
 
     prefix: Prefix = ()
     phrases: tuple[Phrase, ...] = ()  # what must appear
-    max_tokens: int | None = None  # tokens at most, if not what `max_extra` says; a longer prefix is taken as it is
+    max_tokens: int | None = None  # instead of what `max_extra` allows; a longer prefix is still taken whole
     # The source with these phrases in it, instead of the terms that they translate; None: there is no such source.
     mixed: Callable[[Sequence[Phrase]], Mixed | None] | None = field(default=None, compare=False)
 
@@ -136,7 +136,7 @@ class Hypothesis:
 
 
 Matrix = list[list[float]]  # (queries, keys)
-Finished = Callable[[Sequence[int]], None]  # told which sentences are finished, each of them once
+Finished = Callable[[Sequence[int]], None]  # called with the numbers of finished sentences, each once
 
 
 class Engine(Protocol):
@@ -144,7 +144,7 @@ class Engine(Protocol):
 
     batch: int  # sentences computed together at most
     parallel: int  # calls of `translate` that may run beside each other, each in a thread of its own, and gain by it
-    takes_phrases: bool  # whether it knows `Constraints.phrases` itself
+    takes_phrases: bool  # whether it enforces `Constraints.phrases` itself
 
     def translate(
         self,
@@ -166,11 +166,11 @@ class Engine(Protocol):
     def stream(
         self, src: Sequence[int], options: SearchOptions, constraint: Constraints | None = None
     ) -> Iterator[tuple[int, ...]]:
-        """What one sentence's translation begins with for certain, as it grows, and in the end the translation."""
+        """The beginning of one sentence's translation that is final, as it grows, and last the whole translation."""
         ...
 
     def next_log_probs(self, src: Sequence[int], prefix: Sequence[int]) -> list[float]:
-        """The log-probability of every token of the vocabulary right after the beginning of a translation."""
+        """The log-probability of every token of the vocabulary after a target prefix."""
         ...
 
 
@@ -180,7 +180,7 @@ def aligning_layer(config: ModelConfig) -> int:
 
 
 def forbidden_ids(tokenizer: Tokenizer) -> list[int]:
-    """Tokens that no translation may contain: those that stand for nothing in a text. An imported model has its own list."""
+    """Tokens that no translation may contain because they stand for no text. An imported model has its own list."""
     if tokenizer.vocabulary is not None:
         return list(tokenizer.vocabulary.special.forbidden)
     spans = () if tokenizer.protects else tokenizer.span_ids

@@ -25,7 +25,7 @@ class _Served(Protocol):
 
 
 class SentenceCollector:
-    """Remembers what sentences became, and tells it on."""
+    """Collects the translations of sentences and passes them on."""
 
     def __init__(self, on_sentence: OnSentence | None) -> None:
         self._on_sentence, self._found = on_sentence, dict[tuple[int, int], str]()

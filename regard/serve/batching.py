@@ -2,10 +2,10 @@
 
     submit -> jobs that wait -> threads around the engine -> futures
 
-An idle engine starts at once, so a lone request never waits for others; while it works, others gather and then go together.
-Under load a thread waits for its share of those who are there, as long as they keep coming: answers go out one after the other, so
-their clients come again one after the other, and whoever took the first of them would compute one sentence at a time for ever.
-Batches are cut by tokens, and long jobs give some sentences at a time, so that a book does not stand in the way of a greeting.
+An idle engine starts at once, so a lone request never waits; while the engine works, jobs gather and then share a batch. Under load
+a thread waits up to `window` seconds after the last arrival for a full share of the active jobs: answers go out one by one, so
+their clients return one by one, and a thread that took the first would compute single sentences for ever. Batches are limited by
+tokens, and long jobs take turns, so that a book does not block a greeting.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Observe = Callable[[int, int, float], None]  # called for each batch: sentences,
 
 
 class QueueFull(RegardError):
-    """There is no room for a job now."""
+    """The queue has no room for a job."""
 
     def __init__(self, seconds: int) -> None:
         super().__init__(f"too much is waiting; try again in {seconds} s")
@@ -59,8 +59,8 @@ class BatchJob:
         return sum(self.tokens(number) for number in range(self.taken, len(self.ids)))
 
     def tokens(self, number: int) -> int:
-        """What a sentence counts: itself with its end, and what its translation begins with. Each phrase that must appear counts as
-        much again: so much longer is the search, about."""
+        """The cost of a sentence: its tokens with the end token and its prefix, once more for every phrase, which lengthens the
+        search about that much."""
         length = len(self.ids[number]) + 1
         if not self.constraints:
             return self.weight * length
@@ -69,8 +69,7 @@ class BatchJob:
         return self.weight * written * (1 + len(constraint.phrases))
 
     def is_like(self, other: BatchJob) -> bool:
-        """Whether their sentences may share a batch. Those of which something special is wanted take longer: the others do not
-        wait for them."""
+        """Whether their sentences may share a batch. Constrained searches take longer, so the others do not wait for them."""
         return self.options == other.options and bool(self.constraints) == bool(other.constraints)
 
 
@@ -124,7 +123,7 @@ class Batcher:
         found: OnHypotheses | None = None,
         constraints: Sequence[Constraints] = (),
     ) -> Future[list[Hypotheses]]:
-        """Hand sentences in; raises QueueFull where too much waits. Cancelling the future gives the room back."""
+        """Queue sentences; raises QueueFull if too much waits. Cancelling the future frees the room."""
         weight = max(1, math.ceil(options.beam / self._beam))
         job = BatchJob(ids, options, found, constraints, weight, results=[[] for _ in ids])
         if not ids:
@@ -147,7 +146,7 @@ class Batcher:
         return job.future
 
     def seconds_left(self) -> int:
-        """How long what waits will take, for those who are to come again."""
+        """Seconds that the queue will take, for clients that must retry."""
         with self._changed:
             return self._seconds_left()
 
@@ -155,7 +154,7 @@ class Batcher:
         return min(60, max(1, math.ceil(self._waiting / (self._speed * len(self._threads)))))
 
     def close(self, patience: float | None = None) -> None:
-        """Finish what waits, then stop. `patience`: for how many seconds to wait for it; the threads are daemons."""
+        """Finish the queue, then stop. `patience`: seconds to wait for that; the threads are daemons."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -164,7 +163,7 @@ class Batcher:
             thread.join(None if until is None else max(0.0, until - time.monotonic()))
 
     def _drop(self, job: BatchJob | None) -> None:
-        """Forget the sentences of a job that nobody waits for any more."""
+        """Remove a cancelled job from the queue."""
         with self._changed:
             if job is not None and job in self._jobs:
                 self._jobs.remove(job)
@@ -178,7 +177,7 @@ class Batcher:
             start = time.monotonic()
             found, failed = self._translate(batch)
             self._account(batch, time.monotonic() - start)
-            # Last: whoever has an answer may come again at once, and is not to count twice.
+            # Last: a client with its answer may return at once, and must not count twice.
             self._hand_out(found, failed)
 
     def _account(self, batch: Batch, seconds: float) -> None:
@@ -197,7 +196,7 @@ class Batcher:
             self._observe(len(batch), jobs, seconds)
 
     def _take(self) -> Batch:
-        """The next batch, as soon as there is one; empty when all is done and closed."""
+        """Wait for the next batch; empty when the queue is empty and closed."""
         with self._changed:
             while True:
                 if not self._jobs:
@@ -218,7 +217,7 @@ class Batcher:
 
     @property
     def _share(self) -> int:
-        """How many of the jobs that are there are due to one thread."""
+        """One thread's share of the active jobs."""
         # Half a job is what is left of one that was there before: whoever is alone by now is not to wait for it.
         return math.ceil((self._present - 0.5) / len(self._threads)) if self._shared else 1
 
@@ -255,17 +254,17 @@ class Batcher:
     def _translate(
         self, batch: Batch
     ) -> tuple[list[tuple[BatchJob, int, Hypotheses]], list[tuple[BatchJob, Exception]]]:
-        """What was found for each sentence, and the jobs that failed."""
+        """The hypotheses of each sentence, and the jobs that failed."""
         try:
             ids, first = [job.ids[n] for job, n in batch], batch[0][0]
             constraints = [job.constraints[n] for job, n in batch] if first.constraints else ()
             found = self.engine.translate(ids, first.options, None, constraints)
             return [(job, number, ways) for (job, number), ways in zip(batch, found, strict=True)], []
-        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
+        except Exception as error:  # noqa: BLE001 - reported to whoever waits
             jobs = list({id(job): job for job, _ in batch}.values())
             if len(jobs) == 1:
                 return [], [(jobs[0], error)]
-        # Each job is tried by itself, so that a bad one fails alone.
+        # Retry each job alone, so that only the bad one fails.
         parts = [self._translate([(owner, n) for owner, n in batch if owner is job]) for job in jobs]
         return [one for part, _ in parts for one in part], [one for _, part in parts for one in part]
 
@@ -283,7 +282,7 @@ class Batcher:
             if job.found is not None and not job.future.done():
                 job.found(number, ways)
         for job in finished:
-            with suppress(InvalidStateError):  # nobody waits for it any more
+            with suppress(InvalidStateError):  # it was cancelled
                 job.future.set_result(job.results)
         for job, error in failed:
             with suppress(InvalidStateError):

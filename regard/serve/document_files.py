@@ -1,4 +1,4 @@
-"""Translated documents until they are fetched: in a folder of the server's own, for some minutes, under names nobody can guess."""
+"""Translated documents until they are fetched: in the server's own folder, for ten minutes, under unguessable names."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _MOST = 100  # files; the oldest goes first
 
 
 class DocumentFiles:
-    """The folder may be shared by several processes."""
+    """A folder of translated documents; several processes may share it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def put(self, content: bytes, kind: str) -> str:
-        """Keep a document; its name. A client's own name for it is never used."""
+        """Store a document and return its name, which never depends on the client's."""
         self._sweep()
         name = f"{secrets.token_hex(16)}.{kind}"
         (self.folder / name).write_bytes(content)
         return name
 
     def read(self, name: str) -> bytes | None:
-        """The document of this name, if it is one of ours and its time is not over."""
+        """The document of this name; None if it is not ours or has expired."""
         if not _NAME.fullmatch(name):
             return None
         try:
-            # Opened first: what is swept from then on can still be read to its end.
+            # Opened first: a file that is swept afterwards can still be read.
             with (self.folder / name).open("rb") as file:
                 is_fresh = os.fstat(file.fileno()).st_mtime >= time.time() - _SECONDS
                 return file.read() if is_fresh else None
@@ -44,7 +44,7 @@ class DocumentFiles:
     def _sweep(self) -> None:
         files = []
         for path in self.folder.glob("*.*"):
-            with suppress(FileNotFoundError):  # another process was quicker
+            with suppress(FileNotFoundError):  # another process removed it
                 files.append((path.stat().st_mtime, path))
         files.sort(reverse=True)
         for number, (age, path) in enumerate(files):

@@ -1,5 +1,5 @@
-"""Documents that are translated while their client is away: what became of each, in a folder that several processes may share, for
-some minutes. Whoever asks must name both the document's id and its key, of which only a hash is kept."""
+"""Documents translated in the background: the state of each, in a folder that several processes may share, until ten minutes after
+it is finished. A client names both the document's id and its key, of which only a hash is stored."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ DocumentStatus = Literal["translating", "done", "error"]
 
 @dataclass(frozen=True)
 class DocumentState:
-    """What is known of a document."""
+    """The state of a document."""
 
     key_sha256: str
     kind: str  # the ending of its name
-    ends: float  # when it is given up, in seconds since 1970
+    ends: float  # when it times out, in seconds since 1970
     status: DocumentStatus = "translating"
     characters: int = 0
     error: str = ""
@@ -35,20 +35,20 @@ class DocumentState:
 
 @dataclass(frozen=True)
 class DocumentHandle:
-    """What a client gets to ask with."""
+    """What identifies a document to its client."""
 
     id: str
     key: str
 
 
 class DocumentJobs:
-    """The folder is made when it is first needed."""
+    """A folder of documents in translation; created on first use."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def begin(self, kind: str, seconds: float) -> DocumentHandle:
-        """Note a new document that will be finished or given up in so many seconds."""
+        """Register a new document that will be finished or time out within `seconds`."""
         self._sweep()
         handle = DocumentHandle(secrets.token_hex(16), secrets.token_hex(32))
         self._write(handle, DocumentState(hash_key(handle.key), kind, time.time() + seconds))
@@ -66,7 +66,7 @@ class DocumentJobs:
             self._write(handle, DocumentState(state.key_sha256, state.kind, state.ends, "error", error=error))
 
     def find(self, handle: DocumentHandle) -> DocumentState | None:
-        """What became of a document; None where there is none of this id and key. One whose process ended is not waited for."""
+        """The state of a document; None if there is none with this id and key. One that timed out counts as failed."""
         state = self._read(handle.id) if _ID.fullmatch(handle.id) else None
         if state is None or not hmac.compare_digest(state.key_sha256, hash_key(handle.key)):
             return None
@@ -75,7 +75,7 @@ class DocumentJobs:
             return None
         if _is_given_up(state):
             return DocumentState(
-                state.key_sha256, state.kind, state.ends, "error", error="the document was given up; send it again"
+                state.key_sha256, state.kind, state.ends, "error", error="the document timed out; send it again"
             )
         return state
 
@@ -99,7 +99,7 @@ class DocumentJobs:
         temporary.rename(self.folder / f"{handle.id}.json")  # whoever reads sees the old one or the new one
 
     def _ended(self, name: str, state: DocumentState) -> float | None:
-        """When the work on a document ends or ended, in seconds since 1970; None where it is gone meanwhile."""
+        """When a document was finished or will time out, in seconds since 1970; None if it has been removed."""
         if state.status == "translating":
             return state.ends
         try:
@@ -108,14 +108,14 @@ class DocumentJobs:
             return None
 
     def _sweep(self) -> None:
-        """Remove what is too old or too much. What is worked on stays: those are counted elsewhere."""
+        """Remove finished documents that are too old or too many. Those in translation stay: they are limited elsewhere."""
         over = []
         for path in self.folder.glob("*.json"):
             state = self._read(path.stem)
             if state is None or (state.status == "translating" and not _is_given_up(state)):
                 continue
             ended = self._ended(path.stem, state)
-            if ended is not None:  # else another process was quicker
+            if ended is not None:  # else another process removed it
                 over.append((ended, path))
         over.sort(reverse=True)
         for number, (ended, path) in enumerate(over):

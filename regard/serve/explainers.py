@@ -1,4 +1,4 @@
-"""Explanations for a server: one at a time, in a thread of their own. They need torch, which is loaded for the first of them."""
+"""Explanations for a server: one at a time, in their own thread. The first one loads torch."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Explainers:
-    """Makes an explainer for a model when it is first asked for."""
+    """Creates the explainer of a model on first use."""
 
     def __init__(self, places: int) -> None:
         self._made: dict[tuple[str, str], Explainer] = {}
         self._apart = ThreadPool("explanations", 1, places)
 
     async def explain(self, served: ServedModel, text: str, translation: str | None, prefix: str | None) -> bytes:
-        """The page's data as JSON. A request that still waits when its client goes away is never begun."""
+        """The page's data as JSON. A request whose client leaves while it waits never starts."""
         return await self._apart.run(self._work, served, text, translation, prefix)
 
     def _work(self, served: ServedModel, text: str, translation: str | None, prefix: str | None) -> bytes:

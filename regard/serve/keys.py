@@ -25,7 +25,7 @@ from regard.serve.refusal import Busy, Forbidden
 
 @dataclass
 class Bucket:
-    """So many a minute, and as many at once after a minute's rest."""
+    """A token bucket: `per_minute` units a minute, and as many at once after a minute's rest."""
 
     per_minute: float
     level: float = field(init=False)
@@ -36,11 +36,11 @@ class Bucket:
         self.level, self.filled = self.per_minute, self.clock()
 
     def take(self, amount: float, what: str) -> None:
-        """Take this much, or refuse and say when there will be enough."""
+        """Take this much, or raise Busy with the seconds until there is enough."""
         now = self.clock()
         self.level = min(self.per_minute, self.level + (now - self.filled) / 60 * self.per_minute)
         self.filled = now
-        # What is more than a minute's worth is let through when the bucket is full, and then paid off.
+        # A request for more than a minute's worth passes when the bucket is full and is paid off afterwards.
         needed = min(amount, self.per_minute)
         if self.level < needed:
             seconds = math.ceil((needed - self.level) * 60 / self.per_minute)
@@ -63,13 +63,13 @@ class Key:
             self.characters.take(max(1, characters), "characters")
 
     def owe(self, characters: int) -> None:
-        """Count what was done already; later requests wait until it is paid off."""
+        """Charge for work already done; later requests wait until it is paid off."""
         if self.characters is not None:
             self.characters.level -= characters
 
 
 class Keys:
-    """The keys of a file. None at all: everybody may come."""
+    """The keys of a file; without any, everybody is admitted."""
 
     def __init__(self, keys: Sequence[Key] = ()) -> None:
         self._keys = list(keys)
@@ -79,11 +79,11 @@ class Keys:
         return bool(self._keys)
 
     def find(self, given: str | None) -> Key | None:
-        """The key that a client named; None where none is needed."""
+        """The key that a client sent; None if none is needed."""
         if not self._keys:
             return None
         digest = hash_key(given or "")
-        # Every key is compared, each in constant time: how long it takes tells nothing.
+        # Every key is compared in constant time, so that timing reveals nothing.
         found = [key for key in self._keys if hmac.compare_digest(key.sha256, digest)]
         if not given or not found:
             raise Forbidden("api_key is missing or not known; ask whoever runs this server for one")

@@ -1,4 +1,4 @@
-"""What one client may ask and how much may wait at a time. All limits are on by default; `--limit NAME=NUMBER` changes one."""
+"""Limits on what one client may ask and on how much may wait. All are on by default; `--limit NAME=NUMBER` changes one."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ class Limits:
     file_characters: int = 1_000_000  # of the text in an uploaded document
     texts: int = 256  # of a request
     alternatives: int = 4  # besides the best translation
-    beam: int = 16  # the widest; so many samples at most, too
+    beam: int = 16  # the widest beam, and the most samples
     terms: int = 200  # of a glossary and kept words together
     term_characters: int = 100  # of each side of a term, of a kept word, of a phrase
-    sentence_terms: int = 16  # what must appear in the translation of one sentence, by a glossary or as phrases
+    sentence_terms: int = 16  # constraints on one sentence: glossary terms and phrases
     seconds: float = 60  # from the last byte of a request to the answer
     file_seconds: float = 600  # the same for a document
     body_seconds: float = 20  # to send a request in
-    places: int = 64  # requests that are worked on or wait; one more is answered with 429
+    places: int = 64  # requests that run or wait; one more is answered with 429
     file_places: int = 4  # documents among them
-    explain_places: int = 4  # explanations among them; they are worked on one by one
-    word_places: int = 32  # of each model: other words, word scores, alignments, choices of mbr; two at a time
-    held_bytes: int = 134_217_728  # of all requests that are being received or worked on
+    explain_places: int = 4  # explanations among them; they run one at a time
+    word_places: int = 32  # per model: alternative words, word scores, alignments, mbr reranking; two run at a time
+    held_bytes: int = 134_217_728  # of all requests in memory
     queue_tokens: int = 200_000  # of all sentences that wait for the model
-    window_ms: float = 4  # under load: how long the next of those who are expected may take to come before a batch goes
-    batch_tokens: int = 4_096  # computed together, counted at the longest sentence's length
-    drain_seconds: float = 30  # after SIGTERM: to finish what was accepted
+    window_ms: float = 4  # under load: how long a batch waits for the next sentence
+    batch_tokens: int = 4_096  # of one batch, counted as sentences times the longest
+    drain_seconds: float = 30  # after SIGTERM: to finish accepted requests
 
     def __post_init__(self) -> None:
         may_be_zero = ("window_ms", "alternatives", "drain_seconds")

@@ -1,4 +1,4 @@
-"""Why a request is not answered, apart from errors in the request itself (`InputError`). What HTTP makes of each is in
+"""Why a request is refused, apart from errors in the request itself (`InputError`). What HTTP makes of each is in
 `web/status.py`. A message names the field and the rule and never quotes the request: it may be somebody's text."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What a client wants of the search beside the model's own options: checked against the limits, then made into a translator.
-Messages name fields and numbers, never words: a glossary is somebody's text."""
+"""The search options and constraints of a client: checked against the limits, then applied to a model's text side. Messages name
+fields and numbers, never words: a glossary is the client's text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from regard.translation.queries import SearchQuery
 from regard.translation.text_side import SegmentedLines, TextSide
 from regard.translation.words import phrase_of
 
-# What may be asked for with a number, and from where to where; the widest beam is a limit of its own.
+# Numeric options with their ranges; the widest beam is a limit of its own.
 RANGES: dict[str, tuple[float, float]] = {
     "beam": (1, Limits().beam),
     "alpha": (0, 5),
@@ -39,11 +39,11 @@ _REMEDY = "leave it out, or start the server without --engine ctranslate2"
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """All of it may be left out."""
+    """What a request asks of the search; every field is optional."""
 
     changes: Mapping[str, Any] = field(default_factory=dict)  # fields of SearchOptions by name
-    glossary: tuple[tuple[str, str], ...] = ()  # a term of the source, and what it must be called
-    keep: tuple[str, ...] = ()  # what is not translated
+    glossary: tuple[tuple[str, str], ...] = ()  # (source term, target term)
+    keep: tuple[str, ...] = ()  # text that is not translated
     prefix: str = ""  # what the translation of a sentence begins with
     phrases: tuple[str, ...] = ()  # what must appear in it
 
@@ -57,32 +57,32 @@ class SearchRequest:
 
     @property
     def is_of_one_sentence(self) -> bool:
-        """Whether something is wanted that would mean nothing to a text of several sentences."""
+        """Whether there are constraints that make sense for a single sentence only."""
         return bool(self.prefix or self.phrases)
 
     @property
     def characters(self) -> int:
-        """Those that are computed with for every text, whatever stands in it."""
+        """Characters that cost time for every text."""
         return len(self.prefix) + sum(map(len, self.phrases))
 
     @property
     def widest(self) -> int:
-        """The beam that is asked for; one that is not given is at least as wide as its groups are many."""
+        """The requested beam; if not given, it is at least as wide as there are groups."""
         return max(1, self.changes.get("beam") or self.changes.get("groups") or 1)
 
     @property
     def text_constraints(self) -> TextConstraints | None:
-        """What is wanted of each sentence."""
+        """The constraints on each sentence."""
         return TextConstraints(self.prefix, self.phrases) if self.is_of_one_sentence else None
 
-    # --- what may be asked for ---
+    # --- checking ---
 
     def check(self, limits: Limits, alternatives: int = 0) -> None:
-        """Refuse what is beyond the limits."""
+        """Raise InputError for what exceeds the limits."""
         for name, (least, most) in RANGES.items():
             highest = limits.beam if name in ("beam", "groups") else most
             value = self.changes.get(name)
-            if value is not None and not least <= value <= highest:  # what is not a number is not, either
+            if value is not None and not least <= value <= highest:  # also rejects NaN
                 raise InputError(f"{name} must be between {least:g} and {highest:g}")
         beam = self.changes.get("beam")
         if beam is not None and beam <= alternatives:
@@ -98,7 +98,7 @@ class SearchRequest:
             for number, term in enumerate(getattr(self, name), 1):
                 _check_term(term, f"{name}, entry {number}", limits)
 
-    # --- who does it ---
+    # --- applying ---
 
     def text_side(self, own: TextSide, does_all: bool, alternatives: int = 0) -> TextSide:
         """A model's text side with these options instead of its own; `does_all`: whether its engine supports every option. Slow

@@ -1,4 +1,4 @@
-"""Work that does not go through the batcher: in a few threads of its own, so that whatever it takes, others find a thread."""
+"""Threads for work beside the batcher, each kind with its own few, so that slow work of one kind never blocks another."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from regard.serve.refusal import Busy
 Output = TypeVar("Output")
 Input = TypeVar("Input")
 _RETRY = 3  # seconds
-PATIENCE = 5.0  # seconds for all that is being worked on at the end
+PATIENCE = 5.0  # seconds for running jobs when the server stops
 
 
 class ThreadPool:
-    """So many threads, and so many places for what is worked on or waits. What nobody waits for any more is never begun; what has
-    begun cannot be stopped, and keeps its place until it ends. The threads are daemons: the end of the process does not wait."""
+    """A fixed number of threads, and a limit on jobs that run or wait. A cancelled job that has not started never starts; one that
+    has started cannot be stopped and holds its place until it ends. The threads are daemons, so the process can exit."""
 
     def __init__(self, name: str, threads: int, places: int = sys.maxsize) -> None:
-        """`name` is what is worked on, as the refusal calls it. Without a number of places, others count them."""
+        """`name` is the kind of work, for the refusal. Without `places` the callers limit the jobs themselves."""
         self.name, self.places = name, places
         self._free = threading.Semaphore(places)
         self._abandoned: set[Future[Any]] = set()
@@ -37,17 +37,17 @@ class ThreadPool:
 
     @property
     def abandoned(self) -> int:
-        """How many are still worked on though nobody waits for them any more."""
+        """How many jobs still run although their callers are gone."""
         return len(self._abandoned)
 
     async def run(self, work: Callable[..., Output], *arguments: object) -> Output:
-        """What the work gives; refused where all places are taken."""
+        """Run `work(*arguments)` in a thread; raises Busy if all places are taken."""
         self._enter()
         return await self._begin(work, *arguments, done=self._free.release)
 
     async def run_each(self, work: Callable[[Input], Output], portions: Sequence[Input]) -> list[Output]:
-        """Work in portions, in one place: others have their turn between two of them, and when nobody waits any more the rest is
-        never begun."""
+        """Run `work` on each portion, in one place: other jobs take turns between two portions, and after a cancellation the rest
+        never starts."""
         self._enter()
         try:
             return [await self._begin(work, portion) for portion in portions]
@@ -70,8 +70,8 @@ class ThreadPool:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             if future.cancel():
-                waiting.clear()  # what it was to work on is not kept until its turn would have come
-            else:  # it has begun
+                waiting.clear()  # free its arguments now, not when its turn comes
+            else:  # it has started
                 self._abandoned.add(future)
                 future.add_done_callback(self._abandoned.discard)
             raise
@@ -79,10 +79,10 @@ class ThreadPool:
     def _work(self) -> None:
         while (taken := self._queue.get()) is not None:
             _do(*taken)
-            del taken  # nothing is held while there is nothing to do
+            del taken  # hold nothing while idle
 
     def close(self) -> None:
-        """Drop what waits, and give what is being worked on a little time."""
+        """Drop the jobs that wait, and give the running ones a little time."""
         while not self._queue.empty():
             if (taken := self._queue.get()) is not None:
                 taken[0].cancel()

@@ -1,6 +1,5 @@
-"""Which words of a translation go with which words of its source: the cross-attention of the last decoder layer but one, the mean
-of its heads, gathered by words (Garg et al., 2019). Engines compute the attention; what is made of it is the same for all of them.
-No torch here."""
+"""Word alignment: the cross-attention of the last decoder layer but one, averaged over its heads and summed by words (Garg et al.,
+2019). Engines compute the attention; the rest is the same for all of them. No torch here."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ class Aligned:
 def align_texts(
     engine: Engine, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], max_length: int
 ) -> list[Aligned]:
-    """Aligned words of texts and their translations, whoever made these. One that is longer than `max_length` tokens, more than the
-    model has ever seen, has words, but no pairs."""
+    """Align texts with their translations, whoever made these. A text longer than `max_length` tokens, more than the model was
+    trained on, gets words but no pairs."""
     read = [_read(tokenizer, source, target) for source, target in pairs]
     short = [
         number

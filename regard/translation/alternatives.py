@@ -1,5 +1,5 @@
-"""Other words that may stand at a place of a translation. The likeliest tokens there are completed to words, each greedily, and
-what gives the same word is added up."""
+"""Alternative words at a place in a translation: the likeliest tokens there are completed greedily to words, and the probabilities
+of equal words are added up."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from regard.translation.text_side import TextSide
 from regard.translation.words import prefix_ids, word_beginnings
 
 _SPACE = "\u2581"
-_LONGEST = 12  # pieces of a word at most; what is longer is shown as far as that
-_SPARE = 2  # times as many tokens as words are completed, since several may give the same word
+_LONGEST = 12  # pieces of a word; longer ones are cut off
+_SPARE = 2  # tokens completed per word wanted, since several may give the same word
 
 
 @dataclass(frozen=True)

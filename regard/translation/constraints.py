@@ -21,7 +21,7 @@ Term = tuple[Phrase, Ways, list[Span]]  # of a source: what must appear, the way
 
 @dataclass(frozen=True)
 class TextConstraints:
-    """What a person wants of one line's translation."""
+    """Constraints on the translation of one line, as text."""
 
     prefix: str = ""  # what it begins with; the last word may go on, unless a space follows it
     phrases: tuple[str, ...] = ()  # what must appear in it, as whole words
@@ -29,17 +29,17 @@ class TextConstraints:
 
 @dataclass(frozen=True)
 class ConstraintBuilder:
-    """Makes constraints for the parts of lines."""
+    """Builds the constraints of segments."""
 
     reader: Reader
     glossary: Glossary | None
-    must_keep: bool  # whether what is to be kept is something that must appear
+    must_keep: bool  # whether words to keep are phrases that must appear
 
     def build(
         self, cut: Sequence[Sequence[Segment]], text_constraints: Sequence[TextConstraints] = ()
     ) -> list[Constraints]:
-        """One for each part, from what was asked of the lines; none where there is nothing. A prefix, and what must appear, is that
-        of a line's first part; terms of the glossary are those of the part that has them."""
+        """Constraints of each segment; an empty list if no segment has any. Prefix and phrases of a line hold for its first
+        segment, glossary terms for the segment that has them."""
         if not text_constraints and self.glossary is None and not self.must_keep:
             return []
         constraints = []
@@ -73,7 +73,7 @@ class ConstraintBuilder:
         return terms
 
     def _kept(self, text: str) -> list[Phrase]:
-        """What is to be kept of a text, if it must appear and the model can say it."""
+        """The words to keep that must appear and that the model can spell."""
         tokenizer = self.reader.tokenizer
         kept = self.reader.kept(text) if self.must_keep else None
         phrases = []

@@ -1,16 +1,16 @@
-"""Minimum Bayes risk (Kumar and Byrne, 2004): of several translations the one that is most like all the others, by a measure
-such as chrF. What is most like is not what is likeliest."""
+"""Minimum Bayes risk reranking (Kumar and Byrne, 2004): of several translations the one most similar to all the others by a metric
+such as chrF, which need not be the likeliest."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-Utility = Callable[[str, str], float]  # of a translation, if the other text were the right one
+Utility = Callable[[str, str], float]  # (translation, reference) -> score
 
 
 def by_expected_utility(texts: Sequence[str], utility: Utility, weights: Sequence[float] = ()) -> list[int]:
-    """The places of translations, best first: by what each is worth on average, if any of them were right, each as likely as its
-    weight says. Without weights, as with samples, all are as likely. Equals stay in their order.
+    """The indices of translations, best first by expected utility, with each translation as the reference in turn, weighted by
+    `weights`; without them, as for samples, all weigh the same. Ties keep their order.
 
     >>> by_expected_utility(["x", "ab", "abc"], lambda one, other: len(set(one) & set(other)))
     [2, 1, 0]

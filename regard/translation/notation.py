@@ -1,5 +1,5 @@
 """How languages write numbers: 1,234.5 in English, 1.234,5 in German. A model leaves the marks as its source has them, or puts some
-of its own; where both languages' ways are known, they are put by rule (`text.py`, with `decode.guard`)."""
+of its own; where both languages' ways are known, they are put by rule (`number_guard.py`, with `decode.guard`)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Numbers that a translation must not change. A model spells them out of pieces and now and then loses a digit, or the number;
-where `decode.guard` is on, such a text is searched again with its numbers as reserved pieces (`text.py`).
+where `decode.guard` is on, such a text is searched again with its numbers as reserved pieces (`text_side.py`).
 
 Looked for are numbers of three to seven digits, those with decimals and those with marks between thousands. Longer ones, dates and
 sums of money with a sign are spans in any case (`translation/protect.py`); shorter ones may become words.

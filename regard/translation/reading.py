@@ -1,4 +1,4 @@
-"""What a model reads of lines: their parts, the ids of those, and what of them is kept as it is. The same for every engine.
+"""Lines as a model reads them: their segments, the token ids of those, and the spans that are kept. The same for every engine.
 
 A line longer than the model was trained on is cut at the end of a sentence, else at a clause, else at a space; it is never
 truncated. White space around a line is not shown to the model. Where the tokenizer protects, addresses, placeholders and tags go
@@ -31,14 +31,14 @@ _CUTS = [
 
 @dataclass(frozen=True)
 class Segment:
-    """A piece of a line that goes through the engine, and the white space that follows it."""
+    """A piece of a line that goes through the engine on its own, and the white space after it."""
 
     text: str
     after: str
 
 
 def cut_line(line: str, tokenizer: Tokenizer, max_length: int, keep: Sequence[str] = ()) -> list[Segment]:
-    """The parts of a line, none longer than `max_length` tokens; most lines are one part. What is to be kept is not cut."""
+    """The segments of a line, none longer than `max_length` tokens; most lines are one. A kept span is never cut."""
     if len(line) <= 1 or len(_encode(line, tokenizer, keep)) <= max_length:
         return [Segment(line, "")]
     code, text = tokenizer.split_code(line)
@@ -58,8 +58,7 @@ def _encode(text: str, tokenizer: Tokenizer, keep: Sequence[str]) -> list[int]:
 
 
 def _cut_once(line: str, spans: Sequence[tuple[int, int]]) -> tuple[str, str, str]:
-    """Split a line in two at the best kind of place, as near to the middle as there is one, but not near its ends, and not
-    inside a span."""
+    """Split a line in two at the best kind of place, as near to the middle as possible, not near its ends and not inside a span."""
     middle = len(line) / 2
     for pattern in _CUTS:
         places = [
@@ -103,7 +102,7 @@ def count_lines(segments: Sequence[Sequence[Segment]], on_progress: OnProgress) 
 
 
 class Reader:
-    """Reads text for a model; `keep` are words that are not translated, and `more` are such words of single texts."""
+    """Reads text for a model; `keep` is text that is not translated, `more` the same for single texts."""
 
     def __init__(
         self,
@@ -115,7 +114,7 @@ class Reader:
         self.tokenizer, self.max_length, self.keep, self.more = tokenizer, max_length, keep, more
 
     def cut(self, lines: Sequence[str]) -> list[list[Segment]]:
-        """The parts of every line, each to be translated on its own; an empty line has none."""
+        """The segments of every line; an empty line has none."""
         stripped = [one_line(line.strip()) for line in lines]  # no model knows line breaks
         # One token a byte is the most, and one for the space before it, so that short lines need not be counted. (Imported
         # tokenizers write some characters out.)
@@ -132,7 +131,7 @@ class Reader:
         return cut
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids that an engine translates, of parts as `cut` gives them."""
+        """The token ids of segments."""
         ids = self.tokenizer.encode_batch(texts)
         for number, text in enumerate(texts):
             if (protected := self.protected(text)) is not None:
@@ -140,30 +139,30 @@ class Reader:
         return ids
 
     def protected(self, text: str) -> Protected | None:
-        """The text with its spans taken out, those that a person wants kept among them, where the model knows reserved pieces."""
+        """The text with its protected spans taken out, `keep` among them; None without any, or without reserved pieces."""
         return protect(text, terms=self._keep(text)) if self.tokenizer.protects else None
 
     def has_room(self, text: str) -> bool:
-        """Whether there is a reserved piece for all that is kept of a text."""
+        """Whether there is a reserved piece for every span of a text."""
         return len({text[begin:end] for begin, end in find_spans(text, self._keep(text))}) <= NUM_SPANS
 
     def _keep(self, text: str) -> Sequence[str]:
         return (*self.keep, *self.more.get(text, ()))
 
     def spans_kept(self, text: str) -> list[Span]:
-        """Where something stands in a text that is not translated, a language code with it."""
+        """Where a text has spans that are not translated, including a language code."""
         keep = self._keep(text)
         kept = find_spans(text, keep) if self.tokenizer.protects else find_terms(text, keep)
         code, _ = self.tokenizer.split_code(text)
         return [(0, len(code)), *kept] if code else kept
 
     def kept(self, text: str) -> Protected | None:
-        """The text with its spans taken out that must be kept in any case, whether the model knows reserved pieces or not."""
+        """The text with the spans taken out that must be kept, whether the model has reserved pieces or not."""
         if self.tokenizer.protects:
             return self.protected(text)
         places = find_terms(text, self._keep(text))
         return take_out(text, places, most=len(places)) if places else None
 
     def spelt(self, text: str) -> Spelt:
-        """The words of a source."""
+        """The words of a source text."""
         return spell(self.tokenizer, self.encode([text])[0], "source", self.protected(text))

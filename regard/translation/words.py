@@ -1,4 +1,4 @@
-"""Words of translations: where they begin among a tokenizer's pieces, how a wished beginning is written in pieces, how sure the
+"""Words of translations: where they begin among a tokenizer's pieces, how a forced prefix is written in pieces, how sure the
 model was of each word and where it looked. No torch here."""
 
 from __future__ import annotations

@@ -453,7 +453,7 @@ def test_documents_are_given_up_and_forgotten(tmp_path: Path) -> None:
     jobs = DocumentJobs(tmp_path / "documents")
     late = jobs.begin("txt", seconds=-1)
     found = jobs.find(late)
-    assert found is not None and (found.status, found.error) == ("error", "the document was given up; send it again")
+    assert found is not None and (found.status, found.error) == ("error", "the document timed out; send it again")
     assert late.key not in (jobs.folder / f"{late.id}.json").read_text()
     done = jobs.begin("txt", seconds=60)
     jobs.finish(done, b"text", 4)
