@@ -1,4 +1,4 @@
-"""The models that are served, and the way of a request through them: languages, sentences, batcher, text again."""
+"""The served models and the path of a request through them: languages, sentences, batcher, text."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Plan(Protocol):
 
 @dataclass(frozen=True)
 class TranslateRequest:
-    """What a client wants."""
+    """What a client asks for."""
 
     texts: Sequence[str]
-    source: str | None  # None: it is to be recognised
+    source: str | None  # None: detect it
     target: str
     is_html: bool = False
     alternatives: int = 0
@@ -56,13 +56,13 @@ class TranslateRequest:
 
     @property
     def characters(self) -> int:
-        """What it counts, for limits and keys."""
+        """What it counts towards limits and keys."""
         return sum(map(len, self.texts)) + len(self.texts) * self.search.characters
 
 
 @dataclass(frozen=True)
 class Detected:
-    """The language that a text was taken for, and how sure that was, in per cent."""
+    """The detected language of a text, with the confidence in per cent."""
 
     language: str
     confidence: float
@@ -94,7 +94,7 @@ OnSentence = Callable[[SentenceProgress], None]
 
 
 class Service:
-    """All models behind one door."""
+    """All served models."""
 
     def __init__(self, models: Sequence[ServedModel], limits: Limits) -> None:
         self.limits = limits
@@ -160,7 +160,7 @@ class Service:
     # --- translating ---
 
     def check(self, request: TranslateRequest) -> None:
-        """Refuse what is beyond the limits."""
+        """Raise InputError for what exceeds the limits."""
         limits = self.limits
         if len(request.texts) > limits.texts:
             raise InputError(f"there may be at most {limits.texts} texts in a request; send the rest in another")
@@ -179,7 +179,7 @@ class Service:
             raise InputTooLarge(f"with so wide a beam the texts may have at most {most} characters; send parts")
 
     async def translate(self, request: TranslateRequest, on_sentence: OnSentence | None = None) -> list[Answer]:
-        """An answer for each text; `on_sentence` hears of sentences as they are finished."""
+        """An answer for each text; `on_sentence` is called as sentences are finished."""
         self.check(request)
         heard = SentenceCollector(on_sentence)
         if request.alignments:
@@ -239,7 +239,7 @@ class Service:
         on_sentence: OnSentence | None = None,
         search: SearchRequest = PLAIN,
     ) -> list[list[str]]:
-        """The texts of plans in the other language, each in one or several ways that differ, best first."""
+        """The translations of each plan's text, all different, best first."""
         sentences = [sentence for plan in plans for sentence in plan.sentences]
         places = [(text, n) for text, plan in enumerate(plans) for n in range(len(plan.sentences))]
 
@@ -268,7 +268,7 @@ class Service:
         on_sentence: OnSentence | None = None,
         search: SearchRequest = PLAIN,
     ) -> tuple[bytes, int]:
-        """A document in another language, and how many characters of text it has."""
+        """The translated document, and how many characters of text it had."""
         limits = self.limits
         search.check(limits)
         document = await self._reading.run(open_document, data, kind, limits.unpacked_bytes, column)
@@ -295,7 +295,7 @@ class Service:
 
     @property
     def abandoned_documents(self) -> int:
-        """Documents that a thread still works on though their requests have ended."""
+        """Documents that a thread still works on although their requests have ended."""
         return self._reading.abandoned + self._documents.abandoned
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ def runs_away(
     source: str, translation: str, source_ids: Sequence[int], ids: Sequence[int], tokenizer: Tokenizer, given: str = ""
 ) -> bool:
     """Whether a translation loops, repeats a phrase more often than its source does, is far longer than its source (in bytes, since
-    a Chinese character is a word), or has characters from nowhere; `given` is the source with everything else that was asked for."""
+    a Chinese character is a word), or has characters from nowhere; `given` is the source and everything else asked for."""
     return (
         is_loop(source_ids, ids)
         or most_repeats(translation) > max(_TIMES, most_repeats(source))

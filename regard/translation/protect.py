@@ -1,4 +1,4 @@
-"""Protected spans: what is not translated but kept as it is, such as addresses, placeholders, tags and account numbers.
+"""Protected spans: text that is copied and not translated, such as URLs, placeholders, tags and account numbers.
 
 In a model that was trained so (`tokenizer.protect`), a span is one reserved piece on both sides, and its text never goes
 through the model: "see <span0> for more" -> "mehr unter <span0>". In training a span is protected where both sides have it as
@@ -72,7 +72,7 @@ class Protected:
         return Protected(parts, self.spans)
 
     def restore(self, tokenizer: Tokenizer, ids: Sequence[int]) -> str | None:
-        """The text of a translation with the spans back in it; None where one of them is not there as often as it was."""
+        """The text of a translation with its spans restored; None if one does not occur as often as in the source."""
         numbers = {piece: number for number, piece in enumerate(tokenizer.span_ids)}
         found = [numbers.get(part, part) if isinstance(part, int) else part for part in tokenizer.decode_parts(ids)]
         counts = Counter(part for part in self.parts if isinstance(part, int))
@@ -82,7 +82,7 @@ class Protected:
 
 
 def find_spans(text: str, terms: Sequence[str] = ()) -> list[tuple[int, int]]:
-    """Where the spans of a text are; `terms` are spans, too."""
+    """Where the spans of a text are; `terms` count as spans."""
     if terms:
         return _longest([*find_spans(text), *find_terms(text, terms)])
     if not _MAYBE.search(text):
@@ -100,7 +100,7 @@ def find_spans(text: str, terms: Sequence[str] = ()) -> list[tuple[int, int]]:
 
 
 def _longest(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Places of which no two overlap: the longer one stays."""
+    """Spans without overlaps: the longer one wins."""
     kept: list[tuple[int, int]] = []
     for begin, end in sorted(places, key=lambda place: place[0] - place[1]):
         if not overlaps((begin, end), kept):
@@ -109,7 +109,7 @@ def _longest(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def protect(text: str, kept: Container[str] | None = None, terms: Sequence[str] = ()) -> Protected | None:
-    """The text with its spans taken out, or None where it has none; `kept`: only these; `terms` are spans, too."""
+    """The text with its spans taken out, or None if it has none; `kept`: only these; `terms` count as spans."""
     return take_out(text, find_spans(text, terms), kept)
 
 
