@@ -246,7 +246,7 @@ def test_what_an_engine_cannot_do_is_refused_in_one_line(
     bundle: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     message = fails(capfd, "translate", "-m", bundle, "--engine", "ctranslate2", "--device", "cuda", "x")
-    assert "device must be auto or cpu, but is 'cuda'; use --engine torch" in message
+    assert "device must be auto or cpu with engine ctranslate2, but is 'cuda'; use --engine torch" in message
     expected = translate(capfd, "-m", bundle, "--engine", "torch", "a b")
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     message = fails(capfd, "translate", "-m", bundle, "--engine", "ctranslate2", "x")

@@ -659,7 +659,7 @@ def test_the_cache_lies_where_the_environment_says(monkeypatch: pytest.MonkeyPat
 
 def test_auto_takes_ctranslate2_on_cpus_and_torch_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     bundle = load_bundle(GOLDEN)
-    monkeypatch.setattr(select, "_SIGNS_OF_A_GPU", ())
+    monkeypatch.setattr(select, "_GPU_FILES", ())
     monkeypatch.setattr("platform.system", lambda: "Linux")
     assert isinstance(make_engine(bundle), CTranslate2Engine)
     assert isinstance(make_engine(bundle, device="cpu"), CTranslate2Engine)
@@ -673,7 +673,7 @@ def test_auto_takes_ctranslate2_on_cpus_and_torch_elsewhere(monkeypatch: pytest.
 
         return answering
 
-    monkeypatch.setattr(select, "_SIGNS_OF_A_GPU", (str(tmp_path),))
+    monkeypatch.setattr(select, "_GPU_FILES", (str(tmp_path),))
     for answer, expected in (("cpu", True), ("cuda", False)):
         monkeypatch.setattr("regard.device.pick_device", pick(answer))
         assert select._is_cpu("auto") is expected
@@ -685,7 +685,9 @@ def test_what_ctranslate2_cannot_do_is_refused_by_name(monkeypatch: pytest.Monke
     bundle = load_bundle(GOLDEN)
     with pytest.raises(UserError, match=r"engine must be one of auto, torch, ctranslate2, but is 'fast'"):
         make_engine(bundle, "fast")
-    with pytest.raises(UserError, match=r"device must be auto or cpu, but is 'cuda'; use --engine torch"):
+    with pytest.raises(
+        UserError, match=r"device must be auto or cpu with engine ctranslate2, but is 'cuda'; use --engine torch"
+    ):
         make_engine(bundle, "ctranslate2", "cuda")
 
 
