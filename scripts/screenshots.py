@@ -47,7 +47,7 @@ def with_terms(page: Page) -> None:
         page.get_by_label("In English").fill(source)
         page.get_by_label("In German").fill(target)
         page.keyboard.press("Enter")
-    page.get_by_label("Stays as it is").fill("Mary")
+    page.get_by_label("Leave untranslated").fill("Mary")
     page.keyboard.press("Enter")
     page.locator("#out:not(.waiting) .w.held").nth(2).wait_for()
     page.evaluate("document.activeElement.blur()")

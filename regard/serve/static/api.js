@@ -21,11 +21,11 @@ export const hasKey = () => key !== "";
 async function send(path, options) {
   const headers = new Headers(options.headers);
   if (key) headers.set("Authorization", `Bearer ${key}`);
-  const answer = await reached(() => fetch(path, { ...options, headers }), "The server does not answer.");
+  const answer = await reached(() => fetch(path, { ...options, headers }), "The server does not respond.");
   if (answer.ok || answer.status === 304) return answer;
   const body = await answer.json().catch((error) => { if (error.name === "AbortError") throw error; return {}; });
   const retry = Number(answer.headers.get("Retry-After")) || null;
-  throw new Problem(sentence(body.error ?? `the server answered with ${answer.status}`), answer.status, retry);
+  throw new Problem(sentence(body.error ?? `the server responded with status ${answer.status}`), answer.status, retry);
 }
 
 // What comes over a connection, which may break at any time.

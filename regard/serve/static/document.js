@@ -41,7 +41,7 @@ export function startDocuments(settings, pair, terms) {
     });
     const failed = (message) => { bar.remove(); said.textContent = message; said.className = "problem"; remove.textContent = "Remove"; };
     if (!endings.includes(ending)) failed(`A document must be one of ${endings.join(" ")}.`);
-    else if (chosen.size > settings.fileBytes) failed(`A document may have at most ${Math.floor(settings.fileBytes / 1048576)} MB.`);
+    else if (chosen.size > settings.fileBytes) failed(`A document may be at most ${Math.floor(settings.fileBytes / 1048576)} MB.`);
     else if (ending === ".csv" || ending === ".tsv") askColumn(card, bar, begin);
     else begin("");
     return card;

@@ -19,13 +19,13 @@ export function startExplain(languages) {
   async function explain(prefix = "") {
     const sentence = text.value.trim();
     begun = true;
-    if (!sentence) { say("Write a sentence."); text.focus(); return; }
+    if (!sentence) { say("Enter a sentence."); text.focus(); return; }
     controller?.abort();
     const own = controller = new AbortController();
     const [source, into] = pairs[choice.value];
     button.disabled = true;
     at("explained").classList.add("waiting");
-    say(at("explained").childElementCount ? "Looking…" : "Looking… The first time takes some seconds.");
+    say(at("explained").childElementCount ? "Explaining…" : "Explaining… The first time takes a few seconds.");
     try {
       const data = await post("explain", { q: sentence, source, target: into, translation: target.value.trim(), prefix }, own.signal);
       draw(data, prefix);
@@ -51,7 +51,7 @@ export function startExplain(languages) {
     if (!prefix) { say(""); return; }
     const back = element("button", { type: "button", class: "plain" }, "Back to the model's own");
     back.addEventListener("click", () => explain());
-    said.replaceChildren(`The translation was made to begin with ${quoted(prefix.trim())}. `, back);
+    said.replaceChildren(`The translation was forced to begin with ${quoted(prefix.trim())}. `, back);
   }
 
   function say(message, isProblem = false) {

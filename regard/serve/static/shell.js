@@ -8,7 +8,7 @@ const at = (id) => document.getElementById(id);
 
 // --- light and dark ---
 
-const THEMES = { auto: ["◐", "as the system"], light: ["☀", "light"], dark: ["☾", "dark"] };
+const THEMES = { auto: ["◐", "system"], light: ["☀", "light"], dark: ["☾", "dark"] };
 const order = Object.keys(THEMES);
 
 function startTheme() {

@@ -38,7 +38,7 @@ export function startTerms(settings, changed) {
       if (size()) localStorage.setItem(name(), JSON.stringify(terms)); else localStorage.removeItem(name());
     } catch { // storage is full or switched off: the terms live as long as the page
       unkept.set(name(), terms);
-      say("This browser does not keep the terms: they are gone with this page. Export them.");
+      say("This browser cannot store the terms; they are lost when you close this page. Export them.");
     }
   }
 
@@ -90,11 +90,11 @@ export function startTerms(settings, changed) {
   async function read(file) {
     const found = { glossary: [], keep: [] };
     const lines = file.size > 1_000_000 ? null : (await file.text()).split(/\r\n|[\n\r]/);
-    if (!lines) { say("A file of terms may have at most 1 MB."); return; }
+    if (!lines) { say("A file of terms may be at most 1 MB."); return; }
     for (const [i, line] of lines.entries()) {
       if (SKIPPED.test(line)) continue;
       const sides = line.replace(/^\ufeff/, "").split("\t").map((side) => side.trim());
-      if (sides.length !== 2 || !sides.every(isTerm)) { say(`Line ${i + 1} must be a term, a tab and what it must be called, each of at most ${settings.termCharacters} characters.`); return; }
+      if (sides.length !== 2 || !sides.every(isTerm)) { say(`Line ${i + 1} must be a term, a tab and its translation, each of at most ${settings.termCharacters} characters.`); return; }
       const [source, target] = sides;
       if (source === target) { if (!terms.keep.includes(source) && !found.keep.includes(source)) found.keep.push(source); }
       else if (!has(source, target) && !found.glossary.some((one) => one[0] === source && one[1] === target)) found.glossary.push([source, target]);

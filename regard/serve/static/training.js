@@ -40,7 +40,7 @@ export function startTraining() {
     if (!data) return;
     const dot = element("i", { class: data.finished ? "finished" : "live", "aria-hidden": "true" });
     const age = data.updated === null ? null : data.now - data.updated + (performance.now() - state.fetched) / 1000;
-    const text = data.finished ? "finished" : age === null ? "nothing measured yet" : `last measured ${duration(age)} ago`;
+    const text = data.finished ? "finished" : age === null ? "no measurements yet" : `last update ${duration(age)} ago`;
     status.replaceChildren(dot, text);
   }
 
@@ -62,7 +62,7 @@ function draw(data, element) {
   const head = element("header", { class: "run-head" }, element("h2", { dir: "auto" }, pair), element("p", { class: "note", dir: "auto" }, `run ${data.name}`));
   const parts = [head];
   if (data.done !== null) {
-    const bar = element("progress", { max: "1", value: data.done, "aria-label": "how much of the run is done" });
+    const bar = element("progress", { max: "1", value: data.done, "aria-label": "training progress" });
     parts.push(bar);
   }
   parts.push(tiles(data, element), charts(data, element), ...samples(data, element), ...tests(data, element), ...notes(data, element));
@@ -79,9 +79,9 @@ function tiles(data, element) {
   const tile = (name, value, under) => found.push(element("div", { class: "run-tile" }, element("p", {}, name), element("strong", {}, value), element("p", {}, under)));
   if (latest) tile("Step", whole(latest.step), [latest.epoch === undefined ? "" : `epoch ${latest.epoch.toFixed(1)}`, latest.elapsed === undefined ? "" : duration(latest.elapsed)].filter(Boolean).join(", "));
   if (train?.nll !== undefined) tile("Training loss", train.nll.toFixed(3), `learning rate ${small(train.lr ?? 0)}`);
-  if (best?.loss !== undefined) tile("Validation loss", best.loss.toFixed(3), `best, at step ${whole(best.step)}`);
+  if (best?.loss !== undefined) tile("Validation loss", best.loss.toFixed(3), `best so far, step ${whole(best.step)}`);
   if (best?.bleu !== undefined) tile("BLEU", best.bleu.toFixed(1), best.chrf === undefined ? "on the validation set" : `chrF ${best.chrf.toFixed(1)}, validation`);
-  if (train?.tokens_per_second !== undefined) tile("Tokens a second", whole(train.tokens_per_second), "target side");
+  if (train?.tokens_per_second !== undefined) tile("Tokens per second", whole(train.tokens_per_second), "target side");
   return element("div", { class: "run-tiles" }, ...found);
 }
 
@@ -92,7 +92,7 @@ function charts(data, element) {
       { name: "smoothed labels", style: "faint", points: curves.smoothed }], fixed(3)),
     chart("Validation scores", [{ name: "BLEU", style: "one", points: curves.bleu, dots: true }, { name: "chrF", style: "two", points: curves.chrf, dots: true }], fixed(1), { fromZero: true }),
     chart("Learning rate", [{ name: "learning rate", style: "one", points: curves.lr }], small, { fromZero: true }),
-    chart("Tokens a second", [{ name: "tokens a second", style: "one", points: curves.tokens_per_second }], whole, { fromZero: true }));
+    chart("Tokens per second", [{ name: "tokens per second", style: "one", points: curves.tokens_per_second }], whole, { fromZero: true }));
 }
 
 // Each sample sentence: what it should be, what it is now, and how it came to be.
@@ -105,7 +105,7 @@ function samples(data, element) {
       ...before.slice(0, 3).map((one) => row(`step ${whole(one.step)}`, one.translation, "older"))];
     return element("article", { class: "card run-sample" }, element("dl", {}, ...rows));
   });
-  return [element("section", {}, element("h2", {}, "Translations over time"), element("p", { class: "lead" }, "Sentences of the validation set, the newest translation first, a row for each change."), ...cards)];
+  return [element("section", {}, element("h2", {}, "Translations over time"), element("p", { class: "lead" }, "Sentences from the validation set, newest translation first, one row per change."), ...cards)];
 }
 
 function tests(data, element) {

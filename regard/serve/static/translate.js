@@ -40,7 +40,7 @@ export function startTranslate(languages, settings, explainThis) {
     const asked = text.value;
     terms.use(pair.known(state.source));
     if (!asked.trim()) { clearOut(); return; }
-    if (asked.length > settings.charLimit) { tell(`This text has more than ${settings.charLimit.toLocaleString("en")} characters; send it in parts, or as a document.`); waiting(false); return; }
+    if (asked.length > settings.charLimit) { tell(`This text has more than ${settings.charLimit.toLocaleString("en")} characters; translate it in parts, or as a document.`); waiting(false); return; }
     waiting(true);
     const began = performance.now();
     const wanted = pair.asked();
@@ -138,7 +138,7 @@ export function startTranslate(languages, settings, explainThis) {
     at("others").hidden = !sentence || (!others.length && !sentence.prefix);
     if (at("others").hidden) return;
     const many = state.sentences.length > 1;
-    at("others-title").replaceChildren("Other ways to say it", ...(many ? [element("q", { dir: "auto" }, sentence.text)] : []));
+    at("others-title").replaceChildren("Alternatives", ...(many ? [element("q", { dir: "auto" }, sentence.text)] : []));
     const used = new Set(way(sentence).text.split(/\s+/));
     list.replaceChildren(...others.map(([one, i]) => {
       // words that the shown translation lacks are set off

@@ -80,7 +80,7 @@ export function startWords(out, { others, choose, activate }) {
     span.classList.add("on");
     span.setAttribute("aria-expanded", "true");
     const list = element("ul", {}, element("li", { class: "note" }, "…"));
-    const input = element("input", { "aria-label": `write another word for ${span.word.text}`, placeholder: "another word", dir: "auto", autocomplete: "off", spellcheck: "false" });
+    const input = element("input", { "aria-label": `enter another word for ${span.word.text}`, placeholder: "another word", dir: "auto", autocomplete: "off", spellcheck: "false" });
     popover.replaceChildren(element("h2", { id: "popover-title", dir: "auto" }, `Instead of ${quoted(span.word.text)}`), list, element("form", {}, input));
     popover.lastChild.addEventListener("submit", (event) => { event.preventDefault(); if (input.value.trim()) take(span, input.value.trim()); });
     popover.hidden = false;
@@ -106,7 +106,7 @@ export function startWords(out, { others, choose, activate }) {
       return button;
     });
     list.replaceChildren(...buttons.map((button) => element("li", {}, button)));
-    if (!buttons.length) { list.replaceChildren(element("li", { class: "note" }, "The model knows no other word here.")); return; }
+    if (!buttons.length) { list.replaceChildren(element("li", { class: "note" }, "The model has no other word here.")); return; }
     roving(buttons, (item, key) => buttons[buttons.indexOf(item) + ({ ArrowDown: 1, ArrowUp: -1 }[key] ?? NaN)]);
     const input = popover.querySelector("input");
     input.addEventListener("keydown", (event) => { if (event.key === "ArrowUp") { event.preventDefault(); buttons.at(-1).focus(); } if (event.key === "ArrowDown") { event.preventDefault(); buttons[0].focus(); } });

@@ -65,7 +65,7 @@ def test_a_piece_is_forced_and_the_rest_decoded_again(page: Page, model: regard.
     other = page.locator(".step").first.locator("button").nth(1)
     piece = other.locator("span").first.inner_text()
     other.click()
-    page.get_by_text("The translation was made to begin with").wait_for()
+    page.get_by_text("The translation was forced to begin with").wait_for()
     assert translation(page) == model.explain("a b c", prefix=piece.removeprefix("·")).translation
     page.get_by_role("button", name="Back to the model's own").click()
     page.locator("#explained p.sentence.target", has_text="c b a").wait_for()

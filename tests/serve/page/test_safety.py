@@ -136,7 +136,7 @@ def test_no_payload_runs_as_a_term(browser: Browser, bypass_csp: bool) -> None:
             page.get_by_label("In src").fill(payload)
             page.get_by_label("In tgt").fill(payload)
             page.get_by_role("button", name="Add").first.click()
-            page.get_by_label("Stays as it is").fill(payload)
+            page.get_by_label("Leave untranslated").fill(payload)
             page.get_by_role("button", name="Add").last.click()
             page.get_by_label("text to translate").fill(payload)  # it is sent with the text, and comes back in it
             page.locator("#out:not(.waiting)").wait_for()

@@ -59,7 +59,7 @@ def terms(page: Page) -> None:
         page.get_by_label("In tgt").fill(target)
         page.keyboard.press("Enter")
     for one in ("d", "Regard", "z" * 60):
-        page.get_by_label("Stays as it is").fill(one)
+        page.get_by_label("Leave untranslated").fill(one)
         page.keyboard.press("Enter")
     page.locator("#out .w.held").nth(2).wait_for()
     page.locator("#out:not(.waiting)").wait_for()
@@ -124,13 +124,13 @@ def test_light_and_dark_are_chosen_and_remembered(browser: Browser, everything: 
 
     with open_page(browser, everything.url, color_scheme="dark") as page:
         assert background(page) == "rgb(21, 23, 26)"
-        page.get_by_role("button", name="colours: as the system").click()
+        page.get_by_role("button", name="colours: system").click()
         assert background(page) == "rgb(246, 246, 243)"
         page.reload()
         page.get_by_role("button", name="colours: light").click()
         assert background(page) == "rgb(21, 23, 26)"
         page.get_by_role("button", name="colours: dark").click()
-        page.get_by_role("button", name="colours: as the system").wait_for()
+        page.get_by_role("button", name="colours: system").wait_for()
 
 
 def test_on_a_phone_one_pane_is_above_the_other(browser: Browser, everything: Running) -> None:

@@ -34,7 +34,7 @@ def add(page: Page, source: str, target: str) -> None:
 
 
 def keep(page: Page, word: str) -> None:
-    page.get_by_label("Stays as it is").fill(word)
+    page.get_by_label("Leave untranslated").fill(word)
     page.keyboard.press("Enter")
 
 
@@ -155,7 +155,7 @@ def test_documents_heed_the_terms(page: Page, server: Running, tmp_path: Path) -
 def test_a_detected_language_brings_its_terms(page: Page) -> None:
     page.get_by_label("translate from").select_option("en")
     open_terms(page)
-    page.get_by_label("Stays as it is").fill("weather")
+    page.get_by_label("Leave untranslated").fill("weather")
     page.keyboard.press("Enter")
     page.get_by_label("translate from").select_option("auto")
     page.get_by_label("translate into").select_option("de")
@@ -215,7 +215,7 @@ def test_terms_go_to_a_file_and_come_back(page: Page, tmp_path: Path) -> None:
     assert page.locator("#keep-list li > span").all_inner_texts() == ["Regard"]
     file["buffer"] = b"a\tb\nno tab\n"
     page.get_by_label("a file of terms to import").set_input_files(files=[file])
-    page.locator("#terms-said", has_text="Line 2 must be a term, a tab and what it must be called").wait_for()
+    page.locator("#terms-said", has_text="Line 2 must be a term, a tab and its translation").wait_for()
     assert page.locator("#terms li").count() == 3
 
 
@@ -281,7 +281,7 @@ def test_a_browser_that_keeps_nothing_has_terms_as_long_as_the_page(page: Page) 
     )
     open_terms(page)
     add(page, "b", "q")
-    page.locator("#terms-said", has_text="This browser does not keep the terms").wait_for()
+    page.locator("#terms-said", has_text="This browser cannot store the terms").wait_for()
     page.get_by_label("translate from").select_option("tgt")
     assert page.locator("#terms li").count() == 0
     page.get_by_label("translate from").select_option("src")

@@ -156,7 +156,7 @@ def test_the_page_follows_a_run_as_it_goes_on(browser: Browser, watched: Running
         page.locator(".run-tile", has_text="Step").locator("strong", has_text="10").wait_for()
         assert page.get_by_role("navigation", name="views").get_by_role("link").all_inner_texts() == ["Training"]
         assert page.locator("polyline.one").first.get_attribute("points").count(",") == 2
-        assert page.get_by_label("how much of the run is done").get_attribute("value") == "0.25"
+        assert page.get_by_label("training progress").get_attribute("value") == "0.25"
         assert page.locator("img, svg[role=img]").count() == 4
         append(run, train_record(15), train_record(20), valid_record(20, 31.4, "b a"))
         page.locator(".run-tile", has_text="BLEU").locator("strong", has_text="31.4").wait_for()

@@ -226,7 +226,7 @@ def test_another_word_is_chosen_and_the_rest_follows_it(typed: Page, server: Run
 def test_a_word_of_ones_own_is_written(typed: Page) -> None:
     typed.locator("#out .w").first.click()
     typed.locator("#popover li button").first.wait_for()  # it takes the focus when it comes
-    typed.get_by_label("write another word for d").fill("p")
+    typed.get_by_label("enter another word for d").fill("p")
     typed.keyboard.press("Enter")
     typed.locator("#out .w.kept", has_text="p").wait_for()
     assert typed.locator("#out").inner_text().startswith("p ")
