@@ -35,11 +35,11 @@ from benchmarks.common import machine, print_facts, print_markdown, write_json
 from regard.builtin import DEFAULT
 from regard.data.corpus import read_lines
 from regard.device import pick_device
-from regard.evaluate import score
 from regard.generate.engines.torch_engine import TorchEngine
+from regard.mt_metrics import score
 from regard.translation.glossary import Glossary, says, with_capital
-from regard.translation.options import TranslationOptions
 from regard.translation.terms import find_terms as find_whole_words
+from regard.translation.translation_options import TranslationOptions
 
 LEAST_LETTERS = 5  # of glossary words: shorter ones are rarely terms
 COMMON = 0.01  # a word in a larger share of the lines is a common word, not a term

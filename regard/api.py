@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from regard.bundle import Bundle, find_bundle, load_bundle
 from regard.errors import UserError
-from regard.evaluate import sentence_scorer
 from regard.explain.explanation import EXAMPLE, Explanation
 from regard.generate.engines.select import make_engine
 from regard.generate.options import SearchOptions
+from regard.mt_metrics import sentence_scorer
 from regard.progress import OnProgress
 from regard.translation.alternatives import Alternative, find_alternatives
 from regard.translation.constraints import TextConstraints
 from regard.translation.glossary import Glossary
-from regard.translation.options import TranslationOptions
 from regard.translation.results import Result
+from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from regard.parallel.crew import Crew
     from regard.progress import OnProgress
     from regard.translation.lines import LineFile
-    from regard.translation.options import TranslationOptions
     from regard.translation.results import Result
+    from regard.translation.translation_options import TranslationOptions
 
 
 def add(verbs: Any) -> None:

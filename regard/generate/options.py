@@ -108,7 +108,7 @@ Prefix = Sequence[int | Sequence[int]]
 
 
 @dataclass(frozen=True)
-class Mixed:
+class CodeSwitchedSource:
     """A source with terms of a glossary already translated in it."""
 
     ids: Sequence[int]
@@ -123,7 +123,7 @@ class Constraints:
     phrases: tuple[Phrase, ...] = ()  # what must appear
     max_tokens: int | None = None  # instead of what `max_extra` allows; a longer prefix is still taken whole
     # The source with these phrases in it, instead of the terms that they translate; None: there is no such source.
-    mixed: Callable[[Sequence[Phrase]], Mixed | None] | None = field(default=None, compare=False)
+    code_switch: Callable[[Sequence[Phrase]], CodeSwitchedSource | None] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Hypothesis:
 
 
 Matrix = list[list[float]]  # (queries, keys)
-Finished = Callable[[Sequence[int]], None]  # called with the numbers of finished sentences, each once
+OnFinished = Callable[[Sequence[int]], None]  # called with the numbers of finished sentences, each once
 
 
 class Engine(Protocol):
@@ -150,7 +150,7 @@ class Engine(Protocol):
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
-        finished: Finished | None = None,
+        on_finished: OnFinished | None = None,
         constraints: Sequence[Constraints] = (),  # one for each sentence, or none at all
     ) -> list[list[Hypothesis]]: ...
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from regard.generate.options import Engine
 from regard.serve.thread_pool import ThreadPool
-from regard.translation.alignment import Aligned, align_texts
+from regard.translation.alignment import TextAlignment, align_texts
 from regard.translation.sentences import Split
 from regard.translation.text_side import TextSide
 
@@ -39,7 +39,7 @@ class SentenceCollector:
         return [self._found[text, number] for number in range(len(split.places))]
 
 
-async def align(served: _Served, split: Split, translations: Sequence[str]) -> Aligned:
+async def align(served: _Served, split: Split, translations: Sequence[str]) -> TextAlignment:
     """The words of a text and of its translation, and which of them go together."""
     side = served.text_side
     pairs = list(zip(split.sentences, translations, strict=True))
@@ -47,13 +47,13 @@ async def align(served: _Served, split: Split, translations: Sequence[str]) -> A
     return place(split, translations, found)
 
 
-def place(split: Split, translations: Sequence[str], found: Sequence[Aligned]) -> Aligned:
+def place(split: Split, translations: Sequence[str], found: Sequence[TextAlignment]) -> TextAlignment:
     """Alignments of sentences as one of their text.
 
     >>> split = Split(("Yes.", " ", "No."), (0, 2))
-    >>> ours = [Aligned(((0, 3),), ((0, 2),), ((0, 0),)), Aligned(((0, 2),), ((0, 4),), ((0, 0),))]
+    >>> ours = [TextAlignment(((0, 3),), ((0, 2),), ((0, 0),)), TextAlignment(((0, 2),), ((0, 4),), ((0, 0),))]
     >>> place(split, ["Ja.", "Nein."], ours)
-    Aligned(source=((0, 3), (5, 7)), target=((0, 2), (4, 8)), pairs=((0, 0), (1, 1)))
+    TextAlignment(source=((0, 3), (5, 7)), target=((0, 2), (4, 8)), pairs=((0, 0), (1, 1)))
     """
     source: list[tuple[int, int]] = []
     target: list[tuple[int, int]] = []
@@ -61,10 +61,10 @@ def place(split: Split, translations: Sequence[str], found: Sequence[Aligned]) -
     sentences = dict(zip(split.places, zip(translations, found, strict=True), strict=True))
     here = there = 0  # characters before this piece, in the text and in its translation
     for number, piece in enumerate(split.pieces):
-        translation, aligned = sentences.get(number, (piece, Aligned()))
+        translation, aligned = sentences.get(number, (piece, TextAlignment()))
         pairs += [(i + len(source), j + len(target)) for i, j in aligned.pairs]
         source += [(a + here, b + here) for a, b in aligned.source]
         target += [(a + there, b + there) for a, b in aligned.target]
         here += len(piece)
         there += len(translation)
-    return Aligned(tuple(source), tuple(target), tuple(pairs))
+    return TextAlignment(tuple(source), tuple(target), tuple(pairs))

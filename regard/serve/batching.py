@@ -73,7 +73,7 @@ class BatchJob:
         return self.options == other.options and bool(self.constraints) == bool(other.constraints)
 
 
-Batch = list[tuple[BatchJob, int]]  # (job, number of its sentence)
+SentenceBatch = list[tuple[BatchJob, int]]  # (job, number of its sentence)
 
 
 class Batcher:
@@ -180,7 +180,7 @@ class Batcher:
             # Last: a client with its answer may return at once, and must not count twice.
             self._hand_out(found, failed)
 
-    def _account(self, batch: Batch, seconds: float) -> None:
+    def _account(self, batch: SentenceBatch, seconds: float) -> None:
         jobs = len({id(job) for job, _ in batch})
         end = time.monotonic()
         with self._changed:
@@ -195,7 +195,7 @@ class Batcher:
         if self._observe is not None:
             self._observe(len(batch), jobs, seconds)
 
-    def _take(self) -> Batch:
+    def _take(self) -> SentenceBatch:
         """Wait for the next batch; empty when the queue is empty and closed."""
         with self._changed:
             while True:
@@ -221,7 +221,7 @@ class Batcher:
         # Half a job is what is left of one that was there before: whoever is alone by now is not to wait for it.
         return math.ceil((self._present - 0.5) / len(self._threads)) if self._shared else 1
 
-    def _cut(self) -> Batch:
+    def _cut(self) -> SentenceBatch:
         """Take sentences of jobs that are alike, in turns, at most what the engine computes together."""
         first = self._jobs[0]
         alike = [job for job in self._jobs if job.is_like(first)] if self._shared else [first]
@@ -229,7 +229,7 @@ class Batcher:
         waiting = sum(len(job.ids) - job.taken for job in alike)
         idle = 1 if 1 < len(alike) <= self._share else len(self._threads) - self._busy
         most = min(max(1, self.engine.batch // first.weight), math.ceil(waiting / idle))
-        batch: Batch = []
+        batch: SentenceBatch = []
         longest = 0
         for job in alike:
             for number in range(job.taken, min(len(job.ids), job.taken + (_TURN if len(alike) > 1 else most))):
@@ -243,7 +243,7 @@ class Batcher:
                 self._waiting -= length
         return self._leave(batch)
 
-    def _leave(self, batch: Batch) -> Batch:
+    def _leave(self, batch: SentenceBatch) -> SentenceBatch:
         """Jobs that gave all their sentences leave the queue; others that gave some go to its end."""
         for job in {id(job): job for job, _ in batch}.values():
             self._jobs.remove(job)
@@ -252,7 +252,7 @@ class Batcher:
         return batch
 
     def _translate(
-        self, batch: Batch
+        self, batch: SentenceBatch
     ) -> tuple[list[tuple[BatchJob, int, Hypotheses]], list[tuple[BatchJob, Exception]]]:
         """The hypotheses of each sentence, and the jobs that failed."""
         try:

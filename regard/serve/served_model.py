@@ -17,9 +17,9 @@ from regard.serve.limits import Limits
 from regard.serve.refusal import Busy, refusing
 from regard.serve.search import SearchRequest
 from regard.serve.thread_pool import PATIENCE, ThreadPool
-from regard.translation.options import TranslationOptions
 from regard.translation.queries import SearchQuery
 from regard.translation.text_side import TextSide
+from regard.translation.translation_options import TranslationOptions
 
 _THREADS = 2  # of a model, for what goes past the batcher
 

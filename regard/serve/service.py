@@ -15,7 +15,7 @@ from regard.serve.limits import Limits
 from regard.serve.search import PLAIN, SearchRequest
 from regard.serve.served_model import ServedModel
 from regard.serve.thread_pool import ThreadPool
-from regard.translation.alignment import Aligned
+from regard.translation.alignment import TextAlignment
 from regard.translation.documents.formats import open_document
 from regard.translation.languages import detect, language_name, match_code
 from regard.translation.markup.elements import MarkupParser
@@ -75,7 +75,7 @@ class Answer:
     ways: list[str]
     source: str
     detected: Detected | None
-    alignment: Aligned | None = None
+    alignment: TextAlignment | None = None
 
 
 @dataclass(frozen=True)

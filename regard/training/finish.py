@@ -21,16 +21,16 @@ from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
 from regard.device import describe
 from regard.errors import UserError
-from regard.evaluate import Scores, score
 from regard.files import check_manifest, check_new_folder
 from regard.generate.engines.torch_engine import TorchEngine
+from regard.mt_metrics import Scores, score
 from regard.progress import progress
 from regard.recipe import CorpusEntry, Recipe, TrainRecipe, load_recipe
 from regard.training.checkpoint import average_weights, checkpoint_weights, list_checkpoints, scheduled_checkpoints
 from regard.training.fine_tuning import init_name
 from regard.training.folder import RunFolder
 from regard.training.loop import Trainer
-from regard.translation.options import TranslationOptions
+from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
 from regard.version import __version__
 

@@ -10,11 +10,11 @@ from regard.data.tokenizer import Tokenizer
 from regard.generate.options import Engine
 from regard.translation.protect import protect
 from regard.translation.terms import Span
-from regard.translation.words import Spelt, links_of, spell
+from regard.translation.words import TokenWords, links_of, token_words
 
 
 @dataclass(frozen=True)
-class Aligned:
+class TextAlignment:
     """The words of a text and of its translation, and which of them go together."""
 
     source: tuple[Span, ...] = ()
@@ -26,7 +26,7 @@ class Aligned:
 
 def align_texts(
     engine: Engine, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], max_length: int
-) -> list[Aligned]:
+) -> list[TextAlignment]:
     """Align texts with their translations, whoever made these. A text longer than `max_length` tokens, more than the model was
     trained on, gets words but no pairs."""
     read = [_read(tokenizer, source, target) for source, target in pairs]
@@ -43,7 +43,7 @@ def align_texts(
         # Words that are not found in the text as they are (a tokenizer may rewrite it) are left out.
         left, right = ({word: place for place, word in enumerate(side.spans)} for side in (source, target))
         known = tuple((left[there], right[here]) for here, there in links if there in left and here in right)
-        aligned.append(Aligned(tuple(source.spans.values()), tuple(target.spans.values()), known))
+        aligned.append(TextAlignment(tuple(source.spans.values()), tuple(target.spans.values()), known))
     return aligned
 
 
@@ -52,7 +52,7 @@ class _Words:
     """One side of a pair: its tokens, the words that they make, and where these stand in the text."""
 
     ids: list[int]
-    spelt: Spelt
+    spelt: TokenWords
     spans: dict[int, Span]
 
 
@@ -62,7 +62,7 @@ def _read(tokenizer: Tokenizer, source: str, target: str) -> tuple[_Words, _Word
         src, tgt = tokenizer.encode(source), tokenizer.encode(target, "target")
     else:
         src, tgt = protected.ids(tokenizer), protected.ids_of_other(tokenizer, target)
-    sides = spell(tokenizer, src, "source", protected), spell(tokenizer, tgt, "target", protected)
+    sides = token_words(tokenizer, src, "source", protected), token_words(tokenizer, tgt, "target", protected)
     return (
         _Words(src, sides[0], dict(_find(sides[0].words, source))),
         _Words(tgt, sides[1], dict(_find(sides[1].words, target))),

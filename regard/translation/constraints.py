@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from regard.generate.options import Constraints, Mixed
+from regard.generate.options import CodeSwitchedSource, Constraints
 from regard.generate.search.phrases import Phrase
 from regard.translation.glossary import Glossary, Ways, put_terms, says, with_capital
 from regard.translation.protect import Protected
@@ -54,16 +54,16 @@ class ConstraintBuilder:
         tokenizer, terms = self.reader.tokenizer, self._terms(text)
         asked = [phrase_of(tokenizer, (phrase,)) for phrase in text_constraint.phrases]
         phrases = (*asked, *(phrase for phrase, _, _ in terms), *self._kept(text))
-        mixed = partial(self._mixed, text, terms) if terms else None
+        code_switch = partial(self._code_switch, text, terms) if terms else None
         return Constraints(
-            prefix_ids(tokenizer, text_constraint.prefix, self.reader.protected(text)), phrases, mixed=mixed
+            prefix_ids(tokenizer, text_constraint.prefix, self.reader.protected(text)), phrases, code_switch=code_switch
         )
 
     def _terms(self, text: str) -> list[Term]:
         wanted = {} if self.glossary is None else self.glossary.find(text, self.reader.spans_kept(text))
         if not wanted:
             return []
-        spelt = self.reader.spelt(text)
+        spelt = self.reader.token_words(text)
         terms = []
         for ways, places in wanted.items():
             cases = tuple(map(with_capital, ways))  # a sentence may begin with it
@@ -80,29 +80,31 @@ class ConstraintBuilder:
         for span in kept.spans if kept is not None else ():
             if tokenizer.unk_id not in tokenizer.encode(span, "target"):
                 places = [place for place in self.reader.spans_kept(text) if text[slice(*place)] == span]
-                source = tokens_at(self.reader.spelt(text), text, places)
+                source = tokens_at(self.reader.token_words(text), text, places)
                 phrases.append(replace(phrase_of(tokenizer, (span,)), source=source))
         return phrases
 
-    def _mixed(self, text: str, terms: Sequence[Term], phrases: Sequence[Phrase]) -> Mixed | None:
+    def _code_switch(self, text: str, terms: Sequence[Term], phrases: Sequence[Phrase]) -> CodeSwitchedSource | None:
         """A text in which those of its terms that are among these phrases are already translated. None where that changes nothing,
         or where the model cannot read it: it would be too long, have characters in a term that the source's side of the vocabulary
         lacks, or more in it that is kept than the text has."""
         reader, tokenizer = self.reader, self.reader.tokenizer
         ways_of = {phrase: ways for phrase, ways, _ in terms if phrase in phrases}
         wanted = {ways: places for phrase, ways, places in terms if phrase in ways_of}
-        mixed, places = put_terms(text, wanted, len(tokenizer.split_code(text)[0]))
-        [own, ids] = reader.encode([text, mixed])
-        put = [mixed[slice(*place)] for some in places.values() for place in some]
+        switched, places = put_terms(text, wanted, len(tokenizer.split_code(text)[0]))
+        [own, ids] = reader.encode([text, switched])
+        put = [switched[slice(*place)] for some in places.values() for place in some]
         is_too_long = len(ids) > max(len(own), reader.max_length)
         is_unknown = any(tokenizer.unk_id in some for some in tokenizer.encode_batch(put))
-        has_more = _spans_of(reader.protected(text)) != _spans_of(reader.protected(mixed))
-        if mixed == text or is_too_long or is_unknown or has_more:
+        has_more = _spans_of(reader.protected(text)) != _spans_of(reader.protected(switched))
+        if switched == text or is_too_long or is_unknown or has_more:
             return None
-        spelt = reader.spelt(mixed)
+        spelt = reader.token_words(switched)
         # What is no term of the glossary may stand anywhere.
-        sources = [tokens_at(spelt, mixed, places[ways_of[one]] if one in ways_of else []) for one in phrases]
-        return Mixed(ids, tuple(replace(one, source=source) for one, source in zip(phrases, sources, strict=True)))
+        sources = [tokens_at(spelt, switched, places[ways_of[one]] if one in ways_of else []) for one in phrases]
+        return CodeSwitchedSource(
+            ids, tuple(replace(one, source=source) for one, source in zip(phrases, sources, strict=True))
+        )
 
     def _says(self, ways: Sequence[str], ids: Sequence[int]) -> bool:
         return says(self.reader.tokenizer.decode(ids), ways)

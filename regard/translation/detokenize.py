@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from regard.generate.options import Hypothesis
 from regard.translation.constraints import TextConstraints
 from regard.translation.guard import is_foreign, runs_away
-from regard.translation.options import TranslationOptions
 from regard.translation.protect import Protected
 from regard.translation.queries import TextTask, attention, score
 from regard.translation.reading import Reader
 from regard.translation.results import Translation
 from regard.translation.terms import find_terms
-from regard.translation.words import Link, Word, links_of, spell, words_of
+from regard.translation.translation_options import TranslationOptions
+from regard.translation.words import Link, Word, links_of, token_words, words_of
 
 Details = tuple[tuple[Word, ...], tuple[Link, ...]]  # of one hypothesis
 
@@ -57,9 +57,9 @@ class Detokenizer:
             protected = self.reader.protected(text)
             details.append([])
             for hypothesis in some:
-                spelt = spell(self.reader.tokenizer, hypothesis.ids, "target", protected)
+                spelt = token_words(self.reader.tokenizer, hypothesis.ids, "target", protected)
                 words = words_of(spelt, next(scores))
-                links = links_of(spelt, self.reader.spelt(text), next(weights)) if self.options.alignment else ()
+                links = links_of(spelt, self.reader.token_words(text), next(weights)) if self.options.alignment else ()
                 details[-1].append((words, links))
         return details
 

@@ -64,16 +64,16 @@ def put_terms(text: str, wanted: Mapping[Ways, Sequence[Span]], start: int = 0) 
     >>> put_terms("Dogs like a dog.", {("hunde",): [(0, 4)], ("Hund", "Köter"): [(12, 15)]})
     ('Hunde like a Hund.', {('hunde',): [(0, 5)], ('Hund', 'Köter'): [(13, 17)]})
     """
-    mixed, done = "", 0
+    switched, done = "", 0
     places: dict[Ways, list[Span]] = {}
     for (begin, end), ways in sorted((place, ways) for ways, some in wanted.items() for place in some):
         has_capital = text[begin].isupper() and _ends_sentence(text[start:begin])
         way = with_capital(ways[0]) if has_capital else ways[0]
-        mixed += text[done:begin]
-        places.setdefault(ways, []).append((len(mixed), len(mixed) + len(way)))
-        mixed += way
+        switched += text[done:begin]
+        places.setdefault(ways, []).append((len(switched), len(switched) + len(way)))
+        switched += way
         done = end
-    return mixed + text[done:], places
+    return switched + text[done:], places
 
 
 def _ends_sentence(before: str) -> bool:

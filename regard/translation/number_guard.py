@@ -9,11 +9,11 @@ from regard.translation.constraints import TextConstraints
 from regard.translation.glossary import with_capital
 from regard.translation.notation import marks_of, other_marks, other_sums, put_marks, put_sums
 from regard.translation.numbers import has_numbers, numbers_of
-from regard.translation.options import TranslationOptions
 from regard.translation.protect import find_spans
 from regard.translation.reading import Reader
 from regard.translation.results import Translation
 from regard.translation.terms import Span, find_terms, overlaps
+from regard.translation.translation_options import TranslationOptions
 from regard.translation.words import Word
 
 

@@ -11,7 +11,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from regard.generate.options import Constraints, Engine, Finished, Hypothesis, Matrix, SearchOptions
+from regard.generate.options import Constraints, Engine, Hypothesis, Matrix, OnFinished, SearchOptions
 
 T = TypeVar("T")
 
@@ -70,11 +70,11 @@ def attention(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> Tex
     return weights
 
 
-def run_search(engine: Engine, query: SearchQuery, finished: Finished | None = None) -> list[list[Hypothesis]]:
+def run_search(engine: Engine, query: SearchQuery, on_finished: OnFinished | None = None) -> list[list[Hypothesis]]:
     """Answer a search with an engine."""
     if query.constraints:
-        return engine.translate(query.ids, query.options, finished, query.constraints)
-    return engine.translate(query.ids, query.options, finished)
+        return engine.translate(query.ids, query.options, on_finished, query.constraints)
+    return engine.translate(query.ids, query.options, on_finished)
 
 
 def advance(task: TextTask[T], answer: Any, engine: Engine) -> SearchQuery | Returned[T]:
@@ -91,12 +91,12 @@ def advance(task: TextTask[T], answer: Any, engine: Engine) -> SearchQuery | Ret
         answer = compute(query.src, query.tgt)
 
 
-def drive(task: TextTask[T], engine: Engine, finished: Finished | None = None) -> T:
-    """Run a task to its end with an engine; `finished` is called for the sentences of its first search."""
+def drive(task: TextTask[T], engine: Engine, on_finished: OnFinished | None = None) -> T:
+    """Run a task to its end with an engine; `on_finished` is called for the sentences of its first search."""
     step = advance(task, None, engine)
     while not isinstance(step, Returned):
-        hypotheses = run_search(engine, step, finished)
-        finished = None
+        hypotheses = run_search(engine, step, on_finished)
+        on_finished = None
         step = advance(task, hypotheses, engine)
     return step.value
 

@@ -15,11 +15,11 @@ from fractions import Fraction
 from types import MappingProxyType
 
 from regard.data.tokenizer import NUM_SPANS, Tokenizer
-from regard.generate.options import Finished
+from regard.generate.options import OnFinished
 from regard.progress import OnProgress
 from regard.translation.protect import Protected, find_spans, protect, take_out
 from regard.translation.terms import Span, find_terms, overlaps
-from regard.translation.words import Spelt, spell
+from regard.translation.words import TokenWords, token_words
 
 # Places to cut, best first: after the end of a sentence, after a clause, between words, anywhere.
 _CUTS = [
@@ -83,22 +83,22 @@ def one_line(text: str) -> str:
     return re.sub(r"[\r\n]+", " ", text)
 
 
-def count_lines(segments: Sequence[Sequence[Segment]], on_progress: OnProgress) -> Finished:
+def count_lines(segments: Sequence[Sequence[Segment]], on_progress: OnProgress) -> OnFinished:
     """Counts lines for `on_progress` from the segments that an engine reports as finished; empty lines count at once. The segments
     of a line may be finished far apart, so each counts as its share of the line: a file of long lines shows progress before the
     first is complete."""
     shares = [Fraction(1, len(own)) for own in segments for _ in own]  # exact: in the end every line is counted
     count, reported = Fraction(sum(not own for own in segments)), 0
 
-    def finished(numbers: Sequence[int]) -> None:
+    def on_finished(numbers: Sequence[int]) -> None:
         nonlocal count, reported
         count += sum(shares[number] for number in numbers)
         if (more := int(count) - reported) > 0:
             reported += more
             on_progress(more)
 
-    finished([])
-    return finished
+    on_finished([])
+    return on_finished
 
 
 class Reader:
@@ -163,6 +163,6 @@ class Reader:
         places = find_terms(text, self._keep(text))
         return take_out(text, places, most=len(places)) if places else None
 
-    def spelt(self, text: str) -> Spelt:
+    def token_words(self, text: str) -> TokenWords:
         """The words of a source text."""
-        return spell(self.tokenizer, self.encode([text])[0], "source", self.protected(text))
+        return token_words(self.tokenizer, self.encode([text])[0], "source", self.protected(text))

@@ -22,11 +22,11 @@ from regard.translation.constraints import ConstraintBuilder, TextConstraints
 from regard.translation.detokenize import Detokenizer
 from regard.translation.mbr import Utility, by_expected_utility
 from regard.translation.number_guard import NumberGuard
-from regard.translation.options import TranslationOptions
 from regard.translation.protect import Protected
 from regard.translation.queries import SearchQuery, TextTask, search
 from regard.translation.reading import Reader, Segment, one_line
 from regard.translation.results import Result, Translation
+from regard.translation.translation_options import TranslationOptions
 from regard.translation.words import Link, Word
 
 
@@ -140,7 +140,7 @@ class TextSide:
             joined.append(Translation(one_line(text), sum(one.score for one in chosen), words, links))
         source: list[str] = []
         if self.options.alignment:
-            source = [word for segment in segments for word in self.reader.spelt(segment.text).words]
+            source = [word for segment in segments for word in self.reader.token_words(segment.text).words]
         return Result(line, tuple(joined) or (Translation("", 0.0),), tuple(source))
 
     def _joined_links(self, segments: Sequence[Segment], translations: Sequence[Translation]) -> tuple[Link, ...]:
@@ -150,7 +150,7 @@ class TextSide:
         for segment, translation in zip(segments, translations, strict=True):
             links += [(target + one, source + other) for one, other in translation.alignment]
             target += len(translation.words)
-            source += len(self.reader.spelt(segment.text).words)
+            source += len(self.reader.token_words(segment.text).words)
         return tuple(links)
 
     # --- segments ---
@@ -254,7 +254,7 @@ class TextSide:
 
     def _linked(self, translations: list[Translation], text: str, reader: Reader) -> list[Translation]:
         """Translations of another reader's text; without links if those are to other words than this reader's."""
-        if not self.options.alignment or reader.spelt(text).words == self.reader.spelt(text).words:
+        if not self.options.alignment or reader.token_words(text).words == self.reader.token_words(text).words:
             return translations
         return [replace(one, alignment=()) for one in translations]
 

@@ -11,12 +11,12 @@ from regard.generate.options import Constraints, Engine, Hypothesis
 from regard.progress import OnProgress
 from regard.translation.constraints import TextConstraints
 from regard.translation.mbr import Utility
-from regard.translation.options import TranslationOptions
 from regard.translation.protect import encode_pairs
 from regard.translation.queries import drive
 from regard.translation.reading import count_lines, one_line
 from regard.translation.results import Result
 from regard.translation.text_side import TextSide
+from regard.translation.translation_options import TranslationOptions
 
 
 class Translator:
@@ -40,8 +40,8 @@ class Translator:
         """A result for every line, in order. `on_progress` is called as lines are finished, in whatever order, as `count_lines`
         counts them; `constraints` are one for each line, or none."""
         segmented = self.text_side.segment(lines, constraints)
-        finished = None if on_progress is None else count_lines(segmented.segments, on_progress)
-        return drive(self.text_side.translate(segmented), self.engine, finished)
+        on_finished = None if on_progress is None else count_lines(segmented.segments, on_progress)
+        return drive(self.text_side.translate(segmented), self.engine, on_finished)
 
     def stream(
         self,

@@ -98,14 +98,16 @@ def _ends(tokenizer: Tokenizer, before: str) -> frozenset[int]:
 
 
 @dataclass(frozen=True)
-class Spelt:
+class TokenWords:
     """The words of a sentence, and which of them each token belongs to."""
 
     words: list[str]
-    places: list[int]
+    word_of_token: list[int]
 
 
-def spell(tokenizer: Tokenizer, ids: Sequence[int], side: Side = "target", protected: Protected | None = None) -> Spelt:
+def token_words(
+    tokenizer: Tokenizer, ids: Sequence[int], side: Side = "target", protected: Protected | None = None
+) -> TokenWords:
     """Words from tokens; reserved pieces are the spans that they stand for, and a space alone belongs to the word after it."""
     spans = {} if protected is None else dict(zip(tokenizer.span_ids, protected.spans, strict=False))
     special = {tokenizer.eos_id, tokenizer.bos_id, *tokenizer.span_ids}
@@ -117,13 +119,13 @@ def spell(tokenizer: Tokenizer, ids: Sequence[int], side: Side = "target", prote
     # a word's number among those that are words; a space's is that of the next one
     numbers = [sum(is_word[:word]) for word in range(len(texts))]
     words = [text for text, is_one in zip(texts, is_word, strict=True) if is_one]
-    return Spelt(words, [min(numbers[piece.word], len(words) - 1) for piece in found.pieces] if words else [])
+    return TokenWords(words, [min(numbers[piece.word], len(words) - 1) for piece in found.pieces] if words else [])
 
 
-def tokens_at(spelt: Spelt, text: str, places: Sequence[tuple[int, int]]) -> frozenset[int]:
+def tokens_at(spelt: TokenWords, text: str, places: Sequence[tuple[int, int]]) -> frozenset[int]:
     """The tokens of the words that stand at these places of a text, of characters.
 
-    >>> tokens_at(Spelt(["the", "cat"], [0, 1, 1]), "the cat", [(4, 7)])
+    >>> tokens_at(TokenWords(["the", "cat"], [0, 1, 1]), "the cat", [(4, 7)])
     frozenset({1, 2})
     """
     found: set[int] = set()
@@ -133,24 +135,24 @@ def tokens_at(spelt: Spelt, text: str, places: Sequence[tuple[int, int]]) -> fro
         if begin >= 0:  # else a character that the tokenizer writes otherwise
             end = begin + len(word)
             if overlaps((begin, end), places):
-                found.update(token for token, place in enumerate(spelt.places) if place == number)
+                found.update(token for token, place in enumerate(spelt.word_of_token) if place == number)
     return frozenset(found)
 
 
-def words_of(spelt: Spelt, log_probs: Sequence[float]) -> tuple[Word, ...]:
+def words_of(spelt: TokenWords, log_probs: Sequence[float]) -> tuple[Word, ...]:
     """The words of a translation; `log_probs` are those of its tokens, the end token's, if there, left out."""
     totals = [0.0] * len(spelt.words)
-    for place, log_prob in zip(spelt.places, log_probs, strict=False):
+    for place, log_prob in zip(spelt.word_of_token, log_probs, strict=False):
         totals[place] += log_prob
     return tuple(Word(text, total) for text, total in zip(spelt.words, totals, strict=True))
 
 
-def links_of(target: Spelt, source: Spelt, weights: Sequence[Sequence[float]]) -> tuple[Link, ...]:
+def links_of(target: TokenWords, source: TokenWords, weights: Sequence[Sequence[float]]) -> tuple[Link, ...]:
     """For each target word the source word that it attended to most; `weights` are a row for each target token over the source
     tokens, ends, if there, left out."""
     sums = [[0.0] * len(source.words) for _ in target.words]
-    for word, row in zip(target.places, weights, strict=False):
-        for other, weight in zip(source.places, row, strict=False):
+    for word, row in zip(target.word_of_token, weights, strict=False):
+        for other, weight in zip(source.word_of_token, row, strict=False):
             sums[word][other] += weight
     return tuple(
         (word, max(range(len(row)), key=row.__getitem__))

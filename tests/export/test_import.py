@@ -28,8 +28,8 @@ from regard.export.imported import import_marian
 from regard.generate.engines.torch_engine import TorchEngine, load_model
 from regard.generate.options import SearchOptions
 from regard.translation.glossary import Glossary
-from regard.translation.options import TranslationOptions
 from regard.translation.reading import Segment, cut_line
+from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
 from tests.export.opus import change_json, tatoeba, vocabulary, write_json, write_opus
 from tests.translation.test_translator import Echo
@@ -475,8 +475,8 @@ def mixed_pieces(tokenizer: Tokenizer, text: str, terms: dict[str, str]) -> list
     for constraint in Translator(tokenizer, Echo(), options, 100).text_side.constraint_builder.build(
         [[Segment(text, "")]]
     ):
-        mixed = constraint.mixed(constraint.phrases) if constraint.mixed is not None else None
-        return None if mixed is None else tokenizer.pieces(mixed.ids, "source")
+        switched = constraint.code_switch(constraint.phrases) if constraint.code_switch is not None else None
+        return None if switched is None else tokenizer.pieces(switched.ids, "source")
     return None
 
 

@@ -24,7 +24,7 @@ from regard.generate.options import SearchOptions
 from regard.models.loss import linear_cross_entropy
 from regard.models.transformer import Transformer
 from regard.recipe import DecodeRecipe
-from regard.translation.options import TranslationOptions
+from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
 from tests.build import SWITCHES, build, pack
 from tests.export.opus import tatoeba

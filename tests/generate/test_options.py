@@ -23,7 +23,7 @@ from regard.generate.search.phrases import Phrase, PhraseAutomaton
 from regard.generate.search.sampling import sentence_rng
 from regard.generate.search.stable import stable_prefixes
 from regard.generate.search.state import SearchSpec
-from regard.translation.options import TranslationOptions
+from regard.translation.translation_options import TranslationOptions
 from tests.generate.oracle import OVERDUE, Found, Oracle, Tokens, appears, missing_tokens
 
 BOS, EOS, VOCAB, SRC = 0, 1, 7, 4

@@ -15,10 +15,10 @@ from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.generate.options import Constraints, SearchOptions
 from regard.translation.constraints import TextConstraints
-from regard.translation.options import TranslationOptions
 from regard.translation.protect import protect
+from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
-from regard.translation.words import prefix_ids, spell, word_beginnings, words_of
+from regard.translation.words import prefix_ids, token_words, word_beginnings, words_of
 from tests.build import build, tiny_config
 from tests.translation.test_translator import Echo
 
@@ -139,13 +139,16 @@ def test_the_pieces_of_a_word_are_added_up(tmp_path: Path) -> None:
     tokenizer = Tokenizer.train(["the house, the zoo a b"] * 20, 345, tmp_path)
     ids = tokenizer.encode("the zebra, a")
     values = [-float(n + 1) for n in range(len(ids) + 1)]
-    words = words_of(spell(tokenizer, ids), values)
+    words = words_of(token_words(tokenizer, ids), values)
     assert [word.text for word in words] == ["the", "zebra", ",", "a"]
     assert len(ids) > 4
     assert sum(word.log_prob for word in words) == sum(values[:-1])
     spans = protect("see {0}")
     tokens = (*tokenizer.encode("the"), tokenizer.span_ids[0])
-    assert [word.text for word in words_of(spell(tokenizer, tokens, "target", spans), [-1.0] * 9)] == ["the", "{0}"]
+    assert [word.text for word in words_of(token_words(tokenizer, tokens, "target", spans), [-1.0] * 9)] == [
+        "the",
+        "{0}",
+    ]
 
 
 # --- other words ---

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from regard.errors import RegardError
-from regard.generate.options import Constraints, Finished, Hypothesis, SearchOptions
+from regard.generate.options import Constraints, Hypothesis, OnFinished, SearchOptions
 from regard.generate.search.phrases import Phrase
 from regard.serve.batching import Batcher, BatchJob, QueueFull
 
@@ -33,7 +33,7 @@ class HeldEngine:
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
-        finished: Finished | None = None,
+        on_finished: OnFinished | None = None,
         constraints: Sequence[Constraints] = (),
     ) -> list[list[Hypothesis]]:
         self.calls.append([list(sentence) for sentence in ids])

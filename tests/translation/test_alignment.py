@@ -12,7 +12,7 @@ from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.torch_engine import TorchEngine, load_model
 from regard.layout import SequenceLayout
 from regard.nn.attention import Recorder, set_kernel
-from regard.translation.alignment import Aligned, align_texts
+from regard.translation.alignment import TextAlignment, align_texts
 from tests.serve.server import GOLDEN
 from tests.tiny import make_bundle
 
@@ -73,4 +73,4 @@ def test_what_is_too_long_has_words_and_no_pairs() -> None:
     golden = load_bundle(GOLDEN)
     (aligned,) = align_texts(CTranslate2Engine.from_bundle(golden), golden.tokenizer, [("a b c", "c b a")], 2)
     spans = ((0, 1), (2, 3), (4, 5))
-    assert aligned == Aligned(spans, spans, ())
+    assert aligned == TextAlignment(spans, spans, ())

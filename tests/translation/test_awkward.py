@@ -11,9 +11,9 @@ import pytest
 from regard.api import Model
 from regard.bundle import load_bundle
 from regard.data.tokenizer import Tokenizer
-from regard.generate.options import Finished, Hypothesis, SearchOptions
+from regard.generate.options import Hypothesis, OnFinished, SearchOptions
 from regard.recipe import DecodeRecipe
-from regard.translation.options import TranslationOptions
+from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
 from tests.awkward import awkward_lines, faults, most_repeats
 from tests.build import build, tiny_config
@@ -42,7 +42,7 @@ class Scrambler:
         self.draw = random.Random(1)
 
     def translate(
-        self, ids: Sequence[Sequence[int]], options: SearchOptions, finished: Finished | None = None
+        self, ids: Sequence[Sequence[int]], options: SearchOptions, on_finished: OnFinished | None = None
     ) -> list[list[Hypothesis]]:
         return [[Hypothesis(tuple(self.scrambled(list(sentence))), -1.0, -1.0)] for sentence in ids]
 

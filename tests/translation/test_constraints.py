@@ -20,7 +20,6 @@ import regard
 from regard.cli import main
 from regard.data.tokenizer import NUM_SPANS, Tokenizer
 from regard.errors import RegardError, UserError
-from regard.evaluate import sentence_scorer
 from regard.explain.explainer import run_recorded
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.select import make_engine
@@ -30,13 +29,14 @@ from regard.generate.search.candidates import Candidates, round_robin
 from regard.generate.search.constrained import constrained_search
 from regard.generate.search.phrases import Phrase
 from regard.generate.search.sampling import sentence_rng
+from regard.mt_metrics import sentence_scorer
 from regard.nn.attention import set_kernel
 from regard.translation.glossary import Glossary, says
 from regard.translation.mbr import by_expected_utility
-from regard.translation.options import TranslationOptions
 from regard.translation.terms import find_terms
+from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
-from regard.translation.words import Spelt, links_of, phrase_of
+from regard.translation.words import TokenWords, links_of, phrase_of
 from tests.build import SWITCHES, build, tiny_config
 from tests.commands import fails
 from tests.generate.oracle import Oracle, appears
@@ -344,9 +344,9 @@ def test_a_model_without_reserved_pieces_is_shown_kept_words_and_must_say_them(t
 
         takes_phrases = False
 
-        def translate(self, ids, options, finished=None, constraints=()):
+        def translate(self, ids, options, on_finished=None, constraints=()):
             texts = [tokenizer.decode(sentence).replace("garden", "park") for sentence in ids]
-            return super().translate([tokenizer.encode(text) for text in texts], options, finished)
+            return super().translate([tokenizer.encode(text) for text in texts], options, on_finished)
 
     engine = Changing()
     lines = ["We went home, the garden is small", "The house is late", "garden"]
@@ -371,7 +371,7 @@ def test_kept_words_are_in_the_translation_with_both_engines(engine: str) -> Non
 
 
 def test_links_are_between_words() -> None:
-    target, source = Spelt(["zu", "Hause"], [0, 1, 1]), Spelt(["at", "home"], [0, 1])
+    target, source = TokenWords(["zu", "Hause"], [0, 1, 1]), TokenWords(["at", "home"], [0, 1])
     assert links_of(target, source, [[0.2, 0.7, 0.1], [0.9, 0.1, 0.0], [0.0, 0.95, 0.05], [0, 0, 1]]) == (
         (0, 1),
         (1, 1),
@@ -592,8 +592,8 @@ def test_more_words_are_kept_than_there_are_reserved_pieces(tokenizer: Tokenizer
     class Losing(Echo):
         takes_phrases = False
 
-        def translate(self, ids, options, finished=None, constraints=()):
-            return super().translate([tokenizer.encode("home") for _ in ids], options, finished)
+        def translate(self, ids, options, on_finished=None, constraints=()):
+            return super().translate([tokenizer.encode("home") for _ in ids], options, on_finished)
 
     names = [f"N{number}" for number in range(NUM_SPANS + 5)]
     line = "We " + " home ".join(names)
@@ -701,7 +701,7 @@ def test_what_is_said_otherwise_is_insisted_on_only_when_it_gets_lost() -> None:
     asked: list[tuple[Phrase, ...]] = []
 
     def search(answers: list[tuple[int, ...]]):
-        def translate(ids, options, finished, constraints):
+        def translate(ids, options, on_finished, constraints):
             asked.extend(constraint.phrases for constraint in constraints)
             return [[Hypothesis(answers.pop(0), 0.0, 0.0)] for _ in ids]
 

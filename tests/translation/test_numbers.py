@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import pytest
 
 from regard.data.tokenizer import NUM_SPANS, Tokenizer
-from regard.generate.options import Constraints, Finished, Hypothesis, Matrix, SearchOptions
+from regard.generate.options import Constraints, Hypothesis, Matrix, OnFinished, SearchOptions
 from regard.translation.constraints import TextConstraints
 from regard.translation.glossary import Glossary
 from regard.translation.notation import other_marks, put_marks, put_sums
 from regard.translation.numbers import has_numbers, numbers_of
-from regard.translation.options import TranslationOptions
+from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
 
 
@@ -233,7 +233,7 @@ class Careless:
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
-        finished: Finished | None = None,
+        on_finished: OnFinished | None = None,
         constraints: Sequence[Constraints] = (),
     ) -> list[list[Hypothesis]]:
         self.asked += map(list, ids)

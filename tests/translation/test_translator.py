@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data.tokenizer import Tokenizer
-from regard.generate.options import Finished, Hypothesis, SearchOptions
-from regard.translation.options import TranslationOptions
+from regard.generate.options import Hypothesis, OnFinished, SearchOptions
 from regard.translation.reading import Segment, count_lines, cut_line, one_line
+from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
 
 
@@ -24,12 +24,12 @@ class Echo:
         self.asked: list[list[int]] = []
 
     def translate(
-        self, ids: Sequence[Sequence[int]], options: SearchOptions, finished: Finished | None = None
+        self, ids: Sequence[Sequence[int]], options: SearchOptions, on_finished: OnFinished | None = None
     ) -> list[list[Hypothesis]]:
         self.asked += [list(sentence) for sentence in ids]
-        if finished is not None:
+        if on_finished is not None:
             for number in sorted(range(len(ids)), key=lambda number: len(ids[number])):
-                finished([number])
+                on_finished([number])
         return [[Hypothesis(tuple(sentence), -1.0, -1.0)] for sentence in ids]
 
     def score(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -106,7 +106,7 @@ def test_parts_that_are_finished_in_any_order_count_as_shares_of_their_lines(
     data: st.DataObject, sizes: list[int]
 ) -> None:
     told: list[int] = []
-    finished = count_lines([[Segment("text", "")] * size for size in sizes], told.append)
+    on_finished = count_lines([[Segment("text", "")] * size for size in sizes], told.append)
     line_of = [line for line, size in enumerate(sizes) for _ in range(size)]
     left = list(sizes)  # parts of each line
     order = data.draw(st.permutations(range(len(line_of))))
@@ -118,7 +118,7 @@ def test_parts_that_are_finished_in_any_order_count_as_shares_of_their_lines(
             break
         size = data.draw(st.integers(1, len(order)))
         batch, order = order[:size], order[size:]
-        finished(batch)
+        on_finished(batch)
         for number in batch:
             left[line_of[number]] -= 1
     assert sum(told) == len(sizes)
@@ -126,8 +126,8 @@ def test_parts_that_are_finished_in_any_order_count_as_shares_of_their_lines(
 
 def test_a_file_of_long_lines_shows_how_far_it_is_before_a_line_is_whole() -> None:
     told: list[int] = []
-    finished = count_lines([[Segment("text", "")] * 4] * 10, told.append)
-    finished([0, 4, 8, 12, 16, 20, 24, 28])  # the first quarter of eight lines
+    on_finished = count_lines([[Segment("text", "")] * 4] * 10, told.append)
+    on_finished([0, 4, 8, 12, 16, 20, 24, 28])  # the first quarter of eight lines
     assert sum(told) == 2
 
 
@@ -168,9 +168,9 @@ class Forgetful(Echo):
         self.spans = set(tokenizer.span_ids)
 
     def translate(
-        self, ids: Sequence[Sequence[int]], options: SearchOptions, finished: Finished | None = None
+        self, ids: Sequence[Sequence[int]], options: SearchOptions, on_finished: OnFinished | None = None
     ) -> list[list[Hypothesis]]:
-        found = super().translate(ids, options, finished)
+        found = super().translate(ids, options, on_finished)
         return [[Hypothesis(tuple(i for i in way[0].ids if i not in self.spans), -1.0, -1.0)] for way in found]
 
 
@@ -229,10 +229,10 @@ class Runaway(Echo):
         self.garden, self.words = set(tokenizer.encode("garden")), words
 
     def translate(
-        self, ids: Sequence[Sequence[int]], options: SearchOptions, finished: Finished | None = None
+        self, ids: Sequence[Sequence[int]], options: SearchOptions, on_finished: OnFinished | None = None
     ) -> list[list[Hypothesis]]:
         results = []
-        for (way,) in super().translate(ids, options, finished):
+        for (way,) in super().translate(ids, options, on_finished):
             ways = [way]
             if self.garden & set(way.ids):
                 ways = [Hypothesis((*way.ids, *way.ids[-1:] * self.words), -1.0, -1.0)]

@@ -45,7 +45,7 @@ from regard.generate.engines.ctranslate2_ranking import (
     rank,
     split_at_limit,
 )
-from regard.generate.options import Constraints, Finished, Hypothesis, Matrix, Prefix, SearchOptions, forbidden_ids
+from regard.generate.options import Constraints, Hypothesis, Matrix, OnFinished, Prefix, SearchOptions, forbidden_ids
 from regard.generate.search.constrained import constrained_search
 from regard.parallel.processes import own_threads, process_info
 
@@ -145,37 +145,37 @@ class CTranslate2Engine:
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
-        finished: Finished | None = None,
+        on_finished: OnFinished | None = None,
         constraints: Sequence[Constraints] = (),
     ) -> list[list[Hypothesis]]:
         """As `Engine.translate`."""
         has_phrases = any(constraint.phrases for constraint in constraints)
         if options.beyond_beam or (has_phrases and self.strict):
             unsupported = [*options.beyond_beam, *_phrase_options(constraints)]
-            return self._fallback_for(" and ".join(unsupported)).translate(ids, options, finished, constraints)
+            return self._fallback_for(" and ".join(unsupported)).translate(ids, options, on_finished, constraints)
         if has_phrases:
             return constrained_search(
-                ids, options, finished, constraints, self.translate, self._translate_constrained, self.score
+                ids, options, on_finished, constraints, self.translate, self._translate_constrained, self.score
             )
-        return self._translate(ids, options, finished, constraints or [Constraints()] * len(ids))
+        return self._translate(ids, options, on_finished, constraints or [Constraints()] * len(ids))
 
     def _translate_constrained(
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
-        finished: Finished | None,
+        on_finished: OnFinished | None,
         constraints: Sequence[Constraints],
     ) -> list[list[Hypothesis]]:
         what = " and ".join(_phrase_options(constraints))
         engine = self._fallback(f"{_are_left(what)} where a phrase is missing: ctranslate2 cannot enforce phrases")
         # Not its `translate`: that would start with an unconstrained search, which was done here already.
-        return engine.in_batches(ids, options, finished, constraints)
+        return engine.in_batches(ids, options, on_finished, constraints)
 
     def _translate(
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
-        finished: Finished | None,
+        on_finished: OnFinished | None,
         constraints: Sequence[Constraints],
     ) -> list[list[Hypothesis]]:
         """Too long sentences go to torch, those with a forced prefix are searched after it, and the rest from the start."""
@@ -187,8 +187,8 @@ class CTranslate2Engine:
 
         def finish(number: int, hypotheses: list[Hypothesis]) -> None:
             results[number] = hypotheses
-            if finished is not None:
-                finished([number])
+            if on_finished is not None:
+                on_finished([number])
 
         too_long = [
             n for n, sentence in enumerate(ids) if sentence and max(len(sentence), limits[n]) >= self._max_positions

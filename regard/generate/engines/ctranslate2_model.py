@@ -24,7 +24,7 @@ from regard.errors import UserError
 from regard.generate.options import aligning_layer
 
 WeightFormat = Literal["fp32", "fp16", "int8"]
-_Array = NDArray[Any]
+_WeightArray = NDArray[Any]
 
 CONVERTER = 2  # increased when the same bundle would give a different folder; cache entries are named after it
 _POSITIONS = 1024  # minimum rows of the table of sinusoids
@@ -112,7 +112,7 @@ def vocabularies(tokenizer: Tokenizer, vocab_size: int) -> tuple[list[str], list
 # --- reading ---
 
 
-def read_weights(bundle: Bundle) -> dict[str, _Array]:
+def read_weights(bundle: Bundle) -> dict[str, _WeightArray]:
     """`regard.bundle.load_weights` without torch."""
     tensors = load_file(bundle.weights)
     weights = {}
@@ -127,7 +127,7 @@ def read_weights(bundle: Bundle) -> dict[str, _Array]:
     return weights
 
 
-def sinusoids(length: int, d_model: int) -> _Array:
+def sinusoids(length: int, d_model: int) -> _WeightArray:
     """`regard.nn.embedding.sinusoids` without torch."""
     exponents = np.arange(0, d_model, 2, dtype=np.float64) / d_model
     angles = np.arange(length, dtype=np.float64)[:, None] * 10_000.0**-exponents
@@ -142,14 +142,14 @@ class _WrongTensor(Exception):
     """Names a tensor of the bundle and what is wrong with it."""
 
 
-class _Variables(dict[str, _Array]):
+class _Variables(dict[str, _WeightArray]):
     """Arrays under CTranslate2's names, filled from the bundle's weights."""
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, _Array]) -> None:
+    def __init__(self, config: ModelConfig, weights: Mapping[str, _WeightArray]) -> None:
         super().__init__()
         self.config, self.weights, self.used = config, weights, set[str]()
 
-    def take(self, name: str, *shape: int) -> _Array:
+    def take(self, name: str, *shape: int) -> _WeightArray:
         """The bundle's tensor of this name, which must have this shape."""
         if name not in self.weights:
             raise _WrongTensor(f"{name} is missing")
@@ -221,8 +221,8 @@ class _Variables(dict[str, _Array]):
 
 
 def _variables(
-    config: ModelConfig, weights: Mapping[str, _Array], rows: int
-) -> tuple[dict[str, _Array], dict[str, str]]:
+    config: ModelConfig, weights: Mapping[str, _WeightArray], rows: int
+) -> tuple[dict[str, _WeightArray], dict[str, str]]:
     """CTranslate2's variables, and the names that are aliases of others."""
     variables = _Variables(config, weights)
     variables.stack("encoder", config.encoder_layers, rows)
@@ -257,14 +257,14 @@ def _variables(
 # --- storing ---
 
 
-def _is_matrix(name: str, value: _Array) -> bool:
+def _is_matrix(name: str, value: _WeightArray) -> bool:
     """Whether it is a matrix that CTranslate2 multiplies with, and no position table."""
     return value.ndim == 2 and name.endswith("/weight")
 
 
-def _to_int8(variables: Mapping[str, _Array]) -> dict[str, _Array]:
+def _to_int8(variables: Mapping[str, _WeightArray]) -> dict[str, _WeightArray]:
     """Matrices as 8-bit integers with one scale per row, the rest unchanged."""
-    small: dict[str, _Array] = {}
+    small: dict[str, _WeightArray] = {}
     for name, value in variables.items():
         if not _is_matrix(name, value):
             small[name] = value
@@ -277,11 +277,11 @@ def _to_int8(variables: Mapping[str, _Array]) -> dict[str, _Array]:
     return small
 
 
-def _to_fp16(value: _Array) -> _Array:
+def _to_fp16(value: _WeightArray) -> _WeightArray:
     return value.astype(np.float16) if value.ndim and value.dtype == np.float32 else value
 
 
-def _write_binary(path: Path, variables: Mapping[str, _Array], aliases: Mapping[str, str]) -> None:
+def _write_binary(path: Path, variables: Mapping[str, _WeightArray], aliases: Mapping[str, str]) -> None:
     with path.open("wb") as file:
 
         def write(form: str, *values: int) -> None:

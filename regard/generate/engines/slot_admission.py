@@ -18,7 +18,7 @@ from regard.nn.slot_cache import SlotAssignment
 
 @dataclass(frozen=True)
 class AdmittedBatch:
-    """One packed batch, as views of the words that `Admission.pack` wrote, on any device."""
+    """One packed batch, as views of the words that `SlotAdmission.pack` wrote, on any device."""
 
     src: Tensor  # (tokens,) int32; 0 in empty rows
     layout: SlotLayout
@@ -27,7 +27,7 @@ class AdmittedBatch:
 
 
 @dataclass(frozen=True)
-class Admission:
+class SlotAdmission:
     """The fixed shape of these batches."""
 
     tokens: int

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.generate.engines.slot_admission import Admission
+from regard.generate.engines.slot_admission import SlotAdmission
 from regard.generate.engines.slot_search import HostCopy, SlotSearch, read_hypotheses, to_device
 from regard.generate.options import Hypothesis, SearchOptions
 from regard.models.transformer import Transformer
@@ -98,7 +98,7 @@ class SlotRunner:
         self.search = SlotSearch(shape.slots, capacity, vocab_size, shape.options, bos_id, eos_id, forbidden, device)
         tokens = max(capacity, min(ADMISSION_TOKENS, 4 * shape.slots))  # about what one refill takes
         sentences = max(1, min(shape.slots, tokens // SENTENCE_TOKENS))
-        self.admission = Admission(tokens, sentences, shape.slots, capacity)
+        self.admission = SlotAdmission(tokens, sentences, shape.slots, capacity)
         self._words = torch.zeros(self.admission.size, dtype=torch.int32, device=device)
         self._admit = CapturedWork(self._compute_admission, device)
         self._step = CapturedWork(self._compute_step, device)

@@ -21,7 +21,7 @@ from regard.errors import RegardError, UserError
 from regard.generate.engines.batches import cut_batches, length_limit
 from regard.generate.engines.slot_engine import SlotDecoder
 from regard.generate.engines.stepper import Stepper, encode, mean_probability
-from regard.generate.options import Constraints, Finished, Hypothesis, Matrix, SearchOptions, forbidden_ids
+from regard.generate.options import Constraints, Hypothesis, Matrix, OnFinished, SearchOptions, forbidden_ids
 from regard.generate.search.constrained import constrained_search
 from regard.generate.search.core import NOTHING_FOUND, Observer, beam_search, search_steps
 from regard.generate.search.phrases import PhraseAutomaton
@@ -101,23 +101,25 @@ class TorchEngine:
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
-        finished: Finished | None = None,
+        on_finished: OnFinished | None = None,
         constraints: Sequence[Constraints] = (),
     ) -> list[list[Hypothesis]]:
         """As `Engine.translate`."""
         if any(constraint.phrases for constraint in constraints):
-            return constrained_search(ids, options, finished, constraints, self.translate, self.in_batches, self.score)
+            return constrained_search(
+                ids, options, on_finished, constraints, self.translate, self.in_batches, self.score
+            )
         constraints = constraints if any(constraint != Constraints() for constraint in constraints) else ()
         if self.slots is not None and not constraints and not options.beyond_beam:
             with self._exclusive():
-                return self._translate_in_slots(self.slots, ids, options, finished)
-        return self.in_batches(ids, options, finished, constraints)
+                return self._translate_in_slots(self.slots, ids, options, on_finished)
+        return self.in_batches(ids, options, on_finished, constraints)
 
     def in_batches(
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
-        finished: Finished | None = None,
+        on_finished: OnFinished | None = None,
         constraints: Sequence[Constraints] = (),
     ) -> list[list[Hypothesis]]:
         """As `translate`, but phrases constrain the first search already, and slots are not used."""
@@ -129,12 +131,12 @@ class TorchEngine:
                 searched = self.search([ids[number] for number in numbers], options, chosen)
             for number, hypotheses in zip(numbers, searched, strict=True):
                 results[number] = hypotheses
-            if finished is not None:
-                finished(numbers)
+            if on_finished is not None:
+                on_finished(numbers)
         return results
 
     def _translate_in_slots(
-        self, slots: SlotDecoder, ids: Sequence[Sequence[int]], options: SearchOptions, finished: Finished | None
+        self, slots: SlotDecoder, ids: Sequence[Sequence[int]], options: SearchOptions, on_finished: OnFinished | None
     ) -> list[list[Hypothesis]]:
         results: list[list[Hypothesis]] = [[] for _ in ids]
         limits = self._limits(ids, options)
@@ -142,8 +144,8 @@ class TorchEngine:
             if not hypotheses:
                 raise RegardError(f"{NOTHING_FOUND} in half precision, which is used on GPUs; use --device cpu")
             results[number] = hypotheses
-            if finished is not None:
-                finished([number])
+            if on_finished is not None:
+                on_finished([number])
         return results
 
     @contextmanager

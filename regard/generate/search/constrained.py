@@ -12,34 +12,34 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from regard.generate.options import Constraints, Finished, Hypothesis, Mixed, SearchOptions
+from regard.generate.options import CodeSwitchedSource, Constraints, Hypothesis, OnFinished, SearchOptions
 from regard.generate.search.phrases import PhraseAutomaton
 
 # A lone hypothesis cannot compare places for a phrase: greedy search becomes beam search where it has missed one.
 MIN_BEAM = 4
 
 TokenIds = Sequence[Sequence[int]]  # of several sentences
-SearchFunction = Callable[[TokenIds, SearchOptions, Finished | None, Sequence[Constraints]], list[list[Hypothesis]]]
+SearchFunction = Callable[[TokenIds, SearchOptions, OnFinished | None, Sequence[Constraints]], list[list[Hypothesis]]]
 ScoreFunction = Callable[[TokenIds, TokenIds], list[list[float]]]  # sources, outputs -> log-probabilities of the tokens
 
 
 def constrained_search(
     ids: TokenIds,
     options: SearchOptions,
-    finished: Finished | None,
+    on_finished: OnFinished | None,
     constraints: Sequence[Constraints],
     unconstrained: SearchFunction,
     constrained: SearchFunction,
     score: ScoreFunction,
 ) -> list[list[Hypothesis]]:
-    """The hypotheses of every sentence, with all phrases. `unconstrained` ignores phrases, `constrained` enforces them. `finished`
-    is called by the first search only."""
-    results = unconstrained(ids, options, finished, [_without_phrases(one) for one in constraints])
+    """The hypotheses of every sentence, with all phrases. `unconstrained` ignores phrases, `constrained` enforces them. The
+    first search alone calls `on_finished`."""
+    results = unconstrained(ids, options, on_finished, [_without_phrases(one) for one in constraints])
     incomplete = _incomplete(range(len(ids)), results, constraints)
     # What the first search says in other words may stay so; if the next search loses that, the phrase is required after all.
     lenient = {number: _without_satisfied(constraints[number], results[number]) for number in incomplete}
-    mixed = {number: one for number in incomplete if (one := _mixed(lenient[number])) is not None}
-    _search_mixed(mixed, options, constraints, unconstrained, results)
+    switched = {number: one for number in incomplete if (one := _code_switch(lenient[number])) is not None}
+    _search_switched(switched, options, constraints, unconstrained, results)
     incomplete = _incomplete(incomplete, results, constraints)
     if not options.sample and options.beam < MIN_BEAM:
         options = replace(options, beam=MIN_BEAM, groups=1, diversity=SearchOptions.diversity)
@@ -47,17 +47,17 @@ def constrained_search(
     lost = _incomplete(incomplete, results, constraints)
     _search_again(ids, {number: constraints[number] for number in lost}, options, constrained, results)
     if not options.sample:  # samples are not chosen by their likelihood
-        mixed = {number: mixed[number] for number in incomplete if number in mixed}
-        _constrain_mixed(ids, mixed, options, constraints, constrained, score, results)
+        switched = {number: switched[number] for number in incomplete if number in switched}
+        _constrain_switched(ids, switched, options, constraints, constrained, score, results)
     return results
 
 
-def _mixed(constraint: Constraints) -> Mixed | None:
-    return constraint.mixed(constraint.phrases) if constraint.mixed is not None else None
+def _code_switch(constraint: Constraints) -> CodeSwitchedSource | None:
+    return constraint.code_switch(constraint.phrases) if constraint.code_switch is not None else None
 
 
-def _search_mixed(
-    mixed: Mapping[int, Mixed],
+def _search_switched(
+    switched: Mapping[int, CodeSwitchedSource],
     options: SearchOptions,
     constraints: Sequence[Constraints],
     unconstrained: SearchFunction,
@@ -65,12 +65,12 @@ def _search_mixed(
 ) -> None:
     """Search code-switched sources without constraints. The best hypotheses with all phrases replace the earlier results if the
     beam has enough of them. Groups may find duplicates, so that there are fewer than `nbest`: then all must have the phrases."""
-    if not mixed:
+    if not switched:
         return
     whole_beam = replace(options, nbest=options.beam)
-    sources = [one.ids for one in mixed.values()]
-    again = unconstrained(sources, whole_beam, None, [_without_phrases(constraints[number]) for number in mixed])
-    for number, hypotheses in zip(mixed, again, strict=True):
+    sources = [one.ids for one in switched.values()]
+    again = unconstrained(sources, whole_beam, None, [_without_phrases(constraints[number]) for number in switched])
+    for number, hypotheses in zip(switched, again, strict=True):
         complete = [one for one in hypotheses if _has_phrases(one.ids, constraints[number])]
         if len(complete) >= min(options.nbest, len(hypotheses)):
             results[number] = complete[: options.nbest]
@@ -86,14 +86,14 @@ def _search_again(
     """Replace the results of these sentences by those of a constrained search."""
     if constraints:
         sources = [ids[number] for number in constraints]
-        again = constrained(sources, options, None, [replace(one, mixed=None) for one in constraints.values()])
+        again = constrained(sources, options, None, [replace(one, code_switch=None) for one in constraints.values()])
         for number, hypotheses in zip(constraints, again, strict=True):
             results[number] = hypotheses
 
 
-def _constrain_mixed(
+def _constrain_switched(
     ids: TokenIds,
-    mixed: Mapping[int, Mixed],
+    switched: Mapping[int, CodeSwitchedSource],
     options: SearchOptions,
     constraints: Sequence[Constraints],
     constrained: SearchFunction,
@@ -102,13 +102,13 @@ def _constrain_mixed(
 ) -> None:
     """A constrained search of the code-switched sources. Its hypotheses replace the earlier ones if they have all phrases and both
     sources together make the best one likelier."""
-    if not mixed:
+    if not switched:
         return
-    sources = [one.ids for one in mixed.values()]
-    required = [replace(constraints[number], phrases=one.phrases, mixed=None) for number, one in mixed.items()]
-    again = dict(zip(mixed, constrained(sources, options, None, required), strict=True))
-    rivals = [number for number in mixed if not _incomplete([number], again, constraints)]
-    src = [source for number in rivals for source in (ids[number], mixed[number].ids) * 2]
+    sources = [one.ids for one in switched.values()]
+    required = [replace(constraints[number], phrases=one.phrases, code_switch=None) for number, one in switched.items()]
+    again = dict(zip(switched, constrained(sources, options, None, required), strict=True))
+    rivals = [number for number in switched if not _incomplete([number], again, constraints)]
+    src = [source for number in rivals for source in (ids[number], switched[number].ids) * 2]
     tgt = [hypotheses[number][0].ids for number in rivals for hypotheses in (results, results, again, again)]
     values = iter([sum(one) / ((5 + len(one)) / 6) ** options.alpha for one in score(src, tgt)] if src else [])
     for number in rivals:
@@ -119,7 +119,7 @@ def _constrain_mixed(
 
 def _without_phrases(constraint: Constraints) -> Constraints:
     """What an unconstrained search heeds: the forced prefix and the length limit."""
-    return replace(constraint, phrases=(), mixed=None)
+    return replace(constraint, phrases=(), code_switch=None)
 
 
 def _incomplete(

@@ -38,9 +38,9 @@ from regard.parallel.crew import Crew, Work, join_crew
 from regard.progress import OnProgress
 from regard.translation.languages import other_language
 from regard.translation.noise import JOINED, KINDS, Kind, NoiseAccount, make_kinds, noise
-from regard.translation.options import TranslationOptions
 from regard.translation.repetition import is_loop
 from regard.translation.results import Result
+from regard.translation.translation_options import TranslationOptions
 
 Method = Literal["distill", "back-translate"]
 Choose = Literal["best", "bleu", "chrf"]
@@ -309,7 +309,7 @@ def _chooser(choose: Choose, language: str) -> Chooser:
     """Picks one of a line's translations: the model's best, or the one closest to the reference."""
     if choose == "best":
         return lambda result, reference: result.text
-    from regard.evaluate import sentence_scorer
+    from regard.mt_metrics import sentence_scorer
 
     score = sentence_scorer(choose, language)
 

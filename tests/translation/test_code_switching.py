@@ -14,12 +14,12 @@ import regard
 from regard.data.tokenizer import Tokenizer
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.torch_engine import TorchEngine
-from regard.generate.options import Constraints, Hypothesis, Mixed, SearchOptions
+from regard.generate.options import CodeSwitchedSource, Constraints, Hypothesis, SearchOptions
 from regard.generate.search.constrained import constrained_search
 from regard.generate.search.phrases import Phrase
 from regard.translation.glossary import Glossary, put_terms
-from regard.translation.options import TranslationOptions
 from regard.translation.reading import Segment
+from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
 from tests.translation.test_translator import Echo
 
@@ -37,7 +37,7 @@ TERMS = {"cat": "kater", "wild cat": "Wildkatze", "house": ["Gebäude", "Haus"],
 
 
 @pytest.mark.parametrize(
-    ("text", "mixed"),
+    ("text", "switched"),
     [
         ("A cat in a house.", "A kater in a Gebäude."),
         ("Cat, cat and Cat: cats", "Kater, kater and kater: cats"),
@@ -47,10 +47,10 @@ TERMS = {"cat": "kater", "wild cat": "Wildkatze", "house": ["Gebäude", "Haus"],
         ("nothing", "nothing"),
     ],
 )
-def test_terms_are_put_into_the_source_with_the_capitals_of_a_beginning(text: str, mixed: str) -> None:
+def test_terms_are_put_into_the_source_with_the_capitals_of_a_beginning(text: str, switched: str) -> None:
     wanted = Glossary.of(TERMS).find(text)
     found, places = put_terms(text, wanted)
-    assert found == mixed
+    assert found == switched
     for ways, some in places.items():
         assert len(some) == len(wanted[ways])
         assert {found[slice(*place)] for place in some} <= {ways[0], ways[0].capitalize()}
@@ -79,11 +79,11 @@ class Searches:
 
     def search(self, name: str):
         def translate(
-            ids: Sequence[Sequence[int]], options: SearchOptions, finished, constraints: Sequence[Constraints]
+            ids: Sequence[Sequence[int]], options: SearchOptions, on_finished, constraints: Sequence[Constraints]
         ):
-            assert all(constraint.mixed is None for constraint in constraints)
+            assert all(constraint.code_switch is None for constraint in constraints)
             self.asked.append((name, [list(one) for one in ids], [constraint.phrases for constraint in constraints]))
-            self.told.append(finished)
+            self.told.append(on_finished)
             self.nbest.append(options.nbest)
             self.constraints.extend(constraints)
             return [[Hypothesis(way, 0.0, 0.0) for way in self.answers[name].pop(0)] for _ in ids]
@@ -107,12 +107,12 @@ DOG = Phrase(((8,),), is_satisfied_by=lambda ids: 8 in ids)
 
 
 def containing(*phrases: Phrase) -> Constraints:
-    """The mixed source is 60 and what each of the phrases is called."""
+    """The code-switched source is 60 and what each of the phrases is called."""
 
-    def mixed(some: Sequence[Phrase]) -> Mixed:
-        return Mixed([60, *(phrase.variants[0][0] for phrase in some)], tuple(some))
+    def code_switch(some: Sequence[Phrase]) -> CodeSwitchedSource:
+        return CodeSwitchedSource([60, *(phrase.variants[0][0] for phrase in some)], tuple(some))
 
-    return Constraints(phrases=phrases, mixed=mixed)
+    return Constraints(phrases=phrases, code_switch=code_switch)
 
 
 def test_what_is_said_anyway_is_searched_once() -> None:
@@ -134,14 +134,14 @@ def test_where_a_term_is_still_missing_the_likelier_of_what_both_sources_give_is
     lacking: list[tuple[int, ...]], better: int
 ) -> None:
     own: list[tuple[int, ...]] = [(8, 7), (7, 8)]
-    mixed: list[tuple[int, ...]] = [(8, 7, 1), (7, 1, 8)]
-    searches = Searches([[(8,), (8, 1)], lacking], [own, mixed])
+    switched: list[tuple[int, ...]] = [(8, 7, 1), (7, 1, 8)]
+    searches = Searches([[(8,), (8, 1)], lacking], [own, switched])
     # The source as it was likes its own translation better in any case; the sum decides.
     # With the ends they have 3 and 4 tokens: -18 over (9 / 6)^0.6 against -30, or -13.5, over (8 / 6)^0.6.
-    searches.scores = {(50, own[0]): -1.0, (60, own[0]): -9.0, (50, mixed[0]): -2.5, (60, mixed[0]): -2.0}
+    searches.scores = {(50, own[0]): -1.0, (60, own[0]): -9.0, (50, switched[0]): -2.5, (60, switched[0]): -2.0}
     if better == 50:
         searches.scores[60, own[0]] = -3.5
-    assert searches.run([containing(CAT, DOG)]) == [own if better == 50 else mixed]
+    assert searches.run([containing(CAT, DOG)]) == [own if better == 50 else switched]
     assert searches.asked[2:] == [("insisting", [[50]], [(CAT,)]), ("insisting", [[60, 7]], [(CAT,)])]
 
 
@@ -162,7 +162,7 @@ def test_every_search_heeds_the_prefix_and_how_long_it_may_become() -> None:
     assert [(one.prefix, one.max_tokens) for one in searches.constraints] == [((3, 4), 9)] * 5
 
 
-def test_what_the_mixed_source_gives_must_say_everything() -> None:
+def test_what_the_code_switched_source_gives_must_say_everything() -> None:
     searches = Searches([[(8,), (8, 1)], [(1,)]], [[(8, 7), (7, 8)], [(7,), (7, 8)]])
     assert searches.run([containing(CAT, DOG)]) == [[(8, 7), (7, 8)]]
 
@@ -185,7 +185,7 @@ def test_fewer_than_were_wanted_are_taken_where_the_beam_has_no_others() -> None
 
 def test_each_sentence_goes_as_far_as_it_must() -> None:
     searches = Searches([[(7,)], [(1,)], [(2,)], [(3,)], [(4,)], [(7, 1), (7,)], [(1, 7), (7,)]], [[(7, 2)]])
-    unreadable = Constraints(phrases=(CAT,), mixed=lambda some: None)
+    unreadable = Constraints(phrases=(CAT,), code_switch=lambda some: None)
     found = searches.run([containing(CAT), containing(CAT), containing(CAT), Constraints(), unreadable])
     assert [ways[0] for ways in found] == [(7,), (7, 1), (1, 7), (3,), (7, 2)]
     assert [name for name, _, _ in searches.asked] == ["plain", "plain", "insisting"]
@@ -198,20 +198,20 @@ def test_a_phrase_that_is_no_term_is_not_put_into_the_source() -> None:
     translator = Translator(model().bundle.tokenizer, model().engine, options, 24)
     [one] = translator.text_side.constraint_builder.build([[Segment("a b c", "")]])
     [term] = one.phrases
-    assert one.mixed is not None
+    assert one.code_switch is not None
     other = Phrase(((9,),))
-    shown = one.mixed([other, term])
+    shown = one.code_switch([other, term])
     assert shown is not None and shown.ids == translator.text_side.reader.encode(["a k c"])[0]
     assert shown.phrases == (other, term)  # with its place, which is the same here
-    assert one.mixed([]) is None and one.mixed([other]) is None
+    assert one.code_switch([]) is None and one.code_switch([other]) is None
 
 
-def test_phrases_have_their_places_in_the_mixed_source() -> None:
+def test_phrases_have_their_places_in_the_code_switched_source() -> None:
     options = TranslationOptions(glossary=Glossary.of({"a b c": "k", "d": "l m"}))
     translator = Translator(model().bundle.tokenizer, model().engine, options, 24)
     [one] = translator.text_side.constraint_builder.build([[Segment("e a b c d", "")]])
-    assert one.mixed is not None
-    shown = one.mixed(one.phrases)
+    assert one.code_switch is not None
+    shown = one.code_switch(one.phrases)
     assert shown is not None
     pieces = translator.text_side.tokenizer.pieces(shown.ids)
     written = ["".join(pieces[n] for n in sorted(phrase.source)).replace("\u2581", "") for phrase in shown.phrases]
@@ -257,7 +257,7 @@ def test_words_and_alignment_are_those_of_the_source_as_it_was(engine: str) -> N
     [result] = model(engine).nbest(["a b c d"], 1, glossary={"b": "k"}, alignment=True)
     assert result.text == "d c k a" and result.source_words == ("a", "b", "c", "d")
     assert result.translations[0].alignment == ((0, 3), (1, 2), (2, 1), (3, 0))
-    # A term of two words has become one: places in the mixed source are others.
+    # A term of two words has become one: places in the code-switched source are others.
     [result] = model(engine).nbest(["a b c d"], 1, glossary={"b c": "k"}, alignment=True)
     assert result.text == "d k a" and result.source_words == ("a", "b", "c", "d")
     [best] = result.translations
@@ -321,10 +321,12 @@ def mixed_of(tokenizer: Tokenizer, text: str, terms: dict[str, str], max_length:
     """The text that the model is shown with all terms in it."""
     search = TranslationOptions(glossary=Glossary.of(terms), **options)
     [one] = Translator(tokenizer, Echo(), search, max_length).text_side.constraint_builder.build([[Segment(text, "")]])
-    assert one.mixed is not None
-    mixed = one.mixed(one.phrases)
+    assert one.code_switch is not None
+    switched = one.code_switch(one.phrases)
     return (
-        None if mixed is None else "".join(p if isinstance(p, str) else "#" for p in tokenizer.decode_parts(mixed.ids))
+        None
+        if switched is None
+        else "".join(p if isinstance(p, str) else "#" for p in tokenizer.decode_parts(switched.ids))
     )
 
 
