@@ -35,8 +35,8 @@ from benchmarks.common import machine, print_facts, print_markdown, write_json
 from regard.builtin import DEFAULT
 from regard.data.corpus import read_lines
 from regard.device import pick_device
+from regard.evaluate import score
 from regard.generate.engines.torch_engine import TorchEngine
-from regard.mt_metrics import score
 from regard.translation.glossary import Glossary, says, with_capital
 from regard.translation.terms import find_terms as find_whole_words
 from regard.translation.translation_options import TranslationOptions

@@ -32,10 +32,10 @@ from benchmarks.lexicon import Shortlist, learn
 from regard.bundle import Bundle, find_bundle, load_bundle
 from regard.config import ModelConfig
 from regard.data.corpus import read_lines, resolve_all
+from regard.evaluate import score
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.ctranslate2_model import convert, vocabularies
 from regard.generate.options import SearchOptions, forbidden_ids
-from regard.mt_metrics import score
 from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
 

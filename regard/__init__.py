@@ -17,22 +17,22 @@ from regard.version import __version__
 
 if TYPE_CHECKING:
     from regard.api import Model, load
+    from regard.augment import Augmented, augment_corpus, noise_corpus
     from regard.bundle import Bundle, load_bundle
     from regard.config import ModelConfig
     from regard.data.tokenizer import Tokenizer
     from regard.errors import Interrupted, RegardError, UserError
+    from regard.evaluate import compare, score
     from regard.explain.explanation import Explanation
     from regard.generate.options import SearchOptions
     from regard.layout import SequenceLayout
     from regard.models.transformer import Transformer
-    from regard.mt_metrics import compare, score
     from regard.recipe import Recipe, load_recipe
-    from regard.synthetic import Augmented, augment_corpus, noise_corpus
     from regard.training.run import train
     from regard.translation.translation_options import TranslationOptions
 
 _PLACES = {
-    "Augmented": "regard.synthetic",
+    "Augmented": "regard.augment",
     "Bundle": "regard.bundle",
     "Explanation": "regard.explain.explanation",
     "Interrupted": "regard.errors",
@@ -46,13 +46,13 @@ _PLACES = {
     "Transformer": "regard.models.transformer",
     "TranslationOptions": "regard.translation.translation_options",
     "UserError": "regard.errors",
-    "augment_corpus": "regard.synthetic",
-    "compare": "regard.mt_metrics",
+    "augment_corpus": "regard.augment",
+    "compare": "regard.evaluate",
     "load": "regard.api",
     "load_bundle": "regard.bundle",
     "load_recipe": "regard.recipe",
-    "noise_corpus": "regard.synthetic",
-    "score": "regard.mt_metrics",
+    "noise_corpus": "regard.augment",
+    "score": "regard.evaluate",
     "train": "regard.training.run",
 }
 

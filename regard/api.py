@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from regard.bundle import Bundle, find_bundle, load_bundle
 from regard.errors import UserError
+from regard.evaluate import sentence_scorer
 from regard.explain.explanation import EXAMPLE, Explanation
 from regard.generate.engines.select import make_engine
 from regard.generate.options import SearchOptions
-from regard.mt_metrics import sentence_scorer
 from regard.progress import OnProgress
 from regard.translation.alternatives import Alternative, find_alternatives
 from regard.translation.constraints import TextConstraints

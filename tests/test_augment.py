@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-import regard.synthetic
+import regard.augment
 from regard import Model, load
+from regard.augment import Filter, augment_corpus, noise_corpus
 from regard.cli import main
 from regard.data.corpus import read_lines, resolve
 from regard.errors import Interrupted, UserError
+from regard.evaluate import sentence_scorer
 from regard.files import MANIFEST, sha256
-from regard.mt_metrics import sentence_scorer
-from regard.synthetic import Filter, augment_corpus, noise_corpus
 from regard.translation.noise import KINDS, make_kinds, noise
 from tests.commands import fails, finished, start, together, wait_until
 from tests.tiny import LETTERS, make_bundle, reversal_pairs
@@ -435,7 +435,7 @@ def test_no_model_is_loaded_to_give_finished_files_their_names(capfd: Capture, m
         "old.src",
         "old.tgt",
     ]
-    monkeypatch.setattr("regard.synthetic.Model", None)
+    monkeypatch.setattr("regard.augment.Model", None)
     succeeds(*arguments, "--resume")
     assert len(pairs_of("new.{src,tgt}.xz")) == 40
 
@@ -444,7 +444,7 @@ def test_input_that_changes_under_the_work_is_noticed(
     small_chunks: int, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write("mono.src", ["a b"] * 20)
-    monkeypatch.setattr("regard.synthetic.count_rows", lambda texts: 30)
+    monkeypatch.setattr("regard.augment.count_rows", lambda texts: 30)
     assert "had 30 lines when they were counted, but now has 20" in fails(
         capfd, *command("distill", "new.tsv", "mono.src")
     )
@@ -468,14 +468,14 @@ sys.exit(main(sys.argv[1:]))
 """
 HELD_NOISE = """
 import sys, time
-import regard.synthetic
+import regard.augment
 from regard.cli import main
-noise, most = regard.synthetic.noise, int(sys.argv.pop(1))
+noise, most = regard.augment.noise, int(sys.argv.pop(1))
 def wait(pairs, number, *given):
     while number > most:
         time.sleep(0.01)
     return noise(pairs, number, *given)
-regard.synthetic.noise, regard.synthetic._NOISE_CHUNK = wait, 64
+regard.augment.noise, regard.augment._NOISE_CHUNK = wait, 64
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -595,7 +595,7 @@ def test_noise_depends_on_seed_and_kinds_and_on_nothing_else(monkeypatch: pytest
             (3, ["--kinds", "lower,join"]),
         ]
     ):
-        monkeypatch.setattr("regard.synthetic._NOISE_CHUNK", chunk)
+        monkeypatch.setattr("regard.augment._NOISE_CHUNK", chunk)
         succeeds(*noise_command(f"new-{number}.{{en,de}}", "old.{en,de}", "other.tsv"), *given)
         made.append(pairs_of(f"new-{number}.{{en,de}}", "en", "de"))
     assert made[0] == made[1] == made[2] == noised(pairs, others)  # no line is joined with one of another corpus
@@ -660,7 +660,7 @@ def test_noise_options_are_refused_where_a_model_works(capfd: Capture) -> None:
 def test_noise_that_was_interrupted_is_not_resumed_as_another(capfd: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = write_sentences("old")
     write_sentences("other", 51)
-    monkeypatch.setattr("regard.synthetic._NOISE_CHUNK", 7)
+    monkeypatch.setattr("regard.augment._NOISE_CHUNK", 7)
     calls = 0
 
     def stop(*given: Any) -> Any:
@@ -671,7 +671,7 @@ def test_noise_that_was_interrupted_is_not_resumed_as_another(capfd: Capture, mo
         return noise(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr("regard.synthetic.noise", stop)
+        patch.setattr("regard.augment.noise", stop)
         assert main(noise_command("new.tsv", "old.{en,de}")) == 130
     assert "stopped after 14 of 50 lines, which are saved" in capfd.readouterr().err
     arguments = [*noise_command("new.tsv", "old.{en,de}"), "--resume"]
@@ -681,7 +681,7 @@ def test_noise_that_was_interrupted_is_not_resumed_as_another(capfd: Capture, mo
     write_sides("sides")
     said = fails(capfd, *command("distill", "new.tsv", "sides.{src,tgt}"), "--resume")
     assert "--resume: way is 'distill', but new.tsv.partial.json was started with 'noise'" in said
-    monkeypatch.setattr("regard.synthetic._NOISE_CHUNK", 1000)
+    monkeypatch.setattr("regard.augment._NOISE_CHUNK", 1000)
     succeeds(*arguments)
     assert pairs_of("new.tsv") == noised(pairs)
 
@@ -734,7 +734,7 @@ def test_a_chunk_is_many_batches_of_the_engine(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Model, "stream", stream)
     for batch in (1, 100):
         with pytest.raises(Interrupted):
-            regard.synthetic.augment_corpus(
+            regard.augment.augment_corpus(
                 GOLDEN, "mono.src", "new.tsv", way="distill", device="cpu", engine="torch", batch=batch
             )
     assert sizes == [1024, 3200]

@@ -16,7 +16,7 @@ from regard.builtin import BUILTIN, builtin_models
 from regard.bundle import load_bundle
 from regard.cli import main
 from regard.data.corpus import read_lines
-from regard.mt_metrics import score
+from regard.evaluate import score
 from scripts.builtin_card import sources_of
 from tests.awkward import LANGUAGES, awkward_lines, faults, lost_numbers
 from tests.serve.server import running

@@ -18,7 +18,7 @@ from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest
 
 from regard.errors import UserError
-from regard.mt_metrics import Scores, compare, score, sentence_scorer
+from regard.evaluate import Scores, compare, score, sentence_scorer
 
 WORDS = "the a cat dog sat on mat house is big small and runs quickly today, isn't it? Über 3.5 % “quoted” .".split()
 

@@ -85,7 +85,7 @@ def test_every_file_on_the_map_exists(text: str) -> None:
     assert missing_from_the_map(text) == []
 
 
-@pytest.mark.parametrize("name", ["core.py", "torch_engine.py", "synthetic.py", "explain/"])
+@pytest.mark.parametrize("name", ["core.py", "torch_engine.py", "augment.py", "explain/"])
 def test_a_file_on_the_map_that_is_gone_is_noticed(text: str, name: str) -> None:
     assert missing_from_the_map(text.replace(name, f"gone_{name}")) != []
 

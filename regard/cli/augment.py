@@ -12,7 +12,7 @@ from regard.errors import UserError
 from regard.parallel.processes import first_reports, process_info
 
 if TYPE_CHECKING:
-    from regard.synthetic import Augmented
+    from regard.augment import Augmented
 
 
 def add(verbs: Any) -> None:
@@ -122,7 +122,7 @@ def _make_noise(arguments: argparse.Namespace) -> Callable[[], Augmented]:
     if process_info().size > 1:
         raise UserError("augment --noise runs in one process; start it without torchrun")
     _refuse(arguments, _FOR_MODELS, "--noise needs no model")
-    from regard.synthetic import noise_corpus
+    from regard.augment import noise_corpus
     from regard.translation.noise import KINDS
 
     return partial(
@@ -144,7 +144,7 @@ def _make_with_model(arguments: argparse.Namespace) -> Callable[[], Augmented]:
     if arguments.keep_all and arguments.max_ratio is not None:
         raise UserError("--keep-all drops nothing; leave out --max-ratio")
     folder = find_bundle(arguments.model)
-    from regard.synthetic import MAX_RATIO, augment_corpus
+    from regard.augment import MAX_RATIO, augment_corpus
 
     return partial(
         augment_corpus,

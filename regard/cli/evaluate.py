@@ -53,7 +53,7 @@ def add(verbs: Any) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print the scores of --hypothesis, or of the model's translations of --source, or a comparison with --against."""
     from regard.data.corpus import read_lines
-    from regard.mt_metrics import compare, score
+    from regard.evaluate import compare, score
 
     if arguments.hypothesis:
         ignored = {"-m": arguments.model, "--source": arguments.source, "-o": arguments.output}

@@ -10,7 +10,7 @@ from typing import Any
 
 from regard.data.tokenizer import Tokenizer
 from regard.errors import InputError, UserError
-from regard.mt_metrics import sentence_scorer
+from regard.evaluate import sentence_scorer
 from regard.serve.limits import Limits
 from regard.translation.constraints import TextConstraints
 from regard.translation.glossary import Glossary, with_capital

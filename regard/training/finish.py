@@ -21,9 +21,9 @@ from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
 from regard.device import describe
 from regard.errors import UserError
+from regard.evaluate import Scores, score
 from regard.files import check_manifest, check_new_folder
 from regard.generate.engines.torch_engine import TorchEngine
-from regard.mt_metrics import Scores, score
 from regard.progress import progress
 from regard.recipe import CorpusEntry, Recipe, TrainRecipe, load_recipe
 from regard.training.checkpoint import average_weights, checkpoint_weights, list_checkpoints, scheduled_checkpoints

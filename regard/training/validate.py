@@ -14,11 +14,11 @@ from regard.data.batch import make_batch
 from regard.data.store import store_in_memory
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
+from regard.evaluate import score
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.generate.options import SearchOptions, forbidden_ids
 from regard.models.loss import linear_cross_entropy
 from regard.models.transformer import Transformer
-from regard.mt_metrics import score
 from regard.nn.attention import set_kernel
 from regard.nn.linear import set_row_tile
 from regard.translation.protect import encode_pairs

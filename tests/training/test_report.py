@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from regard.mt_metrics import score
+from regard.evaluate import score
 from regard.training.chart import Series, averaged, chart, ticks
 from regard.training.report import best_validation, write_report
 

@@ -20,6 +20,7 @@ import regard
 from regard.cli import main
 from regard.data.tokenizer import NUM_SPANS, Tokenizer
 from regard.errors import RegardError, UserError
+from regard.evaluate import sentence_scorer
 from regard.explain.explainer import run_recorded
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.select import make_engine
@@ -29,7 +30,6 @@ from regard.generate.search.candidates import Candidates, round_robin
 from regard.generate.search.constrained import constrained_search
 from regard.generate.search.phrases import Phrase
 from regard.generate.search.sampling import sentence_rng
-from regard.mt_metrics import sentence_scorer
 from regard.nn.attention import set_kernel
 from regard.translation.glossary import Glossary, says
 from regard.translation.mbr import by_expected_utility

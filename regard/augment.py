@@ -309,7 +309,7 @@ def _chooser(choose: Choose, language: str) -> Chooser:
     """Picks one of a line's translations: the model's best, or the one closest to the reference."""
     if choose == "best":
         return lambda result, reference: result.text
-    from regard.mt_metrics import sentence_scorer
+    from regard.evaluate import sentence_scorer
 
     score = sentence_scorer(choose, language)
 
