@@ -11,7 +11,7 @@ machine affects all of them; the time is the median of the turns. Ctrl-C ends it
 The glossary has words of the test set with their most frequent translations in the text of --terms-source and
 --terms-reference (Dice's coefficient), like a glossary made before the test set was seen. Without that text they come from
 the test set itself, whose references then agree with them more often than they should. Terms are counted twice: as whole
-words, and in any form that counts for a glossary (`regard.translation.glossary.says`).
+words, and in any form that counts for a glossary (`regard.translation.glossary.target_text`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from regard.data.corpus import read_lines
 from regard.device import pick_device
 from regard.evaluate import score
 from regard.generate.engines.torch_engine import TorchEngine
-from regard.translation.glossary import Glossary, says, with_capital
+from regard.translation.glossary import Glossary, contains_term, with_capital
 from regard.translation.terms import find_terms as find_whole_words
 from regard.translation.translation_options import TranslationOptions
 
@@ -174,11 +174,11 @@ def terms_said(glossary: Glossary, sources: Sequence[str], translations: Sequenc
     """Of the terms in the lines, the percentages that translations contain as whole words, and in any form that counts."""
     whole = said = wanted = 0
     for source, translation in zip(sources, translations, strict=True):
-        for ways in glossary.find(source):
+        for variants in glossary.find(source):
             wanted += 1
-            cases = [case for way in ways for case in (way, with_capital(way))]
+            cases = [case for variant in variants for case in (variant, with_capital(variant))]
             whole += bool(find_whole_words(translation, cases))
-            said += says(translation, ways)
+            said += contains_term(translation, variants)
     return 100 * whole / max(1, wanted), 100 * said / max(1, wanted)
 
 

@@ -36,6 +36,7 @@ class SentenceCollector:
             self._on_sentence(progress)
 
     def translations(self, text: int, split: Split) -> list[str]:
+        """The translations of the sentences of text number `text`, in order."""
         return [self._found[text, number] for number in range(len(split.places))]
 
 

@@ -46,7 +46,7 @@ class BatchJob:
 
     ids: Sequence[Sequence[int]]
     options: SearchOptions
-    found: OnHypotheses | None
+    on_hypotheses: OnHypotheses | None
     constraints: Sequence[Constraints] = ()  # one for each sentence, or none at all
     weight: int = 1  # what a token of it costs, in tokens of a job with the model's own beam
     future: Future[list[Hypotheses]] = field(default_factory=Future)
@@ -56,6 +56,7 @@ class BatchJob:
 
     @property
     def waiting_tokens(self) -> int:
+        """The cost of the sentences that were not handed to the engine yet."""
         return sum(self.tokens(number) for number in range(self.taken, len(self.ids)))
 
     def tokens(self, number: int) -> int:
@@ -114,18 +115,19 @@ class Batcher:
 
     @property
     def waiting_tokens(self) -> int:
+        """The cost of all waiting sentences."""
         return self._waiting
 
     def submit(
         self,
         ids: Sequence[Sequence[int]],
         options: SearchOptions,
-        found: OnHypotheses | None = None,
+        on_hypotheses: OnHypotheses | None = None,
         constraints: Sequence[Constraints] = (),
     ) -> Future[list[Hypotheses]]:
         """Queue sentences; raises QueueFull if too much waits. Cancelling the future frees the room."""
         weight = max(1, math.ceil(options.beam / self._beam))
-        job = BatchJob(ids, options, found, constraints, weight, results=[[] for _ in ids])
+        job = BatchJob(ids, options, on_hypotheses, constraints, weight, results=[[] for _ in ids])
         if not ids:
             job.future.set_result([])
             return job.future
@@ -259,7 +261,7 @@ class Batcher:
             ids, first = [job.ids[n] for job, n in batch], batch[0][0]
             constraints = [job.constraints[n] for job, n in batch] if first.constraints else ()
             found = self.engine.translate(ids, first.options, None, constraints)
-            return [(job, number, ways) for (job, number), ways in zip(batch, found, strict=True)], []
+            return [(job, number, hypotheses) for (job, number), hypotheses in zip(batch, found, strict=True)], []
         except Exception as error:  # noqa: BLE001 - reported to whoever waits
             jobs = list({id(job): job for job, _ in batch}.values())
             if len(jobs) == 1:
@@ -273,14 +275,14 @@ class Batcher:
     ) -> None:
         finished = []
         with self._changed:
-            for job, number, ways in found:
-                job.results[number] = ways
+            for job, number, hypotheses in found:
+                job.results[number] = hypotheses
                 job.finished += 1
                 if job.finished == len(job.ids):
                     finished.append(job)
-        for job, number, ways in found:
-            if job.found is not None and not job.future.done():
-                job.found(number, ways)
+        for job, number, hypotheses in found:
+            if job.on_hypotheses is not None and not job.future.done():
+                job.on_hypotheses(number, hypotheses)
         for job in finished:
             with suppress(InvalidStateError):  # it was cancelled
                 job.future.set_result(job.results)

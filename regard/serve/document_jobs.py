@@ -55,12 +55,14 @@ class DocumentJobs:
         return handle
 
     def finish(self, handle: DocumentHandle, content: bytes, characters: int) -> None:
+        """Store the translated document, unless it was removed meanwhile."""
         state = self._read(handle.id)
         if state is not None:
             self._result(handle.id).write_bytes(content)
             self._write(handle, DocumentState(state.key_sha256, state.kind, state.ends, "done", characters))
 
     def fail(self, handle: DocumentHandle, error: str) -> None:
+        """Record that the translation failed, with the message for the client."""
         state = self._read(handle.id)
         if state is not None:
             self._write(handle, DocumentState(state.key_sha256, state.kind, state.ends, "error", error=error))

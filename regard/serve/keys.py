@@ -2,7 +2,7 @@
 
     {"keys": [{"name": "alice", "sha256": "...", "requests_per_minute": 60, "characters_per_minute": 20000}]}
 
-Keys are 256 random bits, so that a plain SHA-256 of one tells nothing about it; only that is stored. The rates are optional.
+Only the SHA-256 of a key is stored; a key has 256 random bits, so its hash needs no salt. The rates are optional.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from regard.serve.refusal import Busy, Forbidden
 
 @dataclass
 class Bucket:
-    """A token bucket: `per_minute` units a minute, and as many at once after a minute's rest."""
+    """A token bucket that refills at `per_minute` units a minute and holds one minute's worth."""
 
     per_minute: float
     level: float = field(init=False)
@@ -36,11 +36,11 @@ class Bucket:
         self.level, self.filled = self.per_minute, self.clock()
 
     def take(self, amount: float, what: str) -> None:
-        """Take this much, or raise Busy with the seconds until there is enough."""
+        """Take this many units, or raise Busy with the seconds until there are enough."""
         now = self.clock()
         self.level = min(self.per_minute, self.level + (now - self.filled) / 60 * self.per_minute)
         self.filled = now
-        # A request for more than a minute's worth passes when the bucket is full and is paid off afterwards.
+        # A request for more than a minute's worth passes when the bucket is full; the rest is paid off afterwards.
         needed = min(amount, self.per_minute)
         if self.level < needed:
             seconds = math.ceil((needed - self.level) * 60 / self.per_minute)
@@ -50,13 +50,15 @@ class Bucket:
 
 @dataclass
 class Key:
+    """One API key and its rates; None: unlimited."""
+
     name: str
     sha256: str
     requests: Bucket | None = None
     characters: Bucket | None = None
 
     def charge(self, requests: int, characters: int) -> None:
-        """Count a request, or refuse it."""
+        """Charge for a request, or raise Busy."""
         if self.requests is not None:
             self.requests.take(requests, "requests")
         if self.characters is not None:
@@ -69,28 +71,30 @@ class Key:
 
 
 class Keys:
-    """The keys of a file; without any, everybody is admitted."""
+    """All keys; without any, everybody is admitted."""
 
     def __init__(self, keys: Sequence[Key] = ()) -> None:
         self._keys = list(keys)
 
     @property
     def are_needed(self) -> bool:
+        """Whether clients must send a key."""
         return bool(self._keys)
 
     def find(self, given: str | None) -> Key | None:
-        """The key that a client sent; None if none is needed."""
+        """The key that a client sent; None if none is needed. Raises Forbidden if it is missing or unknown."""
         if not self._keys:
             return None
         digest = hash_key(given or "")
-        # Every key is compared in constant time, so that timing reveals nothing.
+        # Every key is compared, in constant time, so that timing reveals nothing.
         found = [key for key in self._keys if hmac.compare_digest(key.sha256, digest)]
         if not given or not found:
-            raise Forbidden("api_key is missing or not known; ask whoever runs this server for one")
+            raise Forbidden("api_key is missing or unknown; ask the operator of this server for one")
         return found[0]
 
 
 def hash_key(key: str) -> str:
+    """The SHA-256 of a key in hexadecimal."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -107,12 +111,12 @@ def load_keys(path: Path) -> Keys:
 def _read_key(path: Path, number: int, entry: Any) -> Key:
     where = f"{path}: keys[{number}]"
     if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-        raise UserError(f"{where}.name must be a text")
+        raise UserError(f"{where}.name must be a string")
     digest = entry.get("sha256")
     if not isinstance(digest, str) or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
         raise UserError(f"{where}.sha256 must be 64 hexadecimal digits")
     if unknown := set(entry) - {"name", "sha256", "requests_per_minute", "characters_per_minute"}:
-        raise UserError(f"{where}.{min(unknown)} is not known")
+        raise UserError(f"{where}.{min(unknown)} is not known; remove it")
     buckets = []
     for name in ("requests_per_minute", "characters_per_minute"):
         rate = entry.get(name)
@@ -123,7 +127,7 @@ def _read_key(path: Path, number: int, entry: Any) -> Key:
 
 
 def add_key(path: Path, name: str) -> str:
-    """Make a key, store its hash under this name and return it; it cannot be shown again."""
+    """Create a key, store its hash under this name and return it; it cannot be shown again."""
     content = read_json(path) if path.exists() else {"keys": []}
     if not isinstance(content.get("keys"), list):
         raise UserError(f"{path}: field keys must be a list of keys")

@@ -1,4 +1,4 @@
-"""Limits on what one client may ask and on how much may wait. All are on by default; `--limit NAME=NUMBER` changes one."""
+"""Limits on what one client may request and on how much may wait; `--limit NAME=NUMBER` changes one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regard.errors import UserError
 
 @dataclass(frozen=True)
 class Limits:
-    """The defaults suit a machine with a few cores."""
+    """The limits of a server; the defaults suit a machine with a few cores."""
 
     body_bytes: int = 1_048_576  # of a request
     file_bytes: int = 10_485_760  # of an uploaded document, as it comes
@@ -60,7 +60,7 @@ class Limits:
                 near = get_close_matches(name, kinds, 1)
                 raise UserError(
                     f"--limit {name} is not known; "
-                    + (f"did you mean {near[0]}?" if near else f"there are {', '.join(kinds)}")
+                    + (f"did you mean {near[0]}?" if near else f"known limits: {', '.join(kinds)}")
                 )
             is_float = name in ("seconds", "file_seconds", "body_seconds", "window_ms", "drain_seconds")
             try:

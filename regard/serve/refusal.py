@@ -1,5 +1,5 @@
-"""Why a request is refused, apart from errors in the request itself (`InputError`). What HTTP makes of each is in
-`web/status.py`. A message names the field and the rule and never quotes the request: it may be somebody's text."""
+"""Reasons to refuse a request, apart from errors in the request itself (`InputError`); `web/status.py` maps them to HTTP. Messages
+name the field and the rule and never quote the request, which may be private text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regard.errors import InputError, RegardError, UserError
 
 
 class Refused(RegardError):
-    """A request that gets no answer; `retry` is the number of seconds after which it may come again."""
+    """The request is refused; the client may try again after `retry` seconds, if given."""
 
     def __init__(self, message: str, retry: int | None = None) -> None:
         super().__init__(message)
@@ -19,7 +19,7 @@ class Refused(RegardError):
 
 
 class Busy(Refused):
-    """Too much is waiting already, or a client has used up its rate."""
+    """Too many requests are waiting, or the client has exceeded its rate."""
 
 
 class Forbidden(Refused):
@@ -27,7 +27,7 @@ class Forbidden(Refused):
 
 
 class Unavailable(Refused):
-    """The model cannot be used any more."""
+    """The model can no longer be used."""
 
 
 class NotInstalled(Refused):
@@ -36,19 +36,19 @@ class NotInstalled(Refused):
 
 @contextmanager
 def refusing(what: str) -> Iterator[None]:
-    """Around `what` a model computes: torch may be imported and the weights read long after the start. Other user errors are
-    the client's business; they speak of numbers of tokens and never quote a text."""
+    """Turn errors of a computation named `what` into refusals: torch may be imported and the weights read long after the start.
+    Other user errors are passed on to the client; they mention numbers of tokens and never quote text."""
     try:
         yield
-    except BundleGone:  # it names the folder
+    except BundleGone:  # its message names the folder
         raise Unavailable(
-            "the model's files were removed or replaced while it was served; start the server again"
+            "the model's files were removed or replaced while it was served; restart the server"
         ) from None
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("regard"):
             raise
         raise NotInstalled(
-            f"{what} takes {error.name}, which is not installed here; install it and start the server again"
+            f"{what} needs {error.name}, which is not installed here; install it and restart the server"
         ) from None
     except InputError:
         raise

@@ -1,5 +1,5 @@
 """The search options and constraints of a client: checked against the limits, then applied to a model's text side. Messages name
-fields and numbers, never words: a glossary is the client's text."""
+fields and numbers but never quote the client's text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from regard.translation.text_side import SegmentedLines, TextSide
 from regard.translation.translation_options import TranslationOptions
 from regard.translation.words import phrase_of
 
-# Numeric options with their ranges; the widest beam is a limit of its own.
+# Numeric options with their ranges; beam and groups are also limited by `Limits.beam`.
 RANGES: dict[str, tuple[float, float]] = {
     "beam": (1, Limits().beam),
     "alpha": (0, 5),
@@ -33,7 +33,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "top_p": (0.001, 1),
     "seed": (0, 2**32 - 1),
 }
-_CHARACTERS = 16  # of a token; words that are one token are seldom longer
+_CHARACTERS = 16  # of a token; few are longer
 _REMEDY = "leave it out, or start the server without --engine ctranslate2"
 
 
@@ -49,15 +49,17 @@ class SearchRequest:
 
     @property
     def is_plain(self) -> bool:
+        """Whether nothing is requested."""
         return not (self.changes or self.has_terms or self.is_of_one_sentence)
 
     @property
     def has_terms(self) -> bool:
+        """Whether there is a glossary or text to keep."""
         return bool(self.glossary or self.keep)
 
     @property
     def is_of_one_sentence(self) -> bool:
-        """Whether there are constraints that make sense for a single sentence only."""
+        """Whether there are constraints that only make sense for a single sentence."""
         return bool(self.prefix or self.phrases)
 
     @property
@@ -119,7 +121,7 @@ class SearchRequest:
     def _options(self, own: TranslationOptions, alternatives: int) -> TranslationOptions:
         try:
             options = own.changed(nbest=alternatives + 1, **self.changes)
-        except UserError as error:  # it speaks of numbers
+        except UserError as error:  # its message only mentions numbers
             raise InputError(str(error)) from None
         terms: dict[str, list[str]] = {}
         for term, translation in self.glossary:
@@ -132,7 +134,7 @@ PLAIN = SearchRequest()
 
 
 def first_search(side: TextSide, search: SearchRequest, segmented: SegmentedLines, limits: Limits) -> SearchQuery:
-    """The first search for sentences; refused if it is beyond the limits."""
+    """The first search for sentences. Raises InputError if its constraints exceed the limits."""
     if search.is_of_one_sentence and any(len(segments) > 1 for segments in segmented.segments):
         raise InputError(
             f"with prefix or phrases a text must be one sentence of at most {side.max_length} tokens; send a part of it"
@@ -143,14 +145,16 @@ def first_search(side: TextSide, search: SearchRequest, segmented: SegmentedLine
             raise InputError(f"a sentence has more than {most} terms of glossary, keep and phrases; send fewer of them")
         tokens = len(constraint.prefix) + sum(phrase.min_length for phrase in constraint.phrases)
         if tokens > side.max_length:
-            raise InputError(f"what a sentence must hold may have at most {side.max_length} tokens; give less of it")
+            raise InputError(
+                f"the prefix, terms and phrases of a sentence may have at most {side.max_length} tokens; send fewer"
+            )
     return query
 
 
 def check_prefix(side: TextSide, prefix: str) -> None:
-    """A prefix is computed with at once, whatever its length: it may be as long as a sentence."""
+    """Raise InputError for a prefix longer than a sentence: a prefix is computed in one go, whatever its length."""
     most = side.max_length
-    # The first question spares the tokenizer what is far too long.
+    # The first test spares the tokenizer text that is far too long.
     if len(prefix) > _CHARACTERS * most or len(side.tokenizer.encode(prefix.strip(), "target")) > most:
         raise InputError(f"prefix may have at most {most} tokens; give a shorter beginning")
 
@@ -167,7 +171,7 @@ def _check_term(term: str, place: str, limits: Limits) -> None:
 def _check_spelling(tokenizer: Tokenizer, text: str, place: str) -> None:
     try:
         phrase_of(tokenizer, (text.strip(),), (with_capital(text.strip()),))
-    except UserError:  # what it says quotes the text
+    except UserError:  # its message quotes the text
         raise InputError(
-            f"{place} cannot be made to appear: the model's vocabulary lacks a character of it; leave it out"
+            f"{place} cannot be made to appear: the model's vocabulary lacks one of its characters; leave it out"
         ) from None

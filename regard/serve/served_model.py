@@ -48,6 +48,7 @@ class ServedModel:
         shared: bool = True,
         observe: Callable[[str], Observe] | None = None,
     ) -> ServedModel:
+        """Make an engine for a bundle, and its batchers. `observe` makes the observer of batches for a language pair."""
         made = make_engine(bundle, engine, device, batch)
         options = TranslationOptions.of(bundle)
 
@@ -73,15 +74,16 @@ class ServedModel:
 
     @property
     def does_all(self) -> bool:
-        """Whether all that a client may ask for can be done."""
+        """Whether every option and constraint is supported."""
         return self.engine.takes_phrases or self.slow is not None
 
     @property
     def batchers(self) -> list[Batcher]:
+        """All batchers of this model."""
         return [self.batcher] if self.slow is None else [self.batcher, self.slow]
 
     def text_side_for(self, search: SearchRequest, alternatives: int = 0, words: bool = False) -> TextSide:
-        """The text side with what a request asks for; `words` returns the words of translations, too."""
+        """The text side with the options of a request; `words`: with the words of translations."""
         if not search.is_plain:
             side = search.text_side(self.text_side, self.does_all, alternatives)
         else:

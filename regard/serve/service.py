@@ -1,4 +1,4 @@
-"""The served models and the path of a request through them: languages, sentences, batcher, text."""
+"""The served models, and the path of a request: find the model, split into sentences, translate in batches, join."""
 
 from __future__ import annotations
 
@@ -23,17 +23,21 @@ from regard.translation.markup.marked_text import MarkedText, parse_plain
 from regard.translation.markup.tags import Xml
 from regard.translation.sentences import Split, split_text
 
-_USUAL_BEAM = 4  # with a wider one a request may have less text
-_DOCUMENT_THREADS = 2  # besides the one that reads them
+_USUAL_BEAM = 4  # a request with a wider beam may have less text
+_DOCUMENT_THREADS = 2  # besides the one that parses them
 
 
 class Plan(Protocol):
-    """A text whose sentences are translated and put back."""
+    """A text whose sentences are translated and joined again."""
 
     @property
-    def sentences(self) -> list[str]: ...
+    def sentences(self) -> list[str]:
+        """The sentences to translate."""
+        ...
 
-    def join(self, translations: Sequence[str]) -> str: ...
+    def join(self, translations: Sequence[str]) -> str:
+        """The text with each sentence replaced by its translation."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -46,17 +50,15 @@ class TranslateRequest:
     is_html: bool = False
     alternatives: int = 0
     by_sentence: bool = True
-    joins_lines: bool | None = (
-        None  # whether a line break is a space like others; None: as it is in HTML, and not elsewhere
-    )
+    joins_lines: bool | None = None  # whether a line break counts as a space; None: in HTML only
     alignments: bool = False  # of words, for the best translation
     xml: Xml | None = None  # the texts are XML
-    parse_markup: MarkupParser | None = None  # the texts have another markup, which this reads
+    parse_markup: MarkupParser | None = None  # a parser, if the texts have other markup
     search: SearchRequest = PLAIN
 
     @property
     def characters(self) -> int:
-        """What it counts towards limits and keys."""
+        """The characters that count towards limits and rates."""
         return sum(map(len, self.texts)) + len(self.texts) * self.search.characters
 
 
@@ -70,9 +72,9 @@ class Detected:
 
 @dataclass(frozen=True)
 class Answer:
-    """One text: its translations, best first, and the language that it was translated from."""
+    """The translations of one text, best first, and its source language."""
 
-    ways: list[str]
+    translations: list[str]
     source: str
     detected: Detected | None
     alignment: TextAlignment | None = None
@@ -80,14 +82,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class SentenceProgress:
-    """A sentence is finished: the number of its text, its number in that text, how many that has, its translation, and how many
-    sentences its model was given in all."""
+    """A sentence is finished."""
 
-    text: int
-    sentence: int
-    of: int
+    text: int  # the number of its text in the request
+    sentence: int  # its number in that text
+    of: int  # sentences in that text
     translation: str
-    total: int
+    total: int  # sentences that the model was given for this request
 
 
 OnSentence = Callable[[SentenceProgress], None]
@@ -98,8 +99,8 @@ class Service:
 
     def __init__(self, models: Sequence[ServedModel], limits: Limits) -> None:
         self.limits = limits
-        # Documents may take long, also after their clients are gone, so they have threads of their own. One alone reads them: a
-        # parsed document takes many times the memory of its file.
+        # Documents may take long, even after their clients are gone, so they get threads of their own. Only one thread parses
+        # them: a parsed document takes many times the memory of its file.
         self._reading = ThreadPool("documents", 1)
         self._documents = ThreadPool("documents", _DOCUMENT_THREADS)
         self.pairs = {(model.bundle.source, model.bundle.target): model for model in models}
@@ -108,16 +109,20 @@ class Service:
 
     @property
     def sources(self) -> list[str]:
+        """The language codes that can be translated from."""
         return sorted({source for source, _ in self.pairs})
 
     @property
     def targets(self) -> list[str]:
+        """The language codes that can be translated into."""
         return sorted({target for _, target in self.pairs})
 
     def targets_of(self, source: str) -> list[str]:
+        """The language codes that `source` can be translated into."""
         return sorted(target for one, target in self.pairs if one == source)
 
     def names(self) -> dict[str, str]:
+        """Language codes -> English names."""
         return {code: language_name(code) for code in sorted({*self.sources, *self.targets})}
 
     def find(self, source: str, target: str) -> ServedModel:
@@ -133,8 +138,8 @@ class Service:
         return self.pairs[from_, to]
 
     def detect_for(self, text: str, target: str) -> tuple[ServedModel, Detected]:
-        """The model for a text whose language is not said. With one candidate there is nothing to choose, but what was recognised
-        is reported as it is."""
+        """The model for a text of unknown language. If only one model fits the target, it is used whatever the language, with a
+        confidence of 0 if another one was detected."""
         self._check_any()
         to = match_code(target, self.targets)
         if to is None:
@@ -176,33 +181,34 @@ class Service:
         widest = request.search.widest
         if request.characters * widest > limits.characters * _USUAL_BEAM:
             most = limits.characters * _USUAL_BEAM // widest
-            raise InputTooLarge(f"with so wide a beam the texts may have at most {most} characters; send parts")
+            raise InputTooLarge(f"with this beam the texts may have at most {most} characters; send parts")
 
     async def translate(self, request: TranslateRequest, on_sentence: OnSentence | None = None) -> list[Answer]:
         """An answer for each text; `on_sentence` is called as sentences are finished."""
         self.check(request)
-        heard = SentenceCollector(on_sentence)
+        collector = SentenceCollector(on_sentence)
         if request.alignments:
-            on_sentence = heard
+            on_sentence = collector
         if sum(map(len, request.texts)) <= INLINE_CHARACTERS and request.source is not None:
             models, plans = self._prepare(request)
         else:
             models, plans = await asyncio.to_thread(self._prepare, request)
-        ways: list[list[str]] = [[] for _ in plans]
+        translations: list[list[str]] = [[] for _ in plans]
         for served in {id(model): model for model, _ in models}.values():
             mine = [number for number, (model, _) in enumerate(models) if model is served]
             translated = await self.translate_plans(
                 served, [plans[n] for n in mine], request.alternatives, _renumbered(on_sentence, mine), request.search
             )
             for number, texts in zip(mine, translated, strict=True):
-                ways[number] = texts
+                translations[number] = texts
         answers = [
-            Answer(texts, model.bundle.source, detected) for texts, (model, detected) in zip(ways, models, strict=True)
+            Answer(texts, model.bundle.source, detected)
+            for texts, (model, detected) in zip(translations, models, strict=True)
         ]
         if not request.alignments:
             return answers
         return [
-            dataclasses.replace(answer, alignment=await align(model, plan, heard.translations(number, plan)))
+            dataclasses.replace(answer, alignment=await align(model, plan, collector.translations(number, plan)))
             for number, (answer, (model, _), plan) in enumerate(zip(answers, models, plans, strict=True))
             if isinstance(plan, Split)
         ]
@@ -243,18 +249,20 @@ class Service:
         sentences = [sentence for plan in plans for sentence in plan.sentences]
         places = [(text, n) for text, plan in enumerate(plans) for n in range(len(plan.sentences))]
 
-        def hear(number: int, translation: str) -> None:
+        def report(number: int, translation: str) -> None:
             text, n = places[number]
             assert on_sentence is not None
             on_sentence(SentenceProgress(text, n, len(plans[text].sentences), translation, len(sentences)))
 
-        ways = await translate_sentences(served, sentences, alternatives, hear if on_sentence else None, search)
+        translations = await translate_sentences(
+            served, sentences, alternatives, report if on_sentence else None, search
+        )
         texts, position = [], 0
         for plan in plans:
-            mine = ways[position : position + len(plan.sentences)]
+            mine = translations[position : position + len(plan.sentences)]
             position += len(mine)
             count = max(map(len, mine), default=1)
-            versions = [plan.join([way[min(rank, len(way) - 1)] for way in mine]) for rank in range(count)]
+            versions = [plan.join([own[min(rank, len(own) - 1)] for own in mine]) for rank in range(count)]
             texts.append(list(dict.fromkeys(versions)))
         return texts
 
@@ -268,7 +276,7 @@ class Service:
         on_sentence: OnSentence | None = None,
         search: SearchRequest = PLAIN,
     ) -> tuple[bytes, int]:
-        """The translated document, and how many characters of text it had."""
+        """The translated document, and the number of characters of text in the original."""
         limits = self.limits
         search.check(limits)
         document = await self._reading.run(open_document, data, kind, limits.unpacked_bytes, column)
@@ -290,12 +298,12 @@ class Service:
         models, plans = await self._documents.run(self._prepare, request)
         if not models:
             return await self._documents.run(document.save, []), 0
-        ways = await self.translate_plans(models[0][0], plans, 0, on_sentence, search)
-        return await self._documents.run(document.save, [texts[0] for texts in ways]), characters
+        translations = await self.translate_plans(models[0][0], plans, 0, on_sentence, search)
+        return await self._documents.run(document.save, [texts[0] for texts in translations]), characters
 
     @property
     def abandoned_documents(self) -> int:
-        """Documents that a thread still works on although their requests have ended."""
+        """Documents that are still being processed although their requests have ended."""
         return self._reading.abandoned + self._documents.abandoned
 
     def close(self) -> None:
@@ -307,12 +315,13 @@ class Service:
 
 
 def _renumbered(on_sentence: OnSentence | None, numbers: Sequence[int]) -> OnSentence | None:
-    """For some of the texts of a request: reports them under their numbers in the whole request."""
+    """A callback for some texts of a request, which reports them by their numbers in the whole request."""
     if on_sentence is None:
         return None
     return lambda progress: on_sentence(dataclasses.replace(progress, text=numbers[progress.text]))
 
 
 def check_one_line(text: str) -> None:
+    """Raise InputError for a text with line breaks."""
     if len(text.splitlines()) > 1:
-        raise InputError("a text must be one sentence without line breaks where prefix or phrases are given")
+        raise InputError("with prefix or phrases a text must be one sentence without line breaks")

@@ -1,5 +1,5 @@
-"""A run folder while it is trained in: what the page shows of it, read again only when something was written. The numbers are
-those of metrics.jsonl; what counts as the best validation and how curves are thinned is the report's business."""
+"""Follows a run folder during training, for the page; its files are read again only when they change. The numbers come from
+metrics.jsonl; `training/report.py` picks the best validation and thins the curves."""
 
 from __future__ import annotations
 
@@ -26,23 +26,25 @@ _CURVES = {  # name on the page -> kind of record and its field
     "tokens_per_second": ("train", "tokens_per_second"),
 }
 _FACTS = ("step", "epoch", "elapsed", "loss", "nll", "perplexity", "bleu", "chrf", "lr", "tokens_per_second")
-_POINTS = 300  # of a curve
-_CHANGES = 40  # of a sample's translation, the latest
+_POINTS = 300  # most points of a curve
+_CHANGES = 40  # the latest versions of a sample's translation
 
 
 class Watch:
-    """One run folder; the run may have begun, be over, or not yet have written anything."""
+    """One run folder; the run may be running, finished, or have written nothing yet."""
 
     def __init__(self, run: Path) -> None:
         if not (run / "recipe.toml").is_file():
-            raise UserError(f"--run {run}: is no run folder (recipe.toml is missing); name the --out of regard train")
+            raise UserError(
+                f"--run {run}: is not a run folder (recipe.toml is missing); pass the --out of regard train"
+            )
         self.run = run
         self._lock = threading.Lock()
         self._version = ""
         self._view: dict[str, Any] = {}
 
     def version(self) -> str:
-        """Another one whenever there is something new to see."""
+        """A string that changes whenever one of the files does."""
         marks = []
         for name in ("metrics.jsonl", "recipe.toml", "report.html"):
             try:
@@ -53,7 +55,7 @@ class Watch:
         return "-".join(marks)
 
     def view(self) -> tuple[str, dict[str, Any]]:
-        """The version, and what there is to see; `now` and `updated` are seconds by this machine's clock."""
+        """The version and the view for the page; `now` and `updated` are seconds by this machine's clock."""
         with self._lock:
             version = self.version()
             if version != self._version:
@@ -69,13 +71,11 @@ class Watch:
             records = read_metrics(metrics) if metrics.exists() else []
             view |= describe(records)
         except (UserError, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
-            if isinstance(error, OSError):  # it was there a moment ago
+            if isinstance(error, OSError):  # it existed a moment ago
                 message = f"{metrics.name}: cannot be read ({error.strerror})"
             else:
-                message = (
-                    str(error) if isinstance(error, UserError) else f"{metrics.name}: a record is not as it must be"
-                )
-            message = message.replace(f"{self.run}{os.sep}", "")  # whoever looks need not know where it lies
+                message = str(error) if isinstance(error, UserError) else f"{metrics.name}: malformed record"
+            message = message.replace(f"{self.run}{os.sep}", "")  # the path is none of the viewer's business
             view |= describe([]) | {"problem": message}
             recipe = None
         is_finished = (self.run / "report.html").is_file()
@@ -96,7 +96,7 @@ def _written(path: Path) -> float | None:
 
 
 def describe(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Curves, latest numbers, the best validation, test scores, samples and notes of a run's records."""
+    """The curves, latest numbers, best validation, test scores, samples and notes in the records of a run."""
     by_kind = {
         kind: [record for record in records if record.get("kind") == kind]
         for kind in ("train", "valid", "test", "note")
@@ -127,7 +127,7 @@ def describe(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def share_done(recipe: Recipe, records: Sequence[Mapping[str, Any]]) -> float | None:
-    """How much of the run is behind it, between 0 and 1, by whatever the recipe counts."""
+    """The finished share of the run, between 0 and 1, in the unit of the recipe: steps, epochs or minutes. None if unlimited."""
     wanted = recipe.train.steps or recipe.train.epochs or recipe.train.minutes * 60
     name = "step" if recipe.train.steps else "epoch" if recipe.train.epochs else "elapsed"
     reached = [float(record[name]) for record in records if record.get(name) is not None]

@@ -1,5 +1,5 @@
-"""Translations word by word, for people who work on them: how sure the model is of each word, which others could stand in its
-place, and the rest of a sentence again after a given beginning."""
+"""Translations word by word, for people who edit them: the probability of each word, alternatives to it, and a new translation
+after a given prefix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regard.serve.refusal import refusing
 from regard.serve.served_model import ServedModel
 from regard.serve.service import Detected, Service, TranslateRequest, check_one_line
 from regard.translation.alternatives import Alternative, find_alternatives
-from regard.translation.glossary import places_said
+from regard.translation.glossary import Variants, find_variants
 from regard.translation.sentences import Split, split_text
 from regard.translation.terms import find_terms
 from regard.translation.words import Word
@@ -21,17 +21,17 @@ from regard.translation.words import Word
 
 @dataclass(frozen=True)
 class TranslatedWord:
-    """A word of a translation with what stands between it and the word before."""
+    """A word of a translation, with the characters between the previous word and this one."""
 
     before: str
     text: str
-    probability: float | None  # of its pieces, given all that comes before them; None where the model did not say
-    held: bool = False  # whether it stands there by a glossary, or was to be kept
+    probability: float | None  # given everything before it; None if unknown
+    held: bool = False  # whether it comes from the glossary or from keep
 
 
 @dataclass(frozen=True)
 class WordedTranslation:
-    """One translation of a sentence. Its words with what is before them make up the text, but for what follows the last."""
+    """One translation of a sentence. The words, each with its `before`, make up the text except for its end."""
 
     text: str
     words: list[TranslatedWord]
@@ -39,14 +39,16 @@ class WordedTranslation:
 
 @dataclass(frozen=True)
 class WordedSentence:
-    before: str  # what stands between it and the sentence before
+    """A source sentence and its translations, best first."""
+
+    before: str  # the characters between the previous sentence and this one
     text: str
-    ways: list[WordedTranslation]  # best first
+    translations: list[WordedTranslation]
 
 
 @dataclass(frozen=True)
 class WordedText:
-    """A text in sentences: each with what is before it, and in the end what follows the last, they make up the text."""
+    """A text in sentences. The sentences, each with its `before`, and then `after` make up the text."""
 
     sentences: list[WordedSentence]
     after: str
@@ -55,7 +57,7 @@ class WordedText:
 
 
 async def translate_words(service: Service, request: TranslateRequest) -> WordedText:
-    """The one text of `request`, sentence by sentence. With a prefix or phrases it is taken as one sentence."""
+    """Translate the one text of `request` sentence by sentence. With a prefix or phrases it is treated as one sentence."""
     service.check(request)
     [text] = request.texts
     served, detected, plan = await asyncio.to_thread(
@@ -68,16 +70,17 @@ async def translate_words(service: Service, request: TranslateRequest) -> Worded
         before = "".join(plan.pieces[position:place])
         position = place + 1
         listed: dict[str, WordedTranslation] = {}  # two may have the same text
-        for way in result.translations:
-            held = [one for ways in terms.get(plan.pieces[place], ()) for one in places_said(way.text, ways)]
-            placed = place_words(way.text, way.words, held)
-            listed.setdefault(way.text, WordedTranslation(way.text, placed))
+        for one in result.translations:
+            held = [
+                span for variants in terms.get(plan.pieces[place], ()) for span in find_variants(one.text, variants)
+            ]
+            listed.setdefault(one.text, WordedTranslation(one.text, place_words(one.text, one.words, held)))
         sentences.append(WordedSentence(before, plan.pieces[place], list(listed.values())))
     return WordedText(sentences, "".join(plan.pieces[position:]), served, detected)
 
 
 async def other_words(service: Service, request: TranslateRequest, count: int) -> list[Alternative]:
-    """The likeliest words right after the beginning of a translation of one sentence, the prefix of `request`."""
+    """The likeliest words right after the prefix of `request`, which has one sentence; at most `count`, best first."""
     service.check(request)
     [text] = request.texts
     served, _, plan = await asyncio.to_thread(_prepare, service, request, text, True)
@@ -104,10 +107,8 @@ def _find_others(served: ServedModel, sentence: str, request: TranslateRequest, 
         return find_alternatives(side, served.engine, sentence, request.search.prefix, count)
 
 
-def _terms(
-    served: ServedModel, request: TranslateRequest, sentences: Sequence[str]
-) -> dict[str, list[tuple[str, ...]]]:
-    """Of each sentence what a glossary wants to be said, each in one of several ways, and what of it is to be kept."""
+def _terms(served: ServedModel, request: TranslateRequest, sentences: Sequence[str]) -> dict[str, list[Variants]]:
+    """The glossary terms of each sentence, each as its variants, and the words in it to keep."""
     options = served.text_side_for(request.search, request.alternatives).options
     terms = {}
     for sentence in sentences:
@@ -118,8 +119,8 @@ def _terms(
 
 
 def place_words(text: str, words: Sequence[Word], held: Sequence[tuple[int, int]] = ()) -> list[TranslatedWord]:
-    """The words where they stand in a text; where one is not found there, the text is one word that nothing is known of. Those at
-    the places `held` are marked.
+    """The words at their places in a text, those that overlap a span of `held` marked. If a word is not found in the text, the
+    whole text becomes one word without a probability.
 
     >>> [(word.before, word.text) for word in place_words("Ja, gut!", [Word(t, -0.1) for t in ("Ja", ",", "gut", "!")])]
     [('', 'Ja'), ('', ','), (' ', 'gut'), ('', '!')]

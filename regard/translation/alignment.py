@@ -39,7 +39,7 @@ def align_texts(
     attention = dict(zip(short, found, strict=True))
     aligned = []
     for number, (source, target) in enumerate(read):
-        links = links_of(target.spelt, source.spelt, attention[number]) if number in attention else ()
+        links = links_of(target.tokens, source.tokens, attention[number]) if number in attention else ()
         # Words that are not found in the text as they are (a tokenizer may rewrite it) are left out.
         left, right = ({word: place for place, word in enumerate(side.spans)} for side in (source, target))
         known = tuple((left[there], right[here]) for here, there in links if there in left and here in right)
@@ -52,7 +52,7 @@ class _Words:
     """One side of a pair: its tokens, the words that they make, and where these stand in the text."""
 
     ids: list[int]
-    spelt: TokenWords
+    tokens: TokenWords
     spans: dict[int, Span]
 
 

@@ -22,6 +22,8 @@ _SPARE = 2  # tokens completed per word wanted, since several may give the same 
 
 @dataclass(frozen=True)
 class Alternative:
+    """A word that could come next, and its probability."""
+
     word: str  # punctuation counts as words
     probability: float  # of its pieces, given the source and what stands before them; it may go on to a longer word
 
@@ -45,7 +47,7 @@ def find_alternatives(side: TextSide, engine: Engine, text: str, prefix: str, co
     options = replace(side.options.search, beam=1, nbest=1)
     constraints = [Constraints((*before, *tokens), max_tokens=len(before) + _LONGEST) for tokens in first]
     found = engine.translate([src] * len(first), options, None, constraints)
-    words = [_first_word(tokenizer, ways[0].ids[len(before) :]) for ways in found]
+    words = [_first_word(tokenizer, hypotheses[0].ids[len(before) :]) for hypotheses in found]
     scores = engine.score([src] * len(words), [[*before, *word] for word in words])
     total: dict[str, float] = {}
     for word, values in zip(words, scores, strict=True):

@@ -10,13 +10,13 @@ from functools import partial
 
 from regard.generate.options import CodeSwitchedSource, Constraints
 from regard.generate.search.phrases import Phrase
-from regard.translation.glossary import Glossary, Ways, put_terms, says, with_capital
+from regard.translation.glossary import Glossary, Variants, contains_term, insert_terms, with_capital
 from regard.translation.protect import Protected
 from regard.translation.reading import Reader, Segment
 from regard.translation.terms import Span
 from regard.translation.words import phrase_of, prefix_ids, tokens_at
 
-Term = tuple[Phrase, Ways, list[Span]]  # of a source: what must appear, the ways to say it, where the source has it
+Term = tuple[Phrase, Variants, list[Span]]  # of a source: what must appear, its variants, its places in the source
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ class ConstraintBuilder:
         wanted = {} if self.glossary is None else self.glossary.find(text, self.reader.spans_kept(text))
         if not wanted:
             return []
-        spelt = self.reader.token_words(text)
+        tokens = self.reader.token_words(text)
         terms = []
-        for ways, places in wanted.items():
-            cases = tuple(map(with_capital, ways))  # a sentence may begin with it
-            phrase = phrase_of(self.reader.tokenizer, ways, cases)
-            source, is_said = tokens_at(spelt, text, places), partial(self._says, ways)
-            terms.append((replace(phrase, source=source, is_satisfied_by=is_said), ways, places))
+        for variants, places in wanted.items():
+            cases = tuple(map(with_capital, variants))  # a sentence may begin with it
+            phrase = phrase_of(self.reader.tokenizer, variants, cases)
+            source, is_satisfied = tokens_at(tokens, text, places), partial(self._contains_term, variants)
+            terms.append((replace(phrase, source=source, is_satisfied_by=is_satisfied), variants, places))
         return terms
 
     def _kept(self, text: str) -> list[Phrase]:
@@ -85,13 +85,13 @@ class ConstraintBuilder:
         return phrases
 
     def _code_switch(self, text: str, terms: Sequence[Term], phrases: Sequence[Phrase]) -> CodeSwitchedSource | None:
-        """A text in which those of its terms that are among these phrases are already translated. None where that changes nothing,
-        or where the model cannot read it: it would be too long, have characters in a term that the source's side of the vocabulary
-        lacks, or more in it that is kept than the text has."""
+        """The text with those of its terms that are among these phrases already translated. None if that changes nothing or the
+        model cannot read it: it is too long, a term has characters that the source vocabulary lacks, or it has protected spans
+        that the text has not."""
         reader, tokenizer = self.reader, self.reader.tokenizer
-        ways_of = {phrase: ways for phrase, ways, _ in terms if phrase in phrases}
-        wanted = {ways: places for phrase, ways, places in terms if phrase in ways_of}
-        switched, places = put_terms(text, wanted, len(tokenizer.split_code(text)[0]))
+        variants_of = {phrase: variants for phrase, variants, _ in terms if phrase in phrases}
+        wanted = {variants: places for phrase, variants, places in terms if phrase in variants_of}
+        switched, places = insert_terms(text, wanted, len(tokenizer.split_code(text)[0]))
         [own, ids] = reader.encode([text, switched])
         put = [switched[slice(*place)] for some in places.values() for place in some]
         is_too_long = len(ids) > max(len(own), reader.max_length)
@@ -99,15 +99,17 @@ class ConstraintBuilder:
         has_more = _spans_of(reader.protected(text)) != _spans_of(reader.protected(switched))
         if switched == text or is_too_long or is_unknown or has_more:
             return None
-        spelt = reader.token_words(switched)
-        # What is no term of the glossary may stand anywhere.
-        sources = [tokens_at(spelt, switched, places[ways_of[one]] if one in ways_of else []) for one in phrases]
+        tokens = reader.token_words(switched)
+        # Phrases that are no glossary terms may appear anywhere.
+        sources = [
+            tokens_at(tokens, switched, places[variants_of[one]] if one in variants_of else []) for one in phrases
+        ]
         return CodeSwitchedSource(
             ids, tuple(replace(one, source=source) for one, source in zip(phrases, sources, strict=True))
         )
 
-    def _says(self, ways: Sequence[str], ids: Sequence[int]) -> bool:
-        return says(self.reader.tokenizer.decode(ids), ways)
+    def _contains_term(self, variants: Sequence[str], ids: Sequence[int]) -> bool:
+        return contains_term(self.reader.tokenizer.decode(ids), variants)
 
 
 def _spans_of(protected: Protected | None) -> list[str]:

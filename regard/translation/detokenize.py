@@ -57,9 +57,9 @@ class Detokenizer:
             protected = self.reader.protected(text)
             details.append([])
             for hypothesis in some:
-                spelt = token_words(self.reader.tokenizer, hypothesis.ids, "target", protected)
-                words = words_of(spelt, next(scores))
-                links = links_of(spelt, self.reader.token_words(text), next(weights)) if self.options.alignment else ()
+                tokens = token_words(self.reader.tokenizer, hypothesis.ids, "target", protected)
+                words = words_of(tokens, next(scores))
+                links = links_of(tokens, self.reader.token_words(text), next(weights)) if self.options.alignment else ()
                 details[-1].append((words, links))
         return details
 
@@ -98,7 +98,9 @@ class Detokenizer:
     def _given(self, text: str, constraints: TextConstraints) -> str:
         """Everything, apart from the vocabulary, that a translation may take its characters from."""
         glossary = self.options.glossary
-        return "".join([text, constraints.prefix, *constraints.phrases, "" if glossary is None else glossary.says])
+        return "".join(
+            [text, constraints.prefix, *constraints.phrases, "" if glossary is None else glossary.target_text]
+        )
 
 
 def _has_spans(translation: str, kept: Protected) -> bool:

@@ -1,5 +1,5 @@
-"""Glossaries: terms of the source and what they must be called in the translation. Which of them a text has is found here, and the
-text with them in it is made here; that the translation says so is for the search (`constrained.py`). No torch here."""
+"""Glossaries: source terms and their required translations. Finds the terms of a text and builds code-switched sources; the search
+enforces the translations (`generate/search/constrained.py`). No torch here."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from pathlib import Path
 
 from regard.data.corpus import read_lines
 from regard.errors import UserError
-from regard.translation.terms import Span, find_terms, overlaps, places_of
+from regard.translation.terms import Span, find_terms, locate_terms, overlaps
 
-_AROUND = " \t\"'“”„‘’‚«»‹›()[]¿¡-–—"  # what may stand between the end of a sentence and the first word of the next
-LONG = 5  # letters of a term that is known again inside a longer word
-Ways = tuple[str, ...]  # to say a term
+_AROUND = " \t\"'“”„‘’‚«»‹›()[]¿¡-–—"  # between the end of a sentence and the first word of the next
+LONG = 5  # letters: a term this long also counts inside a longer word
+Variants = tuple[str, ...]  # translations of a term, any of which will do
 
 
 def with_capital(text: str) -> str:
-    """As at the beginning of a sentence."""
+    """The text as at the beginning of a sentence."""
     return text[:1].upper() + text[1:]
 
 
 def read_entry(line: str) -> tuple[str, str] | None:
-    """A source term, a tab and a target term; None for a line that is empty or begins with #. Anything else is a ValueError."""
+    """The source and target term of a line, separated by a tab; None for an empty line or a comment (#). Raises ValueError for
+    anything else."""
     if not line.strip() or line.startswith("#"):
         return None
     source, target = (field.strip() for field in line.split("\t"))
@@ -33,78 +34,86 @@ def read_entry(line: str) -> tuple[str, str] | None:
     return source, target
 
 
-def says(text: str, ways: Sequence[str]) -> bool:
-    """Whether a translation says a term in one of several ways.
+def contains_term(text: str, variants: Sequence[str]) -> bool:
+    """Whether a translation contains one of the variants of a term.
 
-    >>> says("Der Vizepräsident sprach mit den Eltern.", ["Präsident"]), says("Hausen", ["Haus"]), says("Das Haus.", ["haus"])
-    (True, False, True)
+    >>> contains_term("Der Vizepräsident sprach mit den Eltern.", ["Präsident"]), contains_term("Das Haus.", ["haus"])
+    (True, True)
+    >>> contains_term("Hausen", ["Haus"])
+    False
     """
-    return bool(places_said(text, ways))
+    return bool(find_variants(text, variants))
 
 
-def places_said(text: str, ways: Sequence[str]) -> list[Span]:
-    """Where it says it: as whole words, of which the first may begin a sentence, or else, if it is long enough to be known again,
-    inside longer words: grammar asks for endings, and many languages join words.
+def find_variants(text: str, variants: Sequence[str]) -> list[Span]:
+    """Where a translation contains one of the variants: as whole words, with or without a capital; else long variants inside longer
+    words, since words take endings and many languages form compounds.
 
-    >>> places_said("den Geräten", ["Geräte"])
+    >>> find_variants("den Geräten", ["Geräte"])
     [(4, 10)]
     """
-    whole = find_terms(text, [case for way in ways for case in (way, with_capital(way))])
+    whole = find_terms(text, [case for variant in variants for case in (variant, with_capital(variant))])
     if whole:
         return whole
     small = _without_case(text)
-    inside = (re.finditer(re.escape(_without_case(way)), small) for way in ways if len(way) >= LONG)
+    inside = (re.finditer(re.escape(_without_case(variant)), small) for variant in variants if len(variant) >= LONG)
     return sorted(match.span() for matches in inside for match in matches)
 
 
-def put_terms(text: str, wanted: Mapping[Ways, Sequence[Span]], start: int = 0) -> tuple[str, dict[Ways, list[Span]]]:
-    """A text of the source with its terms already translated, in the first way of each, and where they stand now; `wanted` is what
-    `Glossary.find` found, `start` where the first sentence begins. A term that begins one with a capital does so afterwards, too.
+def insert_terms(
+    text: str, wanted: Mapping[Variants, Sequence[Span]], start: int = 0
+) -> tuple[str, dict[Variants, list[Span]]]:
+    """The source with its terms already translated, by the first variant of each, and the new places of the terms. `wanted` comes
+    from `Glossary.find`; `start` is where the first sentence begins. A capital at the start of a sentence is kept.
 
-    >>> put_terms("Dogs like a dog.", {("hunde",): [(0, 4)], ("Hund", "Köter"): [(12, 15)]})
+    >>> insert_terms("Dogs like a dog.", {("hunde",): [(0, 4)], ("Hund", "Köter"): [(12, 15)]})
     ('Hunde like a Hund.', {('hunde',): [(0, 5)], ('Hund', 'Köter'): [(13, 17)]})
     """
     switched, done = "", 0
-    places: dict[Ways, list[Span]] = {}
-    for (begin, end), ways in sorted((place, ways) for ways, some in wanted.items() for place in some):
+    places: dict[Variants, list[Span]] = {}
+    for (begin, end), variants in sorted((place, variants) for variants, some in wanted.items() for place in some):
         has_capital = text[begin].isupper() and _ends_sentence(text[start:begin])
-        way = with_capital(ways[0]) if has_capital else ways[0]
+        variant = with_capital(variants[0]) if has_capital else variants[0]
         switched += text[done:begin]
-        places.setdefault(ways, []).append((len(switched), len(switched) + len(way)))
-        switched += way
+        places.setdefault(variants, []).append((len(switched), len(switched) + len(variant)))
+        switched += variant
         done = end
     return switched + text[done:], places
 
 
 def _ends_sentence(before: str) -> bool:
-    """Whether what follows this begins a sentence."""
+    """Whether the text after `before` begins a sentence."""
     before = before.rstrip(_AROUND)
     return not before or before[-1] in ".!?…"
 
 
 @dataclass(frozen=True)
 class Glossary:
-    """Source terms, each with the ways to say it: one of them must be in the translation."""
+    """Source terms, each with its variants: the translation must contain one of them."""
 
-    terms: tuple[tuple[str, tuple[str, ...]], ...]
+    terms: tuple[tuple[str, Variants], ...]
 
     @classmethod
     def of(cls, terms: Mapping[str, str | Sequence[str]]) -> Glossary:
-        """From a mapping; several ways to say a term are a list.
+        """A glossary from a mapping of source terms to one or several variants.
 
         >>> Glossary.of({"cat": "Katze", "dog": ["Hund", "Hunde"]}).find("A dog, a Dog and dogs")
         {('Hund', 'Hunde'): [(2, 5), (9, 12)]}
         """
-        listed = {term: (ways,) if isinstance(ways, str) else tuple(ways) for term, ways in terms.items()}
-        for term, ways in listed.items():
-            if not term.strip() or not ways or not all(way.strip() for way in ways):
-                raise UserError(f"a glossary must have words on both sides, but has {term!r}: {list(ways)!r}")
-        return cls(tuple((term.strip(), tuple(way.strip() for way in ways)) for term, ways in listed.items()))
+        listed = {
+            term: (variants,) if isinstance(variants, str) else tuple(variants) for term, variants in terms.items()
+        }
+        for term, variants in listed.items():
+            if not term.strip() or not variants or not all(variant.strip() for variant in variants):
+                raise UserError(f"a glossary must have words on both sides, but has {term!r}: {list(variants)!r}")
+        return cls(
+            tuple((term.strip(), tuple(variant.strip() for variant in variants)) for term, variants in listed.items())
+        )
 
     @classmethod
     def read(cls, path: Path) -> Glossary:
-        """A file with a term a line, source and target separated by a tab; several lines for one term are several ways to say it.
-        Empty lines and lines that begin with # are skipped."""
+        """Read a file with one term per line, source and target separated by a tab. Several lines for one source term give several
+        variants; empty lines and lines that begin with # are skipped."""
         terms: dict[str, list[str]] = {}
         for number, line in enumerate(read_lines(path), 1):
             try:
@@ -121,38 +130,41 @@ class Glossary:
             )
         return cls.of(terms)
 
-    def find(self, text: str, taken: Sequence[Span] = ()) -> dict[tuple[str, ...], list[Span]]:
-        """The ways to say each term that the text has, and where it has it; what stands where something is taken does not count.
-        Terms are whole words; one without capitals is found with them, too. Where two overlap the longer one counts."""
-        found: dict[tuple[str, ...], list[Span]] = {}
+    def find(self, text: str, taken: Sequence[Span] = ()) -> dict[Variants, list[Span]]:
+        """The variants of each term in the text, with the places of the term; places that overlap `taken` do not count. Terms match
+        as whole words, lower-case ones in any case. Of two that overlap, the longer one counts."""
+        found: dict[Variants, list[Span]] = {}
         written = {True: text, False: _without_case(text)}
-        there = [one for one in self._capitals_first if one[0] in written[one[1]]]  # a quick no for most text
-        for (begin, end), number in places_of([(term, written[has_case]) for term, has_case, _ in there]):
+        there = [one for one in self._capitals_first if one[0] in written[one[1]]]  # rules out most terms cheaply
+        for (begin, end), number in locate_terms([(term, written[has_case]) for term, has_case, _ in there]):
             if not overlaps((begin, end), taken):
                 found.setdefault(there[number][2], []).append((begin, end))
         return found
 
     @cached_property
-    def says(self) -> str:
-        """All that it may put into a translation."""
-        return " ".join(way for _, ways in self.terms for way in ways)
+    def target_text(self) -> str:
+        """All variants: the text that the glossary may put into a translation."""
+        return " ".join(variant for _, variants in self.terms for variant in variants)
 
     @cached_property
-    def _capitals_first(self) -> list[tuple[str, bool, tuple[str, ...]]]:
-        """Terms as they are looked for, whether their capitals count, and the ways to say them. Of those that are equally long the
-        ones with capitals come first: the others are found in any case."""
-        capitals = [(term, True, ways) for term, ways in self.terms if term != term.lower()]
-        return capitals + [(_without_case(term), False, ways) for term, ways in self.terms if term == term.lower()]
+    def _capitals_first(self) -> list[tuple[str, bool, Variants]]:
+        """Terms as they are searched, whether case matters, and their variants. Of terms of equal length those with capitals come
+        first, since the others match in any case."""
+        capitals = [(term, True, variants) for term, variants in self.terms if term != term.lower()]
+        return capitals + [
+            (_without_case(term), False, variants) for term, variants in self.terms if term == term.lower()
+        ]
 
 
 def _without_case(text: str) -> str:
-    """As long as the text, and the same for all ways to write it with capitals."""
+    """The text in lower case, of the same length as before."""
     return text.lower() if text.isascii() else "".join(map(_small, text))
 
 
 @lru_cache(maxsize=4096)
 def _small(character: str) -> str:
-    """Of letters with one capital the same one, as of the three small Greek s; of a letter that would become two the first."""
+    """One lower-case character. Letters with the same capital become the same one, such as both forms of the Greek small sigma; of
+    a lower case of two characters, the first one counts."""
     small = character.lower()[0]
     capital = small.upper()
     return capital.lower() if len(capital) == 1 and len(capital.lower()) == 1 else small

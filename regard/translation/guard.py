@@ -1,4 +1,4 @@
-"""`decode.guard`: a line in a script that the model does not know, or whose translation is plainly nonsense, stays as it is."""
+"""`decode.guard`: a line in a script unknown to the model, or with a nonsense translation, is output untranslated."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from regard.data.pieces import is_without_spaces
 from regard.data.tokenizer import Tokenizer
 from regard.translation.repetition import is_loop, loops
 
-_MANY = 50  # characters of scripts without spaces: a vocabulary with this many is for such a language
-_TIMES = 3  # a phrase may repeat in a row this often, or as often as one does in the source
+_MANY = 50  # characters of scripts without spaces: a vocabulary with this many covers such a language
+_TIMES = 3  # a phrase may repeat in a row this often, or as often as in the source
 
 
 def is_foreign(text: str, tokenizer: Tokenizer) -> bool:
-    """Whether most letters of a text are unknown to the model, as those of another script."""
+    """Whether most letters of a text are unknown to the model, as in another script."""
     letters = [character for character in text if character.isalpha()]
     known = sum(
         letter in tokenizer.letters or (letter in tokenizer.characters and is_without_spaces(letter))
@@ -27,8 +27,8 @@ def is_foreign(text: str, tokenizer: Tokenizer) -> bool:
 def runs_away(
     source: str, translation: str, source_ids: Sequence[int], ids: Sequence[int], tokenizer: Tokenizer, given: str = ""
 ) -> bool:
-    """Whether a translation loops, repeats a phrase more often than its source does, is far longer than its source (in bytes, since
-    a Chinese character is a word), or has characters from nowhere; `given` is the source and everything else asked for."""
+    """Whether a translation loops, repeats a phrase more often than its source, is far longer than its source (in bytes, since a
+    Chinese character is a word), or has invented characters; `given` is the source and all other requested text."""
     return (
         is_loop(source_ids, ids)
         or most_repeats(translation) > max(_TIMES, most_repeats(source))
@@ -38,7 +38,7 @@ def runs_away(
 
 
 def most_repeats(text: str) -> int:
-    """The most times that a phrase repeats in a row; up to three count as one.
+    """The most repetitions of a phrase in a row; up to three count as one.
 
     >>> most_repeats("No no no no, never"), most_repeats("no, no, never"), most_repeats("to and fro and to and fro")
     (4, 1, 1)
@@ -50,8 +50,8 @@ def most_repeats(text: str) -> int:
 
 
 def _invents(translation: str, given: str, tokenizer: Tokenizer) -> bool:
-    """Whether there are characters that come neither from what was given nor from the vocabulary: bytes that happen to form one.
-    Chinese and Japanese have more characters than a vocabulary, so bytes are legitimate there."""
+    """Whether a translation has characters that are neither in the given text nor in the vocabulary: byte tokens that happen to
+    form one. Chinese and Japanese have more characters than a vocabulary, so byte tokens are legitimate there."""
     new = set(translation) - tokenizer.characters - set(given)
     if new and "\ufffd" not in new and sum(map(is_without_spaces, tokenizer.characters)) >= _MANY:
         new = {character for character in new if not is_without_spaces(character)}

@@ -1,4 +1,4 @@
-"""Languages: their names, how people write their codes, and which one a file or a text is in."""
+"""Languages: names, codes, and which language a file or a text is in."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from regard.errors import UserError
 
 _DROPPED = {"gz", "xz", "zst", "txt"}
 _CODE = re.compile(r"[A-Za-z]{2,3}([-_]([A-Z]{2}|[A-Z][a-z]{3}|[0-9]{3}))?")
-# Endings of two or three letters that say something about a file, but not its language.
+# Extensions of two or three letters that are not language codes.
 _NO_CODES = frozenset(
     "bak bin bpe bz2 csv dat db dev dic doc ds dup eos fix gz hyp ids idx inf ini lc list log low lst map md mos new "
     "old ori out par pdf pre ps py raw ref rtf sgm sh snt sp spm src sum tab tar tc tex tgt tmp tok tmx trg tsv txt "
     "val voc wrd xls xml yml zip zst".split()
 )
-# ISO 639-1. Only these count when a name sets the code off with "-" or "_", as in train_en.txt.
+# ISO 639-1. Only these count after "-" or "_", as in train_en.txt.
 _TWO_LETTERS = frozenset(
     "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en "
     "eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv "
@@ -28,7 +28,7 @@ _TWO_LETTERS = frozenset(
 
 
 def guess_language(path: Path, sample: Sequence[str]) -> str:
-    """The language code of a file with this name whose text begins with `sample`."""
+    """The language code of a file, from its name, else from a sample of its text."""
     code = _from_name(path) or _from_text(sample)
     if code is None:
         raise UserError(
@@ -39,22 +39,22 @@ def guess_language(path: Path, sample: Sequence[str]) -> str:
 
 
 def other_language(path: Path, language: str, other: str) -> str | None:
-    """The language that a file's name says, where it is surely not `language`: it is `other`, or both are ISO 639-1 codes.
+    """The language in a file's name if it certainly is not `language`: it is `other`, or both are ISO 639-1 codes; else None.
 
     >>> other_language(Path("news.fr.gz"), "de", "en"), other_language(Path("news.de-AT.xz"), "de", "en")
     ('fr', None)
     """
-    if _ending(path) == other:  # also where labels are no languages
+    if _ending(path) == other:  # also for labels that are not languages
         return other
     code = _from_name(path)
     if code is None:
         return None
-    said, wanted = (re.split(r"[-_]", name)[0].lower() for name in (code, language))
-    return code if said != wanted and {said, wanted} <= _TWO_LETTERS else None
+    named, wanted = (re.split(r"[-_]", name)[0].lower() for name in (code, language))
+    return code if named != wanted and {named, wanted} <= _TWO_LETTERS else None
 
 
 def _ending(path: Path) -> str:
-    """What follows the last dot of the name, compression and .txt left aside."""
+    """The extension of a file name, without compression suffixes and .txt."""
     parts = path.name.split(".")
     while len(parts) > 1 and parts[-1].lower() in _DROPPED:
         parts.pop()
@@ -75,14 +75,14 @@ def _from_text(sample: Sequence[str]) -> str | None:
     if not lines:
         return None
     code, probability = classify("\n".join(lines))
-    # On a long text the classifier is sure even of a language it has never seen; its lines then disagree.
+    # On a long text the classifier is confident even for a language it does not know; then the lines disagree.
     agreeing = sum(len(line) for line in lines if classify(line)[0] == code)
     sure = probability > 0.9 and agreeing >= 0.7 * sum(map(len, lines))
     return code if sure else None
 
 
 def classify(text: str) -> tuple[str, float]:
-    """The likeliest language of a text and how likely it is, among all that the classifier knows."""
+    """The likeliest language of a text and its probability, among those that the classifier knows."""
     try:
         import py3langid  # type: ignore[import-untyped]
     except ImportError:
@@ -115,7 +115,7 @@ _NAMES = dict(
 
 
 def language_name(code: str) -> str:
-    """The English name of a language, else its code: labels of models are free.
+    """The English name of a language; the code itself if unknown, since models may use any label.
 
     >>> language_name("de"), language_name("pt-BR"), language_name("src")
     ('German', 'Portuguese (BR)', 'src')
@@ -127,16 +127,16 @@ def language_name(code: str) -> str:
     return f"{name} ({region})" if region else name
 
 
-def match_code(wished: str, known: Iterable[str]) -> str | None:
-    """The known code that a client means: the same one in any case, else the one of the same language.
+def match_code(wanted: str, known: Iterable[str]) -> str | None:
+    """The known code that matches a client's: the same code in any case, else the only one of the same language; else None.
 
     >>> match_code("EN-GB", ["de", "en"]), match_code("pt", ["pt-BR"]), match_code("fr", ["de"])
     ('en', 'pt-BR', None)
     """
     exact = {_plain(code): code for code in known}
-    if (code := exact.get(_plain(wished))) is not None:
+    if (code := exact.get(_plain(wanted))) is not None:
         return code
-    alike = [code for plain, code in exact.items() if plain.split("-")[0] == _plain(wished).split("-")[0]]
+    alike = [code for plain, code in exact.items() if plain.split("-")[0] == _plain(wanted).split("-")[0]]
     return alike[0] if len(alike) == 1 else None
 
 
@@ -145,7 +145,7 @@ def _plain(code: str) -> str:
 
 
 def detect(text: str) -> tuple[str, float] | None:
-    """The language that a text is most likely in and how sure that is, in per cent; None where there is nothing to go by."""
+    """The likeliest language of a text and its probability in per cent; None for a text without letters."""
     if not re.search(r"[^\W\d_]", text):
         return None
     code, probability = classify(text[:5_000])

@@ -1,4 +1,4 @@
-"""Lines in and lines out: standard input as it comes, output files that survive an interruption."""
+"""Lines of text: standard input as it arrives, and output files that survive an interruption."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from regard.data.writer import check_settings
 from regard.errors import UserError
 from regard.files import check_new_file, lock, read_json, write_atomic
 
-_PATIENCE = 0.05  # seconds to wait for more lines before translating those that came
+_PATIENCE = 0.05  # seconds to wait for more lines before translating those at hand
 
 
 def standard_input() -> IO[bytes]:
-    """Its bytes, through a reader of our own: after Ctrl-C a thread still waits in it for a line, and Python cannot end while one
-    waits in the reader of `sys.stdin`."""
+    """Standard input as bytes, through a separate reader: after Ctrl-C a thread still waits for a line, and Python cannot exit
+    while one waits in the reader of `sys.stdin`."""
     try:
         return open(sys.stdin.fileno(), "rb", closefd=False)
-    except io.UnsupportedOperation:  # it has been replaced by something without a file
+    except io.UnsupportedOperation:  # it was replaced by an object without a file
         return sys.stdin.buffer
 
 
 def read_available(stream: IO[bytes], most: int) -> Iterator[list[str]]:
-    """Blocks of the lines that have come so far, at most `most` at a time: a person who types gets an answer to each line, and a
-    file in a pipe is read in large blocks."""
+    """Yield blocks of the lines that have arrived, at most `most` at a time: a person who types gets an answer to each line, and a
+    pipe is read in large blocks."""
     lines: queue.Queue[bytes | OSError | None] = queue.Queue(maxsize=2 * most)
 
     def read() -> None:
@@ -79,13 +79,13 @@ def _decode(line: bytes, number: int) -> str:
 
 
 class LineFile:
-    """Where translations go: standard output, or a file that is written beside its name and takes it when it is complete."""
+    """Output for translations: standard output, or a file that is written as NAME.partial and renamed when complete."""
 
     def __init__(
         self, path: Path | None, resume: bool = False, settings: Mapping[str, Any] | None = None, is_kept: bool = True
     ) -> None:
-        """`settings` are what its lines depend on, for those who go on with it; None: nobody can. `is_kept`: whether a part of it,
-        after an error, is of use. `lines_done` are those that were there before."""
+        """`settings` are what the lines depend on, which a resumed run must match; None: it cannot be resumed. `is_kept`: whether
+        to keep a partial file after an error. `lines_done` is the number of lines that an earlier run wrote."""
         self._is_kept = is_kept
         self.lines_done = 0
         self._file: IO[str]
@@ -96,7 +96,7 @@ class LineFile:
         self._partial = path.with_name(f"{path.name}.partial") if path else None
         if path is None or self._partial is None:
             self._file = sys.stdout
-            if isinstance(self._file, io.TextIOWrapper):  # UTF-8 and plain line ends, whatever the console is set to
+            if isinstance(self._file, io.TextIOWrapper):  # UTF-8 and \n, whatever the console uses
                 self._file.reconfigure(encoding="utf-8", newline="\n")
             return
         self._state = path.with_name(f"{path.name}.partial.json")
@@ -112,21 +112,23 @@ class LineFile:
         except UserError:
             self._file.close()
             raise
-        if settings is not None:  # before any line, so that there are none of which nobody knows what they are
+        if settings is not None:  # before any line, so that none lacks its settings
             document = json.dumps({"settings": dict(settings)}, ensure_ascii=False, indent=2)
             write_atomic(self._state, document + "\n")
         self.lines_done = _whole_lines(self._partial)
 
     def write(self, text: str) -> None:
+        """Write text, which may be buffered."""
         self._file.write(text)
 
     def flush(self) -> None:
+        """Write buffered text to disk."""
         self._file.flush()
         if self._partial is not None:
             os.fsync(self._file.fileno())
 
     def saved_lines(self) -> int:
-        """How many lines are in the file, by the file itself: whoever was interrupted cannot know whether the last was written."""
+        """The number of lines in the file, counted there: after an interruption it is unclear whether the last was written."""
         self.flush()
         return _whole_lines(self._partial) if self._partial is not None else 0
 
@@ -150,7 +152,7 @@ class LineFile:
 
 
 def _check_left(partial: Path, state: Path, resume: bool, settings: Mapping[str, Any]) -> None:
-    """Refuse to write to what is left from an interrupted run, unless it is to go on with what it was begun with."""
+    """Refuse to continue the file of an interrupted run, unless resuming with the same settings."""
     left = f"{partial}: is left from an interrupted run"
     if not resume:
         raise UserError(f"{left}; {'go on with --resume, or remove it' if state.exists() else 'remove it'}")
@@ -163,7 +165,7 @@ def _check_left(partial: Path, state: Path, resume: bool, settings: Mapping[str,
 
 
 def _whole_lines(path: Path) -> int:
-    """Count the complete lines of a file and cut off a last one that was not finished."""
+    """Count the complete lines of a file and cut off an incomplete last one."""
     count, end = 0, 0
     with path.open("rb+") as file:
         for line in file:

@@ -1,7 +1,7 @@
-"""Noise: a pair of a parallel corpus as people really type it, so that a model learns to stand it.
+"""Noise: makes pairs of a parallel corpus look as people really type, so that a model learns to cope with it.
 
-Every kind is a pure function of a pair and a generator, None where it would change nothing. Addresses, placeholders and tags
-stay as they are. Generators are asked for `random()` alone, whose numbers Python promises to keep from version to version.
+Every kind is a pure function of a pair and a random generator; it returns None if it would change nothing. URLs, placeholders and
+tags stay unchanged. Only `random()` of the generators is used, whose numbers Python promises to keep from version to version.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from regard.data.corpus import Pair, shorten
 from regard.translation.protect import find_spans
 from regard.translation.terms import Span, overlaps
 
-Kind = Callable[[Sequence[Pair], Random], Pair | None]  # of a pair and those after it
+Kind = Callable[[Sequence[Pair], Random], Pair | None]  # of a pair and the pairs after it
 
 KINDS = ("lower", "upper", "title", "unpunctuated", "bare", "typos", "quoted", "join", "copy", "spacing")
-JOINED = 4  # pairs in a line at most
-_TOO_LONG = 10_000  # characters of a side, for training; looking for places takes quadratic time
+JOINED = 4  # most pairs in one line
+_TOO_LONG = 10_000  # characters of a side; training drops such pairs, and finding spans takes quadratic time
 
 T = TypeVar("T")
 
 
 def make_kinds(names: Sequence[str], source: str, target: str) -> dict[str, Kind]:
-    """The kinds of these names, in the order of KINDS, for a corpus in these languages."""
+    """The kinds with these names, in the order of KINDS, for a corpus in these languages."""
     alone: dict[str, Callable[[Pair, Random], Pair | None]] = {
         "lower": partial(lower, language=source),
         "upper": partial(upper, languages=(source, target)),
@@ -50,8 +50,8 @@ def _first(function: Callable[[Pair, Random], Pair | None], pairs: Sequence[Pair
 
 
 def noise(pairs: Sequence[Pair], number: int, seed: int, kinds: Mapping[str, Kind]) -> tuple[str, Pair] | None:
-    """The kind that was drawn for the first of `pairs`, which is number `number` of the corpus, and what it made of it. A kind
-    that would change nothing gives way to another; None where all do, or nobody trains on the pair."""
+    """The name of the kind drawn for the first of `pairs`, number `number` of the corpus, and the noised pair. A kind that would
+    change nothing gives way to another; None if no kind changes the pair, or it is empty or too long to train on."""
     if is_empty(*pairs[0]) or max(map(len, pairs[0])) > _TOO_LONG:
         return None
     draw = Random(f"{seed} {number}")
@@ -78,7 +78,7 @@ def _some(places: Sequence[T], count: int, draw: Random) -> list[T]:
     return _shuffled(places, draw)[:count]
 
 
-# --- what stays as it is ---
+# --- what stays unchanged ---
 
 
 _NAME = re.compile(
@@ -93,12 +93,12 @@ _NAME = re.compile(
 
 
 def fixed_spans(text: str) -> list[Span]:
-    """Where addresses, placeholders, tags and names of files are, from left to right; some may overlap."""
+    """The places of URLs, placeholders, tags and file names, from left to right; some may overlap."""
     return sorted([*find_spans(text), *(match.span() for match in _NAME.finditer(text))])
 
 
 def _outside(text: str, change: Callable[[str], str]) -> str:
-    """The text, changed where nothing is fixed."""
+    """The text, changed outside its fixed spans."""
     parts, done = [], 0
     for begin, end in fixed_spans(text):
         if done < begin:
@@ -111,7 +111,7 @@ def _outside(text: str, change: Callable[[str], str]) -> str:
 # --- capitals ---
 
 
-_TURKIC = {"tr", "az"}  # i and İ are a letter, ı and I another
+_TURKIC = {"tr", "az"}  # i/İ and ı/I are different letters
 
 
 def _is_turkic(language: str) -> bool:
@@ -127,9 +127,9 @@ def _upper_case(text: str, language: str) -> str:
 
 
 def lower(pair: Pair, draw: Random, language: str = "") -> Pair | None:
-    """The source without capitals; its translation has them as before.
+    """The source in lower case; the target stays.
 
-    >>> lower(("TextConstraints Ann: Ann@Example.org", "Frag Ann: Ann@Example.org"), Random(1))
+    >>> lower(("Ask Ann: Ann@Example.org", "Frag Ann: Ann@Example.org"), Random(1))
     ('ask ann: Ann@Example.org', 'Frag Ann: Ann@Example.org')
     """
     src = _outside(pair[0], lambda text: _lower_case(text, language))
@@ -137,8 +137,8 @@ def lower(pair: Pair, draw: Random, language: str = "") -> Pair | None:
 
 
 def upper(pair: Pair, draw: Random, languages: tuple[str, str] = ("", "")) -> Pair | None:
-    """Both sides in capitals. ß becomes SS on either side: so people type it, and so it is spelt; ẞ stays. A source that
-    does not change, such as "USA" or one in a script without capitals, is no reason to shout.
+    """Both sides in capitals; ß becomes SS, as people type it. None if the source does not change, such as "USA" or text without
+    case.
 
     >>> upper(("Open {Name}, please", "Bitte {Name} schließen"), Random(1))
     ('OPEN {Name}, PLEASE', 'BITTE {Name} SCHLIESSEN')
@@ -151,7 +151,7 @@ _INITIAL = re.compile(r"(?<![\w'’])[^\W\d_]")  # not in "don't"
 
 
 def title(pair: Pair, draw: Random, language: str = "") -> Pair | None:
-    """The source as a headline, every word with a capital; its translation stays. None for a single word.
+    """The source in title case; the target stays. None for a single word.
 
     >>> title(("the weather isn't nice in {town}", "das Wetter in {town} ist nicht schön"), Random(1))
     ("The Weather Isn't Nice In {town}", 'das Wetter in {town} ist nicht schön')
@@ -168,7 +168,7 @@ _SPACES = " \t\u00a0\u202f\u3000"
 
 
 def unpunctuated(pair: Pair, draw: Random) -> Pair | None:
-    """Both sides without what ends a sentence: who types no full stop wants none. None where not both have one.
+    """Both sides without final punctuation. None unless both have some.
 
     >>> unpunctuated(("¿Cómo estás?", "How are you?"), Random(1))
     ('Cómo estás', 'How are you')
@@ -180,7 +180,7 @@ def unpunctuated(pair: Pair, draw: Random) -> Pair | None:
 def _without_end(text: str) -> str | None:
     bare = text.rstrip(_FINAL + _SPACES)
     end = text[len(bare) :]
-    if not bare.strip() or not end.strip(_SPACES) or "." in bare.split()[-1]:  # the last is "U.S."
+    if not bare.strip() or not end.strip(_SPACES) or "." in bare.split()[-1]:  # an abbreviation such as "U.S."
         return None
     for opening, closing in ("¿?", "¡!"):
         if closing in end:
@@ -188,14 +188,14 @@ def _without_end(text: str) -> str | None:
     return bare if bare.strip() else None
 
 
-_MARK_OF_TEXT = re.compile(r"(?<!\d)[.,;:!?…¿¡\"„“”»«()]+|[.,;:!?…\"„“”»«()]+(?!\d)")  # not that in "3.5"
+_MARK_OF_TEXT = re.compile(r"(?<!\d)[.,;:!?…¿¡\"„“”»«()]+|[.,;:!?…\"„“”»«()]+(?!\d)")  # not in "3.5"
 _APOSTROPHE = re.compile(r"(?<=[^\W\d_])['’](?=[^\W\d_])")
 _GAP = re.compile(r"[ \t]{2,}")
 
 
 def bare(pair: Pair, draw: Random, language: str = "") -> Pair | None:
-    """The source as people type in a hurry: no punctuation, mostly no capitals, often no apostrophes. Its translation loses what
-    ends it, as in `unpunctuated`, and nothing else. None for a single word.
+    """The source as typed in a hurry: no punctuation, mostly no capitals, often no apostrophes. The target loses only its final
+    punctuation, as in `unpunctuated`. None for a single word.
 
     >>> bare(("Well, I don't know Ann, sorry!", "Tja, Ann kenne ich leider nicht!"), Random(1))
     ('well i dont know ann sorry', 'Tja, Ann kenne ich leider nicht')
@@ -213,12 +213,16 @@ def bare(pair: Pair, draw: Random, language: str = "") -> Pair | None:
     return src, _without_end(pair[1]) or pair[1]
 
 
-_QUOTES = {"en": '""', "de": "„“", "fr": ("«\u00a0", "\u00a0»")}  # as translations have them; elsewhere as in English
+_QUOTES = {
+    "en": '""',
+    "de": "„“",
+    "fr": ("«\u00a0", "\u00a0»"),
+}  # in translations; other languages use the English ones
 _TYPED_QUOTES = {"en": ('""', '""', "“”", "‘’"), "de": ("„“", "„“", '""', "»«"), "fr": (("« ", " »"), '""')}
 
 
 def quoted(pair: Pair, draw: Random, languages: tuple[str, str] = ("", "")) -> Pair | None:
-    """Both sides in quotation marks, each as its language has them. None where one has some already.
+    """Both sides in the quotation marks of their language. None if one has some already.
 
     >>> quoted(("Come in.", "Komm rein."), Random(1), ("en", "de"))
     ('"Come in."', '„Komm rein.“')
@@ -231,13 +235,13 @@ def quoted(pair: Pair, draw: Random, languages: tuple[str, str] = ("", "")) -> P
     return src, tgt
 
 
-_MARK = re.compile(r"\s*(?:[-–—•*·‣]|\d+[.)])\s")  # of a list
-_AFTER_MARK = re.compile(r"(?<=[^\W\d_][,;:.!?]) (?=[^\W\d_])")
+_LIST_MARK = re.compile(r"\s*(?:[-–—•*·‣]|\d+[.)])\s")
+_AFTER_PUNCTUATION = re.compile(r"(?<=[^\W\d_][,;:.!?]) (?=[^\W\d_])")
 _ONE_SPACE = re.compile(r"(?<=\S) (?=\S)")
 
 
 def spacing(pair: Pair, draw: Random) -> Pair | None:
-    """Doubled spaces or none after commas and full stops, in the source alone; or an item of a list, on both sides."""
+    """Doubled spaces, or none after punctuation, in the source only; or a list marker on both sides."""
     for change in _shuffled((_double_spaces, _close_up, _list_item), draw):
         made = change(pair, draw)
         if made is not None:
@@ -250,11 +254,11 @@ def _double_spaces(pair: Pair, draw: Random) -> Pair | None:
 
 
 def _close_up(pair: Pair, draw: Random) -> Pair | None:
-    return _respaced(pair, _AFTER_MARK, "", len(pair[0]), draw)
+    return _respaced(pair, _AFTER_PUNCTUATION, "", len(pair[0]), draw)
 
 
 def _respaced(pair: Pair, pattern: re.Pattern[str], space: str, most: int, draw: Random) -> Pair | None:
-    """The source with other spaces in some places that the pattern finds, in `most` of them at most."""
+    """The source with other spaces in some of the places that the pattern finds, in at most `most` of them."""
     src, spans = pair[0], fixed_spans(pair[0])
     places = [match.start() for match in pattern.finditer(src) if not overlaps(match.span(), spans)]
     if not places:
@@ -265,7 +269,7 @@ def _respaced(pair: Pair, pattern: re.Pattern[str], space: str, most: int, draw:
 
 
 def _list_item(pair: Pair, draw: Random) -> Pair | None:
-    if any(_MARK.match(text) for text in pair):
+    if any(_LIST_MARK.match(text) for text in pair):
         return None
     number = 1 + _below(draw, 20)
     marks = ("- ", "- ", "– ", "• ", "• ", "* ", f"{number}. ", f"{number}. ", f"{number}) ")
@@ -276,9 +280,9 @@ def _list_item(pair: Pair, draw: Random) -> Pair | None:
 # --- typing errors ---
 
 
-# A letter of an alphabet (from Latin to Arabic, Georgian, Vietnamese): elsewhere a letter is no key.
+# A letter of an alphabet (from Latin to Arabic, Georgian, Vietnamese): in other scripts a letter is not one key.
 _LETTER = r"(?:(?![\u0700-\u109f\u1100-\u1dff\u2000-\U0010ffff])[^\W\d_])"
-_PART = r"[\w\u0300-\u036f\u0591-\u05c7\u064b-\u065f]"  # also accents that are characters of their own
+_PART = r"[\w\u0300-\u036f\u0591-\u05c7\u064b-\u065f]"  # and combining accents
 _WORD = re.compile(rf"(?<!{_PART}){_LETTER}{{4,}}(?!{_PART})")
 _TOKEN = re.compile(r"\S+")
 _DIGIT = re.compile(r"\d")
@@ -291,7 +295,7 @@ _KEYBOARDS = (
 
 
 def _neighbours() -> dict[str, str]:
-    """Each letter's neighbours on the keyboard; a row stands half a key to the right of the one above."""
+    """The neighbours of each letter on the keyboard; each row is shifted half a key to the right of the one above."""
     found = {}
     for rows in _KEYBOARDS:
         places = ((row, column) for row, letters in enumerate(rows) for column in range(len(letters)))
@@ -306,7 +310,7 @@ _NEIGHBOURS = _neighbours()
 
 
 def typos(pair: Pair, draw: Random) -> Pair | None:
-    """One to three typing errors in the source, each in a word of its own of four letters or more; a short sentence gets fewer."""
+    """One to three typos in the source, each in a different word of four letters or more; a short sentence gets fewer."""
     src = pair[0]
     with_digits = [match.span() for match in _TOKEN.finditer(src) if _DIGIT.search(match[0])]
     spans = [*fixed_spans(src), *with_digits]
@@ -320,7 +324,7 @@ def typos(pair: Pair, draw: Random) -> Pair | None:
 
 
 def _mistype(word: str, draw: Random) -> str:
-    """The word with one error, never in its first letter, where people make few."""
+    """The word with one typo, never in its first letter, where people make few."""
     for change in _shuffled((_swap, _drop, _double, _next_key), draw):
         made = change(word, draw)
         if made is not None:
@@ -359,11 +363,11 @@ def _next_key(word: str, draw: Random) -> str | None:
 # --- whole sides ---
 
 
-_LONGEST = 600  # characters of a joined side, so that training does not drop it as too long
+_LONGEST = 600  # characters of a joined side; training drops longer ones
 
 
 def join(pairs: Sequence[Pair], draw: Random) -> Pair | None:
-    """Two to four neighbouring pairs in one line; None where no other follows, or the line would be long.
+    """Two to four neighbouring pairs in one line; None if no pair follows, or the line would be too long.
 
     >>> join([("Hi.", "Hallo."), ("Go!", "Geh!")], Random(1))
     ('Hi. Go!', 'Hallo. Geh!')
@@ -378,39 +382,43 @@ def join(pairs: Sequence[Pair], draw: Random) -> Pair | None:
 
 
 def copy(pair: Pair, draw: Random) -> Pair | None:
-    """The target as both sides: what is in the target language already stays as it is."""
+    """The target on both sides: the model learns to copy text that is already in the target language."""
     return None if pair[0] == pair[1] else (pair[1], pair[1])
 
 
-# --- the account ---
+# --- counts ---
 
 
 @dataclass
 class NoiseAccount:
-    """How many pairs each kind made, and how many were left out."""
+    """How many pairs each kind produced, and how many were skipped."""
 
     kinds: dict[str, int] = field(default_factory=dict)
     skipped: int = 0
-    first: str | None = None  # that was skipped: "corpus, line N: text"
+    first: str | None = None  # the first skipped pair: "corpus, line N: text"
 
     @property
     def kept(self) -> int:
+        """Pairs that were noised."""
         return sum(self.kinds.values())
 
     @property
     def read(self) -> int:
+        """Pairs that were read."""
         return self.kept + self.skipped
 
     def keep(self, kind: str) -> None:
+        """Count a pair that this kind produced."""
         self.kinds[kind] += 1
 
     def skip(self, where: str, line: int, src: str, tgt: str) -> None:
+        """Count a skipped pair."""
         self.skipped += 1
         if self.first is None:
             self.first = f"{where}, line {line}: {shorten(src, 40)!r} / {shorten(tgt, 40)!r}"
 
     def lines(self) -> list[str]:
-        """The account for people: the whole, the kinds, and what was skipped."""
+        """The counts as lines to print: the total, the kinds, the skipped pairs."""
         share = f" ({100 * self.kept / self.read:.1f}%)" if self.read else ""
         kinds = ", ".join(f"{kind}: {count:,}" for kind, count in self.kinds.items())
         skipped = (
@@ -421,10 +429,12 @@ class NoiseAccount:
         return [f"{self.read:,} pairs read, {self.kept:,} noised{share}", f"  {kinds}", *skipped]
 
     def to_json(self) -> dict[str, Any]:
+        """The counts as JSON, for resuming."""
         skipped = {"count": self.skipped, "first": self.first}
         return {"read": self.read, "kept": self.kept, "kinds": dict(self.kinds), "skipped": skipped}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> NoiseAccount:
+        """The inverse of `to_json`."""
         kinds = {str(kind): int(count) for kind, count in data["kinds"].items()}
         return cls(kinds, int(data["skipped"]["count"]), data["skipped"]["first"])

@@ -1,5 +1,5 @@
-"""How languages write numbers: 1,234.5 in English, 1.234,5 in German. A model leaves the marks as its source has them, or puts some
-of its own; where both languages' ways are known, they are put by rule (`number_guard.py`, with `decode.guard`)."""
+"""Number notation: 1,234.5 in English, 1.234,5 in German. A model copies the separators of the source or invents some; if both
+languages' conventions are known, rules correct them (`number_guard.py`, with `decode.guard`)."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from regard.translation.terms import Span, overlaps
 
 _POINT = frozenset("ak am cy en fil ga ha he hi ig ja ko ms mt si so sw th tl tw yo zh".split())
 _COMMA = frozenset("ca da de el es eu gl hr id is it nl pt ro sl sr tr vi".split())
-_OTHERS = frozenset(  # regions with a way of their own
+_OTHERS = frozenset(  # regions whose conventions differ from their language's
     "de-ch de-li en-za es-cr es-do es-gt es-hn es-mx es-ni es-pa es-pe es-pr es-sv es-us it-ch pt-pt".split()
 )
 _SWAPPED = str.maketrans(".,", ",.")
 SPACES = r" \u00a0\u202f"
-# What does not stand beside a number, unless that is a part of something else.
+# Next to one of these, a number is part of something else.
 BEFORE, AFTER = r"(?<![\w.,:/=&?#%@'’$€£¥])", r"(?![\w'’$€£¥]|[.,:/][0-9]|\.[\w*])"
-_IN_PROGRAM = re.compile(r"(?:\w\( ?|[\[{])$")  # before a number
-# Before a number that is a name, in which a point is no mark of thousands, and after one that is a rate.
+_IN_CODE = re.compile(r"(?:\w\( ?|[\[{])$")  # before a number in source code
+# Before a number that is a name, where a point does not separate thousands; and after one that is a rate.
 _NAMED = re.compile(
     r"\b(?:version|release|perl|python|kernel|chapter|section|figure|table|kapitel|abschnitt|abbildung|tabelle|number|\w*nummer"
     rf"|nr\.?|no\.|(?-i:TS|PE|IP|ISO|RFC|DIN))[{SPACES}]$",
     re.IGNORECASE,
 )
 _RATED = re.compile(rf"[{SPACES}]?(?:fps|[kKMGT]?Hz)\b")
-# After decimals that are neither a version nor a chapter nor a time of day.
+# After a decimal number that is not a version, a chapter or a time of day.
 _MEASURED = re.compile(
     rf"[{SPACES}-]?(?:[%‰°]|(?:per[{SPACES}]?cent|[mbt]r?illion|euro|dollar|pound|cent|degree|(?:kilo|centi|milli)?met(?:er|re)"
     r"|(?:kilo)?gram|tonne|ton|mile|inch|feet|foot|second|minute|hour|day|week|month|year|point|time)(?:s|es)?\b|[kcm]?m[²³]?\b"
@@ -47,9 +47,8 @@ def decimal_mark(language: str) -> str:
 def other_marks(
     text: str, places: Sequence[Span], languages: tuple[str, str], with_decimals: bool = False
 ) -> dict[str, str]:
-    """How the target's language writes those numbers at these places of a source that the source's language writes with other
-    marks. Decimals with a point and nothing else may be a version, a chapter or a time of day: only with a measure after them, or
-    if they are wanted.
+    """The numbers at these places of a source that the target language writes with other separators, with their new form. A plain
+    decimal with a point may be a version, a chapter or a time of day: it counts only before a unit, or with `with_decimals`.
 
     >>> text = "1984, 5,277, 1,299.5, 12.345, 3.12 and 3.5 km"
     >>> places = [match.span() for match in re.finditer("[0-9][0-9.,]*[0-9]", text)]
@@ -64,7 +63,7 @@ def other_marks(
     point, mark = marks
     grouped, decimal = _shapes(point, mark)
     numbers = [text[slice(*place)] for place in places]
-    # Whoever writes 0.001 or 29.97 in a language with a comma means decimals with 1.234, too.
+    # A text with 0.001 or 29.97 in a language with a decimal comma means a decimal by 1.234, too.
     _, wrong = _shapes(mark, point)
     is_mixed = any(wrong.fullmatch(number) and not grouped.fullmatch(number) for number in numbers)
     swapped: dict[str, str] = {}
@@ -78,19 +77,19 @@ def other_marks(
             swapped[number] = number.translate(_SWAPPED)
         else:
             left.add(number)
-    # Where 1,234 and 1.234 are two numbers, nobody knows which one a translation means.
+    # If 1,234 and 1.234 are different numbers in the source, the one in a translation is ambiguous.
     taken = left | swapped.keys()
     return {number: other for number, other in swapped.items() if number not in left and other not in taken}
 
 
 def marks_of(languages: tuple[str, str]) -> tuple[str, str] | None:
-    """What the source's language puts before decimals and between thousands, if the target's does it the other way round."""
+    """The decimal and thousands separators of the source language, if the target language swaps them; else None."""
     point, other = map(decimal_mark, languages)
     return (point, other) if point and other and point != other else None
 
 
 def _shapes(point: str, mark: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Numbers with marks between thousands, and those with decimals alone."""
+    """Patterns of numbers with thousands separators, and of those with decimals only."""
     decimals = rf"{re.escape(point)}[0-9]+"
     return (
         re.compile(rf"[1-9][0-9]{{0,2}}(?:{re.escape(mark)}[0-9]{{3}})+(?:{decimals})?"),
@@ -99,7 +98,7 @@ def _shapes(point: str, mark: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 def _is_name(text: str, place: Span) -> bool:
-    """Whether what stands there is a name, a time of day, a part of a program or an address (192.168.100.200)."""
+    """Whether the number at this place is a name, a time of day, an IP address (192.168.100.200) or part of source code."""
     begin, end = place
     groups = text[begin:end].split(".")
     is_address = len(groups) == 4 and all(group.isdecimal() and int(group) < 256 for group in groups)
@@ -115,11 +114,11 @@ def _is_name(text: str, place: Span) -> bool:
         text[begin - 1 : begin] == "(" and text[end : end + 1] == ")" and re.fullmatch("[0-9]+,[0-9]+", text[begin:end])
     )
     is_named = "." in text[begin:end] and _NAMED.search(text, max(0, begin - 30), begin)
-    return bool(is_address or is_time or is_pair or is_named or _IN_PROGRAM.search(text, max(0, begin - 3), begin))
+    return bool(is_address or is_time or is_pair or is_named or _IN_CODE.search(text, max(0, begin - 3), begin))
 
 
 def other_sums(spans: Sequence[str], languages: tuple[str, str]) -> dict[str, str]:
-    """The same for sums of money with a sign, of which decimals are sure to be some.
+    """As `other_marks`, for amounts with a currency sign, whose decimals are certain.
 
     >>> other_sums(["$1,299.99", "£5m", "$2.5bn", "1.300 €"], ("en", "de"))
     {'$1,299.99': '$1.299,99', '$2.5bn': '$2,5bn'}
@@ -133,8 +132,8 @@ def other_sums(spans: Sequence[str], languages: tuple[str, str]) -> dict[str, st
 
 
 def put_marks(text: str, marks: Mapping[str, str], kept: Sequence[Span] = ()) -> str:
-    """A translation with these numbers written in another way, which is as long: whatever stands between their groups now, unless
-    it is spaces alone. `kept` are places that stay.
+    """The translation with these numbers replaced by their new form of equal length, whatever separates their groups now, unless it
+    is only spaces. `kept` are places that stay unchanged.
 
     >>> put_marks("5,277 oder 1.234 567.5, 5 277 und $5,277", {"5,277": "5.277", "1,234,567.5": "1.234.567,5"})
     '5.277 oder 1.234.567,5, 5 277 und $5,277'
@@ -142,14 +141,14 @@ def put_marks(text: str, marks: Mapping[str, str], kept: Sequence[Span] = ()) ->
     for number, other in marks.items():
         groups = re.split("[.,]", number)
         pattern = re.compile(rf"{BEFORE}{f'[.,{SPACES}]'.join(groups)}{AFTER}")
-        for match in pattern.finditer(text):  # as long as before, so that all places stay
+        for match in pattern.finditer(text):  # replacements keep the length, so places stay valid
             if re.search("[.,]", match[0]) and not overlaps(match.span(), kept):
                 text = text[: match.start()] + other + text[match.end() :]
     return text
 
 
 def put_sums(text: str, sums: Mapping[str, str], kept: Sequence[Span] = ()) -> str:
-    """The same for sums of money, which stand in a translation as in its source.
+    """As `put_marks`, for amounts of money, which a translation copies from its source.
 
     >>> put_sums("Es kostet $1,299.99 (US$1,299.99).", {"$1,299.99": "$1.299,99"})
     'Es kostet $1.299,99 (US$1,299.99).'
@@ -158,6 +157,6 @@ def put_sums(text: str, sums: Mapping[str, str], kept: Sequence[Span] = ()) -> s
     """
     if not sums:
         return text
-    spans = "|".join(map(re.escape, sorted(sums, key=len, reverse=True)))  # one may be the beginning of another
+    spans = "|".join(map(re.escape, sorted(sums, key=len, reverse=True)))  # one may be a prefix of another
     pattern = re.compile(rf"(?<!\w)(?<![0-9][.,])(?:{spans})(?!\w|[.,][0-9])")
     return pattern.sub(lambda match: match[0] if overlaps(match.span(), kept) else sums[match[0]], text)

@@ -1,8 +1,8 @@
-"""Numbers that a translation must not change. A model spells them out of pieces and now and then loses a digit, or the number;
-where `decode.guard` is on, such a text is searched again with its numbers as reserved pieces (`text_side.py`).
+"""Numbers that a translation must not change. A model writes them piece by piece and sometimes loses a digit or the whole number;
+with `decode.guard`, such a text is searched again with its numbers as reserved pieces (`text_side.py`).
 
-Looked for are numbers of three to seven digits, those with decimals and those with marks between thousands. Longer ones, dates and
-sums of money with a sign are spans in any case (`translation/protect.py`); shorter ones may become words.
+Checked are numbers of three to seven digits, with decimals, or with thousands separators. Longer ones, dates and amounts with a
+currency sign are protected anyway (`protect.py`); shorter ones may become words.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections.abc import Sequence
 from regard.translation.notation import AFTER, BEFORE, SPACES, decimal_mark
 from regard.translation.terms import Span
 
-# With marks between thousands, or with decimals alone.
+# With thousands separators, or with decimals only.
 _MARKED = r"[1-9][0-9]{0,2}(?:(?:\.[0-9]{3}){1,4}(?:,[0-9]+)?|(?:,[0-9]{3}){1,4}(?:\.[0-9]+)?)|[0-9]{1,7}[.,][0-9]{1,7}"
-# With spaces, or with nothing, between its digits; not where it may be a part of such a number.
+# With spaces between groups, or plain digits; not if it may be part of a longer such number.
 _SPACED = (
     rf"(?<![0-9][{SPACES}])(?:[1-9][0-9]{{0,2}}(?:[{SPACES}][0-9]{{3}}){{1,4}}(?:[.,][0-9]+)?|[0-9]{{3,7}})"
     rf"(?![{SPACES}][0-9]{{3}}(?![0-9]))"
 )
 _NUMBER = re.compile(f"{BEFORE}(?:{_MARKED}|{_SPACED}){AFTER}")
-_DAY = re.compile(r"(?:[0-2]?[0-9]|3[01])\.(?:0?[1-9]|1[0-2])\Z")  # 24.12., if a point follows
+_DAY = re.compile(r"(?:[0-2]?[0-9]|3[01])\.(?:0?[1-9]|1[0-2])\Z")  # 24.12. if a point follows
 _ANY = re.compile(r"[0-9]+(?:[.,:'’\u00a0\u202f][0-9]+| [0-9]{3}(?![0-9]))*")  # the numbers of a translation
-_MANY = 3  # digits before the zeros at the end: nobody writes such a number out
-# A word for zeros, in the languages in which these are known.
+_MANY = 3  # significant digits: such a number is not written in words
+# Words that stand for zeros, in the languages for which they are known.
 _ZEROS = {
     "de": re.compile(r"tausend|hundert|dutzend|milli|billi|\b(?:tsd|mio|mill?|mrd|mia)\b", re.IGNORECASE),
     "en": re.compile(r"thousand|hundred|dozen|milli|billi|trilli|[0-9][ \u00a0]?(?:[kmb]|mn|bn|mln)\b", re.IGNORECASE),
@@ -33,7 +33,7 @@ _ZEROS = {
 
 
 def numbers_of(text: str, language: str = "") -> list[Span]:
-    """Where the numbers of a source are, which is in this language.
+    """The places of the numbers in a source of this language.
 
     >>> text = "From 1984 to 2022 Tom won 147 games, 5,277 votes, 1 000 books, 4.5 % and 42 at 17:30 on 9/11 in the 1970's."
     >>> [text[slice(*place)] for place in numbers_of(text)]
@@ -47,9 +47,9 @@ def numbers_of(text: str, language: str = "") -> list[Span]:
 
 
 def has_numbers(translation: str, numbers: Sequence[str], source: str, language: str = "", target: str = "") -> bool:
-    """Whether a translation, in the language `target`, has these numbers of its source, which is in this language, each as often as
-    it is given here, whatever stands between their thousands. A round number may be written in another way (2.5 million) or, below
-    a million, in words, but not as another number.
+    """Whether a translation into `target` has these numbers of its source in `language`, each as often as it is listed, with any
+    thousands separators. A round number may be written differently (2.5 million) or, below a million, in words, but not as
+    another number.
 
     >>> has_numbers("1 984 Seiten von 2022", ["1984", "2022"], "1984 of 2022"), has_numbers("202", ["2022"], "2022")
     (True, False)
@@ -71,7 +71,7 @@ def has_numbers(translation: str, numbers: Sequence[str], source: str, language:
 
 
 def _is_there(number: str, count: int, translation: str, language: str) -> bool:
-    """Whether a translation has a number so many times; one with spaces may be several numbers side by side."""
+    """Whether a translation has a number this many times; one with spaces may be several numbers side by side."""
     found = max(len(re.findall(_pattern(*reading), translation)) for reading in _readings(number, language))
     pieces = re.split(f"[{SPACES}]", number)
     is_several = len(pieces) > 1 and not any(piece.startswith("0") for piece in pieces)
@@ -79,7 +79,7 @@ def _is_there(number: str, count: int, translation: str, language: str) -> bool:
 
 
 def _readings(number: str, language: str) -> list[tuple[str, str]]:
-    """What a number may mean: its whole part and its decimals."""
+    """The possible readings of a number: its integer part and its decimals."""
     number = re.sub(f"[{SPACES}]", "", number)
     marks = re.findall("[.,]", number)
     if not marks:
@@ -95,7 +95,7 @@ def _readings(number: str, language: str) -> list[tuple[str, str]]:
 
 
 def _pattern(whole: str, decimals: str) -> str:
-    """How a translation may write a number: with any marks, where they belong, or none; zeros at the end of decimals may go."""
+    """A pattern of a number in a translation: any thousands separators or none; trailing zeros of decimals are optional."""
     head = len(whole) % 3 or 3
     groups = [whole[:head], *(whole[begin : begin + 3] for begin in range(head, len(whole), 3))]
     end = f"[.,:]{decimals.rstrip('0')}0*" if decimals.strip("0") else "(?:[.,:]0+)?"
@@ -104,8 +104,8 @@ def _pattern(whole: str, decimals: str) -> str:
 
 
 def _may_be_words(number: str, translation: str, source: str, language: str, target: str) -> bool:
-    """Whether a number that is not there in digits may still be: one that is round, with a word for its zeros or all in words. In
-    a language of which those words are known, its digits without any are another number, unless the source has that, too."""
+    """Whether a number that is missing in digits may be there in words: a round one, with a word for its zeros or all in words. If
+    the words of the language are known, its digits without such a word are another number, unless the source has that too."""
     [(whole, decimals), *_] = _readings(number, language)
     significant = (whole + decimals).rstrip("0")
     if len(significant) >= _MANY:
@@ -124,7 +124,7 @@ def _may_be_words(number: str, translation: str, source: str, language: str, tar
 
 
 def _has_another(translation: str, source: str, least: int) -> bool:
-    """Whether a translation has a number of so many digits, or more, that its source has not; two side by side are not one."""
+    """Whether a translation has a number of `least` digits or more that its source lacks; two side by side are not one."""
     known = {*map(_value, _ANY.findall(source)), *re.findall("[0-9]+", source)}
     for found in _ANY.findall(translation):
         pieces = list(map(_value, found.split(" ")))
@@ -135,7 +135,7 @@ def _has_another(translation: str, source: str, least: int) -> bool:
 
 
 def _value(number: str) -> str:
-    """Its digits, with a point before decimals; what may be thousands are thousands.
+    """The digits of a number, with a point before decimals; a last group of three digits is read as thousands.
 
     >>> _value("1.234"), _value("1,5"), _value("12 345,60"), _value("3,0")
     ('1234', '1.5', '12345.6', '3')

@@ -1,6 +1,5 @@
-"""Text into sentences and back: what is not to be translated (white space, line breaks, rows of dots) is kept as it is, so that
-a text whose sentences are put back unchanged is the same, character for character. Which of them a model can take at once is for
-`reading.py`."""
+"""Splits text into sentences and joins it again. Everything between sentences (white space, line breaks, rows of dots) is kept, so
+joining unchanged sentences gives the same text, character for character. `reading.py` cuts sentences too long for a model."""
 
 from __future__ import annotations
 
@@ -16,13 +15,14 @@ _WINDOW = 2_000  # characters
 
 @dataclass(frozen=True)
 class Split:
-    """A text in pieces that join to it; those whose numbers are in `places` are sentences."""
+    """A text in pieces, of which those numbered in `places` are sentences. Joined, the pieces are the text."""
 
     pieces: tuple[str, ...]
     places: tuple[int, ...]
 
     @property
     def sentences(self) -> list[str]:
+        """The pieces to translate."""
         return [self.pieces[place] for place in self.places]
 
     def join(self, translations: Sequence[str]) -> str:
@@ -34,7 +34,7 @@ class Split:
 
 
 def split_text(text: str, language: str, *, by_sentence: bool = True) -> Split:
-    """Cut a text at line breaks and, unless told otherwise, between sentences.
+    """Split a text at line breaks and, if `by_sentence`, between sentences.
 
     >>> split_text("Dr. Smith left.  Why?\\n\\n--\\n", "en").pieces
     ('Dr. Smith left.', '  ', 'Why?', '\\n\\n', '--', '\\n')
@@ -53,7 +53,7 @@ def split_text(text: str, language: str, *, by_sentence: bool = True) -> Split:
 
 
 def _sentences(line: str, language: str) -> list[str]:
-    """The sentences of a line, each with the space that follows it."""
+    """The sentences of a line, each with the white space after it."""
     try:
         from sentencex import segment
     except ImportError:
@@ -64,13 +64,13 @@ def _sentences(line: str, language: str) -> list[str]:
     sentences: list[str] = []
     position = 0
     while position < len(line):
-        # The splitter's time grows with the square of a line's length, so a long line is shown to it piece by piece.
+        # The splitter takes quadratic time, so a long line is split window by window.
         window = line[position : position + _WINDOW]
         found = list(segment(code, window))
-        if "".join(found) != window:  # the text must come out whole, whatever the splitter does with it
+        if "".join(found) != window:  # nothing may be lost, whatever the splitter does
             found = [window]
         if position + _WINDOW < len(line) and len(found) > 1:
-            found.pop()  # it may go on
+            found.pop()  # it may continue in the next window
         sentences += found
         position += sum(map(len, found))
     return sentences

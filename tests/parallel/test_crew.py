@@ -172,8 +172,8 @@ def test_a_mistake_is_said_once(tmp_path: Path) -> None:
         (["-i", str(tmp_path / "missing")], "", 0, "missing: there is no such file"),
         (["--beam", "0", "a"], "", 0, "beam must be at least 1"),
         ([], "a b\n\xff\n", 0, "standard input, line 2: is not valid UTF-8"),
-        (["--phrase", "", "a", "b"], "", 0, "what must appear in a translation must not be empty"),
-        (["--phrase", "", "a"], "", 1, "rank 1: what must appear in a translation must not be empty"),
+        (["--phrase", "", "a", "b"], "", 0, "a phrase that must appear must not be empty"),
+        (["--phrase", "", "a"], "", 1, "rank 1: a phrase that must appear must not be empty"),
     ):
         codes, said = together(2, *ON_CPU, *words, text=text, encoding="latin-1")
         assert codes[speaker] == 2, said

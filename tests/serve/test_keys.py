@@ -27,7 +27,7 @@ def test_a_key_is_found_by_its_hash_and_stored_as_nothing_else(tmp_path: Path) -
     keys = load_keys(file)
     assert keys.find(alice).name == "alice" and keys.find(bob).name == "bob"
     for wrong in (None, "", "x", alice[:-1], alice + " "):
-        with pytest.raises(Refused, match="api_key is missing or not known"):
+        with pytest.raises(Refused, match="api_key is missing or unknown"):
             keys.find(wrong)
     assert Keys().find(None) is None
 
@@ -65,7 +65,7 @@ def test_every_key_is_compared_in_constant_time_whichever_it_is(monkeypatch: pyt
     ("content", "complaint"),
     [
         ("{}", "field keys must be a list of keys; add one with"),
-        ('{"keys": [{"sha256": ""}]}', r"keys\[0\].name must be a text"),
+        ('{"keys": [{"sha256": ""}]}', r"keys\[0\].name must be a string"),
         ('{"keys": [{"name": "a", "sha256": "xyz"}]}', r"keys\[0\].sha256 must be 64 hexadecimal digits"),
         (f'{{"keys": [{{"name": "a", "sha256": "{"0" * 64}", "rate": 1}}]}}', r"keys\[0\].rate is not known"),
         (

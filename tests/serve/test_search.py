@@ -361,7 +361,7 @@ def test_where_torch_is_not_installed_the_rest_is_served() -> None:
         body = {"q": "a b c", "source": "src", "target": "tgt"}
         for path in ("/translate", "/sentences"):
             answer = server.post(path, json={**body, "sample": True})
-            assert (answer.status_code, "takes torch, which is not installed here" in answer.text) == (501, True)
+            assert (answer.status_code, "needs torch, which is not installed here" in answer.text) == (501, True)
         assert ask(server, "a b c") == {"translatedText": "c b a"}
 
 

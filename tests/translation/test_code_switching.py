@@ -17,7 +17,7 @@ from regard.generate.engines.torch_engine import TorchEngine
 from regard.generate.options import CodeSwitchedSource, Constraints, Hypothesis, SearchOptions
 from regard.generate.search.constrained import constrained_search
 from regard.generate.search.phrases import Phrase
-from regard.translation.glossary import Glossary, put_terms
+from regard.translation.glossary import Glossary, insert_terms
 from regard.translation.reading import Segment
 from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
@@ -49,7 +49,7 @@ TERMS = {"cat": "kater", "wild cat": "Wildkatze", "house": ["Gebäude", "Haus"],
 )
 def test_terms_are_put_into_the_source_with_the_capitals_of_a_beginning(text: str, switched: str) -> None:
     wanted = Glossary.of(TERMS).find(text)
-    found, places = put_terms(text, wanted)
+    found, places = insert_terms(text, wanted)
     assert found == switched
     for ways, some in places.items():
         assert len(some) == len(wanted[ways])
@@ -59,8 +59,8 @@ def test_terms_are_put_into_the_source_with_the_capitals_of_a_beginning(text: st
 def test_a_sentence_begins_where_it_is_said_to() -> None:
     text = ">>deu<< Cat and Cat"
     wanted = Glossary.of(TERMS).find(text)
-    assert put_terms(text, wanted)[0] == ">>deu<< kater and kater"
-    assert put_terms(text, wanted, len(">>deu<<"))[0] == ">>deu<< Kater and kater"
+    assert insert_terms(text, wanted)[0] == ">>deu<< kater and kater"
+    assert insert_terms(text, wanted, len(">>deu<<"))[0] == ">>deu<< Kater and kater"
 
 
 # --- when it is taken ---

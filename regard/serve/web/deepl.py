@@ -54,7 +54,9 @@ async def translate(request: Request) -> DeepLTranslations:
     )
     answers = await answer(request, wanted, fields.auth_key)
     translations = [
-        DeepLTranslation(detected_source_language=one.source.upper(), text=one.ways[0], billed_characters=len(text))
+        DeepLTranslation(
+            detected_source_language=one.source.upper(), text=one.translations[0], billed_characters=len(text)
+        )
         for one, text in zip(answers, texts, strict=True)
     ]
     return DeepLTranslations(translations=translations)

@@ -68,8 +68,8 @@ def to_request(fields: TranslateFields) -> TranslateRequest:
 
 
 def to_reply(fields: TranslateFields, answers: list[Answer]) -> TranslateReply:
-    texts = [one.ways[0] for one in answers]
-    others = [one.ways[1 : fields.alternatives + 1] for one in answers] if fields.alternatives else None
+    texts = [one.translations[0] for one in answers]
+    others = [one.translations[1 : fields.alternatives + 1] for one in answers] if fields.alternatives else None
     detected = [
         DetectedLanguage(confidence=one.detected.confidence, language=one.detected.language)
         for one in answers

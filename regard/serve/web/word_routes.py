@@ -19,9 +19,10 @@ from regard.serve.web.schemas import (
     SentenceReply,
     SentencesFields,
     SentencesReply,
+    TranslationReply,
 )
 from regard.serve.web.search_fields import search_of, terms_of
-from regard.serve.word_by_word import other_words, translate_words
+from regard.serve.word_by_word import WordedSentence, other_words, translate_words
 
 router = APIRouter(tags=["The page"], responses=ERRORS)
 
@@ -43,12 +44,17 @@ async def sentences(request: Request) -> SentencesReply:
     bundle, taken = found.served.bundle, found.detected
     detected = DetectedLanguage(confidence=taken.confidence, language=taken.language) if taken else None
     return SentencesReply(
-        sentences=[SentenceReply.model_validate(dataclasses.asdict(one)) for one in found.sentences],
+        sentences=[_sentence_reply(one) for one in found.sentences],
         after=found.after,
         source=bundle.source,
         target=bundle.target,
         detectedLanguage=detected,
     )
+
+
+def _sentence_reply(sentence: WordedSentence) -> SentenceReply:
+    translations = [TranslationReply.model_validate(dataclasses.asdict(one)) for one in sentence.translations]
+    return SentenceReply(before=sentence.before, text=sentence.text, ways=translations)
 
 
 @router.post("/alternatives", openapi_extra=body_of(AlternativesFields))

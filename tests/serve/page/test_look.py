@@ -130,7 +130,7 @@ def test_without_torch_everything_else_works_and_one_line_says_what_is_missing()
         answer = server.post("/explain", json=fields)
         assert answer.status_code == 501
         assert answer.json() == {
-            "error": "an explanation takes torch, which is not installed here; install it and start the server again"
+            "error": "an explanation needs torch, which is not installed here; install it and restart the server"
         }
 
 

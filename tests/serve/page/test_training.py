@@ -119,7 +119,7 @@ def test_a_run_that_vanishes_is_said_and_not_a_failure(run: Path, monkeypatch: p
 
 
 def test_what_is_no_run_folder_is_refused_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"is no run folder \(recipe.toml is missing\); name the --out"):
+    with pytest.raises(UserError, match=r"is not a run folder \(recipe.toml is missing\); pass the --out"):
         Watch(tmp_path)
     done = subprocess.run(
         [sys.executable, "-m", "regard", "serve", "--run", str(tmp_path)], capture_output=True, text=True, cwd=ROOT
@@ -127,7 +127,7 @@ def test_what_is_no_run_folder_is_refused_in_one_line(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert (
         done.stderr
-        == f"regard: --run {tmp_path}: is no run folder (recipe.toml is missing); name the --out of regard train\n"
+        == f"regard: --run {tmp_path}: is not a run folder (recipe.toml is missing); pass the --out of regard train\n"
     )
 
 
