@@ -249,6 +249,8 @@ def test_a_second_signal_ends_the_server_at_once(hold: Path, pool: ThreadPoolExe
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(timeout=PATIENCE) == -signal.SIGTERM
         assert hold.exists()
+        server.reader.join()
+    assert not any("Traceback" in line for line in server.lines), "\n".join(server.lines)
 
 
 @pytest.mark.slow

@@ -183,9 +183,10 @@ class Gate:
         self._turned_away = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
         if scope["type"] != "http":
-            if scope["type"] == "lifespan":
-                self.on_startup()
             await self.app(scope, receive, send)
             return
         start = time.monotonic()
@@ -209,6 +210,15 @@ class Gate:
             await exchange.refuse(scope["path"], HttpRefused(500, internal_error(exchange.request_id)))
         finally:
             self._record(scope, exchange, path, time.monotonic() - start)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Startup and shutdown of the server. The app inside has nothing to do at either."""
+        await receive()
+        self.on_startup()
+        await send({"type": "lifespan.startup.complete"})
+        with suppress(asyncio.CancelledError):  # a second signal ends the event loop without a shutdown message
+            await receive()
+        await send({"type": "lifespan.shutdown.complete"})
 
     def _record(self, scope: Scope, exchange: _Exchange, path: str, seconds: float) -> None:
         status = exchange.status if exchange.is_complete else GONE
