@@ -103,16 +103,16 @@ def refuse_unknown(given: Iterable[str], known: Sequence[str]) -> None:
         raise UserError(f"there is no search option {unknown[0]!r}; there are {', '.join(known)}")
 
 
-# What a translation begins with: at each place a token, or several to choose from.
+# The forced beginning of a translation: at each position a token, or several to choose from.
 Prefix = Sequence[int | Sequence[int]]
 
 
 @dataclass(frozen=True)
 class CodeSwitchedSource:
-    """A source with terms of a glossary already translated in it."""
+    """A source sentence in which glossary terms are already translated."""
 
     ids: Sequence[int]
-    phrases: tuple[Phrase, ...]  # what must still appear, with its places in this source
+    phrases: tuple[Phrase, ...]  # what must appear, with its positions in this source
 
 
 @dataclass(frozen=True)
@@ -122,17 +122,17 @@ class Constraints:
     prefix: Prefix = ()
     phrases: tuple[Phrase, ...] = ()  # what must appear
     max_tokens: int | None = None  # instead of what `max_extra` allows; a longer prefix is still taken whole
-    # The source with these phrases in it, instead of the terms that they translate; None: there is no such source.
+    # Builds the source with the terms of these phrases already translated; returns None if there is no such source.
     code_switch: Callable[[Sequence[Phrase]], CodeSwitchedSource | None] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
 class Hypothesis:
+    """One output of a search."""
+
     ids: tuple[int, ...]  # without the start and end tokens
     log_prob: float  # sum over its tokens and the end token
-    score: (
-        float  # what the search ranks by: log_prob under the length penalty, with what coverage and late phrases cost
-    )
+    score: float  # what the search ranks by: log_prob under the length penalty, less coverage and late-phrase penalties
 
 
 Matrix = list[list[float]]  # (queries, keys)
@@ -142,8 +142,8 @@ OnFinished = Callable[[Sequence[int]], None]  # called with the numbers of finis
 class Engine(Protocol):
     """Turns source ids into hypotheses, best first, in the order of the input."""
 
-    batch: int  # sentences computed together at most
-    parallel: int  # calls of `translate` that may run beside each other, each in a thread of its own, and gain by it
+    batch: int  # most sentences computed together
+    parallel: int  # calls of `translate` worth running at once, each in its own thread
     takes_phrases: bool  # whether it enforces `Constraints.phrases` itself
 
     def translate(
@@ -159,14 +159,14 @@ class Engine(Protocol):
         ...
 
     def attention(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[Matrix]:
-        """What the tokens of given translations attended to: (target tokens, source tokens), the ends left out, by the decoder
-        layer that `aligning_layer` names, the mean of its heads."""
+        """The attention of given translations to their sources, each (target tokens, source tokens) without end tokens: the mean
+        over the heads of the decoder layer that `aligning_layer` names."""
         ...
 
     def stream(
         self, src: Sequence[int], options: SearchOptions, constraint: Constraints | None = None
     ) -> Iterator[tuple[int, ...]]:
-        """The beginning of one sentence's translation that is final, as it grows, and last the whole translation."""
+        """Yield the final part of one sentence's translation as it grows, and at last the whole translation."""
         ...
 
     def next_log_probs(self, src: Sequence[int], prefix: Sequence[int]) -> list[float]:

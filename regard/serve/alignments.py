@@ -1,4 +1,4 @@
-"""Word alignments of whole texts: those of their sentences, at the places where these stand in the text and in its translation."""
+"""Word alignments of whole texts: those of their sentences, shifted to their places in the text and in its translation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SentenceCollector:
 
 
 async def align(served: _Served, split: Split, translations: Sequence[str]) -> TextAlignment:
-    """The words of a text and of its translation, and which of them go together."""
+    """Align the words of a text with those of its translation, sentence by sentence."""
     side = served.text_side
     pairs = list(zip(split.sentences, translations, strict=True))
     found = await served.threads.run(align_texts, served.engine, side.tokenizer, pairs, side.max_length)
@@ -49,7 +49,7 @@ async def align(served: _Served, split: Split, translations: Sequence[str]) -> T
 
 
 def place(split: Split, translations: Sequence[str], found: Sequence[TextAlignment]) -> TextAlignment:
-    """Alignments of sentences as one of their text.
+    """Combine the alignments of sentences into one of the whole text.
 
     >>> split = Split(("Yes.", " ", "No."), (0, 2))
     >>> ours = [TextAlignment(((0, 3),), ((0, 2),), ((0, 0),)), TextAlignment(((0, 2),), ((0, 4),), ((0, 0),))]

@@ -23,12 +23,11 @@ from dataclasses import dataclass, field
 from regard.errors import RegardError
 from regard.generate.options import Constraints, Engine, Hypothesis, SearchOptions
 
-_TURN = 16  # sentences that one job gives before it is another's turn
+_TURN = 16  # sentences taken from one job before it is another's turn
 
 Hypotheses = list[Hypothesis]  # hypotheses of one sentence, best first
-OnHypotheses = Callable[
-    [int, Hypotheses], None
-]  # called for each sentence as it is finished, from a thread of the batcher
+# Called for each sentence as it is finished, with its number, from a thread of the batcher.
+OnHypotheses = Callable[[int, Hypotheses], None]
 Observe = Callable[[int, int, float], None]  # called for each batch: sentences, jobs, seconds
 
 
@@ -48,7 +47,7 @@ class BatchJob:
     options: SearchOptions
     on_hypotheses: OnHypotheses | None
     constraints: Sequence[Constraints] = ()  # one for each sentence, or none at all
-    weight: int = 1  # what a token of it costs, in tokens of a job with the model's own beam
+    weight: int = 1  # the cost of a token, relative to a job with the model's own beam
     future: Future[list[Hypotheses]] = field(default_factory=Future)
     taken: int = 0  # sentences that were handed to the engine
     finished: int = 0
@@ -60,8 +59,8 @@ class BatchJob:
         return sum(self.tokens(number) for number in range(self.taken, len(self.ids)))
 
     def tokens(self, number: int) -> int:
-        """The cost of a sentence: its tokens with the end token and its prefix, once more for every phrase, which lengthens the
-        search about that much."""
+        """The cost of a sentence: its tokens with the end token and its prefix, and as much again for every phrase, which makes the
+        search about that much longer."""
         length = len(self.ids[number]) + 1
         if not self.constraints:
             return self.weight * length
@@ -92,17 +91,17 @@ class Batcher:
         beam: int = 4,
         threads: int = 0,
     ) -> None:
-        """`shared`: whether sentences of several jobs may share a batch; for comparisons. Tokens are counted at a `beam` of this
-        width; with a wider one they count more. `threads`: 0 are as many as the engine gains by."""
+        """`shared`: whether sentences of several jobs may share a batch; for comparisons. Tokens cost more with a beam wider than
+        `beam`. `threads`: 0 means as many as the engine benefits from."""
         self.engine, self.queue_tokens, self.batch_tokens = engine, queue_tokens, batch_tokens
         self._window, self._shared, self._observe, self._beam = window, shared, observe, beam
-        self._jobs: deque[BatchJob] = deque()  # those with sentences that wait
+        self._jobs: deque[BatchJob] = deque()  # jobs with waiting sentences
         self._changed = threading.Condition()
-        self._waiting = 0  # tokens
-        self._busy = 0  # threads
+        self._waiting = 0  # the cost of all waiting sentences, in tokens
+        self._busy = 0  # threads in the engine
         self._computed = 0  # jobs in the engine, counted once for each thread that has sentences of them
-        self._present = 1.0  # jobs that wait or are computed at a time, of late
-        self._came = 0.0  # when the newest job was handed in, or the newest batch finished
+        self._present = 1.0  # moving average of the jobs that wait or are computed
+        self._came = 0.0  # when the newest job was submitted, or the newest batch finished
         self._gather_until = 0.0
         self._closed = False
         self._speed = 2_000.0  # tokens a second of one thread; a first guess
@@ -220,7 +219,7 @@ class Batcher:
     @property
     def _share(self) -> int:
         """One thread's share of the active jobs."""
-        # Half a job is what is left of one that was there before: whoever is alone by now is not to wait for it.
+        # Minus a half: what the average keeps of a job that has left must not make a lone job wait.
         return math.ceil((self._present - 0.5) / len(self._threads)) if self._shared else 1
 
     def _cut(self) -> SentenceBatch:
@@ -262,7 +261,7 @@ class Batcher:
             constraints = [job.constraints[n] for job, n in batch] if first.constraints else ()
             found = self.engine.translate(ids, first.options, None, constraints)
             return [(job, number, hypotheses) for (job, number), hypotheses in zip(batch, found, strict=True)], []
-        except Exception as error:  # noqa: BLE001 - reported to whoever waits
+        except Exception as error:  # noqa: BLE001 - reported through the future
             jobs = list({id(job): job for job, _ in batch}.values())
             if len(jobs) == 1:
                 return [], [(jobs[0], error)]

@@ -13,7 +13,7 @@ from regard.translation.documents.formats import MEDIA_TYPES
 
 _NAME = re.compile(rf"[0-9a-f]{{32}}\.({'|'.join(MEDIA_TYPES)})")
 _SECONDS = 600.0
-_MOST = 100  # files; the oldest goes first
+_MOST = 100  # files; the oldest is removed first
 
 
 class DocumentFiles:

@@ -16,7 +16,7 @@ from regard.serve.keys import hash_key
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _SECONDS = 600.0  # after the end of the work
-_MOST = 100  # that are finished or given up; the oldest goes first
+_MOST = 100  # finished or failed documents; the oldest is removed first
 
 DocumentStatus = Literal["translating", "done", "error"]
 
@@ -26,7 +26,7 @@ class DocumentState:
     """The state of a document."""
 
     key_sha256: str
-    kind: str  # the ending of its name
+    kind: str  # its file extension
     ends: float  # when it times out, in seconds since 1970
     status: DocumentStatus = "translating"
     characters: int = 0
@@ -98,7 +98,7 @@ class DocumentJobs:
         self.folder.mkdir(exist_ok=True)
         temporary = self.folder / f"{handle.id}.{secrets.token_hex(4)}.new"
         temporary.write_text(json.dumps(asdict(state)))
-        temporary.rename(self.folder / f"{handle.id}.json")  # whoever reads sees the old one or the new one
+        temporary.rename(self.folder / f"{handle.id}.json")  # a reader sees the old state or the new one
 
     def _ended(self, name: str, state: DocumentState) -> float | None:
         """When a document was finished or will time out, in seconds since 1970; None if it has been removed."""

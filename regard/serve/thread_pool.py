@@ -98,7 +98,7 @@ def _do(future: Future[Any], waiting: Sequence[Callable[[], Any]]) -> None:
         return
     try:
         found = waiting[0]()
-    except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+    except BaseException as error:  # noqa: BLE001 - reported through the future
         future.set_exception(error)
     else:
         future.set_result(found)

@@ -15,20 +15,18 @@ from regard.translation.words import TokenWords, links_of, token_words
 
 @dataclass(frozen=True)
 class TextAlignment:
-    """The words of a text and of its translation, and which of them go together."""
+    """The words of a text and of its translation as spans, and the aligned pairs of words."""
 
     source: tuple[Span, ...] = ()
     target: tuple[Span, ...] = ()
-    pairs: tuple[
-        tuple[int, int], ...
-    ] = ()  # (source word, target word), both from 0: for each target word the heaviest
+    pairs: tuple[tuple[int, int], ...] = ()  # (source word, target word): the source word attended to most
 
 
 def align_texts(
     engine: Engine, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], max_length: int
 ) -> list[TextAlignment]:
-    """Align texts with their translations, whoever made these. A text longer than `max_length` tokens, more than the model was
-    trained on, gets words but no pairs."""
+    """Align texts with their translations, from this model or elsewhere. A text longer than `max_length` tokens, the most that the
+    model was trained on, gets words but no pairs."""
     read = [_read(tokenizer, source, target) for source, target in pairs]
     short = [
         number
@@ -40,7 +38,7 @@ def align_texts(
     aligned = []
     for number, (source, target) in enumerate(read):
         links = links_of(target.tokens, source.tokens, attention[number]) if number in attention else ()
-        # Words that are not found in the text as they are (a tokenizer may rewrite it) are left out.
+        # Words that do not occur in the text literally (a tokenizer may rewrite it) are left out.
         left, right = ({word: place for place, word in enumerate(side.spans)} for side in (source, target))
         known = tuple((left[there], right[here]) for here, there in links if there in left and here in right)
         aligned.append(TextAlignment(tuple(source.spans.values()), tuple(target.spans.values()), known))
@@ -49,7 +47,7 @@ def align_texts(
 
 @dataclass(frozen=True)
 class _Words:
-    """One side of a pair: its tokens, the words that they make, and where these stand in the text."""
+    """One side of a pair: its token ids, its words, and their spans in the text."""
 
     ids: list[int]
     tokens: TokenWords
@@ -70,7 +68,7 @@ def _read(tokenizer: Tokenizer, source: str, target: str) -> tuple[_Words, _Word
 
 
 def _find(words: Sequence[str], text: str) -> Iterator[tuple[int, Span]]:
-    """Where words stand in a text, one after the other.
+    """The spans of words in a text, by number; words that are not found are left out.
 
     >>> dict(_find(["so", ",", "so", "?!"], "so, so"))
     {0: (0, 2), 1: (2, 3), 2: (4, 6)}

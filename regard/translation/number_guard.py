@@ -1,4 +1,4 @@
-"""The numbers of a text with `decode.guard`: whether a translation still has them, and how the target language writes them."""
+"""Numbers with `decode.guard`: checks that a translation has those of its source, and writes them as the target language does."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NumberGuard:
     def survive(self, translation: str, text: str, numbers: Sequence[str]) -> bool:
         """Whether a translation has these numbers of a text, apart from those in its protected spans."""
         if not numbers:
-            return True  # nearly every sentence
+            return True  # as for nearly every sentence
         kept = self.reader.kept(text)
         for span in sorted(kept.spans, key=len, reverse=True) if kept is not None else ():
             translation = translation.replace(span, " ; ")
@@ -44,8 +44,8 @@ class NumberGuard:
         constraints: TextConstraints,
         with_decimals: bool = False,
     ) -> list[Translation]:
-        """Write numbers and sums of money in translations of a text as the target language does. What the user asked for stays,
-        and so does a text that was not translated. `with_decimals`: see `other_marks`."""
+        """Write numbers and amounts of money in translations as the target language does. Requested text (prefix, phrases, terms)
+        and untranslated lines stay unchanged. `with_decimals`: see `other_marks`."""
         languages, keep = self.options.languages, self.options.keep
         if marks_of(languages) is None:
             return translations
@@ -63,25 +63,25 @@ class NumberGuard:
             new = put_sums(put_marks(old, marks, [*asked, *find_spans(old, keep)]), sums, asked)
             if not (translation.is_refused or new == old):
                 new_translation = replace(translation, text=new, words=_cut_again(translation.words, old, new))
-            localized.setdefault(new_translation.text, new_translation)  # two may have differed in their marks alone
+            localized.setdefault(new_translation.text, new_translation)  # two may have differed only in separators
         return list(localized.values())
 
     def _spans(self, text: str) -> list[Span]:
-        """Where the numbers are that a translation must have: not those that are kept anyway or that a glossary replaces."""
+        """The places of the numbers that a translation must have, without protected ones and those in glossary terms."""
         if not (numbers := numbers_of(text, self.options.languages[0])):
-            return []  # nearly every sentence
+            return []  # as for nearly every sentence
         terms = [span for spans in self._glossary_terms(text).values() for span in spans]
         taken = [*self.reader.spans_kept(text), *terms]
         return [span for span in numbers if not overlaps(span, taken)]
 
     def _glossary_terms(self, text: str) -> Mapping[tuple[str, ...], Sequence[Span]]:
-        """What a glossary calls the terms of a text, and where those are."""
+        """The glossary terms of a text: their variants, and their places."""
         glossary = self.options.glossary
         return {} if glossary is None else glossary.find(text, self.reader.spans_kept(text))
 
 
 def _cut_again(words: Sequence[Word], old: str, new: str) -> tuple[Word, ...]:
-    """The words of the text `old`, cut from `new`, which is as long."""
+    """The words of the text `old`, cut from `new`, which has the same length."""
     cut, begin = [], 0
     for word in words:
         start = old.find(word.text, begin)

@@ -1,8 +1,8 @@
 """Protected spans: text that is copied and not translated, such as URLs, placeholders, tags and account numbers.
 
-In a model that was trained so (`tokenizer.protect`), a span is one reserved piece on both sides, and its text never goes
-through the model: "see <span0> for more" -> "mehr unter <span0>". In training a span is protected where both sides have it as
-often; the numbers go round, so that all of the reserved pieces are learnt alike.
+In a model trained with `tokenizer.protect`, a span is one reserved piece on both sides, and its text never goes through the
+model: "see <span0> for more" -> "mehr unter <span0>". In training, a span is protected if it occurs equally often on both sides;
+numbering starts at a different piece for each pair, so that all reserved pieces are learnt equally well.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SPAN = re.compile(
     """,
     re.VERBOSE,
 )
-_MAYBE = re.compile(  # a quick no for most text
+_MAYBE = re.compile(  # rules out most text cheaply
     r"[@%{$€£¥<&\u2600-\u27bf\U0001f000-\U0001faff]|://|www\.|\+\d|\d{4}[ \u00a0-]?\d|\d[./]\d{4}|\d[ \u00a0][A-Z0-9]{4}"
     r"|[A-Z]{2}\d\d[A-Z0-9]{11}|[0-9a-fA-F]{8}-"
 )
@@ -49,25 +49,25 @@ _MAYBE = re.compile(  # a quick no for most text
 
 @dataclass(frozen=True)
 class Protected:
-    """Text with its spans taken out: `parts` are text, and numbers of `spans`."""
+    """Text with its spans taken out: each of `parts` is text or the number of a span."""
 
     parts: tuple[str | int, ...]
     spans: tuple[str, ...]
 
     def ids(self, tokenizer: Tokenizer, first: int = 0) -> list[int]:
-        """Token ids; span n is the reserved piece n + first."""
+        """Token ids; span n becomes the reserved piece n + first."""
         pieces = tokenizer.span_ids
         return tokenizer.encode_parts(
             [part if isinstance(part, str) else pieces[(part + first) % NUM_SPANS] for part in self.parts]
         )
 
     def ids_of_other(self, tokenizer: Tokenizer, text: str) -> list[int]:
-        """Token ids of text on the other side, with these spans as the same reserved pieces."""
+        """Token ids of the target text, with these spans as the same reserved pieces."""
         other = protect(text, self.spans, self.spans)
         return tokenizer.encode(text, "target") if other is None else self.numbered(other).ids(tokenizer)
 
     def numbered(self, other: Protected) -> Protected:
-        """The other side with this one's numbers, whatever the order there."""
+        """The other side with its spans numbered as on this side."""
         parts = tuple(self.spans.index(other.spans[part]) if isinstance(part, int) else part for part in other.parts)
         return Protected(parts, self.spans)
 
@@ -82,7 +82,7 @@ class Protected:
 
 
 def find_spans(text: str, terms: Sequence[str] = ()) -> list[tuple[int, int]]:
-    """Where the spans of a text are; `terms` count as spans."""
+    """The places of the spans in a text; `terms` count as spans."""
     if terms:
         return _longest([*find_spans(text), *find_terms(text, terms)])
     if not _MAYBE.search(text):
@@ -91,7 +91,7 @@ def find_spans(text: str, terms: Sequence[str] = ()) -> list[tuple[int, int]]:
     for match in _SPAN.finditer(text):
         span = match[0]
         if span.startswith(("http", "ftp", "file", "www")):
-            # What ends the sentence does not end the address; a bracket does if it was opened there.
+            # Final punctuation belongs to the sentence, not to the URL; so does a closing bracket, unless one was opened.
             has_open = not {"(", "[", "{"}.isdisjoint(span)
             span = span.rstrip(".,;:!?'…" if has_open else ".,;:!?'…)]}")
         if span:
@@ -100,7 +100,7 @@ def find_spans(text: str, terms: Sequence[str] = ()) -> list[tuple[int, int]]:
 
 
 def _longest(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Spans without overlaps: the longer one wins."""
+    """The places without overlaps: the longer one wins."""
     kept: list[tuple[int, int]] = []
     for begin, end in sorted(places, key=lambda place: place[0] - place[1]):
         if not overlaps((begin, end), kept):
@@ -109,15 +109,15 @@ def _longest(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def protect(text: str, kept: Container[str] | None = None, terms: Sequence[str] = ()) -> Protected | None:
-    """The text with its spans taken out, or None if it has none; `kept`: only these; `terms` count as spans."""
+    """The text with its spans taken out, only those in `kept` if given; `terms` count as spans. None if there are none."""
     return take_out(text, find_spans(text, terms), kept)
 
 
 def take_out(
     text: str, places: Sequence[tuple[int, int]], kept: Container[str] | None = None, most: int = NUM_SPANS
 ) -> Protected | None:
-    """The text without what stands at these places, or None where there are none; `kept`: only these. What comes after the first
-    `most` different ones stays in the text: by default as many as there are reserved pieces."""
+    """The text with these places taken out, only those with text in `kept` if given; None if there are none. At most `most`
+    distinct spans are taken out, by default as many as there are reserved pieces; later ones stay in the text."""
     if kept is not None:
         places = [(begin, end) for begin, end in places if text[begin:end] in kept]
     numbers: dict[str, int] = {}
@@ -141,7 +141,7 @@ def take_out(
 def encode_pairs(
     tokenizer: Tokenizer, src: Sequence[str], tgt: Sequence[str]
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """The ids of translated pairs, with spans that both sides have as reserved pieces where the tokenizer protects."""
+    """The ids of both sides of pairs. If the tokenizer protects, spans on both sides become reserved pieces."""
     src_ids, tgt_ids = tokenizer.encode_batch(src, "source"), tokenizer.encode_batch(tgt, "target")
     if tokenizer.protects:
         for number, pair in enumerate(zip(src, tgt, strict=True)):

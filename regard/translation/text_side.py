@@ -64,16 +64,16 @@ class TextSide:
         the metric that `options.mbr` names."""
         self.tokenizer, self.options, self.max_length = tokenizer, options, max_length
         self.takes_phrases, self.utility = takes_phrases, utility
-        self.searches_again = True  # to repair what a first search has lost
+        self.searches_again = True  # to repair what the first search has lost
         self._read_with(Reader(tokenizer, max_length, options.keep))
 
     def _read_with(self, reader: Reader) -> None:
         self.reader = reader
-        # A model with reserved pieces keeps words without being forced to, and not every engine can force it.
+        # A model with reserved pieces keeps words anyway, and not every engine can enforce phrases.
         must_keep = bool(self.options.keep) and not self.tokenizer.protects and self.takes_phrases
         self.constraint_builder = ConstraintBuilder(reader, self.options.glossary, must_keep)
         self._numbers = NumberGuard(reader, self.options)
-        # A repair looks for something better, and not for the text itself.
+        # A repair needs a better translation, not the text itself.
         self._detokenizer = Detokenizer(reader, self.options, keeps_refused=self.searches_again)
 
     def with_options(self, options: TranslationOptions, utility: Utility | None = None) -> TextSide:
@@ -98,8 +98,8 @@ class TextSide:
         return self.rerank(results) if self.options.mbr else results
 
     def finish(self, segmented: SegmentedLines, hypotheses: Sequence[Sequence[Hypothesis]]) -> TextTask[list[Result]]:
-        """The results of lines from the hypotheses of all their segments, not yet reranked. Asks for more searches where these
-        have lost something. Constraints hold for the first segment of a line."""
+        """The results of lines from the hypotheses of all their segments, not yet reranked. Asks for more searches if these
+        have lost something. Constraints apply to the first segment of a line."""
         constraints = [
             TextConstraints() if number else own
             for segments, own in zip(
@@ -116,13 +116,13 @@ class TextSide:
         ]
 
     def rerank(self, results: Sequence[Result]) -> list[Result]:
-        """Minimum Bayes risk reranking: the translations of each line by how similar they are to all the others."""
+        """Minimum Bayes risk reranking: sort the translations of each line by their similarity to all the others."""
         return [self._reranked(result) for result in results]
 
     def _reranked(self, result: Result) -> Result:
         assert self.utility is not None
         best = max(translation.score for translation in result.translations)
-        # Samples come as often as they are likely; what a beam finds is likely by its score.
+        # Samples already occur in proportion to their probability; beam hypotheses are weighted by their scores.
         is_sample = self.options.search.sample
         weights = () if is_sample else [math.exp(one.score - best) for one in result.translations]
         order = by_expected_utility([one.text for one in result.translations], self.utility, weights)
@@ -190,8 +190,8 @@ class TextSide:
     def _around_spans(
         self, texts: Sequence[Protected], constraints: Sequence[TextConstraints]
     ) -> TextTask[list[Translation]]:
-        """Each text with its spans as they are and everything between them translated on its own. Constraints hold for the first
-        piece; a prefix only where no span comes before it."""
+        """Each text with its protected spans copied and every piece between them translated separately. Constraints apply to the
+        first piece; a prefix only if no span comes before it."""
         between: list[str] = []
         own: list[TextConstraints] = []
         for text, given in zip(texts, constraints, strict=True):
@@ -225,7 +225,7 @@ class TextSide:
         translations: Sequence[list[Translation]],
         constraints: Sequence[TextConstraints],
     ) -> TextTask[list[list[Translation]]]:
-        """Those translations of each text that have its numbers. Where none has, the text is searched again with its numbers as
+        """Those translations of each text that have its numbers. If none has, the text is searched again with its numbers as
         reserved pieces."""
         numbers = {text: self._numbers.numbers(text) for text in texts}
         good = [
@@ -238,22 +238,22 @@ class TextSide:
             own = [constraints[n] for n in again]
             better = (yield from keeper._search([texts[n] for n in again], own)) if again else []
             for n, some in zip(again, better, strict=True):
-                is_whole = 2 * len(some[0].text) > len(translations[n][0].text)  # and not the numbers alone
+                is_whole = 2 * len(some[0].text) > len(translations[n][0].text)  # not just the numbers
                 if is_whole and self._numbers.survive(some[0].text, texts[n], numbers[texts[n]]):
                     linked = self._linked(some, texts[n], keeper.reader)
-                    # These numbers stand as in the source, so they have the source's decimals, too.
+                    # Copied numbers have the notation of the source, decimals included.
                     good[n] = self._numbers.localize(texts[n], linked, constraints[n], with_decimals=True)
         return [some or first for some, first in zip(good, translations, strict=True)]
 
     def _keeping(self, more: Mapping[str, Sequence[str]]) -> TextSide:
-        """The same text side, which also keeps these words of these texts and makes no repairs."""
+        """The same text side, but keeping these words of these texts and making no repairs."""
         keeper = copy.copy(self)
         keeper.searches_again = False
         keeper._read_with(Reader(self.tokenizer, self.max_length, self.options.keep, more))
         return keeper
 
     def _linked(self, translations: list[Translation], text: str, reader: Reader) -> list[Translation]:
-        """Translations of another reader's text; without links if those are to other words than this reader's."""
+        """Translations from another reader; without links if the words of its source differ from this reader's."""
         if not self.options.alignment or reader.token_words(text).words == self.reader.token_words(text).words:
             return translations
         return [replace(one, alignment=()) for one in translations]
