@@ -40,7 +40,7 @@ def translate(model: Model, lines: Sequence[str], size: int, beam: int | None) -
     return found
 
 
-def ways(sizes: Sequence[int], seed: int) -> Iterator[tuple[str, int, int | None]]:
+def setups(sizes: Sequence[int], seed: int) -> Iterator[tuple[str, int, int | None]]:
     """The name of each setup, its batch size, and a seed if the lines are shuffled."""
     for size in sizes:
         yield f"batch {size}", size, None
@@ -51,7 +51,7 @@ def compare(model: Model, engine: str, lines: Sequence[str], arguments: argparse
     """A row for each setup."""
     rows: list[dict[str, Any]] = []
     expected: Found = []
-    for name, size, seed in ways(arguments.batch, arguments.seed):
+    for name, size, seed in setups(arguments.batch, arguments.seed):
         order = list(range(len(lines)))
         if seed is not None:
             random.Random(seed).shuffle(order)

@@ -111,7 +111,7 @@ def measure_speed(folder: Path, rounds: int) -> list[dict[str, Any]]:
             for _ in range(rounds):
                 for name, engine in engines.items():
                     begun = time.process_time()
-                    found[name] = [ways[0].ids for ways in engine.translate(ids, options)]
+                    found[name] = [hypotheses[0].ids for hypotheses in engine.translate(ids, options)]
                     seconds[name].append(time.process_time() - begun)
             whole, short = (1000 * min(seconds[name]) / len(ids) for name in engines)
             parts = [ids[n : n + batch] for n in range(0, len(ids), batch)]

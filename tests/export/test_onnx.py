@@ -326,7 +326,7 @@ def test_the_script_of_the_readme_translates_as_the_engine_does(exports: Exports
     options = SearchOptions(beam=1, max_extra=bundle.decode.max_extra)
     ids = [bundle.tokenizer.encode(line) for line in lines]
     hypotheses = TorchEngine.from_bundle(bundle, "cpu").translate(ids, options)
-    texts = [bundle.tokenizer.decode(ways[0].ids).strip() for ways in hypotheses]
+    texts = [bundle.tokenizer.decode(own[0].ids).strip() for own in hypotheses]
     # Random weights write bytes that are no text, and sentencepiece and Regard have not as many signs for those.
     plain = [re.sub("\ufffd+", "\ufffd", line) for line in found]
     assert plain == [re.sub("\ufffd+", "\ufffd", text) if line else "" for line, text in zip(lines, texts, strict=True)]

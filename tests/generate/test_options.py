@@ -138,11 +138,11 @@ prefixes = st.one_of(
     ),
 ).map(tuple)
 ends = st.one_of(st.none(), st.frozensets(tokens, min_size=2).map(lambda some: some | {2, 3}))
-ways = st.lists(st.lists(st.sampled_from([2, 3, 4]), min_size=1, max_size=3).map(tuple), min_size=1, max_size=2)
+variants = st.lists(st.lists(st.sampled_from([2, 3, 4]), min_size=1, max_size=3).map(tuple), min_size=1, max_size=2)
 # A phrase begins with what may follow another, as words do in text.
 phrase = st.builds(
     lambda some, end, source: Phrase(tuple((way[0] % 2 + 2, *way[1:]) for way in some), end, source),
-    ways,
+    variants,
     ends,
     st.one_of(st.just(frozenset()), st.frozensets(st.integers(0, SRC - 1), max_size=2)),
 )

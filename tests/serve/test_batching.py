@@ -60,7 +60,7 @@ def batcher(engine: HeldEngine, **settings) -> Iterator[Batcher]:
 
 
 def ids_of(future) -> list[tuple[int, ...]]:
-    return [ways[0].ids for ways in future.result(timeout=60)]
+    return [hypotheses[0].ids for hypotheses in future.result(timeout=60)]
 
 
 def test_what_gathers_while_the_engine_works_goes_together() -> None:
@@ -100,7 +100,7 @@ def test_a_finished_job_leaves_nothing_for_the_collector() -> None:
         with batcher(engine) as made:
             engine.go.release(100)
             for n in range(3):
-                assert ids_of(made.submit([[n]], OPTIONS, lambda number, ways: None)) == [(n,)]
+                assert ids_of(made.submit([[n]], OPTIONS, lambda number, hypotheses: None)) == [(n,)]
             gone = made.submit([[9]], OPTIONS)
             gone.cancel()
         del gone
@@ -285,7 +285,7 @@ def test_sentences_are_told_of_as_they_are_finished() -> None:
     engine = HeldEngine(batch=1)
     told: list[int] = []
     with batcher(engine) as made:
-        future = made.submit([[0], [1], [2]], OPTIONS, lambda number, ways: told.append(number))
+        future = made.submit([[0], [1], [2]], OPTIONS, lambda number, hypotheses: told.append(number))
         engine.go.release(3)
         future.result(timeout=60)
     assert told == [0, 1, 2]

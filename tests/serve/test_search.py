@@ -244,9 +244,9 @@ def test_a_wrong_wish_gets_one_line_that_does_not_quote_it(
 
 
 def test_a_word_that_the_vocabulary_cannot_spell_is_refused_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    def phrase_of(tokenizer: Tokenizer, ways: tuple[str, ...], cases: tuple[str, ...]) -> None:
-        if "Geheim" in ways:
-            raise UserError(f"{ways} cannot be made to appear")
+    def phrase_of(tokenizer: Tokenizer, variants: tuple[str, ...], cases: tuple[str, ...]) -> None:
+        if "Geheim" in variants:
+            raise UserError(f"{variants} cannot be made to appear")
 
     monkeypatch.setattr("regard.serve.search.phrase_of", phrase_of)
     model = regard.load(GOLDEN, engine="torch", device="cpu")

@@ -51,9 +51,9 @@ def test_terms_are_put_into_the_source_with_the_capitals_of_a_beginning(text: st
     wanted = Glossary.of(TERMS).find(text)
     found, places = insert_terms(text, wanted)
     assert found == switched
-    for ways, some in places.items():
-        assert len(some) == len(wanted[ways])
-        assert {found[slice(*place)] for place in some} <= {ways[0], ways[0].capitalize()}
+    for variants, some in places.items():
+        assert len(some) == len(wanted[variants])
+        assert {found[slice(*place)] for place in some} <= {variants[0], variants[0].capitalize()}
 
 
 def test_a_sentence_begins_where_it_is_said_to() -> None:
@@ -99,7 +99,7 @@ class Searches:
         options = SearchOptions(beam=4, nbest=2, **search)
         plain, insisting = self.search("plain"), self.search("insisting")
         found = constrained_search(ids, options, self.told.append, constraints, plain, insisting, self.score)
-        return [[way.ids for way in ways] for ways in found]
+        return [[one.ids for one in hypotheses] for hypotheses in found]
 
 
 CAT = Phrase(((7,),), is_satisfied_by=lambda ids: 7 in ids)
@@ -187,7 +187,7 @@ def test_each_sentence_goes_as_far_as_it_must() -> None:
     searches = Searches([[(7,)], [(1,)], [(2,)], [(3,)], [(4,)], [(7, 1), (7,)], [(1, 7), (7,)]], [[(7, 2)]])
     unreadable = Constraints(phrases=(CAT,), code_switch=lambda some: None)
     found = searches.run([containing(CAT), containing(CAT), containing(CAT), Constraints(), unreadable])
-    assert [ways[0] for ways in found] == [(7,), (7, 1), (1, 7), (3,), (7, 2)]
+    assert [hypotheses[0] for hypotheses in found] == [(7,), (7, 1), (1, 7), (3,), (7, 2)]
     assert [name for name, _, _ in searches.asked] == ["plain", "plain", "insisting"]
     assert [ids for _, ids, _ in searches.asked[1:]] == [[[60, 7], [60, 7]], [[54]]]
 

@@ -271,7 +271,7 @@ def test_terms_are_found_as_whole_words_and_the_longest_first() -> None:
     glossary = Glossary.of({"cat": "Katze", "wild cat": "Wildkatze", "US": "USA", "c++": "C++"})
 
     def wanted(text: str) -> list[str]:
-        return [ways[0] for ways in glossary.find(text)]
+        return [variants[0] for variants in glossary.find(text)]
 
     assert wanted("A cat.") == ["Katze"]
     assert wanted("A Wild Cat and a CAT") == ["Wildkatze", "Katze"]

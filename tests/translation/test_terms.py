@@ -32,8 +32,8 @@ def test_terms_stand_where_a_regular_expression_finds_them(alphabet: str) -> Non
     found = 0
     for _ in range(300):
         text, terms = some(draw, alphabet, 40), [some(draw, alphabet, 5) for _ in range(draw.randint(0, 6))]
-        ways = "|".join(pattern(term) for term in sorted(terms, key=len, reverse=True)) or "(?!)"
-        expected = [match.span() for match in re.finditer(ways, text)]
+        pattern_of_all = "|".join(pattern(term) for term in sorted(terms, key=len, reverse=True)) or "(?!)"
+        expected = [match.span() for match in re.finditer(pattern_of_all, text)]
         assert find_terms(text, terms) == expected, (text, terms)
         found += len(expected)
     assert found > 20
@@ -47,9 +47,9 @@ def test_glossaries_find_what_a_regular_expression_finds(alphabet: str) -> None:
         text = some(draw, alphabet, 40)
         terms = {some(draw, alphabet, 5).strip() for _ in range(draw.randint(1, 6))} - {""}
         order = sorted(sorted(terms), key=lambda term: (-len(term), term == term.lower()))
-        ways = "|".join(f"({pattern(term, term == term.lower())})" for term in order) or "(?!)"
+        pattern_of_all = "|".join(f"({pattern(term, term == term.lower())})" for term in order) or "(?!)"
         expected: dict[tuple[str, ...], list[tuple[int, int]]] = {}
-        for match in re.finditer(ways, text):
+        for match in re.finditer(pattern_of_all, text):
             assert match.lastindex is not None
             expected.setdefault((f"to {order[match.lastindex - 1]}",), []).append(match.span())
         glossary = Glossary.of({term: f"to {term}" for term in sorted(terms)})

@@ -233,11 +233,11 @@ class Runaway(Echo):
     ) -> list[list[Hypothesis]]:
         results = []
         for (way,) in super().translate(ids, options, on_finished):
-            ways = [way]
+            hypotheses = [way]
             if self.garden & set(way.ids):
-                ways = [Hypothesis((*way.ids, *way.ids[-1:] * self.words), -1.0, -1.0)]
-                ways += [Hypothesis(way.ids[:1], -2.0, -2.0)] * (options.nbest - 1)
-            results.append(ways)
+                hypotheses = [Hypothesis((*way.ids, *way.ids[-1:] * self.words), -1.0, -1.0)]
+                hypotheses += [Hypothesis(way.ids[:1], -2.0, -2.0)] * (options.nbest - 1)
+            results.append(hypotheses)
         return results
 
 
