@@ -361,7 +361,7 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     accepted = get_args(hint) if is_union else (get_origin(hint) or hint,)
     accepted = tuple(kind for kind in accepted if kind is not types.NoneType)  # TOML has no null
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise UserError(f"{where} must be a number that fits 64 bits, but is larger")
+        raise UserError(f"{where} must be a number that fits 64 bits, but does not")
     if float in accepted and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, str) and not _is_text(value):

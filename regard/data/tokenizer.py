@@ -439,7 +439,7 @@ def _read_description(folder: Path) -> dict[str, Any]:
     path = folder / _DESCRIPTION
     if not path.exists():
         if not folder.is_dir():
-            raise UserError(f"{folder}: must be a folder with a tokenizer, but does not exist")
+            raise UserError(f"{folder}: must be a folder with a tokenizer, but is not a folder")
         return {"kind": "pair" if (folder / "source.model").exists() else "joint"}
     try:
         description: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -91,7 +91,7 @@ def import_marian(
     """
     if not folder.is_dir():
         raise UserError(
-            f"{folder}: must be a folder with a Marian model (config.json, source.spm, ...), but does not exist"
+            f"{folder}: must be a folder with a Marian model (config.json, source.spm, ...), but is not a folder"
         )
     check_new_folder(out)
     settings = _DEFAULTS | {key: value for key, value in read_json(folder / "config.json").items() if value is not None}

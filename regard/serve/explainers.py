@@ -20,11 +20,11 @@ class Explainers:
 
     def __init__(self, places: int) -> None:
         self._made: dict[tuple[str, str], Explainer] = {}
-        self._apart = ThreadPool("explanations", 1, places)
+        self._threads = ThreadPool("explanations", 1, places)
 
     async def explain(self, served: ServedModel, text: str, translation: str | None, prefix: str | None) -> bytes:
         """The page's data as JSON. A request whose client leaves while it waits never starts."""
-        return await self._apart.run(self._work, served, text, translation, prefix)
+        return await self._threads.run(self._work, served, text, translation, prefix)
 
     def _work(self, served: ServedModel, text: str, translation: str | None, prefix: str | None) -> bytes:
         options = SearchOptions.of(served.bundle)

@@ -12,6 +12,7 @@ import pytest
 import regard
 from regard.generate.options import Hypothesis
 from regard.serve.batched_sentences import drive_batched
+from regard.serve.refusal import Busy
 from regard.translation.queries import Returned, SearchQuery, result_without_engine, run_search
 from regard.translation.results import Result
 from regard.translation.translator import Translator
@@ -72,3 +73,22 @@ def test_words_are_asked_of_an_engine() -> None:
     segmented = side.segment(["a b c"])
     task = side.finish(segmented, run_search(engine, side.first_search(segmented)))
     assert result_without_engine(task) is None
+
+
+def test_a_refused_search_ends_the_task() -> None:
+    """A queue that is full, or a client that left, at a later search of a sentence."""
+    side, engine = golden(False).text_side, golden(False).engine
+    segmented = side.segment(LINES)
+    task = side.finish(segmented, run_search(engine, side.first_search(segmented)))
+    steps: list[Step] = []
+
+    async def search(query: SearchQuery) -> list[list[Hypothesis]]:
+        raise Busy("too much is waiting", 3)
+
+    async def run(work: Callable[[], Step]) -> Step:
+        steps.append(work())
+        return steps[-1]
+
+    with pytest.raises(Busy):
+        asyncio.run(drive_batched(task, engine, run, search))
+    assert len(steps) == 1

@@ -58,7 +58,10 @@ async def read_upload(request: Request, schema: type[Schema]) -> tuple[Upload, S
             fields = {name: value for name, value in form.items() if isinstance(value, str)}
             return Upload(upload.filename or "", await upload.read()), check_fields(fields, schema)
     except (HTTPException, UnicodeError):
-        raise HttpRefused(400, f"the body must be a form with one file and at most {_MAX_PARTS} fields") from None
+        raise HttpRefused(
+            400,
+            f"the body must be a form with one file and at most {_MAX_PARTS} fields in UTF-8 of at most {_MAX_PART_BYTES} bytes",
+        ) from None
 
 
 async def read_fields(request: Request, schema: type[Schema]) -> Schema:
