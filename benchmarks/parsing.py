@@ -25,21 +25,22 @@ from regard.device import pick_device
 SPLIT = {"train": (0, 4000), "valid": (4000, 4300), "test": (4300, None)}
 
 
-def prepare(trees: Path, out: Path) -> None:
+def prepare(trees: Path, out: Path, with_words: bool) -> None:
     """Write NAME.words and NAME.tree for each part, and the gold trees as they are."""
     with lzma.open(trees, "rt", encoding="utf-8") as file:
         everything = read_trees(file.read())
     out.mkdir(parents=True, exist_ok=True)
     for name, (begin, end) in SPLIT.items():
         part = everything[begin:end]
-        for suffix, lines in (("words", map(words_of, part)), ("tree", map(linearise, part)), ("ptb", map(str, part))):
+        linearised = [linearise(tree, with_words) for tree in part]
+        for suffix, lines in (("words", map(words_of, part)), ("tree", linearised), ("ptb", map(str, part))):
             (out / f"{name}.{suffix}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         print(f"{name}: {len(part):,} trees, {sum(len(tree.leaves()) for tree in part):,} words")
 
 
 def is_whole(line: str, tree: Tree) -> bool:
     """Whether a model's line is a tree over the right number of words, with nothing to mend."""
-    return line.split().count(WORD) == len(tree.leaves()) and linearise(restore(line, tree.leaves())) == line
+    return line == linearise(restore(line, tree.leaves()), with_words=WORD not in line.split())
 
 
 def evaluate(folder: Path, model: str, part: str, beam: int, alpha: float, out: Path | None) -> None:
@@ -71,6 +72,7 @@ def main(words: Sequence[str] | None = None) -> None:
     preparing = verbs.add_parser("prepare")
     preparing.add_argument("trees", type=Path)
     preparing.add_argument("folder", type=Path)
+    preparing.add_argument("--words", action="store_true", help="words stand in the trees as they are, not as XX")
     scoring = verbs.add_parser("score")
     scoring.add_argument("folder", type=Path)
     scoring.add_argument("-m", "--model", required=True)
@@ -80,7 +82,7 @@ def main(words: Sequence[str] | None = None) -> None:
     scoring.add_argument("--out", type=Path)
     arguments = parser.parse_args(words)
     if arguments.verb == "prepare":
-        prepare(arguments.trees, arguments.folder)
+        prepare(arguments.trees, arguments.folder, arguments.words)
     else:
         evaluate(arguments.folder, arguments.model, arguments.part, arguments.beam, arguments.alpha, arguments.out)
 

@@ -2,7 +2,7 @@
 write, and the labelled bracketing F1 of evalb.
 
 A tree is linearised as Vinyals et al. (2015) do: words become XX, brackets carry their label on both sides, and the order is the
-tree's, depth first.
+tree's, depth first. With little text to learn from, words that stand as they are keep a model from miscounting them.
 
 >>> tree = read_trees("(ROOT (S (NP-SBJ (PRP She)) (VP (VBD slept)) (. .)))")[0]
 >>> linearise(tree)
@@ -17,6 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 
 WORD = "XX"
 _DELETED = frozenset(
@@ -69,41 +70,58 @@ def words_of(tree: Tree) -> str:
     return " ".join(brackets.get(leaf.word or "", leaf.word or "") for leaf in tree.leaves())
 
 
-def linearise(tree: Tree) -> str:
-    """The tree as tokens, without its root."""
-    return " ".join(token for child in tree.children for token in _tokens(child))
+def linearise(tree: Tree, with_words: bool = False) -> str:
+    """The tree as tokens, without its root; `with_words`: words stand as they are instead of as XX."""
+    return " ".join(token for child in tree.children for token in _tokens(child, with_words))
 
 
-def _tokens(tree: Tree) -> Iterator[str]:
+def _tokens(tree: Tree, with_words: bool) -> Iterator[str]:
     if tree.word is not None:
-        yield WORD
+        yield tree.word if with_words else WORD
         return
     yield f"({tree.label}"
     for child in tree.children:
-        yield from _tokens(child)
+        yield from _tokens(child, with_words)
     yield f"){tree.label}"
 
 
 def restore(line: str, leaves: Sequence[Tree]) -> Tree:
-    """The tree that a line of tokens says, with these leaves. What a model got wrong is mended: words too many are left out, words
-    too few go to the end, what closes nothing is left out, and what was never closed closes at the end."""
+    """The tree that a line of tokens describes, with these leaves. Mistakes of a model are repaired: surplus words are dropped,
+    missing ones go where the next word stands or to the end, a bracket that opens or closes nothing is dropped, and one that is never
+    closed closes at the end."""
+    tokens = line.split()
+    taken = iter(_aligned([token for token in tokens if token[0] not in "()"], leaves))
     root = Tree("ROOT")
     stack = [root]
-    left = iter(leaves)
-    for token in line.split():
-        if token.startswith("(") and len(token) > 1:
-            tree = Tree(token[1:])
-            stack[-1].children.append(tree)
-            stack.append(tree)
+    placed = 0
+    for token in tokens:
+        if token.startswith("("):
+            if token != "(":
+                tree = Tree(token[1:])
+                stack[-1].children.append(tree)
+                stack.append(tree)
         elif token.startswith(")"):
             if token[1:] in [tree.label for tree in stack[1:]]:
                 while stack.pop().label != token[1:]:
                     pass
-        elif token == WORD and (leaf := next(left, None)) is not None:
-            stack[-1].children.append(Tree(leaf.label, word=leaf.word))
-    root.children += [Tree(leaf.label, word=leaf.word) for leaf in left]
+        elif (number := next(taken)) is not None:
+            stack[-1].children += [Tree(leaf.label, word=leaf.word) for leaf in leaves[placed : number + 1]]
+            placed = number + 1
+    root.children += [Tree(leaf.label, word=leaf.word) for leaf in leaves[placed:]]
     _drop_empty(root)
     return root
+
+
+def _aligned(words: Sequence[str], leaves: Sequence[Tree]) -> list[int | None]:
+    """The leaf that each word of a line stands for, in order; None for a surplus word. XX stands for the next leaf."""
+    if set(words) <= {WORD}:
+        return [number if number < len(leaves) else None for number in range(len(words))]
+    found: list[int | None] = [None] * len(words)
+    matcher = SequenceMatcher(None, words, [leaf.word or "" for leaf in leaves], autojunk=False)
+    for kind, begin, end, first, last in matcher.get_opcodes():
+        if kind in ("equal", "replace"):  # a word that was miswritten stands for the one in its place
+            found[begin:end] = [first + n if first + n < last else None for n in range(end - begin)]
+    return found
 
 
 def _drop_empty(tree: Tree) -> None:

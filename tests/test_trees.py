@@ -27,6 +27,7 @@ def test_brackets_count_as_in_evalb(gold: str, predicted: str, counts: tuple[int
 def test_a_linearised_tree_comes_back(gold: str) -> None:
     (tree,) = read_trees(gold)
     assert str(restore(linearise(tree), tree.leaves())) == gold
+    assert str(restore(linearise(tree, with_words=True), tree.leaves())) == gold
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,11 @@ def test_a_linearised_tree_comes_back(gold: str) -> None:
         (")S (NP XX )VP XX )NP )NP", "(ROOT (NP (DT the) (NN cat)))"),
         ("(S (NP XX (VP XX )S", "(ROOT (S (NP (DT the) (VP (NN cat)))))"),
         ("(NP )NP (S ) ( (VP XX XX )VP )S", "(ROOT (S (VP (DT the) (NN cat))))"),
+        ("(NP the cat )NP", "(ROOT (NP (DT the) (NN cat)))"),
+        ("(NP the dog )NP", "(ROOT (NP (DT the) (NN cat)))"),
+        ("(NP the old the )NP (VP cat )VP", "(ROOT (NP (DT the)) (VP (NN cat)))"),
+        ("(NP cat )NP", "(ROOT (NP (DT the) (NN cat)))"),
+        ("(NP the )NP", "(ROOT (NP (DT the)) (NN cat))"),
     ],
 )
 def test_a_line_that_is_no_tree_is_mended(line: str, tree: str) -> None:
