@@ -1,11 +1,11 @@
 """English constituency parsing as text to text (section 6.3 of the paper): words in, a linearised tree out.
 
-    python -m benchmarks.parsing prepare gum-constituency.ptb.xz DIR      4,000 trees to train on, 300 to validate, the rest to test
+    python -m benchmarks.parsing prepare --words TREES.ptb.xz DIR         4,000 trees to train on, 300 to validate, the rest to test
     regard train recipes/parsing.toml --set data.root=DIR
     python -m benchmarks.parsing score DIR -m runs/parsing                labelled bracketing F1 as evalb counts it
 
 The trees are those of GUM (Zeldes, 2017) whose texts are free. evalb leaves out a sentence whose tree has other words than the
-gold tree. Here nothing is left out: `trees.restore` mends such a tree, and the table says how many needed it. Parts of speech are
+gold tree. Here nothing is left out: `trees.restore` repairs such a tree, and the table says how many needed it. Parts of speech are
 not predicted; the gold ones say what is punctuation.
 """
 
@@ -39,7 +39,7 @@ def prepare(trees: Path, out: Path, with_words: bool) -> None:
 
 
 def is_whole(line: str, tree: Tree) -> bool:
-    """Whether a model's line is a tree over the right number of words, with nothing to mend."""
+    """Whether a model's line is a tree over the right number of words, with nothing to repair."""
     return line == linearise(restore(line, tree.leaves()), with_words=WORD not in line.split())
 
 
@@ -58,7 +58,7 @@ def evaluate(folder: Path, model: str, part: str, beam: int, alpha: float, out: 
         "precision": found.precision,
         "F1": found.f1,
         "exact %": 100 * found.exact / found.sentences,
-        "mended": sum(not is_whole(line, tree) for line, tree in zip(lines, gold, strict=True)),
+        "repaired": sum(not is_whole(line, tree) for line, tree in zip(lines, gold, strict=True)),
         "beam": beam,
         "alpha": alpha,
         "seconds": seconds,

@@ -87,8 +87,8 @@ def _tokens(tree: Tree, with_words: bool) -> Iterator[str]:
 
 def restore(line: str, leaves: Sequence[Tree]) -> Tree:
     """The tree that a line of tokens describes, with these leaves. Mistakes of a model are repaired: surplus words are dropped,
-    missing ones go where the next word stands or to the end, a bracket that opens or closes nothing is dropped, and one that is never
-    closed closes at the end."""
+    missing ones go where the next word stands or to the end, a bracket that opens or closes nothing is dropped, and one that is
+    never closed closes at the end."""
     tokens = line.split()
     taken = iter(_aligned([token for token in tokens if token[0] not in "()"], leaves))
     root = Tree("ROOT")

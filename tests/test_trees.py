@@ -46,7 +46,7 @@ def test_a_linearised_tree_comes_back(gold: str) -> None:
         ("(NP the )NP", "(ROOT (NP (DT the)) (NN cat))"),
     ],
 )
-def test_a_line_that_is_no_tree_is_mended(line: str, tree: str) -> None:
+def test_a_line_that_is_no_tree_is_repaired(line: str, tree: str) -> None:
     (gold,) = read_trees("(ROOT (NP (DT the) (NN cat)))")
     assert str(restore(line, gold.leaves())) == tree
 
