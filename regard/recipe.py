@@ -64,7 +64,7 @@ class DataRecipe:
     valid: (
         str | int
     )  # validation corpus, or the number of pairs to hold out from the training text (at most a tenth of it)
-    test: str | int = 0  # likewise for testing; scored once, at the end; 0: no test set
+    test: str | int = 0  # test corpus, or the number of pairs to hold out; scored once, at the end; 0: no test set
     root: str = "."  # folder that paths are relative to, itself relative to the recipe's folder
     max_length: int = 256  # longest sentence in tokens; training drops longer pairs, translation splits longer lines
     max_ratio: float = 4.0  # pairs whose lengths differ by more than this factor are dropped

@@ -155,7 +155,7 @@ def _check_left(partial: Path, state: Path, resume: bool, settings: Mapping[str,
     """Refuse to continue the file of an interrupted run, unless resuming with the same settings."""
     left = f"{partial}: is left from an interrupted run"
     if not resume:
-        raise UserError(f"{left}; {'go on with --resume, or remove it' if state.exists() else 'remove it'}")
+        raise UserError(f"{left}; {'continue with --resume, or remove it' if state.exists() else 'remove it'}")
     if not state.exists():
         raise UserError(f"{left}; remove it, for {state.name} is missing")
     begun = read_json(state).get("settings")

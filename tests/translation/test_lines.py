@@ -66,7 +66,7 @@ def test_an_interrupted_file_is_refused_and_then_resumed_after_its_last_whole_li
     path = tmp_path / "out.txt"
     interrupted(path, "one\ntwo\nthr", {"beam": 4})
     assert not path.exists()
-    with pytest.raises(UserError, match=r"out.txt.partial: is left from an interrupted run; go on with --resume"):
+    with pytest.raises(UserError, match=r"out.txt.partial: is left from an interrupted run; continue with --resume"):
         LineFile(path)
     with LineFile(path, resume=True, settings={"beam": 4}) as out:
         assert out.lines_done == 2

@@ -105,7 +105,7 @@ class AlignmentReply(BaseModel):
     source: list[tuple[int, int]] = Field(
         description="the words of the text, each as [start, end) in Unicode characters"
     )
-    target: list[tuple[int, int]] = Field(description="the words of the best translation, likewise")
+    target: list[tuple[int, int]] = Field(description="the words of the best translation, as in source")
     pairs: list[tuple[int, int]] = Field(description="aligned words: their indices in source and target")
 
 
