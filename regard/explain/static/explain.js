@@ -2,7 +2,7 @@
 "use strict";
 (() => {
 const COLOURS = 10;
-const FAINTEST = 0.02;
+const MIN_WEIGHT = 0.02;
 const KINDS = {
   encoder: ["Encoder", "Each source word looks at all source words.", "source word", "looks at"],
   decoder: ["Decoder", "Each target word looks at itself and the words before it.", "target word", "looks at"],
@@ -12,22 +12,22 @@ const KINDS = {
 // --- small helpers ---
 
 function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.append(...children); // strings become text nodes
-  return made;
+  const node = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.append(...children); // strings become text nodes
+  return node;
 }
 
-function drawn(name, attributes = {}, text = "") {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (text) made.textContent = text;
-  return made;
+function svgElement(name, attributes = {}, text = "") {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  if (text) node.textContent = text;
+  return node;
 }
 
 const percent = (share) => {
   if (share >= 0.995) return "100%";
-  if (share > 0 && share < 0.0005) return "<0.1%"; // 0.0% would read as never
+  if (share > 0 && share < 0.0005) return "<0.1%"; // 0.0% would look like never
   return `${(share * 100).toFixed(share >= 0.1 ? 0 : 1)}%`;
 };
 const number = (value, digits = 2) => value.toFixed(digits).replace("-", "−");
@@ -49,18 +49,18 @@ function clipped(text, room, size) {
   return text.slice(0, end) + "…";
 }
 
-// Weights between words: the sum over a key word's pieces, the mean (or sum) over a query word's pieces.
-function byWords(matrix, queries, keys, adding = false) {
+// Word-level weights from piece-level ones: the sum over a key word's pieces, the mean (or sum) over a query word's pieces.
+function byWords(matrix, queries, keys, sumQueries = false) {
   const rows = queries.words.map(() => keys.words.map(() => 0));
   const counts = queries.words.map(() => 0);
   queries.pieces.forEach((piece) => (counts[piece.word] += 1));
   queries.pieces.forEach((query, i) => keys.pieces.forEach((key, j) => {
-    rows[query.word][key.word] += matrix[i][j] / (adding ? 1 : counts[query.word]);
+    rows[query.word][key.word] += matrix[i][j] / (sumQueries ? 1 : counts[query.word]);
   }));
   return rows;
 }
 
-// One Tab stop for the group, arrow keys inside it; `go` returns where a key leads from an item.
+// A group with one Tab stop, and arrow keys inside it; `go(item, key)` returns the item to move to.
 function roving(items, go) {
   items.forEach((item, i) => {
     item.setAttribute("tabindex", i ? "-1" : "0");
@@ -74,10 +74,10 @@ function roving(items, go) {
   });
 }
 
-// Redraw the content of a box without losing the keyboard focus.
-function renew(box, make) {
+// Calls `draw` to replace the content of a box, and restores the keyboard focus.
+function redraw(box, draw) {
   const key = box.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-  make();
+  draw();
   if (key) [...box.querySelectorAll("[data-key]")].find((one) => one.dataset.key === key)?.focus();
 }
 
@@ -203,8 +203,8 @@ function attention(data) {
   const explained = element("p", { class: "note" });
   const stage = element("div");
   const overview = element("div", { class: "heads" });
-  const said = element("p", { class: "said", "aria-live": "polite" });
-  const left = element("div", {}, explained, stage, said);
+  const status = element("p", { class: "said", "aria-live": "polite" });
+  const left = element("div", {}, explained, stage, status);
   const many = data.model.num_heads > 5 ? " many" : "";
   own.append(element("div", { class: "card" }, controls, element("div", { class: `attention${many}` }, left, overview)));
 
@@ -224,7 +224,7 @@ function attention(data) {
     const chip = (text, pressed, colour, act) => {
       const button = element("button", { type: "button", class: "chip", "aria-pressed": String(pressed), "data-key": `head ${text}` }, element("i"), text);
       button.style.setProperty("--own", colour);
-      button.addEventListener("click", () => { act(); renew(controls, drawControls); drawAll(); });
+      button.addEventListener("click", () => { act(); redraw(controls, drawControls); drawAll(); });
       heads.append(button);
     };
     allHeads().forEach((head) => chip(`${head + 1}`, chosen().includes(head), colourOf(head), () => {
@@ -235,7 +235,7 @@ function attention(data) {
     controls.replaceChildren(
       segments("attention", Object.entries(KINDS).map(([kind, [name]]) => [kind, name]), state.kind, (kind) => {
         Object.assign(state, { kind, over: null, pinned: null });
-        state.layer = middle(); state.heads.clear(); renew(controls, drawControls); drawAll();
+        state.layer = middle(); state.heads.clear(); redraw(controls, drawControls); drawAll();
       }),
       segments("layer", layersOf().map((_, layer) => [layer, `${layer + 1}`]), state.layer, (layer) => { state.layer = layer; drawAll(); }),
       element("div", { class: "group" }, element("span", { "aria-hidden": "true" }, "heads"), heads),
@@ -247,8 +247,8 @@ function attention(data) {
     );
   }
 
-  // [colour, weights] of what is drawn: the chosen heads one by one, or their mean
-  function layersOfColour() {
+  // [colour, weights] for each chosen head, or for their mean
+  function colouredWeights() {
     const matrices = chosen().map((head) => shownMatrix(layersOf()[state.layer][head]));
     return state.averaged ? [["var(--accent)", mean(matrices)]] : matrices.map((matrix, i) => [colourOf(chosen()[i]), matrix]);
   }
@@ -258,7 +258,7 @@ function attention(data) {
   function drawStage() {
     explained.textContent = KINDS[state.kind][1];
     if (state.view === "matrix") drawMatrix(); else drawLines();
-    say();
+    showStatus();
   }
 
   function drawLines() {
@@ -270,17 +270,17 @@ function attention(data) {
     const room = Math.min(width * 0.36, Math.max(...[...names.query, ...names.key].map((text) => widthOf(text, size))) + 26);
     const height = Math.max(names.query.length, names.key.length) * rowHeight + 6;
     const y = (side, place) => (place + 0.5 + (Math.max(names.query.length, names.key.length) - names[side].length) / 2) * rowHeight + 3;
-    const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "group", "aria-label": "attention between words" });
-    const links = drawn("g", { class: "links", "aria-hidden": "true" });
-    const strips = drawn("g", { "aria-hidden": "true" });
+    const svg = svgElement("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "group", "aria-label": "attention between words" });
+    const links = svgElement("g", { class: "links", "aria-hidden": "true" });
+    const strips = svgElement("g", { "aria-hidden": "true" });
     svg.append(strips, links);
     const rows = [];
     for (const side of ["query", "key"]) {
       names[side].forEach((text, place) => {
         const x = side === "query" ? 0 : width - room;
-        const row = drawn("g", { class: "row", tabindex: rows.length ? "-1" : "0", role: "button" });
-        row.append(drawn("rect", { class: "hit", x: x + 1, y: y(side, place) - rowHeight / 2 + 2, width: room - 2, height: rowHeight - 4, rx: 6 }),
-          drawn("text", { x: side === "query" ? room - 12 : x + 12, y: y(side, place), "text-anchor": side === "query" ? "end" : "start" },
+        const row = svgElement("g", { class: "row", tabindex: rows.length ? "-1" : "0", role: "button" });
+        row.append(svgElement("rect", { class: "hit", x: x + 1, y: y(side, place) - rowHeight / 2 + 2, width: room - 2, height: rowHeight - 4, rx: 6 }),
+          svgElement("text", { x: side === "query" ? room - 12 : x + 12, y: y(side, place), "text-anchor": side === "query" ? "end" : "start" },
             clipped(text, room - 22, size)));
         row.place = { side, place };
         rows.push(row);
@@ -295,19 +295,19 @@ function attention(data) {
     paint();
   }
 
-  const focus = () => state.over ?? state.pinned;
-  const same = (a, b) => Boolean(a && b && a.side === b.side && a.place === b.place);
+  const highlighted = () => state.over ?? state.pinned;
+  const isSame = (a, b) => Boolean(a && b && a.side === b.side && a.place === b.place);
 
   function paintLines({ names, links, strips, rows, width, room, rowHeight, y }) {
-    const at = focus();
-    const coloured = layersOfColour();
+    const at = highlighted();
+    const coloured = colouredWeights();
     links.replaceChildren();
     strips.replaceChildren();
     const linked = new Set();
     coloured.forEach(([colour, matrix], number) => matrix.forEach((row, q) => row.forEach((weight, k) => {
-      if (weight < FAINTEST || (at && at.place !== (at.side === "query" ? q : k))) return;
-      const apart = (number - (coloured.length - 1) / 2) * Math.min(2.4, 14 / coloured.length); // so that heads do not hide each other
-      const path = drawn("path", { d: `M${room + 2} ${y("query", q)}L${width - room - 2} ${y("key", k) + apart}`,
+      if (weight < MIN_WEIGHT || (at && at.place !== (at.side === "query" ? q : k))) return;
+      const apart = (number - (coloured.length - 1) / 2) * Math.min(2.4, 14 / coloured.length); // so that the lines of the heads do not cover each other
+      const path = svgElement("path", { d: `M${room + 2} ${y("query", q)}L${width - room - 2} ${y("key", k) + apart}`,
         "stroke-opacity": Math.min(1, at ? weight * 1.15 : weight * 0.9).toFixed(3) });
       path.style.stroke = colour;
       links.append(path);
@@ -315,29 +315,29 @@ function attention(data) {
       const other = at.side === "query" ? ["key", k] : ["query", q];
       linked.add(other.join());
       const strip = (room - 2) / coloured.length; // how much attention a word gets from each head, as in figure 3 of the paper
-      const box = drawn("rect", { x: (other[0] === "key" ? width - room + 1 : 1) + number * strip, y: y(...other) - rowHeight / 2 + 2,
+      const box = svgElement("rect", { x: (other[0] === "key" ? width - room + 1 : 1) + number * strip, y: y(...other) - rowHeight / 2 + 2,
         width: strip, height: rowHeight - 4, "fill-opacity": (weight * 0.55).toFixed(3) });
       box.style.fill = colour;
       strips.append(box);
     })));
     rows.forEach((row) => {
       const { side, place } = row.place;
-      row.classList.toggle("on", same(at, row.place));
-      row.classList.toggle("pinned", same(state.pinned, row.place));
-      row.classList.toggle("faded", Boolean(at) && !same(at, row.place) && !linked.has(`${side},${place}`));
-      row.setAttribute("aria-label", `${names[side][place]}: ${sentence(row.place)}`);
-      row.setAttribute("aria-pressed", String(same(state.pinned, row.place)));
+      row.classList.toggle("on", isSame(at, row.place));
+      row.classList.toggle("pinned", isSame(state.pinned, row.place));
+      row.classList.toggle("faded", Boolean(at) && !isSame(at, row.place) && !linked.has(`${side},${place}`));
+      row.setAttribute("aria-label", `${names[side][place]}: ${describe(row.place)}`);
+      row.setAttribute("aria-pressed", String(isSame(state.pinned, row.place)));
     });
   }
 
   function listen(rows, paint) {
-    const update = (place) => { state.over = place; paint(); say(); };
+    const update = (place) => { state.over = place; paint(); showStatus(); };
     rows.forEach((row, i) => {
       row.addEventListener("mouseenter", () => update(row.place));
       row.addEventListener("mouseleave", () => update(null));
       row.addEventListener("focus", () => update(row.place));
       row.addEventListener("blur", () => update(null));
-      const pin = () => { state.pinned = same(state.pinned, row.place) ? null : row.place; state.over = null; paint(); say(); };
+      const pin = () => { state.pinned = isSame(state.pinned, row.place) ? null : row.place; state.over = null; paint(); showStatus(); };
       row.addEventListener("click", pin);
       row.addEventListener("keydown", (event) => {
         const side = rows.filter((other) => other.place.side === row.place.side);
@@ -356,30 +356,30 @@ function attention(data) {
     });
   }
 
-  function sentence(at) {
+  function describe(at) {
     const { query, key } = sides();
-    const matrix = mean(layersOfColour().map(([, one]) => one));
+    const matrix = mean(colouredWeights().map(([, one]) => one));
     const shares = at.side === "query" ? matrix[at.place].map((weight, k) => [labels(key)[k], weight])
       : matrix.map((row, q) => [labels(query)[q], row[at.place]]);
     const best = shares.sort((a, b) => b[1] - a[1]).filter(([, weight]) => weight >= 0.03).slice(0, 6);
     return `${at.side === "query" ? "looks at" : "is looked at by"} ${best.map(([text, weight]) => `${text} ${percent(weight)}`).join(", ")}`;
   }
 
-  function say() {
-    const at = focus();
+  function showStatus() {
+    const at = highlighted();
     const { query, key } = sides();
     const many = chosen().length > 1 ? ` (mean of ${chosen().length} heads)` : ` (head ${chosen()[0] + 1})`;
-    if (state.view === "matrix") { said.textContent = "Point at a cell, or move through the matrix with the arrow keys."; return; }
-    if (!at) { said.textContent = "Point at a word, or move between words with the arrow keys."; return; }
+    if (state.view === "matrix") { status.textContent = "Point at a cell, or move through the matrix with the arrow keys."; return; }
+    if (!at) { status.textContent = "Point at a word, or move between words with the arrow keys."; return; }
     const text = (at.side === "query" ? labels(query) : labels(key))[at.place];
-    said.replaceChildren(element("b", {}, quoted(text)), ` ${sentence(at)}${many}`);
+    status.replaceChildren(element("b", {}, quoted(text)), ` ${describe(at)}${many}`);
   }
 
   function drawMatrix() {
     const { query, key } = sides();
-    const coloured = layersOfColour();
+    const coloured = colouredWeights();
     const colour = coloured.length === 1 ? coloured[0][0] : "var(--accent)";
-    const box = matrix({ rows: labels(query), columns: labels(key), values: mean(coloured.map(([, one]) => one)), colour, said,
+    const box = matrix({ rows: labels(query), columns: labels(key), values: mean(coloured.map(([, one]) => one)), colour, status,
       width: left.clientWidth, label: "attention weights, one row per looking word" });
     stage.className = "matrix scroll";
     stage.replaceChildren(box);
@@ -413,7 +413,7 @@ function attention(data) {
     button.addEventListener("click", () => {
       const again = pressed;
       state.layer = layer; state.heads.clear(); if (!again) state.heads.add(head);
-      drawControls(); drawStage(); renew(overview, drawOverview);
+      drawControls(); drawStage(); redraw(overview, drawOverview);
     });
     return button;
   }
@@ -439,14 +439,14 @@ function attention(data) {
       if (Math.abs(left.clientWidth - width) > 2) { width = left.clientWidth; drawStage(); }
     }).observe(left);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paintTiles);
-    document.addEventListener("regard-theme", paintTiles); // the page around this one has switched between light and dark
+    document.addEventListener("regard-theme", paintTiles); // the surrounding page has switched between light and dark
   };
   return own;
 }
 
-// --- a matrix: rows look at columns ---
+// --- matrices: rows attend to columns ---
 
-function matrix({ rows, columns, values, colour, said, label, width: free, links = [], scale = 1, extra = null, tallest = "" }) {
+function matrix({ rows, columns, values, colour, status, label, width: free, links = [], scale = 1, extra = null, tallest = "" }) {
   const size = 13;
   const heads = extra ? [...columns, extra] : columns;
   const room = Math.min(free < 500 ? 86 : 150, Math.max(...rows.map((text) => widthOf(text, size))) + 14);
@@ -454,14 +454,14 @@ function matrix({ rows, columns, values, colour, said, label, width: free, links
   const top = Math.min(130, Math.max(...[...heads, tallest].map((text) => widthOf(text, size))) + 14);
   const gap = (k) => (extra && k === columns.length ? 8 : 0);
   const width = room + heads.length * cell + 12, height = top + rows.length * cell + 4;
-  const svg = drawn("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "application", tabindex: "0", "aria-label": `${label}; arrow keys move between cells` });
+  const svg = svgElement("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "application", tabindex: "0", "aria-label": `${label}; arrow keys move between cells` });
   const cells = rows.map(() => []);
   let current = null;
   const point = (q, k) => {
     current?.classList.remove("on");
     current = cells[q]?.[k] ?? null;
     current?.classList.add("on");
-    if (current) said.replaceChildren(element("b", {}, quoted(rows[q])), ` → ${quoted(heads[k])} ${percent(values[q][k])}`);
+    if (current) status.replaceChildren(element("b", {}, quoted(rows[q])), ` → ${quoted(heads[k])} ${percent(values[q][k])}`);
   };
   let at = [0, 0];
   svg.addEventListener("focus", () => point(...at));
@@ -473,12 +473,12 @@ function matrix({ rows, columns, values, colour, said, label, width: free, links
     const next = [at[0] + move[0], at[1] + move[1]];
     if (cells[next[0]]?.[next[1]]) { at = next; point(...at); }
   });
-  heads.forEach((text, k) => svg.append(drawn("text", { class: extra && k === columns.length ? "faint" : "",
+  heads.forEach((text, k) => svg.append(svgElement("text", { class: extra && k === columns.length ? "faint" : "",
     transform: `translate(${room + (k + 0.5) * cell + gap(k)} ${top - 7}) rotate(-90)` }, clipped(text, top - 10, size))));
   rows.forEach((text, q) => {
-    svg.append(drawn("text", { x: room - 8, y: top + (q + 0.5) * cell, "text-anchor": "end" }, clipped(text, room - 10, size)));
+    svg.append(svgElement("text", { x: room - 8, y: top + (q + 0.5) * cell, "text-anchor": "end" }, clipped(text, room - 10, size)));
     values[q].forEach((weight, k) => {
-      const rect = drawn("rect", { class: "cell", x: room + k * cell + gap(k), y: top + q * cell, width: cell, height: cell, rx: 3,
+      const rect = svgElement("rect", { class: "cell", x: room + k * cell + gap(k), y: top + q * cell, width: cell, height: cell, rx: 3,
         "fill-opacity": Math.min(1, weight * scale).toFixed(3) });
       rect.style.fill = colour;
       rect.addEventListener("mouseenter", () => point(q, k));
@@ -487,7 +487,7 @@ function matrix({ rows, columns, values, colour, said, label, width: free, links
       svg.append(rect);
     });
   });
-  links.forEach(([q, k]) => svg.append(drawn("rect", { class: "link", x: room + k * cell + 1.5, y: top + q * cell + 1.5, width: cell - 3, height: cell - 3, rx: 3 })));
+  links.forEach(([q, k]) => svg.append(svgElement("rect", { class: "link", x: room + k * cell + 1.5, y: top + q * cell + 1.5, width: cell - 3, height: cell - 3, rx: 3 })));
   return svg;
 }
 
@@ -496,15 +496,15 @@ function matrix({ rows, columns, values, colour, said, label, width: free, links
 function steps(data, force) {
   const own = section("words", "Word by word", "What the model considered at every piece of the translation, and how likely each candidate was. " +
     "The piece in the translation is highlighted.");
-  const said = element("p", { class: "said", "aria-live": "polite" }, "Choose another piece to continue from there.");
+  const status = element("p", { class: "said", "aria-live": "polite" }, "Choose another piece to continue from there.");
   const grid = [];
   const choose = (place, candidate) => {
     const before = data.steps.slice(0, place).map((step) => step.text);
     const ends = candidate.id === data.target.pieces.at(-1).id;
-    const text = joined(ends ? before : [...before, candidate.text]);
+    const text = joinPieces(ends ? before : [...before, candidate.text]);
     if (force) { force(text, ends); return; }
     const command = ["regard explain -m MODEL", shell(data.text), ends ? "--target" : "--prefix", shell(text), "-o page.html"].join(" ");
-    said.replaceChildren("To continue from there, with the model of this page as MODEL: ", element("code", {}, command));
+    status.replaceChildren("To continue from there, with the model of this page as MODEL: ", element("code", {}, command));
   };
   const list = element("ol", { class: "steps" });
   data.steps.forEach((step, place) => {
@@ -529,12 +529,12 @@ function steps(data, force) {
     return { ArrowDown: grid[column][row + 1], ArrowUp: grid[column][row - 1], ArrowRight: grid[column + 1]?.[Math.min(row, grid[column + 1].length - 1)],
       ArrowLeft: grid[column - 1]?.[Math.min(row, grid[column - 1].length - 1)] }[key];
   });
-  own.append(element("div", { class: "card" }, element("div", { class: "scroll", role: "region", "aria-label": "candidates at every step" }, list), said));
+  own.append(element("div", { class: "card" }, element("div", { class: "scroll", role: "region", "aria-label": "candidates at every step" }, list), status));
   return own;
 }
 
-// Pieces to text; byte pieces, which spell what the vocabulary lacks, become characters.
-function joined(texts) {
+// Joins pieces to text. Byte pieces, which spell characters that the vocabulary lacks, are decoded.
+function joinPieces(texts) {
   const bytes = texts.flatMap((text) => {
     const byte = /^<0x([0-9A-F]{2})>$/.exec(text);
     return byte ? [parseInt(byte[1], 16)] : [...new TextEncoder().encode(text)];
@@ -555,15 +555,15 @@ function beam(data) {
     `the best ${data.model.beam} unfinished ones, and drops the rest. Best on top.` + (data.given ? " This is the model's own search, not the given translation." : ""));
   const best = new Set();
   for (let n = nodes.findIndex((node) => node.rank === 1); n >= 0; n = nodes[n].parent) best.add(n);
-  const said = element("p", { class: "said", "aria-live": "polite" }, "Point at a hypothesis, or move through the tree with the arrow keys.");
+  const status = element("p", { class: "said", "aria-live": "polite" }, "Point at a hypothesis, or move through the tree with the arrow keys.");
   const stage = element("div", { class: "scroll" });
   const check = element("input", { type: "checkbox" });
   check.checked = true;
   const legend = element("div", { class: "legend" }, element("b", {}, "■ best"), element("span", {}, "□ kept"),
     element("span", { class: "finished" }, "⏎ finished, with its rank"), element("span", {}, "plain: dropped"), element("label", {}, check, "show dropped"));
-  const draw = () => stage.replaceChildren(trellis(data, nodes, best, said, check.checked));
+  const draw = () => stage.replaceChildren(trellis(data, nodes, best, status, check.checked));
   check.addEventListener("change", draw);
-  own.append(element("div", { class: "card beam" }, legend, stage, said, finished(nodes)));
+  own.append(element("div", { class: "card beam" }, legend, stage, status, finishedTable(nodes)));
   own.ready = draw;
   return own;
 }
@@ -571,10 +571,10 @@ function beam(data) {
 const hypothesis = (nodes, number) => {
   const texts = [];
   for (let n = number; nodes[n].parent >= 0; n = nodes[n].parent) if (!(nodes[n].fate === "finished" && n === number)) texts.unshift(nodes[n].text);
-  return joined(texts);
+  return joinPieces(texts);
 };
 
-function finished(nodes) {
+function finishedTable(nodes) {
   const body = element("tbody");
   nodes.map((node, n) => [node, n]).filter(([node]) => node.fate === "finished")
     .sort(([a], [b]) => b.score - a.score)
@@ -584,7 +584,7 @@ function finished(nodes) {
   return element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, ...heads)), body));
 }
 
-function trellis(data, nodes, best, said, withDropped) {
+function trellis(data, nodes, best, status, withDropped) {
   const shown = nodes.map((node, n) => n).filter((n) => withDropped || nodes[n].fate !== "dropped");
   const count = Math.max(...nodes.map((node) => node.step)) + 1;
   const label = (n) => (nodes[n].parent < 0 ? "start" : nodes[n].fate === "finished" ? `⏎ ${nodes[n].rank ?? ""}` : visible(nodes[n].text));
@@ -597,15 +597,15 @@ function trellis(data, nodes, best, said, withDropped) {
   const height = Math.max(...columns.map((column) => column.length)) * rowHeight + 26;
   const width = lefts[count - 1] + widths[count - 1] + 8;
   const y = (n) => rowOf.get(n) * rowHeight + rowHeight / 2 + 22;
-  const svg = drawn("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "the beam search as a tree" });
-  columns.slice(1).forEach((_, step) => svg.append(drawn("text", { class: "step-number", x: lefts[step + 1] + widths[step + 1] / 2, y: 9 }, `${step + 1}`)));
+  const svg = svgElement("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "the beam search as a tree" });
+  columns.slice(1).forEach((_, step) => svg.append(svgElement("text", { class: "step-number", x: lefts[step + 1] + widths[step + 1] / 2, y: 9 }, `${step + 1}`)));
   const edges = new Map(), marks = new Map();
   const order = [...shown].sort((a, b) => Number(best.has(a)) - Number(best.has(b)));
   for (const n of order) {
     const { parent, step, fate } = nodes[n];
     if (parent < 0) continue;
     const x1 = lefts[step - 1] + widths[step - 1], x2 = lefts[step];
-    const edge = drawn("path", { class: `edge ${fate} ${best.has(n) ? "best" : ""}`, d: `M${x1} ${y(parent)}C${x1 + gap / 2} ${y(parent)} ${x2 - gap / 2} ${y(n)} ${x2} ${y(n)}` });
+    const edge = svgElement("path", { class: `edge ${fate} ${best.has(n) ? "best" : ""}`, d: `M${x1} ${y(parent)}C${x1 + gap / 2} ${y(parent)} ${x2 - gap / 2} ${y(n)} ${x2} ${y(n)}` });
     edges.set(n, edge);
     svg.append(edge);
   }
@@ -614,15 +614,15 @@ function trellis(data, nodes, best, said, withDropped) {
     const line = new Set(number === null ? [] : path(number));
     edges.forEach((edge, n) => edge.classList.toggle("on", line.has(n)));
     marks.forEach((node, n) => node.classList.toggle("on", line.has(n)));
-    if (number !== null) said.replaceChildren(element("b", {}, quoted(hypothesis(nodes, number) || "start")), ` ${fateOf(nodes[number])}, log-probability ${number_(nodes[number])}`);
+    if (number !== null) status.replaceChildren(element("b", {}, quoted(hypothesis(nodes, number) || "start")), ` ${fateOf(nodes[number])}, log-probability ${scores(nodes[number])}`);
   };
-  const number_ = (node) => number(node.log_prob) + (node.score === null ? "" : `, score ${number(node.score, 3)}`);
+  const scores = (node) => number(node.log_prob) + (node.score === null ? "" : `, score ${number(node.score, 3)}`);
   for (const n of shown) {
     const { step, fate } = nodes[n];
-    const node = drawn("g", { class: `node ${fate} ${best.has(n) ? "best" : ""}`, tabindex: n === 0 ? "0" : "-1", role: "button",
-      "aria-label": `${hypothesis(nodes, n) || "start"}, ${fateOf(nodes[n])}, log-probability ${number_(nodes[n])}` });
-    node.append(drawn("rect", { x: lefts[step], y: y(n) - 11, width: widths[step], height: 22, rx: 11 }),
-      drawn("text", { x: lefts[step] + widths[step] / 2, y: y(n) }, clipped(label(n), 134, 13)));
+    const node = svgElement("g", { class: `node ${fate} ${best.has(n) ? "best" : ""}`, tabindex: n === 0 ? "0" : "-1", role: "button",
+      "aria-label": `${hypothesis(nodes, n) || "start"}, ${fateOf(nodes[n])}, log-probability ${scores(nodes[n])}` });
+    node.append(svgElement("rect", { x: lefts[step], y: y(n) - 11, width: widths[step], height: 22, rx: 11 }),
+      svgElement("text", { x: lefts[step] + widths[step] / 2, y: y(n) }, clipped(label(n), 134, 13)));
     node.addEventListener("mouseenter", () => mark(n));
     node.addEventListener("mouseleave", () => mark(null));
     node.addEventListener("focus", () => mark(n));
@@ -661,18 +661,18 @@ function saliency(data) {
     const rest = before[q].reduce((a, b) => a + Math.abs(b), 0);
     return [...own.map((value) => value / sum), rest / (rest + sum)];
   });
-  const said = element("p", { class: "said", "aria-live": "polite" }, "Point at a cell.");
+  const status = element("p", { class: "said", "aria-live": "polite" }, "Point at a cell.");
   const half = (title, text) => {
     const stage = element("div", { class: "matrix scroll" });
     return [stage, element("div", {}, element("h3", {}, title), element("p", { class: "note" }, text), stage)];
   };
   const [first, attentionHalf] = half("Cross-attention", `Mean over all layers and heads. Framed: the word alignment, from layer ${data.alignment.layer + 1}.`);
   const [second, saliencyHalf] = half("Saliency", "Each source word's share. Last column: how much came from the target so far instead.");
-  own.append(element("div", { class: "card" }, element("div", { class: "pair" }, attentionHalf, saliencyHalf), said,
+  own.append(element("div", { class: "card" }, element("div", { class: "pair" }, attentionHalf, saliencyHalf), status,
     element("p", { class: "caution" }, data.caution), element("p", { class: "note method" }, `Saliency here is ${data.saliency_method}.`)));
   const extra = "target so far";
   const draw = () => {
-    const shared = { rows, columns, said, scale: 1.3, width: first.clientWidth, tallest: extra };
+    const shared = { rows, columns, status, scale: 1.3, width: first.clientWidth, tallest: extra };
     first.replaceChildren(matrix({ ...shared, values: attended, colour: "var(--accent)", links: data.alignment.links, label: "mean cross-attention, target words by source words" }));
     second.replaceChildren(matrix({ ...shared, values: salient, colour: "var(--warm)", extra, label: "saliency, target words by source words" }));
   };
@@ -686,8 +686,8 @@ function saliency(data) {
 
 // --- the whole page ---
 
-// With a server behind the page, `force(prefix, ends)` is called when another piece is chosen, and `edit(before, word)` when a
-// word is replaced.
+// On a page with a server, `force(text, ends)` is called when the user chooses another piece (`text` is the translation up to there, and
+// complete if `ends`), and `edit(before, word)` when the user replaces the word after `before`.
 function show(place, data, force = null, edit = null) {
   const parts = [attention(data), steps(data, force), beam(data), saliency(data)];
   const names = ["Attention", "Word by word", "Beam", "Saliency"];
@@ -698,7 +698,7 @@ function show(place, data, force = null, edit = null) {
   document.title = `${data.text} · Regard`;
 }
 
-globalThis.regardExplain = { show, element, drawn, percent, quoted, roving, widthOf };
+globalThis.regardExplain = { show, element, svgElement, percent, quoted, roving, widthOf };
 const embedded = document.getElementById("explanation");
 if (embedded) show(document.getElementById("explain"), JSON.parse(embedded.textContent));
 })();

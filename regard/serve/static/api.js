@@ -1,19 +1,19 @@
-// Talks to the server: JSON in and out, events, the API key. A refusal becomes a Problem with the server's own line.
+// Talks to the server: JSON, server-sent events, the API key. Failures are thrown as a Problem with a message for the user; aborts as they are.
 
 export class Problem extends Error {
   constructor(message, status, retry = null) {
     super(message);
     this.status = status;
-    this.retry = retry; // seconds after which it may be tried again
+    this.retry = retry; // seconds to wait before a retry; null: do not retry
   }
 }
 
 let key = "";
-try { key = sessionStorage.getItem("regard-key") ?? ""; } catch { /* storage is switched off: the key lives as long as the page */ }
+try { key = sessionStorage.getItem("regard-key") ?? ""; } catch { /* storage is disabled: the key is lost when the page closes */ }
 
-export function useKey(given) {
-  key = given;
-  try { sessionStorage.setItem("regard-key", given); } catch { /* as above */ }
+export function useKey(value) {
+  key = value;
+  try { sessionStorage.setItem("regard-key", value); } catch { /* as above */ }
 }
 
 export const hasKey = () => key !== "";
@@ -21,15 +21,15 @@ export const hasKey = () => key !== "";
 async function send(path, options) {
   const headers = new Headers(options.headers);
   if (key) headers.set("Authorization", `Bearer ${key}`);
-  const answer = await reached(() => fetch(path, { ...options, headers }), "The server does not respond.");
-  if (answer.ok || answer.status === 304) return answer;
-  const body = await answer.json().catch((error) => { if (error.name === "AbortError") throw error; return {}; });
-  const retry = Number(answer.headers.get("Retry-After")) || null;
-  throw new Problem(sentence(body.error ?? `the server responded with status ${answer.status}`), answer.status, retry);
+  const response = await awaitNetwork(() => fetch(path, { ...options, headers }), "The server does not respond.");
+  if (response.ok || response.status === 304) return response;
+  const body = await response.json().catch((error) => { if (error.name === "AbortError") throw error; return {}; });
+  const retry = Number(response.headers.get("Retry-After")) || null;
+  throw new Problem(sentence(body.error ?? `the server responded with status ${response.status}`), response.status, retry);
 }
 
-// What comes over a connection, which may break at any time.
-async function reached(work, message = "The connection broke.") {
+// Awaits a network operation. If the connection fails, throws a Problem that may be retried.
+async function awaitNetwork(work, message = "The connection broke.") {
   try {
     return await work();
   } catch (error) {
@@ -41,43 +41,43 @@ async function reached(work, message = "The connection broke.") {
 const sentence = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
 
 export async function get(path) {
-  const answer = await send(path, {});
-  return reached(() => answer.json());
+  const response = await send(path, {});
+  return awaitNetwork(() => response.json());
 }
 
 export async function getBlob(path, signal) {
-  const answer = await send(path, { signal });
-  return reached(() => answer.blob());
+  const response = await send(path, { signal });
+  return awaitNetwork(() => response.blob());
 }
 
-// What is new since the answer with this tag; null where nothing is.
-export async function getNew(path, tag) {
-  const answer = await send(path, { headers: tag ? { "If-None-Match": tag } : {} });
-  return answer.status === 304 ? null : { tag: answer.headers.get("ETag"), data: await reached(() => answer.json()) };
+// The data and its new ETag, or null if nothing has changed since `tag`.
+export async function getIfChanged(path, tag) {
+  const response = await send(path, { headers: tag ? { "If-None-Match": tag } : {} });
+  return response.status === 304 ? null : { tag: response.headers.get("ETag"), data: await awaitNetwork(() => response.json()) };
 }
 
 export async function post(path, fields, signal) {
-  const answer = await send(path, { method: "POST", signal, body: JSON.stringify(fields), headers: { "Content-Type": "application/json" } });
-  return reached(() => answer.json());
+  const response = await send(path, { method: "POST", signal, body: JSON.stringify(fields), headers: { "Content-Type": "application/json" } });
+  return awaitNetwork(() => response.json());
 }
 
-// Server-sent events of a form that is sent: `heard(name, data)` for each. The last must be the result.
-export async function postForm(path, form, signal, heard) {
-  const answer = await send(path, { method: "POST", signal, body: form, headers: { Accept: "text/event-stream" } });
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "", isComplete = false;
+// Posts a form and calls `onEvent(name, data)` for each server-sent event of the response, which must include a `result`.
+export async function postForm(path, form, signal, onEvent) {
+  const response = await send(path, { method: "POST", signal, body: form, headers: { Accept: "text/event-stream" } });
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let buffer = "", isComplete = false;
   for (;;) {
-    const { value, done } = await reached(() => reader.read());
+    const { value, done } = await awaitNetwork(() => reader.read());
     if (done && !isComplete) throw new Problem("The connection broke before the end.", 0, 3);
     if (done) return;
-    rest += value;
-    const events = rest.split("\n\n");
-    rest = events.pop();
+    buffer += value;
+    const events = buffer.split("\n\n");
+    buffer = events.pop();
     for (const event of events) {
       const [, name, data] = /^event: (.*)\ndata: (.*)$/s.exec(event) ?? [];
       if (name === "error") throw new Problem(sentence(JSON.parse(data).error), JSON.parse(data).status);
       isComplete ||= name === "result";
-      if (name) heard(name, JSON.parse(data));
+      if (name) onEvent(name, JSON.parse(data));
     }
   }
 }

@@ -1,4 +1,4 @@
-// The frame around the views: which one is shown, light or dark, the API key; then each view is started.
+// Starts the views, and handles what they share: navigation, the colour theme and the API key.
 import { get, hasKey, useKey } from "./api.js";
 import { startExplain } from "./look.js";
 import { startTraining } from "./training.js";
@@ -23,7 +23,7 @@ function startTheme() {
   button.addEventListener("click", () => {
     const next = order[(order.indexOf(current()) + 1) % order.length];
     if (next === "auto") delete document.documentElement.dataset.theme; else document.documentElement.dataset.theme = next;
-    try { localStorage.setItem("regard-theme", next); } catch { /* storage is switched off */ }
+    try { localStorage.setItem("regard-theme", next); } catch { /* storage is disabled */ }
     show();
     document.dispatchEvent(new Event("regard-theme"));
   });
@@ -56,16 +56,16 @@ function startViews(views) {
     for (const other of Object.keys(TITLES)) at(`view-${other}`).hidden = other !== name;
     tabs.forEach((tab) => { if (tab.dataset.view === name) tab.setAttribute("aria-current", "page"); else tab.removeAttribute("aria-current"); });
     document.title = `${TITLES[name]} · Regard`;
-    Object.entries(views).forEach(([other, view]) => { if (other === name) view.shown?.(); else view.left?.(); });
+    Object.entries(views).forEach(([other, view]) => { if (other === name) view.onShow?.(); else view.onHide?.(); });
   };
-  const follow = () => {
+  const showCurrent = () => {
     const name = location.hash.slice(1);
-    if (Object.hasOwn(views, name)) show(name); // other names are places inside a view
+    if (Object.hasOwn(views, name)) show(name); // other names are anchors inside a view
     else if (!name) show(Object.keys(views)[0]);
   };
-  addEventListener("hashchange", () => { follow(); if (Object.hasOwn(views, location.hash.slice(1))) scrollTo(0, 0); });
+  addEventListener("hashchange", () => { showCurrent(); if (Object.hasOwn(views, location.hash.slice(1))) scrollTo(0, 0); });
   if (!Object.hasOwn(views, location.hash.slice(1))) history.replaceState(null, "", location.pathname);
-  follow();
+  showCurrent();
 }
 
 async function start() {
@@ -74,7 +74,7 @@ async function start() {
   startKey(settings);
   const explain = startExplain(languages);
   const views = {};
-  if (languages.length || !settings.training) views.translate = startTranslate(languages, settings, (text, target, pair) => explain.ask(text, target, pair));
+  if (languages.length || !settings.training) views.translate = startTranslate(languages, settings, (text, target, pair) => explain.open(text, target, pair));
   if (languages.length) views.explain = explain;
   if (settings.training) views.training = startTraining();
   document.querySelectorAll(".tabs a").forEach((tab) => { tab.hidden = !Object.hasOwn(views, tab.dataset.view); });

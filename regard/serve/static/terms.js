@@ -1,12 +1,12 @@
-// A reader's own terms for a pair of languages: what a word must be called, and words that are not translated. They stay in this
-// browser and go to the server with a text that has them. Terms are only ever text here.
+// The user's terms for a language pair: a glossary and protected words. They are stored in the browser, and sent with a text that
+// contains them. Terms are only ever inserted as text.
 
 const at = (id) => document.getElementById(id);
 const SKIPPED = /^(#|\s*$)/;
-const ODD = /[\u0000-\u001f\u007f-\u009f\u2028\u2029]/; // tabs, line breaks and the like
+const CONTROL = /[\u0000-\u001f\u007f-\u009f\u2028\u2029]/; // including tabs and line breaks
 
-// `changed()` hears that a translation may be another now.
-export function startTerms(settings, changed) {
+// `onChange()` is called when the terms change, since translations may change with them.
+export function startTerms(settings, onChange) {
   const { element, quoted } = globalThis.regardExplain;
   const panel = at("terms"), button = at("terms-button");
   const fields = { source: at("term-source"), target: at("term-target"), keep: at("term-keep") };
@@ -14,31 +14,31 @@ export function startTerms(settings, changed) {
   let terms = { glossary: [], keep: [] };
   let isDrawn = false;
 
-  // --- keeping ---
+  // --- storage ---
 
-  const name = () => `regard-terms ${JSON.stringify([pair.source, pair.target])}`;
-  const isTerm = (one) => typeof one === "string" && one.trim() === one && one !== "" && one.length <= settings.termCharacters && !ODD.test(one);
-  const unkept = new Map(); // by name: what the browser did not take
+  const storageKey = () => `regard-terms ${JSON.stringify([pair.source, pair.target])}`;
+  const isTerm = (one) => typeof one === "string" && one.trim() === one && one !== "" && one.length <= settings.termCharacters && !CONTROL.test(one);
+  const unstored = new Map(); // by storage key: terms that the browser could not store
 
-  // Whatever lies there: only what is well formed is taken.
+  // Anything malformed in the storage is ignored.
   function load() {
     terms = { glossary: [], keep: [] };
     if (!pair) return;
-    if (unkept.has(name())) { terms = unkept.get(name()); return; }
+    if (unstored.has(storageKey())) { terms = unstored.get(storageKey()); return; }
     try {
-      const stored = JSON.parse(localStorage.getItem(name())) ?? {};
+      const stored = JSON.parse(localStorage.getItem(storageKey())) ?? {};
       if (Array.isArray(stored.glossary)) terms.glossary = stored.glossary.filter((one) => Array.isArray(one) && one.length === 2 && one.every(isTerm)).slice(0, settings.terms);
       if (Array.isArray(stored.keep)) terms.keep = stored.keep.filter(isTerm).slice(0, settings.terms - terms.glossary.length);
-    } catch { /* storage is switched off, or something else lies there */ }
+    } catch { /* storage is disabled, or does not hold JSON */ }
   }
 
   function save() {
-    unkept.delete(name());
+    unstored.delete(storageKey());
     try {
-      if (size()) localStorage.setItem(name(), JSON.stringify(terms)); else localStorage.removeItem(name());
-    } catch { // storage is full or switched off: the terms live as long as the page
-      unkept.set(name(), terms);
-      say("This browser cannot store the terms; they are lost when you close this page. Export them.");
+      if (size()) localStorage.setItem(storageKey(), JSON.stringify(terms)); else localStorage.removeItem(storageKey());
+    } catch { // storage is full or disabled: the terms are lost when the page closes
+      unstored.set(storageKey(), terms);
+      showStatus("This browser cannot store the terms; they are lost when you close this page. Export them.");
     }
   }
 
@@ -48,25 +48,25 @@ export function startTerms(settings, changed) {
   function update() {
     save();
     draw();
-    changed();
+    onChange();
   }
 
   // --- adding ---
 
-  // Why these cannot be taken; empty where they can.
-  function refusal(...given) {
-    if (!given.every((one) => one.length <= settings.termCharacters)) return `A term may have at most ${settings.termCharacters} characters.`;
+  // Why a term with these texts cannot be added, or an empty string.
+  function problemWith(...texts) {
+    if (!texts.every((one) => one.length <= settings.termCharacters)) return `A term may have at most ${settings.termCharacters} characters.`;
     return size() >= settings.terms ? `There may be at most ${settings.terms} terms.` : "";
   }
 
-  const clean = (text) => text.replace(new RegExp(ODD, "g"), " ").trim(); // what was pasted may have tabs in it
+  const clean = (text) => text.replace(new RegExp(CONTROL, "g"), " ").trim(); // pasted text may contain tabs
 
   function addEntry() {
     const [source, target] = [clean(fields.source.value), clean(fields.target.value)];
     if (!source || !target) { (source ? fields.target : fields.source).focus(); return; }
-    const why = refusal(source, target);
-    say(why);
-    if (why) return;
+    const problem = problemWith(source, target);
+    showStatus(problem);
+    if (problem) return;
     if (!has(source, target)) terms.glossary.unshift([source, target]);
     fields.source.value = fields.target.value = "";
     update();
@@ -76,40 +76,39 @@ export function startTerms(settings, changed) {
   function addKept() {
     const word = clean(fields.keep.value);
     if (!word) { fields.keep.focus(); return; }
-    const why = refusal(word);
-    say(why);
-    if (why) return;
+    const problem = problemWith(word);
+    showStatus(problem);
+    if (problem) return;
     if (!terms.keep.includes(word)) terms.keep.unshift(word);
     fields.keep.value = "";
     update();
     fields.keep.focus();
   }
 
-  // A line is a term, a tab and what it must be called, as `regard translate --glossary` reads it; where both are the same word, it is
-  // one that is not translated.
-  async function read(file) {
-    const found = { glossary: [], keep: [] };
+  // Each line is a term, a tab and its translation, as for `regard translate --glossary`; if both are the same, the word is protected.
+  async function importFrom(file) {
+    const added = { glossary: [], keep: [] };
     const lines = file.size > 1_000_000 ? null : (await file.text()).split(/\r\n|[\n\r]/);
-    if (!lines) { say("A file of terms may be at most 1 MB."); return; }
+    if (!lines) { showStatus("A file of terms may be at most 1 MB."); return; }
     for (const [i, line] of lines.entries()) {
       if (SKIPPED.test(line)) continue;
       const sides = line.replace(/^\ufeff/, "").split("\t").map((side) => side.trim());
-      if (sides.length !== 2 || !sides.every(isTerm)) { say(`Line ${i + 1} must be a term, a tab and its translation, each of at most ${settings.termCharacters} characters.`); return; }
+      if (sides.length !== 2 || !sides.every(isTerm)) { showStatus(`Line ${i + 1} must be a term, a tab and its translation, each of at most ${settings.termCharacters} characters.`); return; }
       const [source, target] = sides;
-      if (source === target) { if (!terms.keep.includes(source) && !found.keep.includes(source)) found.keep.push(source); }
-      else if (!has(source, target) && !found.glossary.some((one) => one[0] === source && one[1] === target)) found.glossary.push([source, target]);
+      if (source === target) { if (!terms.keep.includes(source) && !added.keep.includes(source)) added.keep.push(source); }
+      else if (!has(source, target) && !added.glossary.some((one) => one[0] === source && one[1] === target)) added.glossary.push([source, target]);
     }
-    const count = found.glossary.length + found.keep.length;
-    if (size() + count > settings.terms) { say(`There may be at most ${settings.terms} terms; the file has ${count} more.`); return; }
-    terms = { glossary: [...found.glossary, ...terms.glossary], keep: [...found.keep, ...terms.keep] };
-    say(`${count} ${count === 1 ? "term" : "terms"} added.`);
+    const count = added.glossary.length + added.keep.length;
+    if (size() + count > settings.terms) { showStatus(`There may be at most ${settings.terms} terms; the file has ${count} more.`); return; }
+    terms = { glossary: [...added.glossary, ...terms.glossary], keep: [...added.keep, ...terms.keep] };
+    showStatus(`${count} ${count === 1 ? "term" : "terms"} added.`);
     update();
   }
 
-  // A line that begins with # is a comment, one that begins with a space before it is not.
+  // A leading space keeps a term that begins with # from being read as a comment.
   const line = (sides) => `${sides[0].startsWith("#") ? " " : ""}${sides.join("\t")}`;
 
-  function write() {
+  function exportAll() {
     const lines = [...terms.glossary, ...terms.keep.map((word) => [word, word])].map((sides) => `${line(sides)}\n`);
     const link = element("a", { href: URL.createObjectURL(new Blob(lines, { type: "application/octet-stream" })), download: `terms.${pair.source}-${pair.target}.tsv` });
     link.click();
@@ -129,32 +128,32 @@ export function startTerms(settings, changed) {
     at("no-glossary").hidden = settings.glossary;
     at("term-source-name").textContent = pair ? `In ${pair.sourceName}` : "";
     at("term-target-name").textContent = pair ? `In ${pair.targetName}` : "";
-    list(at("glossary-list"), terms.glossary, fields.source, ([source, target]) => [
+    drawList(at("glossary-list"), terms.glossary, fields.source, ([source, target]) => [
       element("span", { dir: "auto", lang: pair.source }, source), element("span", { class: "to", "aria-label": "is" }, "→"), element("span", { dir: "auto", lang: pair.target }, target)], ([source]) => source);
-    list(at("keep-list"), terms.keep, fields.keep, (word) => [element("span", { dir: "auto" }, word)], (word) => word);
+    drawList(at("keep-list"), terms.keep, fields.keep, (word) => [element("span", { dir: "auto" }, word)], (word) => word);
   }
 
-  function list(place, entries, field, shown, called) {
-    place.replaceChildren(...entries.map((entry, i) => {
-      const remove = element("button", { type: "button", class: "remove", "aria-label": `remove ${quoted(called(entry))}`, title: "remove" }, "×");
+  function drawList(list, entries, field, render, nameOf) {
+    list.replaceChildren(...entries.map((entry, i) => {
+      const remove = element("button", { type: "button", class: "remove", "aria-label": `remove ${quoted(nameOf(entry))}`, title: "remove" }, "×");
       remove.addEventListener("click", () => {
         entries.splice(i, 1);
-        say("");
+        showStatus("");
         update();
-        (place.querySelectorAll(".remove")[Math.min(i, entries.length - 1)] ?? field).focus();
+        (list.querySelectorAll(".remove")[Math.min(i, entries.length - 1)] ?? field).focus();
       });
-      return element("li", {}, ...shown(entry), remove);
+      return element("li", {}, ...render(entry), remove);
     }));
   }
 
-  const say = (message) => { at("terms-said").textContent = message; };
+  const showStatus = (message) => { at("terms-said").textContent = message; };
 
-  function open(is) {
-    panel.hidden = !is;
-    button.setAttribute("aria-expanded", String(is));
-    say("");
-    if (is) (settings.glossary ? fields.source : fields.keep).focus({ preventScroll: true });
-    if (is) panel.scrollIntoView({ block: "nearest" });
+  function open(isOpen) {
+    panel.hidden = !isOpen;
+    button.setAttribute("aria-expanded", String(isOpen));
+    showStatus("");
+    if (isOpen) (settings.glossary ? fields.source : fields.keep).focus({ preventScroll: true });
+    if (isOpen) panel.scrollIntoView({ block: "nearest" });
   }
 
   button.addEventListener("click", () => open(panel.hidden));
@@ -162,16 +161,16 @@ export function startTerms(settings, changed) {
   at("glossary-form").addEventListener("submit", (event) => { event.preventDefault(); addEntry(); });
   at("keep-form").addEventListener("submit", (event) => { event.preventDefault(); addKept(); });
   at("terms-import").addEventListener("click", () => at("terms-file").click());
-  at("terms-file").addEventListener("change", async () => { const [file] = at("terms-file").files; at("terms-file").value = ""; if (file) await read(file); });
-  at("terms-export").addEventListener("click", write);
-  addEventListener("storage", (event) => { if (pair && (event.key === name() || event.key === null)) { load(); draw(); changed(); } }); // another tab
+  at("terms-file").addEventListener("change", async () => { const [file] = at("terms-file").files; at("terms-file").value = ""; if (file) await importFrom(file); });
+  at("terms-export").addEventListener("click", exportAll);
+  addEventListener("storage", (event) => { if (pair && (event.key === storageKey() || event.key === null)) { load(); draw(); onChange(); } }); // another tab
 
-  const stands = (text) => { const lower = text.toLowerCase(); return (term) => lower.includes(term.toLowerCase()); };
+  const occursIn = (text) => { const lower = text.toLowerCase(); return (term) => lower.includes(term.toLowerCase()); };
 
   return {
     toggle: () => open(panel.hidden),
-    // The pair that is translated; one whose source is to be detected has no terms before it is. Says whether there are others now.
-    use(known) {
+    // Switches to a language pair, or to null while the source language is not detected yet. Returns whether the terms may differ.
+    setPair(known) {
       if (isDrawn && known?.source === pair?.source && known?.target === pair?.target) return false;
       isDrawn = true;
       const had = size();
@@ -180,16 +179,16 @@ export function startTerms(settings, changed) {
       draw();
       return Boolean(had || size());
     },
-    // What a request says of them: those that the text has, or all for null. Nothing where there are none.
-    asked(text) {
-      const isThere = text === null ? () => true : stands(text);
-      const glossary = Object.create(null); // a term may be called like something that every object has
-      if (settings.glossary) for (const [source, target] of terms.glossary) if (isThere(source)) (glossary[source] ??= []).push(target);
-      const keep = terms.keep.filter(isThere);
+    // The fields of a JSON request: the terms that occur in the text. Empty fields are left out.
+    jsonFields(text) {
+      const isUsed = occursIn(text);
+      const glossary = Object.create(null); // a term may be named like a property of every object
+      if (settings.glossary) for (const [source, target] of terms.glossary) if (isUsed(source)) (glossary[source] ??= []).push(target);
+      const keep = terms.keep.filter(isUsed);
       return { ...(Object.keys(glossary).length ? { glossary } : {}), ...(keep.length ? { keep } : {}) };
     },
-    // The same for a form.
-    lines() {
+    // The fields of a form: all terms.
+    formFields() {
       const glossary = settings.glossary ? terms.glossary.map(line).join("\n") : "";
       return { ...(glossary ? { glossary } : {}), ...(terms.keep.length ? { keep: terms.keep.join("\n") } : {}) };
     },

@@ -1,6 +1,6 @@
-// Light or dark as it was chosen last, before anything is drawn. Runs first, and on its own.
+// Applies the saved colour theme. A script of its own, so that it runs before anything is drawn.
 "use strict";
 try {
   const chosen = localStorage.getItem("regard-theme");
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
-} catch { /* storage is switched off: the system's choice it is */ }
+} catch { /* storage is disabled: use the system's theme */ }

@@ -1,38 +1,38 @@
-// The training view: a run folder, asked for every two seconds while it is looked at, drawn anew when something is new.
-import { getNew } from "./api.js";
+// The training view: polls the run while the view is visible, and redraws it when something has changed.
+import { getIfChanged } from "./api.js";
 import { chart } from "./chart.js";
 
-const EVERY = 2000; // milliseconds
+const POLL_MS = 2000;
 const at = (id) => document.getElementById(id);
 
 export function startTraining() {
   const { element } = globalThis.regardExplain;
   const view = at("view-training");
-  const state = { tag: null, data: null, fetched: 0, isShown: false, isAsking: false, problem: "" };
+  const state = { tag: null, data: null, fetched: 0, isShown: false, isPolling: false, problem: "" };
   const status = element("p", { class: "run-status", role: "status" });
   const body = element("div");
   view.replaceChildren(element("h1", { class: "quiet" }, "Training"), status, body);
 
-  async function look() {
-    if (!state.isShown || document.hidden || state.isAsking) return;
-    state.isAsking = true;
+  async function poll() {
+    if (!state.isShown || document.hidden || state.isPolling) return;
+    state.isPolling = true;
     try {
-      const found = await getNew("training", state.tag);
+      const update = await getIfChanged("training", state.tag);
       state.problem = "";
-      if (found) {
-        body.replaceChildren(...draw(found.data, element));
-        Object.assign(state, { ...found, fetched: performance.now() }); // the tag last: what could not be drawn is asked for again
+      if (update) {
+        body.replaceChildren(...draw(update.data, element));
+        Object.assign(state, { ...update, fetched: performance.now() }); // after drawing: if that fails, the same data is fetched again
       }
     } catch (error) {
       state.problem = error.message;
       if (error.status === 403) document.dispatchEvent(new Event("regard-refused"));
     } finally {
-      state.isAsking = false;
+      state.isPolling = false;
     }
-    say();
+    showStatus();
   }
 
-  function say() {
+  function showStatus() {
     const { data, problem } = state;
     const message = problem || data?.problem;
     status.classList.toggle("problem", Boolean(message));
@@ -44,10 +44,10 @@ export function startTraining() {
     status.replaceChildren(dot, text);
   }
 
-  setInterval(look, EVERY);
-  document.addEventListener("visibilitychange", look);
-  document.addEventListener("regard-key", look);
-  return { shown: () => { state.isShown = true; look(); }, left: () => { state.isShown = false; } };
+  setInterval(poll, POLL_MS);
+  document.addEventListener("visibilitychange", poll);
+  document.addEventListener("regard-key", poll);
+  return { onShow: () => { state.isShown = true; poll(); }, onHide: () => { state.isShown = false; } };
 }
 
 function duration(seconds) {
@@ -75,14 +75,14 @@ const small = (value) => (value ? value.toExponential(2) : "0");
 
 function tiles(data, element) {
   const { latest, latest_train: train, best } = data;
-  const found = [];
-  const tile = (name, value, under) => found.push(element("div", { class: "run-tile" }, element("p", {}, name), element("strong", {}, value), element("p", {}, under)));
+  const made = [];
+  const tile = (name, value, under) => made.push(element("div", { class: "run-tile" }, element("p", {}, name), element("strong", {}, value), element("p", {}, under)));
   if (latest) tile("Step", whole(latest.step), [latest.epoch === undefined ? "" : `epoch ${latest.epoch.toFixed(1)}`, latest.elapsed === undefined ? "" : duration(latest.elapsed)].filter(Boolean).join(", "));
   if (train?.nll !== undefined) tile("Training loss", train.nll.toFixed(3), `learning rate ${small(train.lr ?? 0)}`);
   if (best?.loss !== undefined) tile("Validation loss", best.loss.toFixed(3), `best so far, step ${whole(best.step)}`);
   if (best?.bleu !== undefined) tile("BLEU", best.bleu.toFixed(1), best.chrf === undefined ? "on the validation set" : `chrF ${best.chrf.toFixed(1)}, validation`);
   if (train?.tokens_per_second !== undefined) tile("Tokens per second", whole(train.tokens_per_second), "target side");
-  return element("div", { class: "run-tiles" }, ...found);
+  return element("div", { class: "run-tiles" }, ...made);
 }
 
 function charts(data, element) {
@@ -95,7 +95,7 @@ function charts(data, element) {
     chart("Tokens per second", [{ name: "tokens per second", style: "one", points: curves.tokens_per_second }], whole, { fromZero: true }));
 }
 
-// Each sample sentence: what it should be, what it is now, and how it came to be.
+// Each sample sentence with its reference, its latest translation and up to three earlier ones.
 function samples(data, element) {
   if (!data.samples.length) return [];
   const row = (name, text, kind = "") => element("div", { class: kind }, element("dt", {}, name), element("dd", { dir: "auto" }, text || "(empty)"));

@@ -1,40 +1,40 @@
-// The words of a translation: drawn with how sure the model is of each, walked through by keyboard, and exchanged for others.
+// The words of a translation: unsure ones are marked, arrow keys move between them, and each can be replaced by an alternative.
 
 const at = (id) => document.getElementById(id);
 
-// A word put after what stands before it: without a space where it is punctuation, or where the script has none.
+// Appends a word to a text, with a space unless punctuation or the script does without.
 const CLOSING = /^[.,;:!?…)\]}”»%。，、；：！？]/, OPENING = /[([{„¿¡]$/, NO_SPACES = /[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]/;
-export function joined(before, word) {
+export function appendWord(before, word) {
   const base = before.trimEnd();
   const apart = base && !CLOSING.test(word) && !OPENING.test(base) && !NO_SPACES.test(word) && !NO_SPACES.test(base.at(-1));
   return apart ? `${base} ${word}` : `${base}${word}`;
 }
 
-// `others(sentence, prefix, signal)` asks which words may follow, `choose(sentence, prefix)` takes one, `activate(sentence)` hears
-// where the reader is.
-export function startWords(out, { others, choose, activate }) {
+// Callbacks, each with the index of a sentence: `fetchAlternatives(sentence, prefix, signal)` returns the words that may follow a prefix,
+// `choose(sentence, prefix)` is called when one was chosen, and `activate(sentence)` when the user moves to a sentence.
+export function startWords(out, { fetchAlternatives, choose, activate }) {
   const { element, percent, quoted, roving } = globalThis.regardExplain;
   const popover = at("popover");
   let spans = [];
   let opened = null; // { span, controller }
 
-  function draw(state, way, unsure) {
+  function draw(state, translationOf, unsure) {
     close();
     const focused = spans.indexOf(document.activeElement);
     spans = [];
     const parts = [];
     state.sentences.forEach((sentence, number) => {
-      const shown = way(sentence);
+      const shown = translationOf(sentence);
       let before = "";
       const line = element("span", { class: "s" });
       for (const word of shown.words) {
         before += word.before;
         const span = element("span", { class: "w", role: "button", "aria-haspopup": "dialog" }, word.text);
-        const sure = word.probability;
-        // Of a word that had to stand there, its probability says nothing.
-        if (word.held) span.classList.add("held"); else if (sure !== null && sure < unsure) span.classList.add("unsure");
-        if (sure !== null) span.title = word.held ? "one of your terms" : percent(sure);
-        span.setAttribute("aria-label", word.held ? `${word.text}, one of your terms` : sure !== null && sure < unsure ? `${word.text}, unsure, ${percent(sure)}` : word.text);
+        const { probability } = word;
+        // The probability of a word that was forced says nothing.
+        if (word.held) span.classList.add("held"); else if (probability !== null && probability < unsure) span.classList.add("unsure");
+        if (probability !== null) span.title = word.held ? "one of your terms" : percent(probability);
+        span.setAttribute("aria-label", word.held ? `${word.text}, one of your terms` : probability !== null && probability < unsure ? `${word.text}, unsure, ${percent(probability)}` : word.text);
         if (before.length < sentence.prefix.trim().length) span.classList.add("kept");
         Object.assign(span, { number, before, word });
         line.append(word.before, span);
@@ -45,7 +45,7 @@ export function startWords(out, { others, choose, activate }) {
       parts.push(sentence.before, line);
     });
     out.replaceChildren(...parts, state.after);
-    // Left and right go from word to word; up and down to the line above and below.
+    // Left and right move between words, up and down between lines.
     roving(spans, (item, key) => {
       const i = spans.indexOf(item);
       if (key === "ArrowLeft" || key === "ArrowRight") return spans[i + ((key === "ArrowRight") === (getComputedStyle(out).direction === "ltr") ? 1 : -1)];
@@ -70,7 +70,7 @@ export function startWords(out, { others, choose, activate }) {
     return lines.filter(([, box]) => Math.abs(box.top - top) < here.height / 2).sort(([, a], [, b]) => Math.abs(a.left - here.left) - Math.abs(b.left - here.left))[0][0];
   }
 
-  // --- other words at a place ---
+  // --- alternatives to a word ---
 
   async function open(span) {
     close();
@@ -82,27 +82,27 @@ export function startWords(out, { others, choose, activate }) {
     const list = element("ul", {}, element("li", { class: "note" }, "…"));
     const input = element("input", { "aria-label": `enter another word for ${span.word.text}`, placeholder: "another word", dir: "auto", autocomplete: "off", spellcheck: "false" });
     popover.replaceChildren(element("h2", { id: "popover-title", dir: "auto" }, `Instead of ${quoted(span.word.text)}`), list, element("form", {}, input));
-    popover.lastChild.addEventListener("submit", (event) => { event.preventDefault(); if (input.value.trim()) take(span, input.value.trim()); });
+    popover.lastChild.addEventListener("submit", (event) => { event.preventDefault(); if (input.value.trim()) replaceWord(span, input.value.trim()); });
     popover.hidden = false;
-    place(span);
+    position(span);
     input.focus({ preventScroll: true });
     try {
-      const answer = await others(span.number, span.before, controller.signal);
+      const answer = await fetchAlternatives(span.number, span.before, controller.signal);
       fill(list, span, answer.words);
     } catch (error) {
       if (error.name === "AbortError") return;
       list.replaceChildren(element("li", { class: "problem" }, error.message));
     }
-    place(span);
+    position(span);
   }
 
-  function fill(list, span, found) {
-    const buttons = found.map(({ word, probability }) => {
+  function fill(list, span, alternatives) {
+    const buttons = alternatives.map(({ word, probability }) => {
       const bar = element("i", { "aria-hidden": "true" });
       bar.style.width = probability < 0.015 ? "0" : `${(100 * probability).toFixed(1)}%`;
       const button = element("button", { type: "button", "aria-pressed": String(word === span.word.text) }, bar,
         element("span", { dir: "auto" }, word), element("span", {}, percent(probability)));
-      button.addEventListener("click", () => (word === span.word.text ? close(true) : take(span, word)));
+      button.addEventListener("click", () => (word === span.word.text ? close(true) : replaceWord(span, word)));
       return button;
     });
     list.replaceChildren(...buttons.map((button) => element("li", {}, button)));
@@ -113,14 +113,14 @@ export function startWords(out, { others, choose, activate }) {
     if (!input.value && document.activeElement === input) (buttons.find((one) => one.getAttribute("aria-pressed") === "true") ?? buttons[0]).focus({ preventScroll: true });
   }
 
-  function take(span, word) {
-    const prefix = `${joined(span.before, word)} `;
+  function replaceWord(span, word) {
+    const prefix = `${appendWord(span.before, word)} `;
     close(true);
     choose(span.number, prefix);
   }
 
-  // Below the word, or above it where there is no room; never beyond the window.
-  function place(span) {
+  // Below the word, or above it if there is no room below; always inside the window.
+  function position(span) {
     const box = span.getBoundingClientRect();
     const { offsetWidth: width, offsetHeight: height } = popover;
     const left = Math.max(10, Math.min(box.left - 12, document.documentElement.clientWidth - width - 10));
@@ -130,7 +130,7 @@ export function startWords(out, { others, choose, activate }) {
     popover.style.top = `${top + scrollY}px`;
   }
 
-  function close(toWord = false) {
+  function close(focusWord = false) {
     if (!opened) return;
     const { span, controller } = opened;
     opened = null;
@@ -138,13 +138,13 @@ export function startWords(out, { others, choose, activate }) {
     popover.hidden = true;
     span.classList.remove("on");
     span.removeAttribute("aria-expanded");
-    if (toWord) span.focus({ preventScroll: true });
+    if (focusWord) span.focus({ preventScroll: true });
   }
 
   popover.addEventListener("keydown", (event) => { if (event.key === "Escape") { event.stopPropagation(); close(true); } });
   popover.addEventListener("focusout", (event) => { if (event.relatedTarget && !popover.contains(event.relatedTarget)) close(); });
   document.addEventListener("pointerdown", (event) => { if (opened && !popover.contains(event.target) && event.target !== opened.span) close(); });
-  addEventListener("resize", () => { if (opened) place(opened.span); });
+  addEventListener("resize", () => { if (opened) position(opened.span); });
 
   return { draw, close, focus: () => (spans.find((span) => span.getAttribute("tabindex") === "0") ?? spans[0])?.focus() };
 }
