@@ -72,7 +72,7 @@ async def docs(request: Request) -> HTMLResponse:
 
 def make_app(
     service: Service,
-    store: DocumentFiles,
+    document_files: DocumentFiles,
     keys: Keys | None = None,
     metrics: Metrics | None = None,
     watch: Watch | None = None,
@@ -96,8 +96,16 @@ def make_app(
     batchers = [batcher for served in service.pairs.values() for batcher in served.batchers]
     admission.seconds_left = lambda: max((batcher.seconds_left() for batcher in batchers), default=1)
     admission.abandoned_files = lambda: service.abandoned_documents
-    jobs, explainers = DocumentJobs(store.folder / "documents"), Explainers(service.limits.explain_places)
-    app.state.context = Context(service, keys or Keys(), counters, admission, store, jobs, explainers, watch)
+    app.state.context = Context(
+        service,
+        keys or Keys(),
+        counters,
+        admission,
+        document_files,
+        DocumentJobs(document_files.folder / "documents"),
+        Explainers(service.limits.explain_places),
+        watch,
+    )
     for error_type in REFUSALS:
         app.add_exception_handler(error_type, _refused)
     app.add_exception_handler(HTTPException, _http_error)

@@ -24,13 +24,14 @@ class Context:
     keys: Keys
     metrics: Metrics
     admission: Admission
-    store: DocumentFiles
-    jobs: DocumentJobs
+    document_files: DocumentFiles
+    document_jobs: DocumentJobs
     explainers: Explainers
     watch: Watch | None = None  # the training run to show
 
 
 def context_of(request: Request) -> Context:
+    """The context of the application that serves this request."""
     context: Context = request.app.state.context
     return context
 

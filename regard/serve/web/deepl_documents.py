@@ -47,7 +47,7 @@ async def send(request: Request) -> DeepLDocument:
     search.check(limits)
     admit(request, fields.auth_key, 0)
     key = find_key(request, fields.auth_key)
-    handle = await asyncio.to_thread(context.jobs.begin, kind, limits.file_seconds + 10)
+    handle = await asyncio.to_thread(context.document_jobs.begin, kind, limits.file_seconds + 10)
 
     async def work() -> int:
         async with asyncio.timeout(limits.file_seconds):
@@ -58,7 +58,7 @@ async def send(request: Request) -> DeepLDocument:
             key.owe(characters)
         context.metrics.characters.inc(characters)
         # Last, since a client may ask for its usage as soon as the document is done.
-        await asyncio.to_thread(context.jobs.finish, handle, content, characters)
+        await asyncio.to_thread(context.document_jobs.finish, handle, content, characters)
         return characters
 
     async def run() -> None:
@@ -68,13 +68,15 @@ async def send(request: Request) -> DeepLDocument:
             characters = await work()
         except REFUSALS as error:
             status = "refused"
-            context.jobs.fail(handle, str(error))
+            context.document_jobs.fail(handle, str(error))
         except TimeoutError:
             status = "refused"
-            context.jobs.fail(handle, f"the document took longer than {limits.file_seconds:g} s; send less text")
+            context.document_jobs.fail(
+                handle, f"the document took longer than {limits.file_seconds:g} s; send less text"
+            )
         except BaseException as error:
             status = "failed"
-            context.jobs.fail(handle, "internal error")
+            context.document_jobs.fail(handle, "internal error")
             if not isinstance(error, Exception):
                 raise
             log("failure", level=logging.ERROR, error=error, id=request.scope["request_id"], path="/v2/document")
@@ -113,7 +115,7 @@ async def result_of(request: Request, document_id: str) -> Response:
     if state.status == "error":
         raise HttpRefused(404, "the document could not be translated; its status has the reason")
     try:
-        content = await asyncio.to_thread(context.jobs.result, handle)
+        content = await asyncio.to_thread(context.document_jobs.result, handle)
     except FileNotFoundError:  # it expired just now
         raise _gone() from None
     headers = {"content-disposition": f'attachment; filename="translated.{state.kind}"'}
@@ -127,7 +129,7 @@ async def _identify(request: Request, document_id: str) -> tuple[Context, Docume
 
 
 def _found(context: Context, handle: DocumentHandle) -> DocumentState:
-    state = context.jobs.find(handle)
+    state = context.document_jobs.find(handle)
     if state is None:
         raise _gone()
     return state

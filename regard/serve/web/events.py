@@ -18,6 +18,7 @@ Event = tuple[str, dict[str, Any]]
 
 
 def wants_events(request: Request) -> bool:
+    """Whether the client accepts server-sent events."""
     return MEDIA_TYPE in request.headers.get("accept", "")
 
 

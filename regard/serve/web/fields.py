@@ -70,6 +70,7 @@ async def read_fields(request: Request, schema: type[Schema]) -> Schema:
 
 
 def parse_body(content_type: str, body: bytes) -> dict[str, Any]:
+    """The fields of a JSON or form body. A form field that comes more than once becomes a list."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind == FORM:
         return _parse_form(body)
@@ -103,6 +104,7 @@ def _parse_form(body: bytes) -> dict[str, Any]:
 
 
 def check_fields(fields: dict[str, Any], schema: type[Schema]) -> Schema:
+    """The fields as an object of this schema. Raises `HttpRefused` with the first broken rule."""
     try:
         return schema.model_validate(fields)
     except ValidationError as error:

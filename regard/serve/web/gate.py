@@ -79,9 +79,11 @@ class Admission:
             raise self.too_many()
 
     def enter(self, is_file: bool) -> None:
+        """Count a request that takes a place; a file takes a file place, too."""
         self._move(1, is_file)
 
     def leave(self, is_file: bool) -> None:
+        """Free the place of a request."""
         self._move(-1, is_file)
 
     def _move(self, step: int, is_file: bool) -> None:
@@ -101,6 +103,7 @@ class Admission:
         self.leave(True)
 
     def too_many(self) -> HttpRefused:
+        """The refusal for a request that finds all places taken, with the time until a retry makes sense."""
         seconds = self.seconds_left()
         return HttpRefused(429, f"too many requests are waiting; try again in {seconds} s", seconds)
 
@@ -152,6 +155,7 @@ def refusal(path: str, refused: HttpRefused) -> tuple[list[tuple[bytes, bytes]],
 
 
 def internal_error(request_id: str) -> str:
+    """The message of a response with status 500, with the id that the log line has."""
     return f"internal error; look for {request_id} in the server's log"
 
 

@@ -54,6 +54,7 @@ async def translate(request: Request) -> Response:
 
 
 def to_request(fields: TranslateFields) -> TranslateRequest:
+    """From LibreTranslate's fields to a request for the service."""
     source = None if fields.source.strip().lower() == "auto" else fields.source
     texts = [fields.q] if isinstance(fields.q, str) else fields.q
     return TranslateRequest(
@@ -68,6 +69,7 @@ def to_request(fields: TranslateFields) -> TranslateRequest:
 
 
 def to_reply(fields: TranslateFields, answers: list[Answer]) -> TranslateReply:
+    """From the service's answers, one per text, to LibreTranslate's reply."""
     texts = [one.translations[0] for one in answers]
     others = [one.translations[1 : fields.alternatives + 1] for one in answers] if fields.alternatives else None
     detected = [
@@ -128,7 +130,7 @@ async def translate_file(request: Request) -> TranslateFileReply | Response:
             upload.content, kind, source, fields.target, fields.column or None, on_sentence, search
         )
         count(request, fields.api_key, characters)
-        name = await asyncio.to_thread(context.store.put, content, kind)
+        name = await asyncio.to_thread(context.document_files.put, content, kind)
         return {"translatedFileUrl": str(request.url_for("download_file", name=name))}
 
     if wants_events(request):
@@ -139,7 +141,7 @@ async def translate_file(request: Request) -> TranslateFileReply | Response:
 @router.get("/download_file/{name}", response_class=Response)
 async def download_file(request: Request, name: str) -> Response:
     """Download a document that was translated in the last minutes."""
-    content = await asyncio.to_thread(context_of(request).store.read, name)
+    content = await asyncio.to_thread(context_of(request).document_files.read, name)
     if content is None:
         raise HttpRefused(404, "there is no such document, or it has expired; translate it again")
     kind = kind_of(name)

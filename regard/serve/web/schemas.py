@@ -46,7 +46,7 @@ _INTEGER = "an integer"
 
 
 class SearchFields(TermFields):
-    """Search options. What is left out is as the model has it."""
+    """Search options. An option that is left out keeps the model's own value."""
 
     prefix: str | None = Field(
         None,
@@ -80,6 +80,8 @@ class SearchFields(TermFields):
 
 
 class TranslateFields(SearchFields):
+    """A text or a list of texts to translate."""
+
     q: str | list[str] = Field(description="a string or a list of strings: the text to translate")
     source: str = Field("auto", description="the language code of the text, or auto")
     target: str = Field(description="the language code to translate into")
@@ -92,16 +94,22 @@ class TranslateFields(SearchFields):
 
 
 class DetectFields(BaseModel):
+    """A text whose language is to be detected."""
+
     q: str = Field(description="a string")
     api_key: str | None = Field(None, description="a string: the API key, if the server requires one")
 
 
 class DetectedLanguage(BaseModel):
+    """The likeliest language of a text."""
+
     confidence: float = Field(description="in percent")
     language: str
 
 
 class AlignmentReply(BaseModel):
+    """The word alignment between a text and its translation."""
+
     source: list[tuple[int, int]] = Field(
         description="the words of the text, each as [start, end) in Unicode characters"
     )
@@ -110,6 +118,8 @@ class AlignmentReply(BaseModel):
 
 
 class TranslateReply(BaseModel):
+    """The translations. If `q` is a list, each field is a list with one item per text."""
+
     translatedText: str | list[str]  # noqa: N815 - LibreTranslate's names
     detectedLanguage: DetectedLanguage | list[DetectedLanguage] | None = None  # noqa: N815
     alternatives: list[str] | list[list[str]] | None = None
@@ -117,6 +127,8 @@ class TranslateReply(BaseModel):
 
 
 class FileFields(TermFields):
+    """How to translate a document."""
+
     source: str = Field("auto", description="the language code of the document, or auto")
     target: str = Field(description="the language code to translate into")
     column: str | None = Field(
@@ -126,16 +138,22 @@ class FileFields(TermFields):
 
 
 class TranslateFileReply(BaseModel):
+    """Where to download the translated document."""
+
     translatedFileUrl: str  # noqa: N815 - LibreTranslate's name
 
 
 class Language(BaseModel):
+    """A source or target language, with the languages it can be translated into."""
+
     code: str
     name: str
     targets: list[str]
 
 
 class Error(BaseModel):
+    """Why a request failed."""
+
     error: str
 
 
@@ -144,6 +162,8 @@ class Health(BaseModel):
 
 
 class Ready(BaseModel):
+    """Whether the server accepts requests, and the models that it serves."""
+
     status: str
     models: list[str]
 
@@ -166,6 +186,8 @@ class DeepLUnsupported(BaseModel):
 
 
 class DeepLFields(SearchFields, DeepLUnsupported):
+    """A text or a list of texts to translate."""
+
     text: str | list[str] = Field(description="a string or a list of strings: the text to translate")
     target_lang: str = Field(description="the language code to translate into")
     source_lang: str | None = Field(None, description="the language code of the text")
@@ -183,6 +205,8 @@ class DeepLFields(SearchFields, DeepLUnsupported):
 
 
 class DeepLDocumentFields(TermFields, DeepLUnsupported):
+    """How to translate a document."""
+
     target_lang: str = Field(description="the language code to translate into")
     source_lang: str | None = Field(None, description="the language code of the document")
     filename: str | None = Field(None, description="a string: the file name, if the form has none")
@@ -191,16 +215,22 @@ class DeepLDocumentFields(TermFields, DeepLUnsupported):
 
 
 class DeepLDocumentKey(BaseModel):
+    """The key of an uploaded document."""
+
     document_key: str = Field(description="a string: the key that came with the document's id")
     auth_key: str | None = Field(None, description="a string: the API key, if the server requires one")
 
 
 class DeepLDocument(BaseModel):
+    """The id and the key of an uploaded document, for status requests and the download."""
+
     document_id: str
     document_key: str
 
 
 class DeepLDocumentStatus(BaseModel):
+    """The progress of a document's translation."""
+
     document_id: str
     status: Literal["translating", "done", "error"]
     seconds_remaining: int | None = Field(None, description="an upper bound")
@@ -225,15 +255,21 @@ class DeepLLanguage(BaseModel):
 
 
 class DeepLUsage(BaseModel):
+    """The characters translated since the server started; the limit is only there for DeepL's clients."""
+
     character_count: int
     character_limit: int
 
 
 class DeepLError(BaseModel):
+    """Why a request failed."""
+
     message: str
 
 
 class SentencesFields(SearchFields):
+    """A text to translate sentence by sentence."""
+
     q: str = Field(description="a string; with prefix or phrases, a single sentence")
     source: str = Field("auto", description="the language code of the text, or auto")
     target: str = Field(description="the language code to translate into")
@@ -244,6 +280,8 @@ class SentencesFields(SearchFields):
 
 
 class WordReply(BaseModel):
+    """A word of a translation."""
+
     before: str = Field(description="the characters between the previous word and this one")
     text: str
     probability: float | None = Field(description="the model's probability of this word after the words before it")
@@ -251,17 +289,23 @@ class WordReply(BaseModel):
 
 
 class TranslationReply(BaseModel):
+    """One translation of a sentence, as text and as words."""
+
     text: str
     words: list[WordReply]
 
 
 class SentenceReply(BaseModel):
+    """A sentence of the text with its translations."""
+
     before: str = Field(description="the characters between the previous sentence and this one")
     text: str
     ways: list[TranslationReply] = Field(description="its translations, best first")
 
 
 class SentencesReply(BaseModel):
+    """The text as sentences. Every `before` and `text` in order, then `after`, give the text unchanged."""
+
     sentences: list[SentenceReply]
     after: str = Field(description="the characters after the last sentence")
     source: str
@@ -270,6 +314,8 @@ class SentencesReply(BaseModel):
 
 
 class AlternativesFields(BaseModel):
+    """A sentence and the beginning of its translation."""
+
     q: str = Field(description="one sentence")
     source: str = Field(description="the language code of the sentence")
     target: str = Field(description="the language code to translate into")
@@ -282,6 +328,8 @@ class AlternativesFields(BaseModel):
 
 
 class AlternativeWord(BaseModel):
+    """A word that may follow the prefix."""
+
     word: str
     probability: float
 
@@ -291,6 +339,8 @@ class AlternativesReply(BaseModel):
 
 
 class ExplainFields(BaseModel):
+    """A sentence whose translation is to be explained."""
+
     q: str = Field(min_length=1, description="one sentence")
     source: str = Field(description="the language code of the sentence")
     target: str = Field(description="the language code to translate into")
@@ -308,6 +358,8 @@ class PageLanguage(BaseModel):
 
 
 class PageLanguages(BaseModel):
+    """The language pair that is selected at first."""
+
     source: PageLanguage
     target: PageLanguage
 
@@ -332,17 +384,23 @@ class PageSettings(BaseModel):
 
 
 class TrainingSample(BaseModel):
+    """A validation sentence, and how its translation changed during training."""
+
     source: str
     reference: str
     changes: list[dict[str, int | str]] = Field(description="each with step and translation")
 
 
 class TrainingTest(BaseModel):
+    """The scores of one test set."""
+
     name: str
     metrics: list[dict[str, float | str | None]] = Field(description="each with name, score, confidence and signature")
 
 
 class TrainingView(BaseModel):
+    """A training run: its progress, learning curves, sample translations and scores."""
+
     name: str = Field(description="the name of the run folder")
     source: str | None
     target: str | None

@@ -11,6 +11,7 @@ _OPTIONS = (*RANGES, "sample", "mbr")
 
 
 def search_of(fields: SearchFields) -> SearchRequest:
+    """All search options of a request; an option that was not sent keeps the model's own value."""
     changes = {name: value for name in _OPTIONS if (value := getattr(fields, name)) is not None}
     return SearchRequest(
         changes, _glossary(fields.glossary), terms_of(fields.keep), fields.prefix or "", terms_of(fields.phrases)

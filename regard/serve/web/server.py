@@ -145,6 +145,7 @@ def keep_memory() -> None:
 
 
 def load_service(settings: Settings, metrics: Metrics) -> Service:
+    """The service with all models loaded; they report to `metrics`."""
     models = [
         ServedModel.load(
             bundle,
@@ -166,6 +167,7 @@ def bundles_of(settings: Settings) -> list[Bundle]:
 
 
 def uvicorn_config(app: Gate, limits: Limits) -> uvicorn.Config:
+    """uvicorn's settings: it writes no logs of its own, and passes every request through the gate."""
     return uvicorn.Config(
         app,
         log_config=None,
