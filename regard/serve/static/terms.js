@@ -115,7 +115,7 @@ export function startTerms(settings, onChange) {
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }
 
-  // --- showing ---
+  // --- panel ---
 
   function draw() {
     button.replaceChildren(size() ? "Terms " : "Terms", ...(size() ? [element("span", { class: "badge" }, String(size()))] : []));
