@@ -2,9 +2,9 @@
 
     distill          text in the model's source language -> pairs of the text and the model's translation of it
     back-translate   text in the model's source language -> pairs of the model's translation and the text
-    noise            a parallel corpus -> its pairs as people really type
+    noise            a parallel corpus -> its pairs as people really type them
 
-All of them stream in chunks and resume to identical files, through `regard.data.chunks`.
+All of them write in chunks through `regard.data.chunks`, and a resumed run gives identical files.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ def augment_corpus(
     """Make a parallel corpus with a model: `way` is "distill" or "back-translate".
 
     `inputs` and `output` are written as in a recipe that trains on the result: "news.{en,de}.xz", "news.tsv"; an input may also be
-    a file in the model's source language. `choose` "bleu" or "chrf" takes the one of the `nbest` translations that is closest to
-    the reference. All arguments are checked before the model is loaded.
+    a file in the model's source language. `choose` "bleu" or "chrf" picks the translation closest to the reference among the
+    `nbest`. All arguments are checked before the model is loaded.
     """
     if way not in get_args(Method):
         raise UserError(
@@ -315,7 +315,7 @@ def _chooser(choose: Choose, language: str) -> Chooser:
 
     def closest(result: Result, reference: str | None) -> str:
         assert reference is not None
-        # Of equals max takes the first, which the model finds likelier.
+        # `max` returns the first of equals, the one the model scored higher.
         return max((translation.text for translation in result.translations), key=lambda text: score(text, reference))
 
     return closest
@@ -350,7 +350,7 @@ class _Maker:
 
 
 def _translate(model: Model, job: _Job, total: int, account: CleanAccount, writer: CorpusWriter, crew: Crew) -> None:
-    """Translate what is not written yet. A chunk is chosen from and filtered while the next one is translated."""
+    """Translate what is not written yet. While a chunk is translated, the pairs of the one before are filtered."""
     maker, work = job.maker, _work(model, job)
 
     def translate(rows: list[Row], done: OnProgress) -> Callable[[], list[Pair]]:
@@ -401,7 +401,7 @@ def noise_corpus(
     target: str | None = None,
     resume: bool = False,
 ) -> Augmented:
-    """Make a corpus whose pairs are those of another one as people really type; needs no model.
+    """Make a corpus of another one's pairs as people really type them; needs no model.
 
     Corpora are named as in a recipe. Every pair gets one of `kinds`, drawn from the seed and its line number, so the result is
     the same on every machine. `source` and `target` are needed if no corpus names the languages in braces.

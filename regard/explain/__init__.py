@@ -1,1 +1,1 @@
-"""One translation looked into: attention, candidates, the beam and saliency, as data, as a page and as a figure."""
+"""Explains one translation: attention, candidates, the beam and saliency, as data, a page or a figure."""

@@ -1,5 +1,5 @@
-"""Figures for publications, in the style of figures 3 to 5 of the paper: queries above, keys below, lines between them as strong
-as the weights, one colour per head. A drawing of lines, boxes and words, written as SVG by hand or as PNG by matplotlib."""
+"""Figures for publications, in the style of figures 3 to 5 of the paper: queries above, keys below, lines between them whose
+opacity is the weight, one colour per head. A drawing consists of lines, boxes and words; SVG is written here, PNG by matplotlib."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page: one HTML file with its style, its script and the data. The JSON cannot end the element that holds it, the script
+"""The page: one HTML file with its style, its script and the data. The JSON cannot close its script element, the script
 inserts text only as text, and a content security policy allows this one script and nothing else."""
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def render_page(explanation: Explanation) -> str:
 
 
 def render_frame(explanation: Explanation) -> str:
-    """The page as a frame for a notebook: of its own origin, so that it sees nothing of the page around it, and in ASCII, so that
-    the script keeps its hash whatever the encoding of that page."""
+    """The page as a frame for a notebook: with an origin of its own, so that it cannot read the page around it, and in ASCII, so
+    that the script keeps its hash whatever that page's encoding."""
     page = html.escape(render_page(explanation), quote=True).encode("ascii", "xmlcharrefreplace").decode("ascii")
     return (
         f'<iframe sandbox="allow-scripts" title="Explanation of a translation" width="100%" height="{_FRAME_HEIGHT}" '

@@ -35,7 +35,7 @@ class Report:
     weights: str
     difference: LogProbDifference
     tolerance: float  # for the largest difference; for int8, for the mean
-    notes: tuple[str, ...] = ()  # what Regard does around the model that other programs do not
+    notes: tuple[str, ...] = ()  # what Regard does around the model and other programs do not
 
 
 def export(bundle: Bundle, to: str, out: Path, weights: str | None = None) -> Report:

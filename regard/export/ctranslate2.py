@@ -13,7 +13,7 @@ from regard.generate.options import forbidden_ids
 
 
 def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[list[float]]:
-    """Write the bundle into `folder`, load that with CTranslate2, and score the samples with it."""
+    """Write the bundle into `folder`, load it with CTranslate2, and score the samples."""
     import_ctranslate2()  # before anything is written
     stored = cast(WeightFormat, weights)
     convert(bundle, folder, stored)
@@ -52,9 +52,9 @@ results = translator.translate_batch(
 print(*[target.decode(result.hypotheses[0]) for result in results], sep="\\n")
 ```
 
-- The end token behind a source is put there by CTranslate2 (`add_source_eos`).
+- CTranslate2 appends the end token to each source (`add_source_eos`).
 - Its length penalty is n^p, and Regard's is ((5 + n) / 6)^alpha with the end token counted: the best of a beam can differ.
-{limit}- {len(banned)} pieces stand for nothing in a text. Should one turn up in a translation, ban them: `suppress_sequences` takes
-  a list such as `{[[piece] for piece in banned[:2]]}`.
-- `regard translate --engine ctranslate2` sees to all of this, and cuts lines that are too long.
+{limit}- {len(banned)} pieces stand for no text. If one appears in a translation, ban them: `suppress_sequences` takes a list
+  such as `{[[piece] for piece in banned[:2]]}`.
+- `regard translate --engine ctranslate2` handles all of this, and cuts lines that are too long.
 """

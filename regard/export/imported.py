@@ -2,8 +2,7 @@
 
     config.json  generation_config.json  source.spm  target.spm  vocab.json  tokenizer_config.json  model.safetensors
 
-Everything is read here, without the package transformers. What a bundle cannot express is refused by name; nothing is silently
-ignored.
+The package transformers is not needed. A setting that a bundle cannot express is refused by name; nothing is silently ignored.
 """
 
 from __future__ import annotations

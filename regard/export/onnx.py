@@ -3,7 +3,7 @@
     encoder.onnx  decoder.onnx  decoder_step.onnx  weights.bin  tokenizer/  config.json  README.md
 
 `decoder.onnx` scores whole translations; `decoder_step.onnx` takes one token at a time and returns its keys and values. Weights
-are always outside the graphs, each of them once: a graph file is limited to 2 GB, and the two decoders are one model.
+are always stored outside the graphs, each once: a graph file is limited to 2 GB, and the two decoders share theirs.
 """
 
 from __future__ import annotations
@@ -314,11 +314,11 @@ for line in sys.stdin:
 |---|---|---|
 | `encoder.onnx` | `input_ids`, `attention_mask` | `memory`; `cross_key_N`, `cross_value_N` for each decoder layer |
 | `decoder_step.onnx` | `input_ids`, `attention_mask`, `cross_*`, `past_*` | `logits`; `present_*`, the next step's `past_*` |
-| `decoder.onnx` | `input_ids`, `memory`, `attention_mask` | `logits` of all places of a translation at once |
+| `decoder.onnx` | `input_ids`, `memory`, `attention_mask` | `logits` of all positions of a translation at once |
 
 - `input_ids` and `attention_mask` are int64, (batch, length), all others float32. Keys and values are (batch, {kv_heads},
-  length, {d_head}); before the first step `past_*` have the length 0. Batch and lengths are free.
-- `attention_mask` is that of the source in all three: 1 for a token, 0 for padding, which stands on the right (`pad_id`).
+  length, {d_head}); before the first step `past_*` have length 0. Batch and lengths are dynamic.
+- `attention_mask` is that of the source in all three: 1 for a token, 0 for padding (`pad_id`), which is on the right.
 - A source ends with `eos_id`, a translation begins with `bos_id`; `forbidden_ids` are never chosen.
 - Lines were at most `max_length` = {max_length} tokens long in training. Regard cuts longer ones at a clause; the script does not.
 {limit}- For beam search, repeat `cross_*` and `attention_mask` for the hypotheses of a sentence, and reorder `past_*` with them.
@@ -327,7 +327,7 @@ for line in sys.stdin:
 
 
 def make_readme(bundle: Bundle) -> str:
-    """How to translate with the folder, with neither Regard nor torch."""
+    """How to translate with the folder, without Regard or torch."""
     config, positions = bundle.config, max_positions(bundle)
     limit = "" if positions is None else f"- Neither side may have more than `max_positions` = {positions} tokens.\n"
     return _README.format(

@@ -1,7 +1,7 @@
 """The model on padded tensors, (batch, length), for formats without packed sentences.
 
-Only the attention formula is written again. The positions of the padded tensor, flattened, pass through the model's own layers
-as decoding steps do, and the caches here know which rows belong to which sentence: projections, residuals, norms, feed-forward
+Only the attention formula is reimplemented. The flattened positions of the padded tensor pass through the model's own layers as
+decoding steps do, and the caches here know which rows belong to which sentence: projections, residuals, norms, feed-forward
 networks, positions and weights are those of the `Transformer` itself.
 """
 

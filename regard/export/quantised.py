@@ -1,7 +1,7 @@
 """Exports smaller bundles: the same model with its matrices stored as 8-bit integers or 16-bit floats.
 
 Each row of an int8 matrix is scaled by 127 / its largest magnitude and rounded half to even, as in CTranslate2, so that both
-engines have the same numbers. Vectors stay in fp32: they are small. `regard.bundle.load_weights` reads them back.
+engines compute with the same numbers. Vectors are small and stay in fp32. `regard.bundle.load_weights` reads the result.
 """
 
 from __future__ import annotations

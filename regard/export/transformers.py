@@ -1,8 +1,8 @@
 """Exports bundles for Hugging Face's transformers: a folder that `MarianMTModel` and `MarianTokenizer` load.
 
-Marian is the paper's model and nothing else: post-norm, LayerNorm, sinusoids. Any other setting is refused by name. The
-README.md in the folder lists what transformers does differently with the same weights: its length penalty, its limits, how it
-reads odd text.
+Marian supports only the paper's model: post-norm, LayerNorm, sinusoids. Any other setting is refused by name. The README.md in
+the folder lists what transformers does differently with the same weights: the length penalty, the limits, the tokenization of
+odd text.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ pipeline_tag: translation
 
 # {bundle.source} → {bundle.target}
 
-A translation model that was exported by Regard for Hugging Face's transformers.
+A translation model, exported by Regard for Hugging Face's transformers.
 
     from transformers import MarianMTModel, MarianTokenizer
 
@@ -220,15 +220,15 @@ The weights give the same log-probabilities as in Regard, and greedy search (`nu
 `generation_config.json` sets, and what differs:
 
 - `num_beams` = {decode.beam}, as in the bundle. Without a length penalty on either side (`length_penalty=0.0`, and `--alpha 0`
-  in Regard) both searches find the same.
+  in Regard) both searches find the same translations.
 - `length_penalty` = {decode.alpha}, the bundle's alpha, but another formula: transformers divides a log-probability by n^penalty,
   Regard by ((5 + n) / 6)^alpha. Translations can differ, mostly in length.
 - `max_length` = {positions}: a fixed number of tokens. Regard allows a translation {decode.max_extra} tokens more than its source.
-- `bad_words_ids`: the pieces that stand for nothing in a text, which Regard never writes either.
-- A source may have up to {positions} tokens; transformers raises beyond, where Regard cuts a line longer than {bundle.max_length}
-  tokens at a clause and joins the translations.
+- `bad_words_ids`: the pieces that stand for no text, which Regard never writes either.
+- A source may have up to {positions} tokens; transformers raises an error for more, while Regard cuts a line of more than
+  {bundle.max_length} tokens at a clause and joins the translations.
 
-The tokenizer gives the ids that Regard's gives, but for odd text: spaces around a line count here, and Regard takes them away
-first; a literal U+2581 (▁) is a space here; a text that begins with `>>`, and has `<<` somewhere, begins with a language code
-here. `MarianTokenizer` suggests to install sacremoses; nothing here needs it.
+The tokenizer gives the same ids as Regard's, except for odd text: spaces around a line count here, while Regard strips them; a
+literal U+2581 (▁) is a space here; a text that begins with `>>` and has `<<` somewhere begins with a language code here.
+`MarianTokenizer` suggests installing sacremoses; nothing here needs it.
 """

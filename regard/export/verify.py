@@ -12,9 +12,9 @@ from regard.errors import RegardError
 from regard.generate.options import SearchOptions, forbidden_ids
 
 SENTENCES, LONGEST = 12, 40
-# The difference of log-probabilities that is rounding and not a mistake, by weight format: for the largest of all tokens, but for
-# int8 for the mean. In sentences as odd as these, eight bits may change a single token much, while a mistake shows in all tokens;
-# so at most MAX_OUTLIERS of the tokens may differ by more than OUTLIER.
+# The difference of log-probabilities that passes as rounding, by weight format: the largest over all tokens, but for int8 the mean.
+# In sentences as odd as these, int8 may change a single token a lot, while a mistake shows in all tokens; so at most MAX_OUTLIERS
+# of the tokens may differ by more than OUTLIER.
 TOLERANCE = {"fp32": 1e-4, "fp16": 5e-2, "int8": 0.2}
 OUTLIER, MAX_OUTLIERS = 1.0, 0.01
 

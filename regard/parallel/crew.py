@@ -105,8 +105,8 @@ class Crew:
             self._own_share(rows, work, lambda count: None)
 
     def dismiss(self) -> None:
-        """On rank 0, when there is no more work or it has failed: release the ranks that wait. Those at work notice that it is
-        gone."""
+        """On rank 0, when there is no more work or it has failed: release the ranks that wait. Busy ranks notice that rank 0
+        is gone."""
         if self._ranks is not None and self._ranks.is_first and self._others_wait:
             with suppress(RegardError):  # they are gone already
                 self._broadcast(None)

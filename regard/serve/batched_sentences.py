@@ -44,7 +44,7 @@ async def search_sentences(
     words: bool = False,
     search: SearchRequest = PLAIN,
 ) -> list[Result]:
-    """As `translate_sentences`, with scores; `words`: with the words of translations and their log-probabilities."""
+    """Like `translate_sentences`, but returns scores; with `words`, also each word's log-probability."""
 
     def prepare() -> tuple[TextSide, SegmentedLines, SearchQuery]:
         side = served.text_side_for(search, alternatives, words)
@@ -72,8 +72,8 @@ async def search_sentences(
 
 
 async def drive_batched(task: TextTask[T], engine: Engine, run: Run[T], search: RunSearch) -> T:
-    """Run a task of the text side to its end: its own work through `run`, its searches through `search`, where they are counted,
-    take turns with those of other requests and are given up with their own."""
+    """Run a task of the text side to its end: its own work through `run`, its searches through `search`, which counts them, shares
+    batches with other requests and cancels them with this one."""
     step = await run(partial(advance, task, None, engine))
     while not isinstance(step, Returned):
         hypotheses = await search(step)

@@ -134,7 +134,7 @@ class Batcher:
         with self._changed:
             if self._closed:
                 raise RegardError("the server is being stopped")
-            # A job that is larger than the whole queue is let in when nothing else waits: its size is limited elsewhere.
+            # A job larger than the whole queue is accepted when the queue is empty; request limits bound its size.
             if self._waiting and self._waiting + tokens > self.queue_tokens:
                 raise QueueFull(self._seconds_left())
             self._waiting += tokens
@@ -226,7 +226,7 @@ class Batcher:
         """Take sentences of jobs that are alike, in turns, at most what the engine computes together."""
         first = self._jobs[0]
         alike = [job for job in self._jobs if job.is_like(first)] if self._shared else [first]
-        # What waits is shared among the threads that have nothing to do, unless more is about to come.
+        # Divide the waiting sentences among idle threads, unless more are about to arrive.
         waiting = sum(len(job.ids) - job.taken for job in alike)
         idle = 1 if 1 < len(alike) <= self._share else len(self._threads) - self._busy
         most = min(max(1, self.engine.batch // first.weight), math.ceil(waiting / idle))
@@ -245,7 +245,7 @@ class Batcher:
         return self._leave(batch)
 
     def _leave(self, batch: SentenceBatch) -> SentenceBatch:
-        """Jobs that gave all their sentences leave the queue; others that gave some go to its end."""
+        """Of the jobs in a batch, those with no sentences left leave the queue; the others move to its end."""
         for job in {id(job): job for job, _ in batch}.values():
             self._jobs.remove(job)
             if job.taken < len(job.ids):

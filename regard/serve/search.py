@@ -41,7 +41,7 @@ _REMEDY = "leave it out, or start the server without --engine ctranslate2"
 class SearchRequest:
     """What a request asks of the search; every field is optional."""
 
-    changes: Mapping[str, Any] = field(default_factory=dict)  # fields of SearchOptions by name
+    changes: Mapping[str, Any] = field(default_factory=dict)  # options by name: fields of SearchOptions, and `mbr`
     glossary: tuple[tuple[str, str], ...] = ()  # (source term, target term)
     keep: tuple[str, ...] = ()  # text that is not translated
     prefix: str = ""  # what the translation of a sentence begins with

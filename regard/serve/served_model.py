@@ -21,7 +21,7 @@ from regard.translation.queries import SearchQuery
 from regard.translation.text_side import TextSide
 from regard.translation.translation_options import TranslationOptions
 
-_THREADS = 2  # of a model, for what goes past the batcher
+_THREADS = 2  # per model, for work that does not go through the batcher
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class ServedModel:
     engine: Engine
     text_side: TextSide  # with the model's own options
     batcher: Batcher
-    threads: ThreadPool  # for what goes past the batcher
-    slow: Batcher | None = None  # for what CTranslate2 leaves to torch, so that the others do not wait for it
+    threads: ThreadPool  # for work that does not go through the batcher
+    slow: Batcher | None = None  # for searches that CTranslate2 leaves to torch: the others do not wait for them
     limits: Limits = field(default_factory=Limits)
 
     @classmethod
@@ -104,7 +104,7 @@ class ServedModel:
             return await asyncio.wrap_future(future)
 
     def close(self) -> None:
-        """Stop the threads. Clients were waited for before; what is still computed is given a little time."""
+        """Stop the threads. Requests have already been drained; running work gets a few seconds."""
         for batcher in self.batchers:
             batcher.close(PATIENCE)
         self.threads.close()

@@ -25,7 +25,7 @@ class Alternative:
     """A word that could come next, and its probability."""
 
     word: str  # punctuation counts as words
-    probability: float  # of its pieces, given the source and what stands before them; it may go on to a longer word
+    probability: float  # of its pieces, given the source and the prefix; it may be the start of a longer word
 
 
 def find_alternatives(side: TextSide, engine: Engine, text: str, prefix: str, count: int) -> list[Alternative]:
@@ -46,8 +46,8 @@ def find_alternatives(side: TextSide, engine: Engine, text: str, prefix: str, co
     first = _likeliest(tokenizer, engine, src, before, _SPARE * count)
     options = replace(side.options.search, beam=1, nbest=1)
     constraints = [Constraints((*before, *tokens), max_tokens=len(before) + _LONGEST) for tokens in first]
-    found = engine.translate([src] * len(first), options, None, constraints)
-    words = [_first_word(tokenizer, hypotheses[0].ids[len(before) :]) for hypotheses in found]
+    completed = engine.translate([src] * len(first), options, None, constraints)
+    words = [_first_word(tokenizer, hypotheses[0].ids[len(before) :]) for hypotheses in completed]
     scores = engine.score([src] * len(words), [[*before, *word] for word in words])
     total: dict[str, float] = {}
     for word, values in zip(words, scores, strict=True):
@@ -60,16 +60,16 @@ def find_alternatives(side: TextSide, engine: Engine, text: str, prefix: str, co
 def _likeliest(
     tokenizer: Tokenizer, engine: Engine, src: Sequence[int], before: Sequence[int], count: int
 ) -> list[tuple[int, ...]]:
-    """The likeliest tokens that begin a word after these. A space alone says nothing yet, so it comes with one more token."""
+    """The likeliest tokens that begin a word after these. A lone space says nothing, so it is paired with the token after it."""
     values = engine.next_log_probs(src, before)
     begin = word_beginnings(tokenizer, before[-1] if before else None)
-    found: dict[tuple[int, ...], float] = {(token,): values[token] for token in begin}
-    for space in [tokens for tokens in found if not tokenizer.pieces(tokens)[0].strip(_SPACE)]:
-        log_prob = found.pop(space)
+    log_probs: dict[tuple[int, ...], float] = {(token,): values[token] for token in begin}
+    for space in [tokens for tokens in log_probs if not tokenizer.pieces(tokens)[0].strip(_SPACE)]:
+        log_prob = log_probs.pop(space)
         after = engine.next_log_probs(src, [*before, *space])
         inside = set(range(tokenizer.vocab_size)) - {*word_beginnings(tokenizer, space[-1]), *forbidden_ids(tokenizer)}
-        found |= {(*space, token): log_prob + after[token] for token in inside - {tokenizer.eos_id}}
-    return sorted(found, key=lambda tokens: -found[tokens])[:count]
+        log_probs |= {(*space, token): log_prob + after[token] for token in inside - {tokenizer.eos_id}}
+    return sorted(log_probs, key=lambda tokens: -log_probs[tokens])[:count]
 
 
 def _first_word(tokenizer: Tokenizer, ids: Sequence[int]) -> Sequence[int]:

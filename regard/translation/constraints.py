@@ -23,7 +23,7 @@ Term = tuple[Phrase, Variants, list[Span]]  # of a source: what must appear, its
 class TextConstraints:
     """Constraints on the translation of one line, as text."""
 
-    prefix: str = ""  # what it begins with; the last word may go on, unless a space follows it
+    prefix: str = ""  # what it begins with; the search may extend the last word unless white space follows it
     phrases: tuple[str, ...] = ()  # what must appear in it, as whole words
 
 

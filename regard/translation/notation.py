@@ -34,7 +34,7 @@ _MEASURED = re.compile(
 
 
 def decimal_mark(language: str) -> str:
-    """What stands before decimals; the other one of point and comma stands between thousands. Nothing: it is not known here.
+    """The decimal separator of a language, point or comma; the other one separates thousands. Empty if unknown.
 
     >>> decimal_mark("en"), decimal_mark("de_AT"), decimal_mark("de-CH"), decimal_mark("fr")
     ('.', ',', '', '')
@@ -63,7 +63,7 @@ def other_marks(
     point, mark = marks
     grouped, decimal = _shapes(point, mark)
     numbers = [text[slice(*place)] for place in places]
-    # A text with 0.001 or 29.97 in a language with a decimal comma means a decimal by 1.234, too.
+    # If a text in a decimal-comma language has 0.001 or 29.97, its 1.234 is a decimal too.
     _, wrong = _shapes(mark, point)
     is_mixed = any(wrong.fullmatch(number) and not grouped.fullmatch(number) for number in numbers)
     swapped: dict[str, str] = {}

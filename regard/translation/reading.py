@@ -42,7 +42,7 @@ def cut_line(line: str, tokenizer: Tokenizer, max_length: int, keep: Sequence[st
     if len(line) <= 1 or len(_encode(line, tokenizer, keep)) <= max_length:
         return [Segment(line, "")]
     code, text = tokenizer.split_code(line)
-    if code:  # every part must say into which language it goes
+    if code:  # every segment needs the target-language code
         parts = cut_line(text.lstrip(), tokenizer, max(1, max_length - 1), keep)
         return [Segment(f"{code} {part.text}", part.after) for part in parts]
     left, after, right = _cut_once(line, find_spans(line, keep) if tokenizer.protects else find_terms(line, keep))
@@ -116,8 +116,8 @@ class Reader:
     def cut(self, lines: Sequence[str]) -> list[list[Segment]]:
         """The segments of every line; an empty line has none."""
         stripped = [one_line(line.strip()) for line in lines]  # no model knows line breaks
-        # One token a byte is the most, and one for the space before it, so that short lines need not be counted. (Imported
-        # tokenizers write some characters out.)
+        # At most one token per byte, plus one for the leading space: short lines need no counting. (Imported tokenizers may
+        # expand characters.)
         may_be_short = self.tokenizer.kind == "joint"
         long = [
             number

@@ -46,7 +46,7 @@ class TranslationOptions:
 
     @property
     def engine_search(self) -> SearchOptions:
-        """The search that an engine runs: reranking takes the whole beam."""
+        """The engine's search options; reranking needs the whole beam."""
         return replace(self.search, nbest=self.search.beam) if self.mbr else self.search
 
     def changed(

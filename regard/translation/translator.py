@@ -57,8 +57,8 @@ class Translator:
             yield from self.translate(block, on_progress, [constraints] * len(block) if constraints else ())
 
     def follow(self, text: str, constraints: TextConstraints) -> Iterator[str]:
-        """The translation of one text as it grows: the beginning that the search can no longer change, and last all of it. A
-        segment with something to be kept in it comes at once, when it is done."""
+        """Translate one text: yields the stable beginning as it grows, then the whole. A segment with protected spans, or any
+        with the guard on, appears only when complete."""
         side, options = self.text_side, self.text_side.options
         if options.mbr or options.search.nbest > 1:
             raise UserError("only a single translation without reranking can be followed; leave out mbr and nbest")
@@ -66,11 +66,12 @@ class Translator:
         segments = side.reader.cut([text])[0]
         built = side.constraint_builder.build([segments], [constraints]) or [Constraints()] * len(segments)
         for number, (segment, own) in enumerate(zip(segments, built, strict=True)):
-            is_final = side.reader.kept(segment.text) is None and not options.guard  # what comes is shown as it is
+            # Protected spans and the guard may still change the output, so it is shown only when complete.
+            shows_partial = side.reader.kept(segment.text) is None and not options.guard
             ids: tuple[int, ...] = ()
             for ids in self.engine.stream(side.reader.encode([segment.text])[0], options.engine_search, own):
                 begun = one_line(done + side.tokenizer.decode(ids).rstrip("\ufffd").strip())
-                if is_final and begun.startswith(shown) and begun != shown:
+                if shows_partial and begun.startswith(shown) and begun != shown:
                     shown = begun
                     yield shown
             given = TextConstraints() if number else constraints

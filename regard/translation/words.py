@@ -35,7 +35,7 @@ def word_beginnings(tokenizer: Tokenizer, last: int | None) -> tuple[int, ...]:
 
 
 def kind_of(tokenizer: Tokenizer, token: int) -> str:
-    """A piece that stands for all after which the same pieces begin a word as after this token."""
+    """A representative of all pieces after which the same pieces begin a word as after this token."""
     bare = tokenizer.pieces([token])[0].lstrip(_SPACE)
     if not bare:
         return _SPACE
@@ -63,8 +63,9 @@ def _beginnings(tokenizer: Tokenizer, before: str, at_start: bool) -> tuple[int,
 
 
 def prefix_ids(tokenizer: Tokenizer, text: str, protected: Protected | None = None) -> Prefix:
-    """The tokens that a translation must begin with so that its text begins with `text`. The last word may go on, unless white
-    space follows it. `protected` is the source without its protected spans: a span in both gets the same reserved piece."""
+    """The tokens that a translation must begin with so that its text begins with `text`. The search may extend the last word
+    unless white space follows it. `protected` is the source without its protected spans: a span in both gets the same reserved
+    piece."""
     stripped = text.strip()
     if not stripped:
         return ()

@@ -156,7 +156,7 @@ class TorchEngine:
             yield
 
     def _on_device(self) -> AbstractContextManager[object]:
-        """Triton and CUDA events use the current device, which each thread has its own of."""
+        """Triton and CUDA events use the current device, which is per thread."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     @torch.inference_mode()

@@ -48,7 +48,7 @@ class PhraseProgress:
     steered: Tensor  # (U, W) whether a lone hypothesis is made to start or continue a phrase
 
     def of_group(self, group: int, groups: int) -> PhraseProgress:
-        """The part of one group."""
+        """The progress of one group's hypotheses."""
         own = slice(group, None, groups)
         return PhraseProgress(
             self.missing[own], self.missing_after[own], self.overdue[own], self.advances[own], self.steered[own]

@@ -36,7 +36,7 @@ def constrained_search(
     first search alone calls `on_finished`."""
     results = unconstrained(ids, options, on_finished, [_without_phrases(one) for one in constraints])
     incomplete = _incomplete(range(len(ids)), results, constraints)
-    # What the first search says in other words may stay so; if the next search loses that, the phrase is required after all.
+    # A term paraphrased by the first search is accepted; if the next search loses it, the phrase becomes required.
     lenient = {number: _without_satisfied(constraints[number], results[number]) for number in incomplete}
     switched = {number: one for number in incomplete if (one := _code_switch(lenient[number])) is not None}
     _search_switched(switched, options, constraints, unconstrained, results)
@@ -127,14 +127,14 @@ def _incomplete(
     results: Sequence[Sequence[Hypothesis]] | Mapping[int, Sequence[Hypothesis]],
     constraints: Sequence[Constraints],
 ) -> list[int]:
-    """Those of these sentences with a hypothesis that lacks a phrase."""
+    """The sentences with a hypothesis that lacks a phrase."""
     return [
         number for number in numbers if not all(_has_phrases(one.ids, constraints[number]) for one in results[number])
     ]
 
 
 def _without_satisfied(constraint: Constraints, hypotheses: Sequence[Hypothesis]) -> Constraints:
-    """The constraints without the phrases that all of these hypotheses say in other words."""
+    """The constraints without the phrases that all of these hypotheses paraphrase."""
     required = tuple(
         phrase
         for phrase in constraint.phrases
@@ -144,7 +144,7 @@ def _without_satisfied(constraint: Constraints, hypotheses: Sequence[Hypothesis]
 
 
 def _has_phrases(ids: Sequence[int], constraint: Constraints) -> bool:
-    """Whether an output has every phrase, or says it in other words."""
+    """Whether an output has every phrase or paraphrases it."""
     automaton = PhraseAutomaton(
         [phrase for phrase in constraint.phrases if phrase.is_satisfied_by is None or not phrase.is_satisfied_by(ids)]
     )
