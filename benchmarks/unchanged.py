@@ -306,9 +306,11 @@ def _outcome(run: Path) -> Iterator[str]:
     yield from (
         f"{kind} {step} {record}" for (kind, step), record in sorted(steps.items()) if kind in ("train", "valid")
     )
-    for name in ("model.safetensors", "config.json", "tokenizer/joint.model"):
-        data = (run / "model" / name).read_bytes() if (run / "model" / name).exists() else b""
-        yield f"{name} {hashlib.sha256(data).hexdigest()}"
+    config = json.loads((run / "model" / "config.json").read_text(encoding="utf-8"))
+    config["facts"].pop("minutes")
+    yield json.dumps(config, sort_keys=True)
+    for name in ("model.safetensors", "tokenizer/joint.model"):
+        yield f"{name} {hashlib.sha256((run / 'model' / name).read_bytes()).hexdigest()}"
 
 
 # --- comparing ---
