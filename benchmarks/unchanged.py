@@ -81,6 +81,8 @@ def once(path: Path, make: Callable[[Path], None]) -> None:
     """Make a file unless an earlier comparison has made it."""
     if not path.exists():
         part = path.with_name(f"part-{path.name}")
+        for left in path.parent.glob(f"{part.name}*"):  # from an interrupted comparison
+            left.unlink()
         make(part)
         part.rename(path)
 
