@@ -65,7 +65,9 @@ def test_a_later_format_is_refused_with_the_remedy(folder: Path) -> None:
     settings["format"] = FORMAT + 1
     (folder / "config.json").write_text(json.dumps(settings))
     write_manifest(folder)
-    with pytest.raises(UserError, match=f"format {FORMAT + 1}.*upgrade Regard"):
+    with pytest.raises(
+        UserError, match=f"bundle format must be at most {FORMAT} .*, but is {FORMAT + 1}; upgrade Regard"
+    ):
         load_bundle(folder)
 
 
@@ -81,16 +83,18 @@ def test_a_tensor_of_the_wrong_shape_is_refused_by_name(folder: Path) -> None:
 def test_what_is_no_model_is_said_to_be_none(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such model"):
         find_bundle(tmp_path / "nothing")
-    with pytest.raises(UserError, match="neither a bundle"):
+    with pytest.raises(UserError, match="must be a bundle or a run folder, but has no config.json"):
         find_bundle(tmp_path)
     (tmp_path / "checkpoints").mkdir()
-    with pytest.raises(UserError, match="not finished"):
+    with pytest.raises(UserError, match="the run is unfinished and has no model yet"):
         find_bundle(tmp_path)
 
 
 def test_built_in_models_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.builtin.BUILTIN", tmp_path / "builtin")
-    with pytest.raises(UserError, match=r"none came with this Regard; .* regard train"):
+    with pytest.raises(
+        UserError, match=r"-m must name a bundle or a run folder, since .* no built-in models; .* regard train"
+    ):
         find_bundle(None)
     with pytest.raises(UserError, match=r"no such model; name a bundle or a run folder$"):
         find_bundle("de-en")

@@ -415,7 +415,7 @@ def test_a_dry_run_refuses_what_the_run_would(tmp_path: Path, capfd: pytest.Capt
     assert "nothing.src: there is no such file" in fails(capfd, "train", str(recipe), "--dry-run", "--set", valid)
     files = [str(tmp_path / "recipe" / f"train.{side}") for side in ("src", "tgt")]
     for change, message in (
-        ("model.preset=tiny", "model.d_model is 192, but the model in train.init has 320"),
+        ("model.preset=tiny", "model.d_model must be 320, as in the model in train.init, but is 192"),
         (
             "tokenizer.protect=false",
             "the model in train.init was trained with protected spans; remove tokenizer.protect",
