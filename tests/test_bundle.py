@@ -83,7 +83,7 @@ def test_a_tensor_of_the_wrong_shape_is_refused_by_name(folder: Path) -> None:
 def test_what_is_no_model_is_said_to_be_none(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such model"):
         find_bundle(tmp_path / "nothing")
-    with pytest.raises(UserError, match="must be a bundle or a run folder, but has no config.json"):
+    with pytest.raises(UserError, match=r"must be a bundle or a run folder, but has no config\.json"):
         find_bundle(tmp_path)
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(UserError, match="the run is unfinished and has no model yet"):
