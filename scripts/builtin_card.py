@@ -54,7 +54,7 @@ MADE = (
 LIMITS = [
     "Small: it knows everyday, parliamentary and software text best. News and talks are harder, and poetry, slang and "
     "special fields are not what it was trained on.",
-    "It translates sentence by sentence and knows nothing of the sentences around.",
+    "It translates sentence by sentence and does not see the surrounding sentences.",
     "It can be wrong with full confidence, also about names, small numbers and times of day. It repeats what its sources say about "
     "people, and as they say it.",
 ]
