@@ -2,10 +2,10 @@
 
     python -m benchmarks.unchanged BEFORE AFTER --out DIR [--text newstest2014.en.xz ...] [--only translate,serve,train]
 
-BEFORE and AFTER are checkouts, each with its own .venv. The work: translate files, the 200 awkward lines and both ways with every
-option of the search (both engines); documents of every format and requests to both HTTP APIs; 200 seeded training steps on the CPU;
-and a run that BEFORE began and AFTER resumes. What a checkout has written is kept in DIR, so an interrupted comparison goes on
-where it was. Exits with 1 if anything differs.
+BEFORE and AFTER are checkouts, each with its own .venv. Both translate the given files and the 200 awkward lines of the tests,
+these also with each search option, with the default engine and with torch; serve a document of every format and requests to both
+HTTP APIs; train 200 seeded steps on the CPU; and resume, from its middle, the run that BEFORE trained. DIR keeps each output,
+so an interrupted comparison continues where it stopped. Exits with 1 if anything differs.
 """
 
 from __future__ import annotations
