@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.bundle import Bundle, find_bundle, load_bundle
+from regard.data.corpus import check_file
 from regard.errors import UserError
 from regard.evaluate import sentence_scorer
 from regard.explain.explanation import EXAMPLE, Explanation
+from regard.files import write_atomic
 from regard.generate.engines.select import make_engine
 from regard.generate.options import SearchOptions
 from regard.progress import OnProgress
 from regard.translation.alternatives import Alternative, find_alternatives
 from regard.translation.constraints import TextConstraints
+from regard.translation.documents.files import Languages, check_target, translate_local
+from regard.translation.documents.formats import find_kind, output_kind
 from regard.translation.glossary import Glossary
 from regard.translation.results import Result
 from regard.translation.translation_options import TranslationOptions
@@ -96,6 +101,45 @@ class Model:
         lines = list(text)
         options = self.search_options(beam, alpha, n, **search)
         return self._translator(options).translate(lines, constraints=_text_constraints(lines, prefix, phrases))
+
+    def translate_file(
+        self,
+        source: str | Path,
+        target: str | Path | None = None,
+        *,
+        column: str | None = None,
+        force: bool = False,
+        on_progress: OnProgress | None = None,
+        beam: int | None = None,
+        alpha: float | None = None,
+        **search: Any,
+    ) -> Path:
+        """Translate a document, such as a .docx, .html or .srt, and return the path of the translation.
+
+        `target` defaults to the name of the source with the target language in it, letter.de.docx for letter.docx. An existing file
+        is overwritten only with `force`, the source never. `column` is for .csv and .tsv. `on_progress` is called with the number
+        of sentences newly finished. `search` takes the search options of `translate`.
+        """
+        source = Path(source)
+        check_file(source)
+        kind = find_kind(source.name)
+        if target is None:
+            ending = f".{output_kind(kind)}" if kind else source.suffix
+            target = source.with_name(f"{source.stem}.{self.bundle.target}{ending}")
+        check_target(source, Path(target), force, option="")
+        if "nbest" in search:
+            raise UserError("translate_file writes one translation per sentence; leave out nbest")
+        options = self.search_options(beam, alpha, 1, **search)
+
+        def translate(sentences: list[str]) -> list[str]:
+            return [result.text for result in self.stream(sentences, options, on_progress=on_progress)]
+
+        languages = Languages(self.bundle.source, self.bundle.target)
+        content, note = translate_local(source, languages, translate, column)
+        if note:
+            warnings.warn(f"{source}: {note}", stacklevel=2)
+        write_atomic(Path(target), content)
+        return Path(target)
 
     def follow(
         self,

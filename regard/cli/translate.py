@@ -1,10 +1,9 @@
-"""`regard translate`: text, a file or standard input, line by line."""
+"""`regard translate`: text, a file or standard input, line by line; documents and folders in `translate_documents.py`."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -22,9 +21,10 @@ from regard.cli.common import (
     load_model,
     verb,
 )
+from regard.cli.translate_documents import DocumentJob, open_job, run_job, take_file_names
 from regard.data.corpus import COMPRESSION_SUFFIXES
 from regard.errors import Interrupted, UserError
-from regard.files import is_same_file
+from regard.files import check_new_file, is_same_file
 
 if TYPE_CHECKING:
     from regard.api import Model
@@ -40,16 +40,34 @@ def add(verbs: Any) -> None:
         verbs,
         "translate",
         run,
-        "translate text, a file or standard input",
-        "Translate text, a file or standard input. Line N of the output translates line N of the input; empty lines stay empty.",
+        "translate text, a document, a folder or standard input",
+        "Translate text, a document, a folder of documents or standard input. In plain text, line N of the output translates line "
+        "N of the input, and empty lines stay empty. A document keeps everything but its text.",
     )
     parser.add_argument(
-        "text", nargs="*", metavar="TEXT", help="sentences to translate (default: read -i or standard input)"
+        "text",
+        nargs="*",
+        metavar="TEXT",
+        help="sentences to translate, or a document (default: read -i or standard input)",
     )
     add_model(parser, several=ENSEMBLE)
-    parser.add_argument("-i", "--input", type=Path, metavar="FILE", help="file to translate, plain or .gz, .xz, .zst")
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="file for the translations (default: standard output)"
+        "-i",
+        "--input",
+        type=Path,
+        metavar="FILE|DIR",
+        help="file to translate: plain text, also .gz, .xz or .zst, or a document such as .docx; or a folder of documents",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE|DIR",
+        help="file for the translations (default: standard output), or a folder",
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite existing files; never the input")
+    parser.add_argument(
+        "--column", metavar="NAME|N", help="with .csv and .tsv: the column to translate, by name or number"
     )
     add_all_search(parser)
     parser.add_argument(
@@ -59,7 +77,9 @@ def add(verbs: Any) -> None:
         metavar="N",
         help="print N translations per line, as line number, score and text",
     )
-    parser.add_argument("--resume", action="store_true", help="with -i and -o: continue after the last line written")
+    parser.add_argument(
+        "--resume", action="store_true", help="with -i and -o: continue after the last line or file written"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--words", action="store_true", help="with --json: each word with its log-probability")
     parser.add_argument(
@@ -80,6 +100,11 @@ def run(arguments: argparse.Namespace) -> None:
         if opened is None:
             crew.help(lambda: partial(_work, arguments, *load()))
             return
+        if isinstance(opened, DocumentJob):
+            model, options = crew.load(load)
+            work = partial(_work, arguments, model, options)
+            run_job(opened, arguments, model, crew, work, partial(_settings, arguments))
+            return
         out, total = opened
         with out:
             model, options = crew.load(load)
@@ -92,13 +117,18 @@ def run(arguments: argparse.Namespace) -> None:
             _translate_blocks(_blocks(arguments, model.chunk * crew.size), total, out, crew, work, arguments)
 
 
-def _open(arguments: argparse.Namespace, crew: Crew) -> tuple[LineFile, int]:
-    """Check the arguments; return the output and the number of input lines (0 if unknown)."""
+def _open(arguments: argparse.Namespace, crew: Crew) -> DocumentJob | tuple[LineFile, int]:
+    """Check the arguments; return the documents, or for text the output and the number of input lines (0 if unknown)."""
     from regard.translation.lines import LineFile
 
-    _check(arguments, crew)
+    _check_inputs(arguments)
+    job = open_job(arguments)
+    if job is None:
+        _check(arguments, crew)
     find_models(arguments)
     checked_batch(arguments)
+    if job is not None:
+        return job
     total = len(arguments.text)
     if arguments.input:
         from regard.data.corpus import check_file, read_lines
@@ -108,6 +138,12 @@ def _open(arguments: argparse.Namespace, crew: Crew) -> tuple[LineFile, int]:
         total = sum(1 for _ in read_lines(arguments.input)) if arguments.input.is_file() else 0
     elif not arguments.text and sys.stdin is None:
         raise UserError("translate needs TEXT, -i FILE or standard input, but got none of them")
+    if arguments.output and not arguments.resume:
+        check_new_file(arguments.output)
+        if arguments.output.exists() and not arguments.force:
+            raise UserError(
+                f"-o {arguments.output}: already exists; choose another name, or add --force to overwrite it"
+            )
     settings = _settings(arguments) if arguments.input and arguments.output and _is_plain(arguments) else None
     return LineFile(arguments.output, arguments.resume, settings, is_kept=not arguments.json), total
 
@@ -127,6 +163,8 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
         check_file(arguments.glossary)
         given["glossary"] = sha256(arguments.glossary)
     content = sha256(arguments.input) if arguments.input.is_file() else ""  # a pipe can be read only once
+    if arguments.column is not None:
+        given["column"] = arguments.column
     return {
         "input": [arguments.input.name, content],
         "model": [sha256(folder / MANIFEST) for folder in find_models(arguments)],
@@ -136,14 +174,16 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _check(arguments: argparse.Namespace, crew: Crew) -> None:
+def _check_inputs(arguments: argparse.Namespace) -> None:
+    """One input, and where its file names are."""
     if arguments.text and arguments.input:
         raise UserError("translate takes TEXT or -i FILE, but got both; leave one out")
-    for text in arguments.text:
-        if os.path.isfile(text) and len(text.split()) == 1:
-            raise UserError(
-                f"{text}: is a file; translate it with -i {text}, or give the word itself on standard input"
-            )
+    take_file_names(arguments)
+
+
+def _check(arguments: argparse.Namespace, crew: Crew) -> None:
+    if arguments.column is not None:
+        raise UserError("--column is for .csv and .tsv files; leave it out")
     if arguments.resume and not (arguments.input and arguments.output):
         raise UserError("--resume needs -i FILE and -o FILE to know which lines are done")
     if arguments.output and arguments.output.suffix in COMPRESSION_SUFFIXES:

@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from regard.errors import InputError, InputTooLarge
 from regard.serve.alignments import SentenceCollector, align
@@ -16,6 +15,7 @@ from regard.serve.search import PLAIN, SearchRequest
 from regard.serve.served_model import ServedModel
 from regard.serve.thread_pool import ThreadPool
 from regard.translation.alignment import TextAlignment
+from regard.translation.documents.document import Plan
 from regard.translation.documents.formats import open_document
 from regard.translation.languages import detect, language_name, match_code
 from regard.translation.markup.elements import MarkupParser
@@ -25,19 +25,6 @@ from regard.translation.sentences import Split, split_text
 
 _USUAL_BEAM = 4  # a request with a wider beam may have less text
 _DOCUMENT_THREADS = 2  # besides the one that parses them
-
-
-class Plan(Protocol):
-    """A text whose sentences are translated and joined again."""
-
-    @property
-    def sentences(self) -> list[str]:
-        """The sentences to translate."""
-        ...
-
-    def join(self, translations: Sequence[str]) -> str:
-        """The text with each sentence replaced by its translation."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -279,26 +266,17 @@ class Service:
         """The translated document, and the number of characters of text in the original."""
         limits = self.limits
         search.check(limits)
-        document = await self._reading.run(open_document, data, kind, limits.unpacked_bytes, column)
+        document = await self._reading.run(open_document, data, kind, limits.unpacked_bytes, column, target)
         characters = sum(map(len, document.texts))
         if characters > limits.file_characters:
             raise InputTooLarge(f"file may have at most {limits.file_characters} characters of text; send it in parts")
-        request = TranslateRequest(
-            document.texts,
-            source,
-            target,
-            document.is_html,
-            by_sentence=document.by_sentence,
-            parse_markup=document.parse_markup,
-        )
         if source is None:  # one language for the whole document
             sample = " ".join(document.texts)[:5_000]
             served, _ = await self._documents.run(self.detect_for, sample, target)
-            request = dataclasses.replace(request, source=served.bundle.source)
-        models, plans = await self._documents.run(self._prepare, request)
-        if not models:
-            return await self._documents.run(document.save, []), 0
-        translations = await self.translate_plans(models[0][0], plans, 0, on_sentence, search)
+        else:
+            served = self.find(source, target)
+        plans = await self._documents.run(document.plans, served.bundle.source)
+        translations = await self.translate_plans(served, plans, 0, on_sentence, search) if plans else []
         return await self._documents.run(document.save, [texts[0] for texts in translations]), characters
 
     @property

@@ -58,7 +58,7 @@ def _sentences(line: str, language: str) -> list[str]:
         from sentencex import segment
     except ImportError:
         raise UserError(
-            "splitting text into sentences needs one more package; run: pip install 'regard[serve]'"
+            "splitting text into sentences needs one more package; run: pip install 'regard[documents]'"
         ) from None
     code = re.split(r"[-_]", language)[0].lower()
     sentences: list[str] = []

@@ -4,9 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from regard.errors import InputError
 from regard.translation.markup.elements import MarkupParser
+from regard.translation.markup.marked_text import MarkedText
+from regard.translation.markup.tags import Xml
+from regard.translation.sentences import split_text
+
+
+class Plan(Protocol):
+    """A text whose sentences are translated and joined again."""
+
+    @property
+    def sentences(self) -> list[str]:
+        """The sentences to translate."""
+        ...
+
+    def join(self, translations: Sequence[str]) -> str:
+        """The text with each sentence replaced by its translation."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -16,8 +33,22 @@ class Document:
     texts: Sequence[str]
     save: Callable[[Sequence[str]], bytes]
     is_html: bool = False
-    parse_markup: MarkupParser | None = None  # for texts with markup other than HTML
+    parse_markup: MarkupParser | None = None  # for texts with markup other than HTML and XML
     by_sentence: bool = True
+    xml: Xml | None = None  # the texts are XML
+    note: str = ""  # what the reader of the translation must know, such as that the layout is lost
+
+    def plan(self, text: str, language: str) -> Plan:
+        """The sentences of one of the texts, which is in this language."""
+        if self.is_html or self.xml is not None:
+            return MarkedText(text, language, by_sentence=self.by_sentence, joins_lines=True, xml=self.xml)
+        if self.parse_markup is not None:
+            return MarkedText(text, language, by_sentence=self.by_sentence, parse_markup=self.parse_markup)
+        return split_text(text, language, by_sentence=self.by_sentence)
+
+    def plans(self, language: str) -> list[Plan]:
+        """The sentences of all texts."""
+        return [self.plan(text, language) for text in self.texts]
 
 
 def read_text(data: bytes) -> tuple[str, bytes]:
@@ -26,7 +57,7 @@ def read_text(data: bytes) -> tuple[str, bytes]:
     try:
         return data[len(bom) :].decode("utf-8"), bom
     except UnicodeDecodeError:
-        raise InputError("file must be text in UTF-8; convert it and send it again") from None
+        raise InputError("file must be text in UTF-8; convert it and try again") from None
 
 
 def from_pieces(

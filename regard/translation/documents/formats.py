@@ -25,21 +25,46 @@ MEDIA_TYPES = {
 }
 
 
-def kind_of(name: str) -> str:
-    """The file extension, in lower case; nothing else of a file name is ever used."""
+ARCHIVES = frozenset(("docx", "pptx"))  # not text that could be printed
+TABLES = frozenset(("csv", "tsv"))
+# Kinds whose translation is of another kind.
+OUTPUT_KINDS: dict[str, str] = {}
+# A local file may unpack to this much; a server sets its own limit.
+LOCAL_BYTES = 1 << 30
+
+
+def list_kinds() -> str:
+    """The file name extensions of all formats, for a message."""
+    return f".{', .'.join(MEDIA_TYPES)}"
+
+
+def find_kind(name: str) -> str | None:
+    """The format of a file by the extension of its name, in lower case; nothing else of a name is ever used. None: unknown."""
     kind = name.rpartition(".")[2].lower()
-    if "." not in name or kind not in MEDIA_TYPES:
-        raise InputError(f"file must have a name that ends in one of .{', .'.join(MEDIA_TYPES)}")
+    return kind if "." in name and kind in MEDIA_TYPES else None
+
+
+def kind_of(name: str) -> str:
+    """`find_kind` for a file that must be a document."""
+    kind = find_kind(name)
+    if kind is None:
+        raise InputError(f"file must have a name that ends in one of {list_kinds()}")
     return kind
 
 
-def open_document(data: bytes, kind: str, max_bytes: int, column: str | None = None) -> Document:
-    """Open a document of this kind. An archive may unpack to at most `max_bytes`; `column` is for tables."""
-    if column is not None and kind not in ("csv", "tsv"):
+def output_kind(kind: str) -> str:
+    """The kind of a translated document."""
+    return OUTPUT_KINDS.get(kind, kind)
+
+
+def open_document(data: bytes, kind: str, max_bytes: int, column: str | None = None, target: str = "") -> Document:
+    """Open a document of this kind. An archive may unpack to at most `max_bytes`; `column` is for tables; `target` is the code of
+    the language that it is translated into."""
+    if column is not None and kind not in TABLES:
         raise InputError("column is for .csv and .tsv files only; leave it out")
     if kind in ("docx", "pptx"):
         return open_office(data, kind, max_bytes)
-    if kind in ("csv", "tsv"):
+    if kind in TABLES:
         return open_table(data, "\t" if kind == "tsv" else ",", column)
     readers = {"md": open_markdown, "html": open_html, "htm": open_html, "srt": open_subtitles, "po": open_catalogue}
     return readers.get(kind, open_text)(data)
