@@ -149,7 +149,7 @@ def _answers(port: int) -> bool:
     """Whether a server has begun to answer: its port may be open while it still loads its model."""
     try:
         with socket.create_connection(("127.0.0.1", port), 60) as connection:
-            connection.sendall(b"GET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            connection.sendall(b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             return bool(connection.recv(1))
     except OSError:
         return False
@@ -367,7 +367,7 @@ def measure(arguments: argparse.Namespace, bundle: Bundle) -> None:
 def _request(text: str | list[str], source: str, target: str) -> bytes:
     body = json.dumps({"q": text, "source": source, "target": target}).encode()
     head = (
-        f"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
 

@@ -38,6 +38,22 @@ def add(verbs: Any) -> None:
         help="show a training run on the page; without -m, serve its model if it already has one",
     )
     parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="answer to this name in the Host header, too, such as translate.example.org; .example.org stands for all names in "
+        "it, * for any (default: localhost and the address of --host); repeatable",
+    )
+    parser.add_argument(
+        "--trusted-proxy",
+        action="append",
+        default=[],
+        metavar="ADDRESS",
+        help="address or network of a proxy whose X-Forwarded-For names the client, and whose connections are not limited by "
+        "address; repeatable",
+    )
+    parser.add_argument(
         "--limit",
         action="append",
         default=[],
@@ -88,5 +104,7 @@ def run(arguments: argparse.Namespace) -> None:
             workers=arguments.workers,
             limits=limits,
             run=arguments.watched,
+            allowed_hosts=arguments.allow_host,
+            trusted_proxies=arguments.trusted_proxy,
         )
     )

@@ -28,6 +28,10 @@ class Limits:
     seconds: float = 60  # from the last byte of a request to the answer
     file_seconds: float = 600  # the same for a document
     body_seconds: float = 20  # to send a request in
+    header_seconds: float = 10  # to send the headers of a request in
+    send_seconds: float = 30  # a client that reads nothing of its answer for so long is disconnected
+    connections: int = 4_096  # open at a time; fewer if the limit of open files is lower
+    address_connections: int = 1_000  # of one address (IPv6: one /64 network) among them, and at most half of them
     places: int = 64  # requests that run or wait; one more is answered with 429
     file_places: int = 4  # documents among them
     explain_places: int = 4  # explanations among them; they run one at a time
@@ -62,7 +66,7 @@ class Limits:
                     f"--limit {name} is not known; "
                     + (f"did you mean {near[0]}?" if near else f"known limits: {', '.join(kinds)}")
                 )
-            is_float = name in ("seconds", "file_seconds", "body_seconds", "window_ms", "drain_seconds")
+            is_float = name.endswith("seconds") or name == "window_ms"
             try:
                 changes[name] = float(number) if is_float else int(number.replace("_", ""))
             except ValueError:

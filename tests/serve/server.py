@@ -23,7 +23,11 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 240  # seconds for what must come, on a machine that is slow or busy
 GOLDEN = ROOT / "tests" / "golden" / "bundle-1"  # it reverses letters: "a b c" -> "c b a"
 # What a server may take is no test's business unless it says so.
-PATIENT = [word for name in ("seconds", "body_seconds", "drain_seconds") for word in ("--limit", f"{name}={PATIENCE}")]
+PATIENT = [
+    word
+    for name in ("seconds", "header_seconds", "body_seconds", "send_seconds", "drain_seconds")
+    for word in ("--limit", f"{name}={PATIENCE}")
+]
 
 
 @dataclass

@@ -20,7 +20,7 @@ from tests.serve.server import GOLDEN, PATIENCE, Running, held_by, running, star
 BODY = {"q": "a b c", "source": "src", "target": "tgt"}
 TOKENS = len(load_bundle(GOLDEN).tokenizer.encode(BODY["q"])) + 1
 ANSWER = {"translatedText": "c b a"}
-HEAD = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+HEAD = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 @pytest.fixture
@@ -132,18 +132,18 @@ def test_the_short_way_to_be_turned_away_says_what_the_long_one_says(
 @pytest.mark.parametrize(
     "request_",
     [
-        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
-        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
-        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length : 2\r\n\r\n{}",
-        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: +2\r\n\r\n{}",
-        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n{}",
-        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}",
-        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}POST /translate HTTP/1.1\r\n",
-        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n{}",
-        b"POST /translate HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"POST /translate HTTP/1.0\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",
-        b"POST /translate?q HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",
-        b"GET /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",
+        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
+        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length : 2\r\n\r\n{}",
+        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: +2\r\n\r\n{}",
+        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n{}",
+        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}",
+        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}POST /translate HTTP/1.1\r\n",
+        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\n{}",
+        b"POST /translate HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"POST /translate HTTP/1.0\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}",
+        b"POST /translate?q HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}",
+        b"GET /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}",
     ],
 )
 def test_what_is_not_plain_does_not_take_the_short_way(request_: bytes) -> None:

@@ -15,9 +15,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="n
 
 def request(text: str | list[str]) -> bytes:
     body = json.dumps({"q": text, "source": "src", "target": "tgt"}).encode()
-    head = (
-        f"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
+    head = f"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 

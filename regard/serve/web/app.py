@@ -29,7 +29,9 @@ from regard.serve.web import (
 )
 from regard.serve.web.context import Context, context_of
 from regard.serve.web.gate import Admission, Gate, internal_error, problem
+from regard.serve.web.hosts import Hosts
 from regard.serve.web.prometheus import Metrics
+from regard.serve.web.proxies import Proxies
 from regard.serve.web.schemas import Health, Ready
 from regard.serve.web.status import REFUSALS, as_http
 from regard.version import __version__
@@ -76,6 +78,8 @@ def make_app(
     keys: Keys | None = None,
     metrics: Metrics | None = None,
     watch: Watch | None = None,
+    hosts: Hosts | None = None,
+    proxies: Proxies | None = None,
 ) -> Gate:
     """The application as uvicorn runs it."""
     app = FastAPI(
@@ -114,7 +118,7 @@ def make_app(
     _describe_limits(app.openapi(), service.limits)
     own = [page_routes.STATIC + name for name in page_routes.static_files()]
     paths = frozenset({*app.openapi()["paths"], "/", "/docs", "/openapi.json", *own})
-    return Gate(app, admission, counters, paths)
+    return Gate(app, admission, counters, paths, hosts or Hosts(), proxies or Proxies())
 
 
 def _describe_limits(document: dict[str, Any], limits: Limits) -> None:

@@ -1,5 +1,5 @@
-"""What every request passes before FastAPI: limits on concurrency, body size and time, cancellation when the client disconnects,
-and the headers of every response. Plain ASGI."""
+"""What every request passes before FastAPI: whether it is meant for this server, limits on concurrency, body size and time,
+cancellation when the client disconnects, and the headers of every response. Plain ASGI."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, MutableMapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from regard.serve.limits import Limits
+from regard.serve.web.connections import address_key
+from regard.serve.web.hosts import Hosts
 from regard.serve.web.logs import log
 from regard.serve.web.prometheus import Metrics
+from regard.serve.web.proxies import Proxies, is_loopback
 from regard.serve.web.status import REFUSALS, HttpRefused, as_http
 
 Message = MutableMapping[str, Any]
@@ -29,6 +33,7 @@ FILES = frozenset({"/translate_file", "/v2/document"})  # documents have their o
 DOWNLOADS, DOCUMENTS = "/download_file/", "/v2/document/"  # what follows is a secret, and not logged
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _DRAIN_SECONDS = 2.0
+_REFUSED_LINES = 100  # of the log in a second; more are counted
 _FIELD_BYTES = 262_144  # of a form besides its file; it may contain a glossary
 _KEY_BYTES = 16_384  # of a request for a document's status or result
 
@@ -162,8 +167,18 @@ def internal_error(request_id: str) -> str:
 class Gate:
     """An ASGI app around another, which enforces the limits."""
 
-    def __init__(self, app: App, admission: Admission, metrics: Metrics, paths: frozenset[str]) -> None:
+    def __init__(
+        self,
+        app: App,
+        admission: Admission,
+        metrics: Metrics,
+        paths: frozenset[str],
+        hosts: Hosts,
+        proxies: Proxies,
+    ) -> None:
         self.app, self.admission, self.metrics, self.paths = app, admission, metrics, paths
+        self.hosts, self.proxies = hosts, proxies
+        self._behind_proxies: Counter[str] = Counter()  # requests in flight by the client's address
         self.on_startup: Callable[[], None] = lambda: None  # called in the event loop before requests are served
         self._turned_away = 0
         admission.on_change = metrics.places.set
@@ -202,7 +217,9 @@ class Gate:
             if scope["path"].startswith(prefix):
                 path = prefix
         try:
-            await self._answer(scope, receive, exchange)
+            with self._from_client(scope):
+                self.hosts.check(scope["method"], scope["path"], scope["headers"])
+                await self._answer(scope, receive, exchange)
         except REFUSALS as error:
             if not exchange.is_read:
                 exchange.is_read = await self._drain(receive)
@@ -210,10 +227,45 @@ class Gate:
                 scope["path"], as_http(error), close=not exchange.is_read or self.admission.is_draining
             )
         except Exception as error:  # noqa: BLE001 - logged without its message, which may contain a user's text
-            log("failure", level=logging.ERROR, error=error, id=exchange.request_id, path=path)
+            log(
+                "failure",
+                level=logging.ERROR,
+                error=error,
+                most=_REFUSED_LINES,
+                id=exchange.request_id,
+                path=path,
+            )
             await exchange.refuse(scope["path"], HttpRefused(500, internal_error(exchange.request_id)))
         finally:
             self._record(scope, exchange, path, time.monotonic() - start)
+
+    @contextmanager
+    def _from_client(self, scope: Scope) -> Iterator[None]:
+        """Put the client's address and scheme into the scope. Behind a trusted proxy, requests are counted by address, as
+        connections are elsewhere."""
+        peer = scope["client"][0] if scope.get("client") else ""
+        is_proxy = self.proxies.trusts(peer)
+        if is_proxy or is_loopback(peer):  # a proxy on this machine need not be named for the scheme
+            said = [value for name, value in scope["headers"] if name == b"x-forwarded-proto"]
+            if said and said[-1].strip().lower() in (b"http", b"https"):
+                scope["scheme"] = said[-1].strip().lower().decode()
+        if not is_proxy:
+            yield
+            return
+        client = self.proxies.client_of(peer, [value for name, value in scope["headers"] if name == b"x-forwarded-for"])
+        scope["client"] = (client, 0)
+        key = address_key(client)
+        self._behind_proxies[key] += 1
+        try:
+            if self._behind_proxies[key] > self.admission.limits.address_connections and not self.proxies.trusts(
+                client
+            ):
+                raise HttpRefused(429, "this address has too many requests; try again in 1 s", 1)
+            yield
+        finally:
+            self._behind_proxies[key] -= 1
+            if not self._behind_proxies[key]:
+                del self._behind_proxies[key]
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Startup and shutdown of the server. The app inside has nothing to do at either."""
@@ -236,6 +288,7 @@ class Gate:
             path=path,
             status=status,
             ms=round(seconds * 1000, 1),
+            most=0 if status < 400 else _REFUSED_LINES,
             **scope["facts"],
         )
 

@@ -49,6 +49,18 @@ class Metrics:
             registry=self.registry,
             multiprocess_mode="livesum",
         )
+        self.closed = Counter(
+            "regard_connections_closed",
+            "Connections closed or refused, by reason: late or stalled clients, or no room.",
+            ["reason"],
+            registry=self.registry,
+        )
+        self.connections = Gauge(
+            "regard_connections",
+            "Open connections.",
+            registry=self.registry,
+            multiprocess_mode="livesum",
+        )
         self.waiting = Gauge(
             "regard_waiting_tokens",
             "Tokens queued, by model.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import logging
 import os
 import signal
 import socket
@@ -26,14 +27,19 @@ from regard.serve.served_model import ServedModel, find_bundles
 from regard.serve.service import Service
 from regard.serve.watch import Watch
 from regard.serve.web.app import make_app
+from regard.serve.web.connections import Connections
 from regard.serve.web.gate import Admission, Gate
+from regard.serve.web.hosts import Hosts
+from regard.serve.web.listener import Listener, raise_file_limit
 from regard.serve.web.logs import log, set_up_logs
 from regard.serve.web.prometheus import Metrics
 from regard.serve.web.protocol import make_protocol
+from regard.serve.web.proxies import Proxies
 from regard.serve.web.workers import supervise
 from regard.translation.languages import detect
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
+_BACKLOG = 4_096  # connections that wait to be accepted; the system may allow fewer
 _KEPT_BYTES = 32 << 20  # the largest block that is kept; glibc allows no more
 
 
@@ -52,6 +58,8 @@ class Settings:
     workers: int = 1  # server processes
     is_shared: bool = True  # whether requests share batches
     run: Path | None = None  # a run folder to watch
+    allowed_hosts: Sequence[str] = ()  # names that the server answers to, besides its own
+    trusted_proxies: Sequence[str] = ()  # addresses or networks
 
 
 class GracefulShutdown:
@@ -91,6 +99,8 @@ def serve(settings: Settings) -> None:
     """Serve until a signal arrives."""
     if not 1 <= settings.workers <= 256:
         raise UserError(f"--workers must be between 1 and 256, but is {settings.workers}")
+    Hosts.of(settings.host, settings.allowed_hosts)  # so that an error in it is reported at once
+    Proxies.parse(settings.trusted_proxies)
     set_up_logs()
     listener = listen(
         settings.host, settings.port
@@ -103,33 +113,86 @@ def serve(settings: Settings) -> None:
             supervise(settings.workers, run_worker, (settings, listener, Path(folder)), Path(folder))
 
 
-def run_worker(settings: Settings, listener: socket.socket, folder: Path) -> None:
+def run_worker(settings: Settings, listening: socket.socket, folder: Path) -> None:
     """Run one server process on a listening socket; `folder` holds documents until they are downloaded."""
+    limits = settings.limits
     metrics = Metrics()
     service = load_service(settings, metrics)
     keys = load_keys(settings.keys) if settings.keys else Keys()
     watch = Watch(settings.run) if settings.run else None
-    app = make_app(service, DocumentFiles(folder), keys, metrics, watch)
-    server = uvicorn.Server(uvicorn_config(app, settings.limits))
+    proxies = Proxies.parse(settings.trusted_proxies)
+    hosts = Hosts.of(settings.host, settings.allowed_hosts)
+    app = make_app(service, DocumentFiles(folder), keys, metrics, watch, hosts, proxies)
+    open_files = raise_file_limit(limits.connections * 16 // 15 + 80)  # see `most_connections`
+    connections = Connections.within(limits, open_files, proxies)
+    connections.on_close = lambda reason: metrics.closed.labels(reason).inc()
+    server = uvicorn.Server(uvicorn_config(app, connections))
     shutdown = GracefulShutdown(server, app.admission)
-    app.on_startup = shutdown.install
+
+    def start() -> None:
+        shutdown.install()
+        watch_connections(connections, limits, metrics)
+
+    app.on_startup = start
     # What was loaded stays until the end, so the garbage collector need not scan it again and again.
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
     keep_memory()
     threading.Thread(target=detect, args=("warm up",), daemon=True).start()  # the first use takes most of a second
-    host, port = listener.getsockname()[:2]
-    models = [f"{source}-{target}" for source, target in sorted(service.pairs)]
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    log("listening", process=os.getpid(), address=address, models=models)
-    if sys.stderr.isatty() and settings.workers == 1:
-        sys.stderr.write(f"\n  Open {address} in a browser; Ctrl-C stops the server\n\n")
-    server.run(sockets=[listener])
+    with Listener(listening, connections) as listener:
+        announce(settings, listener, service, connections, open_files)
+        server.run(sockets=[listener])
     if shutdown.forced_by is not None:
         signal.raise_signal(shutdown.forced_by)
     service.close()
     app.log_turned_away()  # those of the last second
     log("stopped")
+
+
+def announce(
+    settings: Settings, listener: Listener, service: Service, connections: Connections, open_files: int
+) -> None:
+    """Say where the server listens, with what, and how many clients it can hold."""
+    host, port = listener.getsockname()[:2]
+    models = [f"{source}-{target}" for source, target in sorted(service.pairs)]
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    log(
+        "listening",
+        process=os.getpid(),
+        address=address,
+        models=models,
+        open_files=open_files,
+        connections=connections.most,
+        address_connections=connections.most_of_address,
+    )
+    if connections.most < settings.limits.connections:
+        log(
+            "few open files",
+            level=logging.WARNING,
+            message=f"the limit of open files, {open_files}, allows {connections.most} connections instead of "
+            f"{settings.limits.connections}; raise it with ulimit -n or LimitNOFILE",
+        )
+    if sys.stderr.isatty() and settings.workers == 1:
+        sys.stderr.write(f"\n  Open {address} in a browser; Ctrl-C stops the server\n\n")
+
+
+def watch_connections(connections: Connections, limits: Limits, metrics: Metrics) -> None:
+    """Close slow connections from now on, and log once a second how many were closed and why. Must run in the event loop."""
+    loop = asyncio.get_running_loop()
+    pause = min(1.0, limits.header_seconds / 4, limits.send_seconds / 4)
+    reported = loop.time()
+
+    def sweep() -> None:
+        nonlocal reported
+        connections.sweep(loop.time())
+        metrics.connections.set(len(connections))
+        if connections.closed and loop.time() - reported >= 1:
+            log("connections", level=logging.WARNING, open=len(connections), closed=dict(connections.closed))
+            connections.closed.clear()
+            reported = loop.time()
+        loop.call_later(pause, sweep)
+
+    sweep()
 
 
 def keep_memory() -> None:
@@ -166,14 +229,20 @@ def bundles_of(settings: Settings) -> list[Bundle]:
     return find_bundles(settings.models) if settings.models or settings.run is None else []
 
 
-def uvicorn_config(app: Gate, limits: Limits) -> uvicorn.Config:
+def uvicorn_config(app: Gate, connections: Connections) -> uvicorn.Config:
     """uvicorn's settings: it writes no logs of its own, and passes every request through the gate."""
+    limits = app.admission.limits
     return uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
         server_header=False,
-        http=make_protocol(app),  # based on h11: uvicorn's other protocol, httptools, reads headers of any size
+        loop="asyncio:SelectorEventLoop",  # others do not call `accept` of the listening socket, which counts
+        proxy_headers=False,  # the gate reads them
+        http=make_protocol(
+            app, connections
+        ),  # based on h11: uvicorn's other protocol, httptools, reads headers of any size
+        backlog=_BACKLOG,
         ws="none",
         lifespan="on",
         timeout_keep_alive=10,
@@ -195,7 +264,7 @@ def listen(host: str, port: int) -> socket.socket:
         if sys.platform != "win32":
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(1024)
+        listener.listen(_BACKLOG)
     except OSError as error:
         if listener is not None:
             listener.close()
