@@ -366,9 +366,7 @@ def measure(arguments: argparse.Namespace, bundle: Bundle) -> None:
 
 def _request(text: str | list[str], source: str, target: str) -> bytes:
     body = json.dumps({"q": text, "source": source, "target": target}).encode()
-    head = (
-        f"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
+    head = f"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 
