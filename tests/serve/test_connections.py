@@ -38,7 +38,7 @@ class Client:
 
 def fill(connections: Connections, hosts: list[str], is_waiting: bool = True) -> list[Client]:
     """Connect once for each of these addresses."""
-    clients = []
+    clients: list[Client] = []
     for host in hosts:
         number = 1_000 + len(clients) + 10_000 * len(connections)
         if connections.enter(host, number) is not None:
