@@ -93,7 +93,7 @@ class Marks:
 def prepare_in(folder: RunFolder, recipe: Recipe, display: Display) -> PreparedData:
     """Tokenizer, store and validation pairs in an empty folder."""
     claim_folder(folder, recipe)
-    return prepare_data(recipe, find_corpora(recipe), folder, display)
+    return prepare_data(recipe, OpenRun(find_corpora(recipe)), folder, display)
 
 
 def measured_recipe(recipe: Recipe, steps: int) -> Recipe:

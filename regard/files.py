@@ -3,19 +3,33 @@ sees the old content or the new, never a mixture."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from regard.errors import UserError
+from regard.errors import RegardError, UserError
 
 MANIFEST = "manifest.json"
+PIPE_SECONDS = 10.0  # how long a named pipe may be without a writer before it is refused
+
+_BLOCK = 1 << 18
+_NO_ROOM = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "no file may become so large here (ulimit -f)",
+}
+
+
+# --- writing ---
 
 
 def sync(path: Path) -> None:
@@ -37,14 +51,47 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     """Replace the file's content in one step. A symbolic link stays, and its target is replaced."""
     path = path.resolve()
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
-        sync(temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    with writing(path, len(data)):
+        try:
+            temporary.write_bytes(data)
+            sync(temporary)
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
     sync(path.parent)
+
+
+@contextmanager
+def writing(path: Path, size: int) -> Iterator[None]:
+    """Within this block a file is written that needs `size` bytes so far. If there is no room for it, the error says so."""
+    try:
+        yield
+    except Exception as error:
+        reason = no_room(error)
+        if reason is None:
+            raise
+        raise RegardError(
+            f"{path}: cannot be written, since {reason}; it needs {size:,} bytes: make room, then run the command again"
+        ) from error
+
+
+def no_room(error: BaseException) -> str | None:
+    """Why there was no room for a file, if that is what the error means; None for any other error."""
+    if isinstance(error, OSError):
+        return _NO_ROOM.get(error.errno or 0)
+    if type(error).__module__.startswith("safetensors"):  # it raises errors of its own, with the number in the text
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        return _NO_ROOM.get(int(number[1])) if number else None
+    return None
+
+
+def write_all(file: IO[bytes], data: bytes) -> None:
+    """Write to an unbuffered file. Unlike a buffered one, it has nothing left to write, and to fail with, when it is closed."""
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]
 
 
 @contextmanager
@@ -59,7 +106,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
-        yield temporary
+        with _writing_folder(path, temporary):
+            yield temporary
         permissions = temporary.stat().st_mode & 0o666
         for file in sorted(temporary.rglob("*")):
             if file.is_file():
@@ -78,11 +126,27 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+@contextmanager
+def _writing_folder(path: Path, temporary: Path) -> Iterator[None]:
+    """As `writing`, for whatever writes into the folder without naming its own file."""
+    try:
+        yield
+    except Exception as error:
+        if no_room(error) is None:
+            raise
+        size = sum(file.stat().st_size for file in temporary.rglob("*") if file.is_file())
+        with writing(path, size):
+            raise
+
+
 def _add_permissions(file: Path, permissions: int) -> None:
     mode = stat.S_IMODE(file.stat().st_mode)
     if mode | permissions != mode:
         with suppress(OSError):  # a file system without permissions
             file.chmod(mode | permissions)
+
+
+# --- checks ---
 
 
 def lock(file: IO[Any]) -> bool:
@@ -138,6 +202,54 @@ def sweep_temporaries(folder: Path) -> None:
             leftover.unlink(missing_ok=True)
 
 
+# --- reading ---
+
+
+def open_input(path: Path) -> IO[bytes]:
+    """Open a file or pipe that the user named. A named pipe is refused if nobody opens its other end within PIPE_SECONDS:
+    the system itself would wait for ever."""
+    if not path.is_fifo():
+        return open(path, "rb", buffering=_BLOCK)
+    opened: list[IO[bytes] | OSError] = []
+
+    def wait_for_writer() -> None:
+        try:
+            opened.append(open(path, "rb", buffering=_BLOCK))  # noqa: SIM115 - the caller closes it
+        except OSError as error:
+            opened.append(error)
+
+    thread = threading.Thread(target=wait_for_writer, daemon=True)
+    thread.start()
+    thread.join(PIPE_SECONDS)
+    if thread.is_alive():
+        with suppress(OSError):  # a writer, if only for a moment, ends the wait of the thread
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+            thread.join()
+            for file in opened:
+                if not isinstance(file, OSError):
+                    file.close()
+        raise UserError(
+            f"{path}: is a pipe that nobody writes to; start the program that writes to it, or name a file instead"
+        )
+    [file] = opened
+    if isinstance(file, OSError):
+        raise file
+    return file
+
+
+def check_regular(path: Path, reason: str) -> None:
+    """Refuse a pipe or a device where only a file will do."""
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path}: must be a regular file, since {reason}, but is {_kind(path)}; {_REMEDY}")
+
+
+_REMEDY = "write its content to a file first, and name that"
+
+
+def _kind(path: Path) -> str:
+    return "a folder" if path.is_dir() else "a pipe" if path.is_fifo() else "a device or a socket"
+
+
 def sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -152,10 +264,13 @@ def write_manifest(folder: Path, **facts: Any) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in this file; a UserError where there is none."""
+    check_regular(path, "it is read more than once")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: is missing") from None
+    except RecursionError:
+        raise UserError(f"{path}: cannot be read (nested too deeply)") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read ({error})") from None
     if not isinstance(value, dict):

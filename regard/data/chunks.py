@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from regard.data.corpus import Corpus, Pair, has_tabs, read_lines
+from regard.data.corpus import Corpus, Pair, check_corpus, has_tabs, read_lines
 from regard.data.writer import CorpusWriter
 from regard.errors import Interrupted, UserError
 from regard.files import sha256
@@ -37,11 +37,7 @@ class Text:
     side: int = 0  # of each pair, the one that is the text; the other is its reference
 
     def __post_init__(self) -> None:
-        for path in self.corpus.files:
-            if not path.is_file():
-                raise UserError(
-                    f"{path}: must be a regular file, since it is read twice: first to count lines, then to process them"
-                )
+        check_corpus(self.corpus)
 
     @property
     def is_monolingual(self) -> bool:

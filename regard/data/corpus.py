@@ -13,13 +13,14 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 from regard.errors import UserError
+from regard.files import check_regular, open_input
 
 COMPRESSION_SUFFIXES = (".gz", ".xz", ".zst")
 
@@ -39,7 +40,8 @@ def read_lines(path: Path) -> Iterator[str]:
     path = Path(path)
     number = 0
     try:
-        with _open_bytes(path) as file:
+        check_file(path)
+        with open_input(path) as packed, _decompressed(path, packed) as file:
             for raw in file:
                 number += 1
                 if number == 1 and raw.startswith(_BOM):
@@ -81,24 +83,23 @@ def import_zstandard(path: Path, doing: str) -> Any:
     return zstandard
 
 
-def _open_bytes(path: Path) -> IO[bytes]:
-    check_file(path)
+def _decompressed(path: Path, file: IO[bytes]) -> IO[bytes]:
     # gzip and lzma split lines in Python code; a BufferedReader around them does it in C.
     if path.suffix == ".gz":
-        return io.BufferedReader(cast(Any, gzip.open(path, "rb")), _BLOCK)
+        return io.BufferedReader(cast(Any, gzip.open(file, "rb")), _BLOCK)
     if path.suffix == ".xz":
-        return io.BufferedReader(cast(Any, lzma.open(path, "rb")), _BLOCK)
+        return io.BufferedReader(cast(Any, lzma.open(file, "rb")), _BLOCK)
     if path.suffix == ".zst":
-        return io.BufferedReader(_ZstdReader(path), _BLOCK)
-    return open(path, "rb", buffering=_BLOCK)
+        return io.BufferedReader(_ZstdReader(path, file), _BLOCK)
+    return file
 
 
 class _ZstdReader(io.RawIOBase):
     """Zstandard frames as a stream. Unlike zstandard's own reader, it notices a file that ends inside a frame."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
         zstandard = import_zstandard(path, "reading")
-        self._file = open(path, "rb")  # noqa: SIM115 - closed in close()
+        self._file = file
         self._damage: type[Exception] = zstandard.ZstdError
         self._new_frame = zstandard.ZstdDecompressor().decompressobj
         self._frame: Any = None
@@ -106,10 +107,6 @@ class _ZstdReader(io.RawIOBase):
 
     def readable(self) -> bool:
         return True
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
 
     def readinto(self, buffer: Any) -> int:
         while not self._ready:
@@ -162,9 +159,9 @@ class Corpus:
     def files(self) -> list[Path]:
         return [self.source] if self.target is None else [self.source, self.target]
 
-    def pairs(self) -> Iterator[Pair]:
-        """The sentence pairs in order, one per line, even empty ones."""
-        return _pairs_of_tabs(self.source) if self.target is None else _pairs_of_files(self.source, self.target)
+    def pairs(self, note: Callable[[str], None] = lambda text: None) -> Iterator[Pair]:
+        """The sentence pairs in order, one per line, even empty ones. At the end, `note` is told of columns that were ignored."""
+        return _pairs_of_tabs(self.source, note) if self.target is None else _pairs_of_files(self.source, self.target)
 
 
 class CorpusRange(NamedTuple):
@@ -186,8 +183,15 @@ def check_ranges(corpora: Sequence[CorpusRange] | None, num_pairs: int) -> list[
     return [CorpusRange(name, float(weight), int(start), int(stop)) for name, weight, start, stop in corpora]
 
 
-def _pairs_of_tabs(path: Path) -> Iterator[Pair]:
-    number = 0
+def check_corpus(corpus: Corpus) -> None:
+    """Refuse a corpus before any work is done if one of its files is missing, or is a pipe."""
+    for path in corpus.files:
+        check_file(path)
+        check_regular(path, "a corpus is read more than once")
+
+
+def _pairs_of_tabs(path: Path, note: Callable[[str], None]) -> Iterator[Pair]:
+    number = wider = first_wider = 0
     for number, line in enumerate(read_lines(path), 1):
         columns = line.split("\t", 2)
         if len(columns) < 2:
@@ -195,9 +199,17 @@ def _pairs_of_tabs(path: Path) -> Iterator[Pair]:
                 f"{path}, line {number}: must hold source<TAB>target, but has no tab ({shorten(line)!r}); "
                 "for two files, one per language, write NAME.{source,target}"
             )
+        if len(columns) > 2:
+            wider += 1
+            first_wider = first_wider or number
         yield columns[0], columns[1]
     if number == 0:
         raise UserError(f"{path}: must hold at least one line, but is empty")
+    if wider:
+        note(
+            f"{path}: only the first two columns are used, source and target; more are on {wider:,} of {number:,} lines, "
+            f"first on line {first_wider:,}"
+        )
 
 
 def _pairs_of_files(source: Path, target: Path) -> Iterator[Pair]:
@@ -248,8 +260,7 @@ def resolve_all(spec: str, root: Path, source: str, target: str, weight: float =
     for name in names:
         src_name, tgt_name = _expand_braces(name, source, target)
         corpus = Corpus(name, root / src_name, None if tgt_name is None else root / tgt_name, weight)
-        for path in corpus.files:
-            check_file(path)
+        check_corpus(corpus)
         corpora.append(corpus)
     return corpora
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from regard.data.arrays import Int64Array
 from regard.data.batch import Batch, make_batch, split_indices
 from regard.data.bpe_dropout import BpeDropout, TokenLimits
+from regard.data.checksums import Recheck
 from regard.data.prefetch import Prefetcher
 from regard.data.sampler import Sampler
 from regard.data.slot_batch import Slots
@@ -80,6 +81,8 @@ class Feed:
         # With slots, the sampler's batch is one micro-batch; without, it is a whole update, which is split here.
         self.updates_per_epoch = sampler.batches_per_epoch / (accumulate if slots is not None else 1)
         self._ahead: Prefetcher[PreparedUpdate] | None = None
+        # All processes together check each piece of the store about once per epoch.
+        self._recheck, self._num_ranks = Recheck(store.pieces, rank / num_ranks), num_ranks
 
     def __iter__(self) -> Feed:
         return self
@@ -119,6 +122,7 @@ class Feed:
             else:
                 indices = next(self._sampler)
                 parts = split_indices(indices, self._store.tgt_lengths[indices], self._num_parts)
+            self._recheck.advance(sum(map(len, parts)) / (self._num_ranks * len(self._store)))
             count, own_share = self._gather(parts)
             packed = [self._pack(gathered, count) for gathered in own_share]
             if self._equal and len(packed) < self.share:

@@ -4,6 +4,7 @@
 
 Ids are uint16 (uint32 for vocabularies above 65,535 pieces), without `<s>` and `</s>`, end to end. Sentence i of a side is
 ids[offsets[i] : offsets[i + 1]], with int64 offsets. A store is written under a temporary name and renamed when complete.
+store.json has the SHA-256 of every piece of these files (`checksums.py`), of the text that they were made from, and of itself.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.arrays import Int64Array, IntArray
+from regard.data.checksums import Piece, PieceHasher, check_pieces, combined, digests_of, pieces_of
 from regard.data.clean import DUPLICATE, CleanAccount, CleanOptions, is_empty
-from regard.data.corpus import Corpus, CorpusRange, Pair, check_file
+from regard.data.corpus import Corpus, CorpusRange, Pair, check_corpus, check_ranges
 from regard.data.encoding_workers import (
     Chunk,
     ChunkEncoder,
@@ -35,7 +37,7 @@ from regard.data.encoding_workers import (
 from regard.data.split import HeldOut
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
-from regard.files import atomic_folder
+from regard.files import atomic_folder, write_all, write_atomic, writing
 from regard.parallel.processes import cores
 
 FORMAT_VERSION = 1
@@ -74,11 +76,19 @@ class SideArrays:
 class Store:
     """Encoded pairs, on disk (`Store.open`) or in memory (`store_in_memory`)."""
 
-    def __init__(self, src: SideArrays, tgt: SideArrays, corpora: Sequence[CorpusRange], info: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        src: SideArrays,
+        tgt: SideArrays,
+        corpora: Sequence[CorpusRange],
+        info: dict[str, Any],
+        pieces: Sequence[Piece] = (),
+    ) -> None:
         self.src = src
         self.tgt = tgt
         self.corpora = list(corpora)
         self.info = info  # the content of store.json
+        self.pieces = list(pieces)  # of its files; none for a store in memory, or one without checksums
         self.src_lengths: NDArray[np.int32] = np.diff(src.offsets).astype(np.int32)
         self.tgt_lengths: NDArray[np.int32] = np.diff(tgt.offsets).astype(np.int32)
 
@@ -91,6 +101,16 @@ class Store:
         return str(self.info.get("key", ""))
 
     @property
+    def content(self) -> str:
+        """A hash of all ids: stores with the same hash train alike. Empty for a store without checksums."""
+        return combined(self.info["checksums"]) if "checksums" in self.info else ""
+
+    @property
+    def texts(self) -> dict[str, list[str]]:
+        """For each corpus by name, the hashes of its source and target lines. Empty for a store of an earlier version."""
+        return dict(self.info.get("texts", {}))
+
+    @property
     def account(self) -> CleanAccount:
         """What cleaning kept and dropped when the store was made."""
         return CleanAccount.from_json(self.info["account"]) if "account" in self.info else CleanAccount(len(self))
@@ -101,15 +121,22 @@ class Store:
 
     @classmethod
     def open(cls, folder: Path) -> Store:
-        """Memory-map a store that `prepare_store` wrote."""
+        """Memory-map a store that `prepare_store` wrote, and compare all of it with its checksums.
+
+        A store of an earlier version has none; `add_checksums` adds them.
+        """
         info = _read_info(folder)
         try:
-            num_pairs, dtype = int(info["pairs"]), np.dtype(str(info["dtype"]))
-            corpora = [CorpusRange(*entry) for entry in info["corpora"]]
+            num_pairs, dtype = int(info["pairs"]), np.dtype({"<u2": "<u2", "<u4": "<u4"}[info["dtype"]])
+            corpora = _read_corpora(info["corpora"], num_pairs)
             sides = [_map_side(folder, side, num_pairs, int(info["tokens"][side]), dtype) for side in _SIDES]
-        except (KeyError, TypeError, ValueError):
+            pieces = pieces_of(folder, _arrays(*sides), info["checksums"]) if "checksums" in info else []
+            store = cls(sides[0], sides[1], corpora, info, pieces)
+            store.account.lines()
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             raise _damaged(folder / "store.json") from None
-        return cls(sides[0], sides[1], corpora, info)
+        check_pieces(pieces)
+        return store
 
 
 def store_in_memory(pairs: Sequence[Pair], tokenizer: Tokenizer, encode_pairs: EncodePairs = encode_sides) -> Store:
@@ -139,19 +166,21 @@ def prepare_store(
     held_out: HeldOut | None = None,
     workers: int = 0,
     progress: Callable[[int], None] | None = None,
+    note: Callable[[str], None] = lambda text: None,
 ) -> tuple[Store, CleanAccount]:
     """Clean and tokenize corpora into a store, replacing one that is in `folder` already.
 
-    `workers` is the number of processes; 0 means one per core. `progress` is called with the number of pairs read so far.
+    `workers` is the number of processes; 0 means one per core. `progress` is called with the number of pairs read so far,
+    `note` with what the user should know about the text.
     """
-    for path in chain.from_iterable(corpus.files for corpus in corpora):
-        check_file(path)
+    for corpus in corpora:
+        check_corpus(corpus)
     if folder.exists() and not (folder / "store.json").exists() and (folder.is_file() or any(folder.iterdir())):
         raise UserError(f"{folder}: must be empty for the token store, but holds something else; move it away")
     encoder = ChunkEncoder(tokenizer, clean, held_out, "<u2" if tokenizer.vocab_size <= 65535 else "<u4", encode_pairs)
     try:
         with atomic_folder(folder) as temporary:
-            account = _write_store(temporary, corpora, encoder, workers or cores(), progress)
+            account = _write_store(temporary, corpora, encoder, workers or cores(), progress, note)
     except OSError as error:
         raise UserError(f"{folder}: the token store cannot be written ({error.strerror or error})") from error
     return Store.open(folder), account
@@ -174,13 +203,15 @@ def _write_store(
     encoder: ChunkEncoder,
     workers: int,
     progress: Callable[[int], None] | None,
+    note: Callable[[str], None],
 ) -> CleanAccount:
     account = CleanAccount()
+    texts = [_TextHash() for _ in corpora]
     kept = [0] * len(corpora)
     num_read = 0
     with ExitStack() as stack:
         src, tgt = (stack.enter_context(_SideWriter(folder, side)) for side in _SIDES)
-        chunks = _chunks(corpora, encoder.clean.deduplicate, account)
+        chunks = _chunks(corpora, encoder.clean.deduplicate, account, texts, note)
         for done in _encode_all(chunks, encoder, workers, stack):
             src.write(done.src_ids, done.src_lengths)
             tgt.write(done.tgt_ids, done.tgt_lengths)
@@ -204,9 +235,22 @@ def _write_store(
         "tokenizer": encoder.tokenizer.fingerprint,
         "key": store_key(corpora, encoder.tokenizer, encoder.clean, encoder.held_out),
         "account": account.to_json(),
+        "texts": {corpus.name: text.digests() for corpus, text in zip(corpora, texts, strict=True)},
+        "checksums": {**src.digests(), **tgt.digests()},
     }
-    (folder / "store.json").write_text(json.dumps(info, indent=2, ensure_ascii=False), encoding="utf-8")
+    _write_info(folder, info)
     return account
+
+
+def add_checksums(folder: Path, vocab_size: int) -> Store:
+    """Add the checksums that a store of an earlier version lacks, after the checks that are possible without them."""
+    store = Store.open(folder)
+    arrays = _arrays(store.src, store.tgt)
+    for name, array in arrays.items():
+        if name.endswith(".ids") and len(array) and int(array.max()) >= vocab_size:
+            raise _damaged(folder / name)
+    _write_info(folder, {**store.info, "checksums": digests_of(arrays)})
+    return Store.open(folder)
 
 
 def _encode_all(
@@ -219,12 +263,20 @@ def _encode_all(
     return pool.map(chain(first, chunks))
 
 
-def _chunks(corpora: Sequence[Corpus], deduplicate: bool, account: CleanAccount) -> Iterator[Chunk]:
-    """All corpora in chunks. Duplicates are dropped here, the one place that sees every line, and counted in `account`."""
+def _chunks(
+    corpora: Sequence[Corpus],
+    deduplicate: bool,
+    account: CleanAccount,
+    texts: Sequence[_TextHash],
+    note: Callable[[str], None],
+) -> Iterator[Chunk]:
+    """All corpora in chunks. This is the one place that sees every line: duplicates are dropped and counted in `account`, and
+    `texts` get the text of each corpus."""
     seen: set[int] = set()
     for index, corpus in enumerate(corpora):
-        pairs = enumerate(corpus.pairs(), 1)
+        pairs = enumerate(corpus.pairs(note), 1)
         while block := [NumberedPair(number, src, tgt) for number, (src, tgt) in islice(pairs, CHUNK_PAIRS)]:
+            texts[index].update(block)
             lines = _without_duplicates(block, seen, corpus.name, account) if deduplicate else block
             yield Chunk(index, corpus.name, len(block), lines)
 
@@ -244,12 +296,25 @@ def _without_duplicates(
     return out
 
 
+class _TextHash:
+    """Hashes of the source and the target lines of a corpus: a file that is packed or encoded in another way keeps them."""
+
+    def __init__(self) -> None:
+        self._sides = hashlib.sha256(), hashlib.sha256()
+
+    def update(self, lines: Sequence[NumberedPair]) -> None:
+        for side, texts in zip(self._sides, ([line.src for line in lines], [line.tgt for line in lines]), strict=True):
+            side.update(("\n".join(texts) + "\n").encode("utf-8", "surrogatepass"))
+
+    def digests(self) -> list[str]:
+        return [side.hexdigest() for side in self._sides]
+
+
 class _SideWriter:
     """Appends sentences to the ids and offsets of one side."""
 
     def __init__(self, folder: Path, side: str) -> None:
-        self._ids: IO[bytes] = open(folder / f"{side}.ids", "wb")  # noqa: SIM115 - closed in __exit__
-        self._offsets: IO[bytes] = open(folder / f"{side}.offsets", "wb")  # noqa: SIM115
+        self._ids, self._offsets = _HashedFile(folder / f"{side}.ids"), _HashedFile(folder / f"{side}.offsets")
         self._offsets.write(np.zeros(1, dtype="<i8").tobytes())
         self.total = 0
 
@@ -257,6 +322,9 @@ class _SideWriter:
         self._ids.write(ids.tobytes())
         self._offsets.write((self.total + lengths.cumsum()).astype("<i8").tobytes())
         self.total += len(ids)
+
+    def digests(self) -> dict[str, list[str]]:
+        return {file.path.name: file.hasher.digests() for file in (self._ids, self._offsets)}
 
     def __enter__(self) -> _SideWriter:
         return self
@@ -266,7 +334,30 @@ class _SideWriter:
             file.close()
 
 
+class _HashedFile:
+    """A file that is hashed as it is written, so that its digests are those of what was meant to be written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.hasher = path, PieceHasher()
+        self._file: IO[bytes] = open(path, "wb", buffering=0)  # noqa: SIM115 - closed in close()
+        self._size = 0
+
+    def write(self, data: bytes) -> None:
+        self.hasher.update(data)
+        self._size += len(data)
+        with writing(self.path, self._size):
+            write_all(self._file, data)
+
+    def close(self) -> None:
+        self._file.close()
+
+
 # --- files ---
+
+
+def _write_info(folder: Path, info: dict[str, Any]) -> None:
+    info = {**info, "sha256": _info_hash(info)}
+    write_atomic(folder / "store.json", json.dumps(info, indent=2, ensure_ascii=False))
 
 
 def _read_info(folder: Path) -> dict[str, Any]:
@@ -276,16 +367,43 @@ def _read_info(folder: Path) -> dict[str, Any]:
     try:
         info = json.loads(path.read_text(encoding="utf-8"))
         version = info["format"]
-    except (OSError, ValueError, KeyError, TypeError):
+        is_intact = info["sha256"] == _info_hash(info) if "checksums" in info else "sha256" not in info
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise _damaged(path) from None
     if version != FORMAT_VERSION:
         raise UserError(f"{path}: must have format {FORMAT_VERSION}, but has {version}; delete {folder} to rebuild it")
+    if not is_intact:
+        raise _damaged(path)
     return dict(info)
+
+
+def _info_hash(info: dict[str, Any]) -> str:
+    """The hash of all other fields of store.json, however they are written."""
+    fields = {name: value for name, value in info.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+def _read_corpora(entries: Any, num_pairs: int) -> list[CorpusRange]:
+    """The corpora of a store, which must lie end to end; a ValueError if they do not."""
+    try:
+        corpora = check_ranges([CorpusRange(*entry) for entry in entries], num_pairs)
+    except UserError as error:
+        raise ValueError(str(error)) from None
+    edges = [0, *(corpus.stop for corpus in corpora)]
+    if [corpus.start for corpus in corpora] != edges[:-1] or edges[-1] != num_pairs or edges != sorted(edges):
+        raise ValueError("the corpora do not lie end to end")
+    return corpora
+
+
+def _arrays(src: SideArrays, tgt: SideArrays) -> dict[str, NDArray[Any]]:
+    """The arrays of a store by the names of their files."""
+    sides = zip(_SIDES, (src, tgt), strict=True)
+    return {f"{side}.{kind}": getattr(arrays, kind) for side, arrays in sides for kind in ("ids", "offsets")}
 
 
 def _map_side(folder: Path, side: str, num_pairs: int, num_tokens: int, dtype: np.dtype[Any]) -> SideArrays:
     offsets = _map(folder / f"{side}.offsets", num_pairs + 1, np.dtype("<i8"))
-    if int(offsets[-1]) != num_tokens:
+    if int(offsets[0]) != 0 or int(offsets[-1]) != num_tokens or bool((offsets[1:] < offsets[:-1]).any()):
         raise _damaged(folder / f"{side}.offsets")
     return SideArrays(_map(folder / f"{side}.ids", num_tokens, dtype), offsets)
 
@@ -298,4 +416,4 @@ def _map(path: Path, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _damaged(path: Path) -> UserError:
-    return UserError(f"{path}: is missing, truncated or damaged; delete {path.parent} to rebuild it")
+    return UserError(f"{path}: is missing, truncated or damaged; delete {path.parent}, and it is made anew")

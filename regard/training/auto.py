@@ -17,7 +17,7 @@ import torch
 
 from regard.config import ModelConfig
 from regard.data.batch import make_batch
-from regard.data.corpus import Corpus, check_file, read_lines
+from regard.data.corpus import Corpus, check_corpus, read_lines
 from regard.data.slot_batch import fit_slots
 from regard.device import compute_dtype, describe, pick_device
 from regard.errors import UserError
@@ -110,8 +110,8 @@ def choose_recipe(
 
     `check` refuses recipes before the text is read: it must accept at least one of those that could be chosen.
     """
-    for path in (source, target):
-        check_file(path)
+    corpus = Corpus(source.name, source, target)
+    check_corpus(corpus)
     given: dict[str, Any] = {}
     apply_overrides(given, overrides)
     languages = _languages(source, target, given.get("data", {}))
@@ -145,7 +145,7 @@ def choose_recipe(
         return recipe_from_dict(values, "the chosen recipe")
 
     _refuse_all([partial(chosen, tier, 1) for tier in tiers], check)
-    pairs, words = _count(Corpus(source.name, source, target))
+    pairs, words = _count(corpus)
     tier = next(tier for tier in tiers if pairs <= tier.max_pairs)
     recipe = chosen(tier, max(1, min(2_000, pairs // 50)))
     return Choice(recipe, f"{source.name} and {target.name}", pairs, words)

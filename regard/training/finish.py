@@ -30,6 +30,7 @@ from regard.training.checkpoint import average_weights, checkpoint_weights, list
 from regard.training.fine_tuning import init_name
 from regard.training.folder import RunFolder
 from regard.training.loop import Trainer
+from regard.training.same_data import check_tokenizer, saved_fingerprint
 from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
 from regard.version import __version__
@@ -248,6 +249,7 @@ def average(run: Path, last: int, out: Path, say: Callable[[str], None]) -> tupl
     paths = checkpoints_to_average(folder, last, say)
     recipe = load_recipe(folder.recipe)
     tokenizer = Tokenizer.load(folder.tokenizer)
+    check_tokenizer(saved_fingerprint(paths[-1], folder), tokenizer, folder)
     config = recipe.model.config(tokenizer.vocab_size)
     try:
         weights = average_weights(paths)

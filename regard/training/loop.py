@@ -16,7 +16,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -137,14 +137,17 @@ class Trainer:
         display: Display,
         autocast: torch.dtype | None,
         ranks: Ranks | None = None,
+        fingerprint: Mapping[str, Any] | None = None,
     ) -> None:
-        """Only the first process has logs; only it has a validator, unless the model is sharded."""
+        """Only the first process has logs; only it has a validator, unless the model is sharded. `fingerprint` is that of the
+        data, for checkpoints to keep."""
         self.recipe, self.model, self.shadow, self.optimizer = recipe, model, shadow, optimizer
         self.feed, self.apply = feed, apply
         self.store, self.tokenizer, self.validator = store, tokenizer, validator
         self.length, self.state, self.checkpoints = length, state, checkpoints
         self.logs, self.display, self.autocast = logs, display, autocast
         self.ranks = ranks or Ranks()
+        self.fingerprint = dict(fingerprint or {})
         self.device = next(model.parameters()).device
         self.average = MovingAverage(shadow, recipe.ema) if recipe.ema else None
         self.warmup = warmup_steps(recipe, length.total_steps)
@@ -286,7 +289,8 @@ class Trainer:
         window = self._window
         trained = time.perf_counter() - window.started - window.paused
         self.state.window = (float(window.total), float(window.nll), window.tokens, trained)
-        state = {"scheduled": scheduled, "run": asdict(self.state), "sampler": self.feed.state()}
+        sampler = self.feed.state()
+        state = {"scheduled": scheduled, "run": asdict(self.state), "sampler": sampler, "data": self.fingerprint}
         average = self.shadow if self.average is not None else None
         random = random_states(self.ranks)
         step = self.state.step

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from regard.data.corpus import Corpus
 from regard.errors import UserError
@@ -17,6 +18,7 @@ from regard.training.display import Display
 from regard.training.fast import FastPath
 from regard.training.fine_tuning import check_init
 from regard.training.folder import RunFolder, claim_folder, describe_changes, is_finished, locked
+from regard.training.same_data import saved_fingerprint
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class OpenRun:
     is_finished: bool = False  # nothing left to train
     checkpoint: str | None = None  # name of the checkpoint to resume from; None: start fresh
     damaged: tuple[str, ...] = ()  # why each newer checkpoint was skipped
+    fingerprint: dict[str, Any] = field(default_factory=dict)  # of the data, as the checkpoint has it
 
 
 def open_run(
@@ -44,11 +47,12 @@ def open_run(
     if finished:
         return OpenRun(is_finished=True)
     newest, damaged = newest_intact(folder.checkpoints) if resume else (None, [])
-    if newest is not None:
-        check_checkpoint(newest, pick_fast_path(recipe.train, ranks.device, ranks.size))
-    elif was_started:  # every checkpoint is damaged, so the run starts over
-        check_init(recipe)
-    return OpenRun(corpora, False, newest.name if newest else None, tuple(damaged))
+    if newest is None:
+        if was_started:  # every checkpoint is damaged, so the run starts over
+            check_init(recipe)
+        return OpenRun(corpora, damaged=tuple(damaged))
+    check_checkpoint(newest, pick_fast_path(recipe.train, ranks.device, ranks.size))
+    return OpenRun(corpora, False, newest.name, tuple(damaged), saved_fingerprint(newest, folder))
 
 
 def check_checkpoint(checkpoint: Path, path: FastPath | None) -> None:

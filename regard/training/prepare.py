@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 from regard.data.clean import CleanOptions
 from regard.data.corpus import Corpus, Pair, resolve, resolve_all
 from regard.data.split import HeldOut, hold_out
-from regard.data.store import Store, prepare_store, store_key
+from regard.data.store import Store, add_checksums, prepare_store, store_key
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
 from regard.files import write_atomic
@@ -19,7 +19,10 @@ from regard.recipe import Recipe
 from regard.training.display import Display
 from regard.training.fine_tuning import tokenizer_from_init
 from regard.training.folder import RunFolder
+from regard.translation.languages import is_in_other, language_name
 from regard.translation.protect import encode_pairs
+
+LANGUAGE_LINES = 100  # of a corpus, to tell whether its languages are swapped
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,8 @@ def make_evaluation_sets(
     num_valid = data.valid if isinstance(data.valid, int) else 0
     num_test = data.test if isinstance(data.test, int) else 0
     # Files first: reading them is quick, so a mistake shows at once.
-    valid = [] if num_valid else _read_pairs(str(data.valid), recipe)
-    test = [] if num_test or not data.test else _read_pairs(str(data.test), recipe)
+    valid = [] if num_valid else _read_pairs(str(data.valid), recipe, display)
+    test = [] if num_test or not data.test else _read_pairs(str(data.test), recipe, display)
     if not num_valid and not valid:
         raise UserError(f"data.valid must hold at least one pair, but {data.valid} is empty")
     held_out = None
@@ -83,9 +86,24 @@ def make_evaluation_sets(
     return held_out, valid, test
 
 
-def _read_pairs(spec: str, recipe: Recipe) -> list[Pair]:
+def _read_pairs(spec: str, recipe: Recipe, display: Display) -> list[Pair]:
     corpus = resolve(spec, Path(recipe.data.root), recipe.data.source, recipe.data.target)
-    return [(src.strip(), tgt.strip()) for src, tgt in corpus.pairs()]
+    return [(src.strip(), tgt.strip()) for src, tgt in corpus.pairs(display.say)]
+
+
+def language_notes(recipe: Recipe, corpora: Sequence[Corpus]) -> list[str]:
+    """A note for each corpus with a side that is in the language of the other: the two may have been swapped."""
+    languages, notes = (recipe.data.source, recipe.data.target), []
+    for corpus in corpora:
+        sample = list(islice(corpus.pairs(), LANGUAGE_LINES))
+        faults = [
+            f"the {name} side looks like {language_name(languages[1 - side])}, not {language_name(languages[side])}"
+            for side, name in enumerate(("source", "target"))
+            if is_in_other([pair[side] for pair in sample], languages[side], languages[1 - side])
+        ]
+        if faults:
+            notes.append(f"{corpus.name}: {' and '.join(faults)}; if the two are swapped, stop and exchange them")
+    return notes
 
 
 def make_tokenizer(
@@ -93,7 +111,10 @@ def make_tokenizer(
 ) -> Tokenizer:
     """The run folder's tokenizer; made first if it is not there: from the init model's, or trained on the training text."""
     if (folder.tokenizer / "tokenizer.json").is_file():
-        return Tokenizer.load(folder.tokenizer)
+        try:
+            return Tokenizer.load(folder.tokenizer)
+        except UserError as error:
+            raise UserError(f"{error}; delete {folder.tokenizer} and resume, and it is made anew") from None
     if recipe.train.init:
         tokenizer = tokenizer_from_init(recipe, lambda: _training_lines(corpora, held_out, lambda _: None), display.say)
         tokenizer.save(folder.tokenizer)
@@ -136,8 +157,8 @@ def make_store(
     if (folder.store / "store.json").is_file():
         store = Store.open(folder.store)
         if store.key == store_key(corpora, tokenizer, clean, held_out):
-            return store
-    seen = 0
+            return store if store.content else _with_checksums(folder, tokenizer, display)
+    seen, notes = 0, list[str]()
 
     with progress("tokenizing", None, "pairs") as done:
 
@@ -155,6 +176,16 @@ def make_store(
             held_out=held_out,
             workers=recipe.train.workers,
             progress=advance,
+            note=notes.append,
         )
-    display.say("\n".join(account.lines()))
+    display.say("\n".join([*account.lines(), *notes]))
     return store
+
+
+def _with_checksums(folder: RunFolder, tokenizer: Tokenizer, display: Display) -> Store:
+    """The store of an earlier version of Regard, which wrote none."""
+    display.say(
+        f"{folder.store}: has no checksums, since an earlier version of Regard wrote it; they are added now, and damage from now "
+        "on is found (delete the folder to have it made anew)"
+    )
+    return add_checksums(folder.store, tokenizer.vocab_size)

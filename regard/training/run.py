@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from regard.bundle import Bundle, load_bundle
-from regard.data.corpus import Corpus
 from regard.errors import Interrupted, RegardError
 from regard.parallel.ranks import EndedElsewhere, Ranks, join
 from regard.recipe import Recipe, recipe_from_dict, resolve_paths
@@ -23,8 +22,16 @@ from regard.training.folder import RunFolder, write_recipe
 from regard.training.loop import Trainer
 from regard.training.metrics import read_metrics
 from regard.training.open_run import OpenRun, open_run
-from regard.training.prepare import PreparedData, load_prepared, make_evaluation_sets, make_store, make_tokenizer
+from regard.training.prepare import (
+    PreparedData,
+    language_notes,
+    load_prepared,
+    make_evaluation_sets,
+    make_store,
+    make_tokenizer,
+)
 from regard.training.report import write_report
+from regard.training.same_data import check_store, check_tokenizer, check_valid
 from regard.training.setup import make_trainer
 
 
@@ -45,7 +52,7 @@ def train(
         if ranks.broadcast(opened.is_finished):
             display.say(f"{folder.path} is finished; its model is in {folder.model}")
             return load_bundle(folder.model)
-        prepared = ranks.run_on_first(lambda: prepare_data(recipe, opened.corpora, folder, display))
+        prepared = ranks.run_on_first(lambda: prepare_data(recipe, opened, folder, display))
         data = share_validation_pairs(prepared or load_prepared(folder), ranks)
         trainer = make_trainer(recipe, data, opened, folder, display, started, ranks)
         stack.callback(trainer.feed.close)
@@ -80,11 +87,18 @@ def resolve_on_first(recipe: Recipe, folder: RunFolder, ranks: Ranks) -> Recipe:
     return recipe_from_dict(values, "the first process's recipe")
 
 
-def prepare_data(recipe: Recipe, corpora: list[Corpus], folder: RunFolder, display: Display) -> PreparedData:
+def prepare_data(recipe: Recipe, opened: OpenRun, folder: RunFolder, display: Display) -> PreparedData:
     """Turn text into token ids in the run folder; what an earlier start of the run has made is used again."""
+    corpora, started = opened.corpora, opened.fingerprint
+    if not started:
+        for note in language_notes(recipe, corpora):
+            display.say(note)
     held_out, valid, test = make_evaluation_sets(recipe, corpora, folder, display)
+    check_valid(started, valid)
     tokenizer = make_tokenizer(recipe, corpora, held_out, folder, display)
+    check_tokenizer(started, tokenizer, folder)
     store = make_store(recipe, corpora, held_out, tokenizer, folder, display)  # cleans the pairs on the way
+    check_store(started, store, corpora, folder)
     return PreparedData(tokenizer, store, valid, test)
 
 

@@ -34,6 +34,7 @@ from regard.training.open_run import OpenRun
 from regard.training.optimizer import make_optimizer
 from regard.training.prepare import PreparedData
 from regard.training.recompute import recompute_layers
+from regard.training.same_data import data_fingerprint
 from regard.training.sharded import shard
 from regard.training.update import PlainUpdate, SlotUpdate, UpdateOptions
 from regard.training.validate import Validator
@@ -90,7 +91,7 @@ def make_trainer(
     apply = make_update(recipe.train, model, optimizer, feed, path, autocast, display, ranks)
     return Trainer(
         recipe.train, model, shadow, optimizer, feed, apply, store, tokenizer, validator, length, state, folder.checkpoints,
-        logs, display, autocast, ranks,
+        logs, display, autocast, ranks, data_fingerprint(tokenizer, store, data.valid),
     )  # fmt: skip
 
 

@@ -81,6 +81,19 @@ def _from_text(sample: Sequence[str]) -> str | None:
     return code if sure else None
 
 
+def is_in_other(sample: Sequence[str], language: str, other: str) -> bool:
+    """Whether a text that should be in `language` is clearly in `other`. Only for languages that the classifier knows."""
+    wanted, wrong = (re.split(r"[-_]", code)[0].lower() for code in (language, other))
+    lines = [line for line in sample if line.strip()]
+    if not lines or wanted == wrong or not {wanted, wrong} <= _TWO_LETTERS:
+        return False
+    try:
+        # The text as a whole first, since line by line takes much longer and is hardly ever needed.
+        return classify("\n".join(lines))[0] == wrong and _from_text(lines) == wrong
+    except UserError:  # the package that classifies is not installed
+        return False
+
+
 def classify(text: str) -> tuple[str, float]:
     """The likeliest language of a text and its probability, among those that the classifier knows."""
     try:

@@ -110,7 +110,12 @@ def test_empty_files_are_refused(tmp_path: Path) -> None:
 def test_tab_separated_pairs_ignore_further_columns(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text("one\teins\ntwo\tzwei\tCC-BY\t7\n\t\n")
-    assert list(Corpus("a", path, None).pairs()) == [("one", "eins"), ("two", "zwei"), ("", "")]
+    said: list[str] = []
+    assert list(Corpus("a", path, None).pairs(said.append)) == [("one", "eins"), ("two", "zwei"), ("", "")]
+    [note] = said
+    assert note.endswith(
+        "only the first two columns are used, source and target; more are on 1 of 3 lines, first on line 2"
+    )
 
 
 def test_a_line_without_a_tab_is_refused_with_its_number(tmp_path: Path) -> None:
