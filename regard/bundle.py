@@ -13,22 +13,23 @@ import shutil
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
+from regard.bounds import MAX_LENGTH, check_label, check_whole
 from regard.builtin import DEFAULT, builtin_models
 from regard.card import make_card
 from regard.config import ModelConfig
-from regard.data.tokenizer import Tokenizer
+from regard.data.tokenizer import Tokenizer, used_files
 from regard.errors import UserError
-from regard.files import MANIFEST, atomic_folder, check_manifest, read_json, sha256, write_manifest
-from regard.recipe import DecodeRecipe
+from regard.escaping import shorten
+from regard.files import MANIFEST, atomic_folder, check_manifest, path_inside, read_json, sha256, write_manifest
+from regard.recipe import DecodeRecipe, check_decode
+from regard.weights import Stored, check_finite, check_header, readable, scale_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
-
-Stored = Literal["fp32", "fp16", "int8"]
 
 
 class BundleGone(UserError):
@@ -38,7 +39,7 @@ class BundleGone(UserError):
 FORMAT = 2  # the highest readable format; all earlier ones stay readable
 # Bundles are written in the lowest format that can hold them: 2 for compressed weights, else 1.
 FORMAT_OF: dict[Stored, int] = {"fp32": 1, "fp16": 2, "int8": 2}
-WEIGHTS = "model.safetensors"
+CONFIG, CARD, RECIPE, WEIGHTS = "config.json", "card.md", "recipe.toml", "model.safetensors"
 _LATER_SWITCHES = ("output_bias",)  # omitted when off, since older versions refuse unknown fields
 
 
@@ -59,11 +60,27 @@ class Bundle:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """Loaded when first used."""
-        return Tokenizer.load(self.folder / "tokenizer")
+        tokenizer = Tokenizer.load(self.folder / "tokenizer")
+        if tokenizer.vocab_size > self.config.vocab_size:
+            raise UserError(
+                f"{self.folder / 'tokenizer'}: must have at most as many pieces as the model's vocabulary "
+                f"({self.config.vocab_size:,}), but has {tokenizer.vocab_size:,}"
+            )
+        return tokenizer
 
     @property
     def weights(self) -> Path:
         return self.folder / WEIGHTS
+
+    @property
+    def card(self) -> str:
+        """The text of card.md, as it is in the bundle: whoever prints it escapes it."""
+        return path_inside(self.folder, CARD).read_text(encoding="utf-8", errors="backslashreplace")
+
+    @property
+    def recipe(self) -> str:
+        """The text of recipe.toml."""
+        return path_inside(self.folder, RECIPE).read_text(encoding="utf-8", errors="backslashreplace")
 
 
 def save_bundle(
@@ -100,69 +117,93 @@ def save_bundle(
         if stored != "fp32":
             settings["weights"] = stored
         text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
-        (temporary / "config.json").write_text(text, encoding="utf-8")
+        (temporary / CONFIG).write_text(text, encoding="utf-8")
         (temporary / "tokenizer").mkdir()
         tokenizer.save(temporary / "tokenizer")
-        (temporary / "recipe.toml").write_text(recipe_toml, encoding="utf-8")
+        (temporary / RECIPE).write_text(recipe_toml, encoding="utf-8")
         bundle = Bundle(temporary, config, source, target, decode, max_length, dict(facts), stored)
-        (temporary / "card.md").write_text(make_card(bundle), encoding="utf-8")
+        (temporary / CARD).write_text(make_card(bundle), encoding="utf-8")
         write_manifest(temporary, format=FORMAT_OF[stored])
     return dataclasses.replace(bundle, folder=folder)
 
 
 def load_bundle(folder: Path) -> Bundle:
-    """Read and check a bundle."""
-    settings = read_json(folder / "config.json")
+    """Read a bundle and check all of it but the tensors, which engines check when they read them."""
+    path = path_inside(folder, CONFIG)
+    settings = read_json(path)
     number = settings.get("format")
-    if not isinstance(number, int) or number < 1:
-        raise UserError(f"{folder / 'config.json'}: format must be a positive integer, but is {number!r}")
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise UserError(f"{path}: format must be a positive integer, but is {shorten(number)}")
     if number > FORMAT:
         raise UserError(
             f"{folder}: bundle format must be at most {FORMAT} for this version of Regard, but is {number}; upgrade Regard"
         )
-    check_manifest(folder)
+    tokenizer_files = (f"tokenizer/{name}" for name in used_files(folder / "tokenizer"))
+    check_manifest(folder, (CONFIG, WEIGHTS, CARD, RECIPE, *tokenizer_files))
+    try:
+        bundle = _from_settings(folder, settings)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    check_header(bundle.weights, bundle.config, bundle.stored)
+    return bundle
+
+
+def _from_settings(folder: Path, settings: Mapping[str, Any]) -> Bundle:
+    """The bundle that config.json describes; every value is checked."""
+    parts = {name: settings.get(name, {}) for name in ("model", "decode", "facts")}
+    for name, part in parts.items():
+        if not isinstance(part, dict):
+            raise UserError(f"{name} must be a JSON object, but is {shorten(part)}")
+    for name, known in (("model", ModelConfig), ("decode", DecodeRecipe)):
+        if unknown := set(parts[name]) - {field.name for field in dataclasses.fields(known)}:
+            raise UserError(f"{name}.{shorten(min(unknown))[1:-1]} is not known to this Regard")
     stored = settings.get("weights", "fp32")
     if stored not in get_args(Stored):
-        raise UserError(
-            f"{folder / 'config.json'}: weights must be one of {', '.join(get_args(Stored))}, but is {stored!r}"
-        )
-    known = {f.name for f in dataclasses.fields(ModelConfig)}
+        raise UserError(f"weights must be one of {', '.join(get_args(Stored))}, but is {shorten(stored)}")
+    for name in ("source", "target"):
+        check_label(name, settings.get(name))
+    check_whole("max_length", settings.get("max_length"), 1, MAX_LENGTH)
+    bundle = Bundle(
+        folder=folder,
+        config=ModelConfig(**{"vocab_size": None, **parts["model"]}),
+        source=settings["source"],
+        target=settings["target"],
+        decode=check_decode(DecodeRecipe(**{"guard": False, **parts["decode"]})),  # missing in early bundles
+        max_length=settings["max_length"],
+        facts=parts["facts"],
+        stored=stored,
+        manifest=sha256(folder / MANIFEST),
+    )
     try:
-        model = {key: value for key, value in settings["model"].items() if key in known}
-        if unknown := set(settings["model"]) - known:
-            raise UserError(f"{folder / 'config.json'}: model.{min(unknown)} is not known to this Regard")
-        return Bundle(
-            folder=folder,
-            config=ModelConfig(**model),
-            source=settings["source"],
-            target=settings["target"],
-            decode=DecodeRecipe(**{"guard": False, **settings["decode"]}),  # missing in early bundles
-            max_length=settings["max_length"],
-            facts=settings.get("facts", {}),
-            stored=stored,
-            manifest=sha256(folder / MANIFEST),
-        )
-    except (KeyError, TypeError, AttributeError) as error:
+        make_card(bundle)  # looks at every fact that Regard uses
+    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise UserError(
-            f"{folder / 'config.json'}: must hold the settings of a bundle, but does not ({error})"
+            f"facts must be as Regard writes them, but no card can be made of them ({type(error).__name__})"
         ) from None
+    return bundle
 
 
 def load_weights(bundle: Bundle) -> dict[str, Tensor]:
-    """The weights as fp32, however they are stored."""
+    """The weights as fp32, however they are stored; a UserError if some are not finite."""
     from safetensors.torch import load_file
 
     _check_unchanged(bundle)
-    tensors = load_file(str(bundle.weights))
-    if bundle.stored == "fp32":
-        return tensors
+    with readable(bundle.weights):
+        tensors = load_file(str(bundle.weights))
     weights = {}
     for name in [name for name, tensor in tensors.items() if not tensor.is_floating_point()]:
         scale = tensors.pop(scale_name(name), None)
         if scale is None:
             raise UserError(f"{bundle.weights}: tensor {scale_name(name)} is missing")
         weights[name] = tensors.pop(name).float().div_(scale[:, None])
-    return weights | {name: tensor.float() for name, tensor in tensors.items()}
+    weights |= {name: tensor.float() for name, tensor in tensors.items()}
+    check_finite(bundle.weights, ((name, _is_finite(tensor)) for name, tensor in weights.items()))
+    return weights
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether no element is NaN or infinity. Summing is several times as fast as looking at each; only a sum may overflow."""
+    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
 
 
 def _check_unchanged(bundle: Bundle) -> None:
@@ -171,11 +212,6 @@ def _check_unchanged(bundle: Bundle) -> None:
     is_there = manifest.is_file() and bundle.weights.is_file()
     if not is_there or (bundle.manifest and sha256(manifest) != bundle.manifest):
         raise BundleGone(f"{bundle.folder}: was removed or replaced after it was opened; load it again")
-
-
-def scale_name(name: str) -> str:
-    """The tensor with the factors by which the rows of an int8 matrix were multiplied before rounding."""
-    return f"{name}_scale"
 
 
 def find_bundle(model: str | Path | None) -> Path:
@@ -209,13 +245,13 @@ def find_bundle(model: str | Path | None) -> Path:
 def add_facts(folder: Path, facts: Mapping[str, Any]) -> Bundle:
     """Add facts to a bundle and its card, such as scores measured later."""
     bundle = load_bundle(folder)
-    settings = read_json(folder / "config.json")
+    settings = read_json(folder / CONFIG)
     settings["facts"] = {**bundle.facts, **facts}
     with atomic_folder(folder) as temporary:
         shutil.copytree(folder, temporary, dirs_exist_ok=True)
         text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
-        (temporary / "config.json").write_text(text, encoding="utf-8")
+        (temporary / CONFIG).write_text(text, encoding="utf-8")
         card = make_card(dataclasses.replace(bundle, facts=settings["facts"]))
-        (temporary / "card.md").write_text(card, encoding="utf-8")
+        (temporary / CARD).write_text(card, encoding="utf-8")
         write_manifest(temporary, format=FORMAT_OF[bundle.stored])
     return load_bundle(folder)

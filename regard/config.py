@@ -6,7 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from regard.bounds import check_flag, check_number, check_whole
 from regard.errors import UserError
+from regard.escaping import shorten
 
 NormPosition = Literal["post", "pre"]
 Norm = Literal["layer", "rms"]
@@ -14,6 +16,15 @@ Activation = Literal["relu", "gelu", "silu", "swiglu"]
 Positions = Literal["sinusoidal", "learned", "rotary"]
 
 _CHOICES = {"norm_position": NormPosition, "norm": Norm, "activation": Activation, "positions": Positions}
+_LARGEST = {
+    "vocab_size": 10_000_000,
+    "d_model": 65_536,
+    "d_ff": 1_048_576,
+    "num_heads": 4_096,
+    "encoder_layers": 1_000,
+    "decoder_layers": 1_000,
+    "max_positions": 1_048_576,
+}
 
 
 @dataclass(frozen=True)
@@ -45,12 +56,16 @@ class ModelConfig:
     norm_eps: float = 1e-5  # epsilon of the norms
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers", "max_positions"):
-            if getattr(self, name) < 1:
-                raise UserError(f"model.{name} must be at least 1, but is {getattr(self, name)}")
+        for name, most in _LARGEST.items():
+            check_whole(f"model.{name}", getattr(self, name), 1, most)
+        check_whole("model.num_kv_heads", self.num_kv_heads)
         for name, choices in _CHOICES.items():
             if (value := getattr(self, name)) not in get_args(choices):
-                raise UserError(f"model.{name} must be one of {', '.join(get_args(choices))}, but is {value!r}")
+                raise UserError(f"model.{name} must be one of {', '.join(get_args(choices))}, but is {shorten(value)}")
+        for name in ("tie_embeddings", "output_bias"):
+            check_flag(f"model.{name}", getattr(self, name))
+        for name in ("dropout", "norm_eps"):
+            check_number(f"model.{name}", getattr(self, name))
         if not 0.0 <= self.dropout < 1.0:
             raise UserError(f"model.dropout must be at least 0 and below 1, but is {self.dropout}")
         if not 0.0 < self.norm_eps < 1.0:

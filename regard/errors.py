@@ -6,11 +6,16 @@
           InputTooLarge    it exceeds a limit
       Interrupted          stopped with Ctrl-C, with the work saved; exits with 130
 
+Any other exception but an OSError or a MemoryError, which exit with 1, is a bug: the command line exits with 70 and says how to
+report it.
+
 A UserError is one line: the file, line or field, the rule, what came instead, and the remedy if there is one. It is shown
 without a traceback.
 """
 
 from __future__ import annotations
+
+INTERNAL_ERROR = 70  # the exit code of a bug, EX_SOFTWARE of sysexits.h
 
 
 class RegardError(Exception):

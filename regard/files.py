@@ -11,17 +11,19 @@ import re
 import shutil
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from regard.errors import RegardError, UserError
+from regard.escaping import shorten
 
 MANIFEST = "manifest.json"
 PIPE_SECONDS = 10.0  # how long a named pipe may be without a writer before it is refused
 
 _BLOCK = 1 << 18
+_MAX_JSON = 256 * 1024 * 1024  # bytes of a JSON file; Regard's own have a few megabytes at most
 _NO_ROOM = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
@@ -266,6 +268,8 @@ def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in this file; a UserError where there is none."""
     check_regular(path, "it is read more than once")
     try:
+        if path.stat().st_size > _MAX_JSON:
+            raise UserError(f"{path}: must have at most {_MAX_JSON:,} bytes, but has {path.stat().st_size:,}")
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: is missing") from None
@@ -278,15 +282,35 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def check_manifest(folder: Path) -> dict[str, Any]:
-    """Read manifest.json and refuse the folder if a listed file is missing or its hash differs."""
-    manifest = read_json(folder / MANIFEST)
+def path_inside(folder: Path, name: str) -> Path:
+    """The path of a folder's file, whose name may come from a stranger: names and links that lead out of the folder are refused."""
+    path = folder / name
+    try:
+        real, root = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
+    except (OSError, ValueError):  # a name that no file can have
+        raise UserError(f"{folder}: {shorten(name)} cannot be the name of a file") from None
+    if Path(name).is_absolute() or ".." in Path(name).parts or not real.is_relative_to(root):
+        raise UserError(
+            f"{folder}: must hold its files itself, but {shorten(name)} leads out of it; put a copy of the file there"
+        )
+    return path
+
+
+def check_manifest(folder: Path, required: Iterable[str] = ()) -> dict[str, Any]:
+    """Read manifest.json and refuse the folder if a listed file is missing or its hash differs, or if a required one is not
+    listed."""
+    manifest = read_json(path_inside(folder, MANIFEST))
     files = manifest.get("files")
-    if not isinstance(files, dict):
+    if not isinstance(files, dict) or not files:
         raise UserError(f"{folder / MANIFEST}: has no list of files")
+    for name in required:
+        if name not in files:
+            raise UserError(
+                f"{folder / MANIFEST}: must list every file that is used, but {name} is not there; copy the whole folder again"
+            )
     for name, expected in files.items():
-        path = folder / name
-        if not path.is_file():
+        path = path_inside(folder, name)
+        if not os.path.isfile(path):
             raise UserError(f"{path}: is missing, though {MANIFEST} lists it; copy the whole folder again")
         if sha256(path) != expected:
             raise UserError(f"{path}: differs from what {MANIFEST} says; the file is damaged or was changed")

@@ -18,6 +18,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from regard.bounds import (
+    MAX_ALPHA,
+    MAX_BEAM,
+    MAX_EXTRA,
+    MAX_LENGTH,
+    check_flag,
+    check_label,
+    check_number,
+    check_whole,
+)
 from regard.builtin import builtin_models
 from regard.config import ModelConfig
 from regard.errors import UserError
@@ -408,7 +418,7 @@ def check_positions(recipe: Recipe, where: str) -> None:
 
 
 def _check_ranges(recipe: Recipe, where: str) -> None:
-    train, data, decode = recipe.train, recipe.data, recipe.decode
+    train, data = recipe.train, recipe.data
     lengths = {name: getattr(train, name) for name in ("steps", "epochs", "minutes")}
     given = [name for name, value in lengths.items() if value]
     if len(given) != 1:
@@ -419,8 +429,6 @@ def _check_ranges(recipe: Recipe, where: str) -> None:
         **{f"train.{name}": getattr(train, name) for name in (
             "lr", "warmup", "weight_decay", "clip", "rdrop", "patience", "validate_every", "validate_sentences", "save_every",
             "log_every", "workers", "eps")},
-        "decode.alpha": decode.alpha,
-        "decode.max_extra": decode.max_extra,
     }  # fmt: skip
     for name, value in not_negative.items():
         if not math.isfinite(value):
@@ -431,8 +439,6 @@ def _check_ranges(recipe: Recipe, where: str) -> None:
         "train.batch_tokens": train.batch_tokens,
         "train.accumulate": train.accumulate,
         "train.average": train.average,
-        "data.max_length": data.max_length,
-        "decode.beam": decode.beam,
         "tokenizer.vocab_size": recipe.tokenizer.vocab_size,
     }
     for name, value in at_least_one.items():
@@ -449,11 +455,23 @@ def _check_ranges(recipe: Recipe, where: str) -> None:
         raise UserError(f"{where}: tokenizer.character_coverage must be above 0 and at most 1, but is {coverage}")
     if not data.max_ratio >= 1:  # also rejects NaN
         raise UserError(f"{where}: data.max_ratio must be at least 1, but is {data.max_ratio}")
-    for name, label in (("source", data.source), ("target", data.target)):
-        if not label or set(label) & set("/\\\0") or label in (".", ".."):
-            raise UserError(
-                f"{where}: data.{name} must be a language code or a label that fits into a file name, but is {label!r}"
-            )
+    try:
+        check_label("data.source", data.source)
+        check_label("data.target", data.target)
+        check_whole("data.max_length", data.max_length, 1, MAX_LENGTH)
+        check_decode(recipe.decode)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+
+
+def check_decode(decode: DecodeRecipe) -> DecodeRecipe:
+    """The settings, which must be of the right kind and within bounds."""
+    check_whole("decode.beam", decode.beam, 1, MAX_BEAM)
+    check_number("decode.alpha", decode.alpha, 0, MAX_ALPHA)
+    check_whole("decode.max_extra", decode.max_extra, 0, MAX_EXTRA)
+    if decode.guard is not None:
+        check_flag("decode.guard", decode.guard)
+    return decode
 
 
 def _check_train(recipe: Recipe, where: str) -> None:

@@ -29,13 +29,16 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("generate",),
     ("bundle",),
     ("card",),
+    ("weights",),
     ("recipe",),
     ("models",),
     ("nn", "data"),
     ("parallel",),
     ("config", "layout", "device"),
     ("files", "progress", "builtin", "version", "toml"),
+    ("bounds",),
     ("errors",),
+    ("escaping",),
 )
 LINE = {unit: number for number, units in enumerate(MAP) for unit in units}
 

@@ -1,5 +1,6 @@
 """The command line. Each verb is a file with `add` (declares its arguments) and `run` (does the work); nothing slow is imported
-until a verb needs it. Errors become one line and an exit code: 2 for a user's mistake, 1 for anything else, 130 for Ctrl-C."""
+until a verb needs it. Errors become one line and an exit code: 2 for a user's mistake, 1 for the machine's failure, 130 for Ctrl-C.
+Any other exception is a bug in Regard: a traceback, how to report it, and 70."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from contextlib import suppress
 from typing import NoReturn
 
 from regard.cli import augment, average, evaluate, explain, export, import_, info, score, serve, train, translate
-from regard.errors import RegardError, UserError
+from regard.errors import INTERNAL_ERROR, RegardError, UserError
+from regard.escaping import escape
 from regard.parallel import processes
 from regard.parallel.processes import ProcessInfo, first_reports, process_info
 from regard.version import __version__
@@ -43,11 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _leave(0)
     except RegardError as error:
         if str(error):  # empty where another process has printed it
-            sys.stderr.write(f"regard: {process.name}{error}\n")
+            _say(f"{process.name}{error}")
         return _leave(error.exit_code)
     except KeyboardInterrupt:
         if process.is_first:
-            sys.stderr.write("regard: interrupted\n")
+            _say("interrupted")
         return _leave(130)
     except BrokenPipeError:
         # Nobody reads our output any more; Python must not try to flush it at exit.
@@ -56,13 +58,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         # A full disk, a read-only folder: the system's message says which.
         where = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(f"regard: {process.name}{where}{error.strerror or error}\n")
+        _say(f"{process.name}{where}{error.strerror or error}")
         return _leave(1)
-    except Exception:
-        if processes.is_connected:
-            traceback.print_exc()
-            _leave(1)
-        raise
+    except Exception as error:  # noqa: BLE001 (nothing may end in a bare traceback)
+        if _is_out_of_memory(error):
+            _say(f"{process.name}not enough memory ({str(error).splitlines()[0] if str(error) else 'MemoryError'})")
+            return _leave(1)
+        sys.stderr.write(escape(traceback.format_exc(), keep="\n"))
+        _say(
+            f"{process.name}internal error: this is a bug in Regard {__version__}; please report it with the command and the "
+            f"lines above"
+        )
+        return _leave(INTERNAL_ERROR)
+
+
+def _say(message: str) -> None:
+    """Write one line to standard error. Messages quote files and arguments, so control characters are escaped."""
+    sys.stderr.write(f"regard: {escape(message)}\n")
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether Python, torch on a GPU or torch on a CPU could not allocate memory; the last has no type of its own."""
+    is_torch = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and is_torch)
 
 
 def _leave(code: int) -> int:

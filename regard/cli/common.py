@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.builtin import DEFAULT
 from regard.errors import UserError
+from regard.escaping import escape, escape_json
 
 if TYPE_CHECKING:
     from regard.api import Model
@@ -142,6 +143,9 @@ def checked_batch(arguments: argparse.Namespace) -> int:
 
 
 def print_result(arguments: argparse.Namespace, document: Any, lines: Sequence[str]) -> None:
-    """Write the document as JSON with --json, else the lines, to standard output."""
-    text = json.dumps(document, ensure_ascii=False, indent=2) if arguments.json else "\n".join(lines)
+    """Write the document as JSON with --json, else the lines, to standard output. Both may quote a file that a stranger made."""
+    if arguments.json:
+        text = escape_json(json.dumps(document, ensure_ascii=False, indent=2))
+    else:
+        text = escape("\n".join(lines), keep="\n\t")
     sys.stdout.write(text + "\n")

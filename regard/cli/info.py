@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from regard.cli.common import MODEL, print_result, verb
+from regard.escaping import escape
 
 
 def add(verbs: Any) -> None:
@@ -30,9 +31,9 @@ def run(arguments: argparse.Namespace) -> None:
         "decode": dataclasses.asdict(bundle.decode),
         "max_length": bundle.max_length,
         "stored": bundle.stored,
-        **bundle.facts,
     }
-    card = (bundle.folder / "card.md").read_text(encoding="utf-8")
+    document |= {name: fact for name, fact in bundle.facts.items() if name not in document}
+    card = escape(bundle.card, keep="\n\t")
     if sys.stdout.isatty() and not arguments.json:
         from rich.console import Console
         from rich.markdown import Markdown

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import random
 import re
 from collections import Counter
@@ -25,7 +26,7 @@ from typing import Any, Literal
 
 import sentencepiece
 
-from regard.data.vocabulary import Vocabulary, read_vocabulary
+from regard.data.vocabulary import SOURCE_FILE, TARGET_FILE, Vocabulary, read_vocabulary
 from regard.errors import RegardError, UserError
 from regard.files import write_atomic
 
@@ -429,6 +430,12 @@ def _train(lines: list[str], vocab_size: int, settings: dict[str, Any]) -> bytes
 
 
 # --- files ---
+
+
+def used_files(folder: Path) -> list[str]:
+    """The names of the files in this folder that `Tokenizer.load` reads, or whose presence changes what it reads."""
+    names = (_DESCRIPTION, *_file_names("joint"), *_file_names("pair"), SOURCE_FILE, TARGET_FILE)
+    return [name for name in names if os.path.lexists(folder / name)]
 
 
 def _file_names(kind: str) -> tuple[str, ...]:

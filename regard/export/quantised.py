@@ -12,10 +12,11 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from regard.bundle import Bundle, Stored, load_bundle, load_weights, save_bundle, scale_name
+from regard.bundle import Bundle, load_bundle, load_weights, save_bundle
 from regard.errors import UserError
 from regard.export.verify import Samples
 from regard.generate.engines.torch_engine import TorchEngine
+from regard.weights import Stored, scale_name
 
 _POSITIONS = ".positions.weight"  # a table that is added, not multiplied; CTranslate2 keeps it in fp32, too
 
@@ -33,7 +34,7 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
         tensors,
         bundle.config,
         bundle.tokenizer,
-        (bundle.folder / "recipe.toml").read_text(encoding="utf-8"),
+        bundle.recipe,
         source=bundle.source,
         target=bundle.target,
         decode=bundle.decode,

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from regard.bounds import (
+    MAX_ALPHA,
+    MAX_BEAM,
+    MAX_EXTRA,
+    MAX_PENALTY,
+    MAX_TEMPERATURE,
+    MIN_TEMPERATURE,
+    check_flag,
+    check_number,
+    check_whole,
+)
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.generate.search.phrases import Phrase
@@ -13,6 +25,9 @@ from regard.generate.search.phrases import Phrase
 if TYPE_CHECKING:
     from regard.bundle import Bundle
     from regard.config import ModelConfig
+
+# Constraints can always be met, so that only NaN and infinity leave a search without a result.
+NOTHING_FOUND = "no translation was found: the model's outputs are not finite"
 
 
 @dataclass(frozen=True)
@@ -35,22 +50,30 @@ class SearchOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("beam", 1), ("groups", 1)):
-            if getattr(self, name) < least:
-                raise UserError(f"{name} must be at least {least}, but is {getattr(self, name)}")
+        for name, most in (("beam", MAX_BEAM), ("groups", MAX_BEAM)):
+            check_whole(name, getattr(self, name), 1, most)
+        check_whole("nbest", self.nbest)
         if not 1 <= self.nbest <= self.beam:
             raise UserError(
                 f"nbest must be between 1 and the beam ({self.beam}), but is {self.nbest}; use a wider beam"
             )
-        for name in ("alpha", "max_extra", "coverage", "no_repeat", "max_repeat", "diversity", "top_k"):
-            if not getattr(self, name) >= 0:  # also rejects NaN
-                raise UserError(f"{name} must not be negative, but is {getattr(self, name)}")
+        check_whole("max_extra", self.max_extra, 0, MAX_EXTRA)
+        for name in ("no_repeat", "max_repeat", "top_k"):
+            check_whole(name, getattr(self, name), 0, sys.maxsize)
+        check_whole("seed", self.seed, -sys.maxsize, sys.maxsize)
+        check_number("alpha", self.alpha, 0, MAX_ALPHA)
+        for name in ("coverage", "diversity"):
+            check_number(name, getattr(self, name), 0, MAX_PENALTY)
+        check_flag("sample", self.sample)
+        for name in ("temperature", "top_p"):
+            check_number(name, getattr(self, name))
         if self.beam % self.groups:
             raise UserError(f"the beam must be a multiple of groups ({self.groups}), but is {self.beam}")
         if not self.temperature > 0:
             raise UserError(
                 f"temperature must be above 0, but is {self.temperature}; leave out sample to get the likeliest"
             )
+        check_number("temperature", self.temperature, MIN_TEMPERATURE, MAX_TEMPERATURE)
         if not 0 < self.top_p <= 1:
             raise UserError(f"top_p must be above 0 and at most 1, but is {self.top_p}")
         if self.groups == 1 and self.diversity != 0.5:

@@ -8,6 +8,8 @@ from regard.config import ModelConfig
 from regard.errors import UserError
 from regard.generate.options import Constraints, SearchOptions
 
+_MAX_CELLS = 1 << 26  # scores of a search step, 256 MB as fp32; a search has several such tensors at a time
+
 
 def cut_batches(
     order: Sequence[int],
@@ -35,6 +37,17 @@ def cut_batches(
         batch.append(number)
     if batch:
         yield batch
+
+
+def beam_batch(options: SearchOptions, config: ModelConfig, batch: int) -> int:
+    """How many sentences to search together, at most `batch`: a step scores every piece of the vocabulary for every hypothesis. A
+    beam that is too wide for one sentence is refused."""
+    widest = _MAX_CELLS // config.vocab_size
+    if options.beam > max(1, widest):
+        raise UserError(
+            f"beam must be at most {widest:,} with this model's {config.vocab_size:,} pieces, but is {options.beam:,}"
+        )
+    return max(1, min(batch, widest // options.beam))
 
 
 def length_limit(

@@ -18,6 +18,7 @@ near-ties can flip; `tests/generate/test_ctranslate2.py` tests this.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import threading
@@ -33,8 +34,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.bundle import Bundle
-from regard.errors import UserError
-from regard.generate.engines.batches import cut_batches, length_limit
+from regard.errors import RegardError, UserError
+from regard.generate.engines.batches import beam_batch, cut_batches, length_limit
 from regard.generate.engines.ctranslate2_cache import converted
 from regard.generate.engines.ctranslate2_model import WeightFormat, positions, vocabularies
 from regard.generate.engines.ctranslate2_ranking import (
@@ -45,7 +46,16 @@ from regard.generate.engines.ctranslate2_ranking import (
     rank,
     split_at_limit,
 )
-from regard.generate.options import Constraints, Hypothesis, Matrix, OnFinished, Prefix, SearchOptions, forbidden_ids
+from regard.generate.options import (
+    NOTHING_FOUND,
+    Constraints,
+    Hypothesis,
+    Matrix,
+    OnFinished,
+    Prefix,
+    SearchOptions,
+    forbidden_ids,
+)
 from regard.generate.search.constrained import constrained_search
 from regard.parallel.processes import own_threads, process_info
 
@@ -349,9 +359,12 @@ class CTranslate2Engine:
 
         # The longest first, so that workers wait only for short sentences at the end.
         order = sorted(numbers, key=lambda n: (-limits[n], -len(ids[n]), n))
+        together = beam_batch(options, self.bundle.config, self.batch)
         for number, result in self._in_order(
-            cut_batches(order, limits, self.batch, _BATCH_TOKENS, same_length=to_limit), submit
+            cut_batches(order, limits, together, _BATCH_TOKENS, same_length=to_limit), submit
         ):
+            if not all(map(math.isfinite, result.scores)):
+                raise RegardError(f"{self.bundle.folder}: {NOTHING_FOUND}")
             scored = zip(result.hypotheses, result.scores, strict=True)
             yield number, [(tuple(self._ids[piece] for piece in pieces), log_prob) for pieces, log_prob in scored]
 

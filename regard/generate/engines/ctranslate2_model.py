@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -22,12 +23,15 @@ from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.generate.options import aligning_layer
+from regard.weights import check_finite, readable, scale_name
 
 WeightFormat = Literal["fp32", "fp16", "int8"]
 _WeightArray = NDArray[Any]
 
-CONVERTER = 2  # increased when the same bundle would give a different folder; cache entries are named after it
+# Increased when the same bundle would give a different folder, or would be refused; cache entries are named after it.
+CONVERTER = 3
 _POSITIONS = 1024  # minimum rows of the table of sinusoids
+_MAX_CELLS = 1 << 23  # of that table beyond them: 16,384 rows of 512 numbers; longer sentences are left to torch
 
 _BINARY_VERSION, _SPEC, _REVISION = 6, "TransformerSpec", 7  # CTranslate2 also reads older ones
 _TYPES = ("float32", "int8", "int16", "int32", "float16")  # CTranslate2's type number is the index here
@@ -48,7 +52,7 @@ def refusal(bundle: Bundle) -> str | None:
     source, target = vocabularies(bundle.tokenizer, bundle.config.vocab_size)
     for pieces in (source, target):
         if len(set(pieces)) < len(pieces):
-            duplicate = next(piece for number, piece in enumerate(pieces) if piece in pieces[:number])
+            [(duplicate, _)] = Counter(pieces).most_common(1)
             return f"CTranslate2 identifies ids by their pieces, and two ids have the piece {duplicate!r}"
     end = bundle.tokenizer.eos_id
     if source[end] != target[end]:
@@ -62,7 +66,8 @@ def positions(bundle: Bundle) -> int:
         return 1 << 30
     if bundle.config.positions == "learned":
         return bundle.config.max_positions
-    return max(_POSITIONS, bundle.max_length + bundle.decode.max_extra + 1)
+    longest = bundle.max_length + bundle.decode.max_extra + 1
+    return max(_POSITIONS, min(longest, _MAX_CELLS // bundle.config.d_model))
 
 
 def convert(bundle: Bundle, folder: Path, weights: WeightFormat) -> None:
@@ -114,17 +119,23 @@ def vocabularies(tokenizer: Tokenizer, vocab_size: int) -> tuple[list[str], list
 
 def read_weights(bundle: Bundle) -> dict[str, _WeightArray]:
     """`regard.bundle.load_weights` without torch."""
-    tensors = load_file(bundle.weights)
+    with readable(bundle.weights):
+        tensors = load_file(bundle.weights)
+    scales = {scale_name(name) for name, tensor in tensors.items() if tensor.dtype == np.int8}
     weights = {}
-    for name, tensor in tensors.items():
-        if tensor.dtype == np.int8:
-            if f"{name}_scale" not in tensors:
-                raise UserError(f"{bundle.weights}: tensor {name}_scale is missing")
-            tensor = tensor.astype(np.float32) / tensors[f"{name}_scale"].astype(np.float32)[:, None]
-        elif name.endswith("_scale"):
-            continue
-        weights[name] = tensor.astype(np.float32, copy=False)
+    with np.errstate(all="ignore"):  # what is not finite is refused below
+        for name in tensors.keys() - scales:
+            tensor = tensors[name]
+            if tensor.dtype == np.int8:
+                tensor = tensor.astype(np.float32) / tensors[scale_name(name)].astype(np.float32)[:, None]
+            weights[name] = tensor.astype(np.float32, copy=False)
+        check_finite(bundle.weights, ((name, _is_finite(weights[name])) for name in sorted(weights)))
     return weights
+
+
+def _is_finite(tensor: _WeightArray) -> bool:
+    """As `regard.bundle._is_finite`."""
+    return bool(np.isfinite(tensor.sum())) or bool(np.isfinite(tensor).all())
 
 
 def sinusoids(length: int, d_model: int) -> _WeightArray:

@@ -18,12 +18,20 @@ from torch import Tensor
 from regard.bundle import Bundle, load_weights
 from regard.device import pick_device, with_index
 from regard.errors import RegardError, UserError
-from regard.generate.engines.batches import cut_batches, length_limit
+from regard.generate.engines.batches import beam_batch, cut_batches, length_limit
 from regard.generate.engines.slot_engine import SlotDecoder
 from regard.generate.engines.stepper import Stepper, encode, mean_probability
-from regard.generate.options import Constraints, Hypothesis, Matrix, OnFinished, SearchOptions, forbidden_ids
+from regard.generate.options import (
+    NOTHING_FOUND,
+    Constraints,
+    Hypothesis,
+    Matrix,
+    OnFinished,
+    SearchOptions,
+    forbidden_ids,
+)
 from regard.generate.search.constrained import constrained_search
-from regard.generate.search.core import NOTHING_FOUND, Observer, beam_search, search_steps
+from regard.generate.search.core import Observer, beam_search, search_steps
 from regard.generate.search.phrases import PhraseAutomaton
 from regard.generate.search.stable import stable_prefixes
 from regard.generate.search.state import SearchSpec
@@ -111,6 +119,7 @@ class TorchEngine:
             )
         constraints = constraints if any(constraint != Constraints() for constraint in constraints) else ()
         if self.slots is not None and not constraints and not options.beyond_beam:
+            beam_batch(options, self.model.config, self.batch)  # refuses a beam that is too wide
             with self._exclusive():
                 return self._translate_in_slots(self.slots, ids, options, on_finished)
         return self.in_batches(ids, options, on_finished, constraints)
@@ -125,7 +134,8 @@ class TorchEngine:
         """As `translate`, but phrases constrain the first search already, and slots are not used."""
         results: list[list[Hypothesis]] = [[] for _ in ids]
         order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
-        for numbers in cut_batches(order, [len(sentence) for sentence in ids], self.batch, self.batch_tokens):
+        together = min(beam_batch(options, model.config, self.batch) for model in self.models)
+        for numbers in cut_batches(order, [len(sentence) for sentence in ids], together, self.batch_tokens):
             chosen = [constraints[number] for number in numbers] if constraints else ()
             with self._exclusive():
                 searched = self.search([ids[number] for number in numbers], options, chosen)
@@ -180,6 +190,7 @@ class TorchEngine:
         if constraint is not None and constraint.phrases:
             yield self.translate([src], options, None, [constraint])[0][0].ids
             return
+        beam_batch(options, self.model.config, 1)  # refuses a beam that is too wide
         with self._exclusive():
             stepper, spec = self._search_spec([src], options, [constraint or Constraints()])
             steps = stable_prefixes(search_steps(stepper.step, stepper.select, spec, self.device))

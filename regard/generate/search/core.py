@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError
-from regard.generate.options import Hypothesis, SearchOptions
+from regard.generate.options import NOTHING_FOUND, Hypothesis, SearchOptions
 from regard.generate.search.allowed import (
     end_at_limit,
     follow_prefixes,
@@ -50,9 +50,6 @@ from regard.generate.search.steering import advance_phrases, phrase_progress, st
 
 StepFunction = Callable[[Tensor], Tensor]  # newest tokens (rows,) -> logits (rows, vocab_size)
 SelectFunction = Callable[[Tensor, list[int] | None], None]  # rows to keep, in order; sentences, if some are done
-
-# Constraints can always be met, so that only NaN and infinity leave a search without a result.
-NOTHING_FOUND = "no translation was found: the model's outputs are not finite"
 
 
 def length_penalty(length: Tensor | int, alpha: float) -> Tensor:
