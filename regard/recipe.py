@@ -227,7 +227,9 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         raise UserError(f"{path}: there is no such recipe file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error})") from None
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise UserError(f"{path}: must be valid TOML, but is nested too deeply") from None
+    except ValueError as error:  # of tomllib, or a number with more digits than Python reads
         raise UserError(f"{path}: must be valid TOML, but is not: {error}") from None
     resolve_paths(values, path.parent)
     apply_overrides(values, overrides)
@@ -271,7 +273,7 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
 def _parse_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (RecursionError, ValueError):
         return text
 
 

@@ -28,7 +28,8 @@ import sentencepiece
 
 from regard.data.vocabulary import SOURCE_FILE, TARGET_FILE, Vocabulary, read_vocabulary
 from regard.errors import RegardError, UserError
-from regard.files import write_atomic
+from regard.escaping import shorten
+from regard.files import read_json, write_atomic
 
 FORMAT_VERSION = 3  # the highest that can be read; 3 is written for protected spans, 2 for a vocabulary, else 1
 NUM_SPANS = 32
@@ -288,6 +289,11 @@ class Tokenizer:
         tokenizer = cls(models, vocabulary, description.get("protects") is True)
         if kind == "joint" and len(tokenizer._reserved) != NUM_SPANS + NUM_TAGS:
             raise UserError(f"{folder / 'joint.model'}: must hold Regard's reserved pieces, but lacks them")
+        for name in ("unk_id", "bos_id", "eos_id"):
+            if not 0 <= getattr(tokenizer, name) < tokenizer.vocab_size:
+                raise UserError(
+                    f"{folder}: a tokenizer must have a token for the {name[:3]} symbol, but this one has none"
+                )
         return tokenizer
 
     @classmethod
@@ -449,14 +455,14 @@ def _read_description(folder: Path) -> dict[str, Any]:
             raise UserError(f"{folder}: must be a folder with a tokenizer, but is not a folder")
         return {"kind": "pair" if (folder / "source.model").exists() else "joint"}
     try:
-        description: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        description = read_json(path)
         version, kind = description["format"], description["kind"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (UserError, KeyError):
         raise UserError(f"{path}: must be a tokenizer's description in JSON, but cannot be read as one") from None
     if not isinstance(version, int) or version > FORMAT_VERSION:
-        raise UserError(f"{path}: format must be at most {FORMAT_VERSION}, but is {version}; update Regard")
+        raise UserError(f"{path}: format must be at most {FORMAT_VERSION}, but is {shorten(version)}; update Regard")
     if kind not in ("joint", "pair"):
-        raise UserError(f"{path}: `kind` must be 'joint' or 'pair', but is {kind!r}")
+        raise UserError(f"{path}: `kind` must be 'joint' or 'pair', but is {shorten(kind)}")
     return description
 
 

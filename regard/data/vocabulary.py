@@ -9,7 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from regard.bounds import check_whole
 from regard.errors import UserError
+from regard.escaping import shorten
 from regard.files import read_json, write_atomic
 
 SOURCE_FILE, TARGET_FILE = "vocab.json", "target_vocab.json"
@@ -90,12 +92,19 @@ def read_vocabulary(folder: Path, description: dict[str, Any], where: Path) -> V
     try:
         special = Special(**{**description["special"], "forbidden": tuple(description["special"]["forbidden"])})
         vocab_size = description["vocab_size"]
-    except (KeyError, TypeError):
+        check_whole("vocab_size", vocab_size, 1)
+        for i in (special.unk, special.start, special.end, special.pad, *special.forbidden):
+            check_whole("an id", i, 0, vocab_size - 1)
+    except (KeyError, TypeError, UserError):
         raise UserError(
-            f"{where}: `special` must give the ids unk, start, end, pad and forbidden, but does not"
+            f"{where}: `special` must give the ids unk, start, end, pad and forbidden, all below `vocab_size`, but does not"
         ) from None
     source = read_pieces(folder / SOURCE_FILE)
     target = read_pieces(folder / TARGET_FILE) if (folder / TARGET_FILE).exists() else source
+    if (largest := max(*source.values(), *target.values(), 0)) >= vocab_size:
+        raise UserError(
+            f"{where}: vocab_size must be above every id of a piece, but {vocab_size} is not above {largest}"
+        )
     return Vocabulary(source, target, special, vocab_size)
 
 
@@ -104,9 +113,13 @@ def read_pieces(path: Path) -> dict[str, int]:
     pieces = read_json(path)
     seen: dict[int, str] = {}
     for piece, i in pieces.items():
-        if not isinstance(i, int) or i < 0:
-            raise UserError(f"{path}: the id of piece {piece!r} must be an integer of at least 0, but is {i!r}")
+        if isinstance(i, bool) or not isinstance(i, int) or i < 0:
+            raise UserError(
+                f"{path}: the id of piece {shorten(piece)} must be an integer of at least 0, but is {shorten(i)}"
+            )
         if i in seen:
-            raise UserError(f"{path}: pieces {seen[i]!r} and {piece!r} must have different ids, but both have {i}")
+            raise UserError(
+                f"{path}: pieces {shorten(seen[i])} and {shorten(piece)} must have different ids, but both have {i}"
+            )
         seen[i] = piece
     return pieces
