@@ -228,7 +228,8 @@ def test_a_manifest_must_list_every_file_that_is_used(folder: Path) -> None:
         (folder / MANIFEST).write_text(json.dumps({"files": others}), encoding="utf-8")
         with pytest.raises(UserError, match=f"must list every file that is used, but {name} is not there"):
             load_bundle(folder)
-    for files in ({}, [], None):
+    empty: tuple[Any, ...] = ({}, [], None)
+    for files in empty:
         (folder / MANIFEST).write_text(json.dumps({"files": files}), encoding="utf-8")
         with pytest.raises(UserError, match="has no list of files"):
             load_bundle(folder)
