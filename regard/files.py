@@ -49,13 +49,17 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_atomic(path: Path, content: str | bytes) -> None:
-    """Replace the file's content in one step. A symbolic link stays, and its target is replaced."""
+def write_atomic(path: Path, content: str | bytes, *, is_private: bool = False) -> None:
+    """Replace the file's content in one step. A symbolic link stays, and its target is replaced. `is_private`: only its owner may
+    read it."""
     path = path.resolve()
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     data = content.encode("utf-8") if isinstance(content, str) else content
     with writing(path, len(data)):
         try:
+            if is_private:
+                temporary.unlink(missing_ok=True)
+                temporary.touch(0o600)
             temporary.write_bytes(data)
             sync(temporary)
             os.replace(temporary, path)

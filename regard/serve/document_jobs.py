@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from regard.serve.keys import hash_key
+from regard.serve.private_files import reserve, write_private
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _SECONDS = 600.0  # after the end of the work
@@ -47,23 +48,31 @@ class DocumentJobs:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def begin(self, kind: str, seconds: float) -> DocumentHandle:
-        """Register a new document that will be finished or time out within `seconds`."""
+    def begin(self, kind: str, seconds: float, size: int) -> DocumentHandle:
+        """Register a new document that will be finished or time out within `seconds`; there is room for `size` bytes. Raises
+        `Unavailable` if there is not."""
         self._sweep()
         handle = DocumentHandle(secrets.token_hex(16), secrets.token_hex(32))
-        self._write(handle, DocumentState(hash_key(handle.key), kind, time.time() + seconds))
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        reserve(self._result(handle.id), size)
+        try:
+            self._write(handle, DocumentState(hash_key(handle.key), kind, time.time() + seconds))
+        except BaseException:
+            self._result(handle.id).unlink(missing_ok=True)
+            raise
         return handle
 
     def finish(self, handle: DocumentHandle, content: bytes, characters: int) -> None:
-        """Store the translated document, unless it was removed meanwhile."""
+        """Store the translated document, unless it was removed meanwhile. Raises `Unavailable` if there is no room for it."""
         state = self._read(handle.id)
         if state is not None:
-            self._result(handle.id).write_bytes(content)
+            write_private(self._result(handle.id), content)
             self._write(handle, DocumentState(state.key_sha256, state.kind, state.ends, "done", characters))
 
     def fail(self, handle: DocumentHandle, error: str) -> None:
         """Record that the translation failed, with the message for the client."""
         state = self._read(handle.id)
+        self._result(handle.id).unlink(missing_ok=True)  # first: on a full disk this makes room for the record
         if state is not None:
             self._write(handle, DocumentState(state.key_sha256, state.kind, state.ends, "error", error=error))
 
@@ -95,9 +104,8 @@ class DocumentJobs:
             return None
 
     def _write(self, handle: DocumentHandle, state: DocumentState) -> None:
-        self.folder.mkdir(exist_ok=True)
         temporary = self.folder / f"{handle.id}.{secrets.token_hex(4)}.new"
-        temporary.write_text(json.dumps(asdict(state)))
+        write_private(temporary, json.dumps(asdict(state)).encode())
         temporary.rename(self.folder / f"{handle.id}.json")  # a reader sees the old state or the new one
 
     def _ended(self, name: str, state: DocumentState) -> float | None:

@@ -135,5 +135,5 @@ def add_key(path: Path, name: str) -> str:
         raise UserError(f"{path}: there is a key named {name} already; choose another name, or remove that entry")
     key = secrets.token_urlsafe(32)
     content["keys"].append({"name": name, "sha256": hash_key(key)})
-    write_atomic(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    write_atomic(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n", is_private=True)
     return key

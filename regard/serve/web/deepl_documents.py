@@ -8,6 +8,7 @@ import time
 
 from fastapi import APIRouter, Request, Response
 
+from regard.serve.document_files import room_for
 from regard.serve.document_jobs import DocumentHandle, DocumentState
 from regard.serve.web.context import Context, admit, context_of, find_key
 from regard.serve.web.deepl import ERRORS, check_options
@@ -47,7 +48,9 @@ async def send(request: Request) -> DeepLDocument:
     search.check(limits)
     admit(request, fields.auth_key, 0)
     key = find_key(request, fields.auth_key)
-    handle = await asyncio.to_thread(context.document_jobs.begin, kind, limits.file_seconds + 10)
+    handle = await asyncio.to_thread(
+        context.document_jobs.begin, kind, limits.file_seconds + 10, room_for(upload.content)
+    )
 
     async def work() -> int:
         async with asyncio.timeout(limits.file_seconds):

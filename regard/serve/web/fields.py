@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import UploadFile
-from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 
 from regard.serve.web.schemas import SearchFields
 from regard.serve.web.status import HttpRefused
@@ -39,6 +39,13 @@ def file_body_of(schema: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": content}}}}
 
 
+class _InMemory(MultiPartParser):
+    """Keeps an uploaded file in memory, where the whole body is already. Starlette writes a large one to a temporary file, and the
+    disk may be full."""
+
+    spool_max_size = 0  # no limit
+
+
 class Upload(NamedTuple):
     """A file that was sent in a form."""
 
@@ -50,14 +57,20 @@ async def read_upload(request: Request, schema: type[Schema]) -> tuple[Upload, S
     """The file and the other fields of a form."""
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         raise HttpRefused(415, "content-type must be multipart/form-data with a part named file")
+    parser = _InMemory(
+        request.headers, request.stream(), max_files=1, max_fields=_MAX_PARTS, max_part_size=_MAX_PART_BYTES
+    )
     try:
-        async with request.form(max_files=1, max_fields=_MAX_PARTS, max_part_size=_MAX_PART_BYTES) as form:
+        form = await parser.parse()
+        try:
             upload = form.get("file")
             if not isinstance(upload, UploadFile):
                 raise HttpRefused(422, "file is missing: it must be a document to translate")
             fields = {name: value for name, value in form.items() if isinstance(value, str)}
             return Upload(upload.filename or "", await upload.read()), check_fields(fields, schema)
-    except (HTTPException, UnicodeError):
+        finally:
+            await form.close()
+    except (MultiPartException, UnicodeError):
         raise HttpRefused(
             400,
             f"the body must be a form with one file and at most {_MAX_PARTS} fields in UTF-8 of at most {_MAX_PART_BYTES} bytes",

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from regard.serve.document_files import room_for
 from regard.serve.service import Answer, OnSentence, TranslateRequest
 from regard.serve.web.context import admit, answer, context_of, count
 from regard.serve.web.events import stream, wants_events
@@ -126,11 +127,17 @@ async def translate_file(request: Request) -> TranslateFileReply | Response:
     admit(request, fields.api_key, 0)
 
     async def work(on_sentence: OnSentence) -> dict[str, Any]:
-        content, characters = await context.service.translate_file(
-            upload.content, kind, source, fields.target, fields.column or None, on_sentence, search
-        )
-        count(request, fields.api_key, characters)
-        name = await asyncio.to_thread(context.document_files.put, content, kind)
+        files = context.document_files
+        name = await asyncio.to_thread(files.begin, kind, room_for(upload.content))
+        try:
+            content, characters = await context.service.translate_file(
+                upload.content, kind, source, fields.target, fields.column or None, on_sentence, search
+            )
+            count(request, fields.api_key, characters)
+            await asyncio.to_thread(files.finish, name, content)
+        except BaseException:
+            files.give_up(name)
+            raise
         return {"translatedFileUrl": str(request.url_for("download_file", name=name))}
 
     if wants_events(request):

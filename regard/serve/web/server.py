@@ -14,7 +14,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import uvicorn
 
@@ -23,6 +22,7 @@ from regard.errors import UserError
 from regard.serve.document_files import DocumentFiles
 from regard.serve.keys import Keys, load_keys
 from regard.serve.limits import Limits
+from regard.serve.private_files import document_folder
 from regard.serve.served_model import ServedModel, find_bundles
 from regard.serve.service import Service
 from regard.serve.watch import Watch
@@ -105,12 +105,12 @@ def serve(settings: Settings) -> None:
     listener = listen(
         settings.host, settings.port
     )  # before the models are loaded, so that a taken port is reported at once
-    with listener, TemporaryDirectory(prefix="regard-serve-") as folder:
+    with listener, document_folder() as folder:
         if settings.workers == 1:
-            run_worker(settings, listener, Path(folder))
+            run_worker(settings, listener, folder)
         else:
             bundles_of(settings)  # so that an error in them is reported once
-            supervise(settings.workers, run_worker, (settings, listener, Path(folder)), Path(folder))
+            supervise(settings.workers, run_worker, (settings, listener, folder), folder)
 
 
 def run_worker(settings: Settings, listening: socket.socket, folder: Path) -> None:

@@ -451,36 +451,39 @@ def test_a_document_that_is_worked_on_has_a_place_and_is_finished_before_a_stop(
 
 def test_documents_are_given_up_and_forgotten(tmp_path: Path) -> None:
     jobs = DocumentJobs(tmp_path / "documents")
-    late = jobs.begin("txt", seconds=-1)
+    late = jobs.begin("txt", -1, 10)
     found = jobs.find(late)
     assert found is not None and (found.status, found.error) == ("error", "the document timed out; send it again")
     assert late.key not in (jobs.folder / f"{late.id}.json").read_text()
-    done = jobs.begin("txt", seconds=60)
+    done = jobs.begin("txt", 60, 10)
     jobs.finish(done, b"text", 4)
     assert jobs.result(done) == b"text"
     ago = time.time() - 3600
     for path in jobs.folder.iterdir():
         os.utime(path, (ago, ago))
-    later = jobs.begin("txt", seconds=-3600)
+    later = jobs.begin("txt", -3600, 10)
     assert jobs.find(done) is None and jobs.find(later) is None  # also where nothing was swept yet
-    jobs.begin("txt", 60)
-    assert len(list(jobs.folder.iterdir())) == 2  # it, and the one that was given up just now
+    jobs.begin("txt", 60, 10)
+    states = list(jobs.folder.glob("*.json"))
+    assert len(states) == 2  # it, and the one that was given up just now
+    assert {path.stem for path in jobs.folder.glob("*.result")} == {path.stem for path in states}
 
 
 def test_what_is_translated_stays_however_many_come(tmp_path: Path) -> None:
     jobs = DocumentJobs(tmp_path / "documents")
-    busy = jobs.begin("txt", 60)
+    busy = jobs.begin("txt", 60, 10)
     for _ in range(120):
-        jobs.finish(jobs.begin("txt", 60), b"text", 4)
+        jobs.finish(jobs.begin("txt", 60, 10), b"text", 4)
     assert jobs.find(busy) is not None
-    assert len(list(jobs.folder.glob("*.result"))) == 100
+    assert len(list(jobs.folder.glob("*.result"))) == 101  # the room for it is one of them
     jobs.finish(busy, b"late", 4)
     assert jobs.result(busy) == b"late"
 
 
 def test_a_file_is_not_given_out_after_its_time(tmp_path: Path) -> None:
     store = DocumentFiles(tmp_path)
-    name = store.put(b"text", "txt")
+    name = store.begin("txt", 10)
+    store.finish(name, b"text")
     assert store.read(name) == b"text"
     ago = time.time() - 3600
     os.utime(tmp_path / name, (ago, ago))
@@ -511,7 +514,8 @@ files.DocumentFiles.read = swept
 
 def test_a_document_that_is_swept_while_it_is_read_comes_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = DocumentFiles(tmp_path)
-    name = store.put(b"text", "txt")
+    name = store.begin("txt", 10)
+    store.finish(name, b"text")
 
     def sweep(number: int) -> os.stat_result:
         (tmp_path / name).unlink()
