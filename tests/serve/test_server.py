@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import socket
 import subprocess
@@ -69,36 +68,3 @@ def test_help_names_what_is_asked_most() -> None:
     )
     for option in ("--host", "--port", "--keys", "--limit", "--workers", "--run"):
         assert option in done.stdout
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
-def test_memory_that_batches_compute_with_is_kept_and_what_is_larger_goes_back() -> None:
-    code = """
-import ctypes, threading
-from regard.serve.web.server import keep_memory
-libc = ctypes.CDLL(None)
-libc.malloc.restype = ctypes.c_void_p
-libc.malloc.argtypes = [ctypes.c_size_t]
-libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
-libc.free.argtypes = [ctypes.c_void_p]
-def held():
-    return int(open("/proc/self/statm").read().split()[1]) * 4096 >> 20
-def use(megabytes):  # in a thread of its own, as engines do
-    before, seen = held(), []
-    def work():
-        block = libc.malloc(megabytes << 20)
-        libc.memset(block, 1, megabytes << 20)
-        libc.free(block)
-        seen.append(held() - before)
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    return seen[0]
-found = [use(20)]
-keep_memory()
-found += [use(20), use(48)]
-print(*found)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    unset, kept, large = map(int, done.stdout.split())
-    assert unset < 4 and kept > 16 and large < 4

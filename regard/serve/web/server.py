@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import logging
 import os
@@ -32,15 +31,14 @@ from regard.serve.web.gate import Admission, Gate
 from regard.serve.web.hosts import Hosts
 from regard.serve.web.listener import Listener, raise_file_limit
 from regard.serve.web.logs import log, set_up_logs
+from regard.serve.web.memory import keep_memory, make_trimmer
 from regard.serve.web.prometheus import Metrics
 from regard.serve.web.protocol import make_protocol
 from regard.serve.web.proxies import Proxies
 from regard.serve.web.workers import supervise
 from regard.translation.languages import detect
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
 _BACKLOG = 4_096  # connections that wait to be accepted; the system may allow fewer
-_KEPT_BYTES = 32 << 20  # the largest block that is kept; glibc allows no more
 
 
 @dataclass(frozen=True)
@@ -131,7 +129,7 @@ def run_worker(settings: Settings, listening: socket.socket, folder: Path) -> No
 
     def start() -> None:
         shutdown.install()
-        watch_connections(connections, limits, metrics)
+        keep_watch(connections, app.admission, metrics)
 
     app.on_startup = start
     # What was loaded stays until the end, so the garbage collector need not scan it again and again.
@@ -176,35 +174,29 @@ def announce(
         sys.stderr.write(f"\n  Open {address} in a browser; Ctrl-C stops the server\n\n")
 
 
-def watch_connections(connections: Connections, limits: Limits, metrics: Metrics) -> None:
-    """Close slow connections from now on, and log once a second how many were closed and why. Must run in the event loop."""
+def keep_watch(connections: Connections, admission: Admission, metrics: Metrics) -> None:
+    """From now on: close slow connections, log once a second how many were closed and why, and give unused memory back. Must run in
+    the event loop."""
     loop = asyncio.get_running_loop()
+    limits = admission.limits
     pause = min(1.0, limits.header_seconds / 4, limits.send_seconds / 4)
     reported = loop.time()
+    trimmer = make_trimmer(reported)
 
-    def sweep() -> None:
+    def tick() -> None:
         nonlocal reported
-        connections.sweep(loop.time())
+        now = loop.time()
+        connections.sweep(now)
         metrics.connections.set(len(connections))
-        if connections.closed and loop.time() - reported >= 1:
+        if connections.closed and now - reported >= 1:
             log("connections", level=logging.WARNING, open=len(connections), closed=dict(connections.closed))
             connections.closed.clear()
-            reported = loop.time()
-        loop.call_later(pause, sweep)
+            reported = now
+        if trimmer is not None:
+            trimmer.tick(admission.in_flight, now)
+        loop.call_later(pause, tick)
 
-    sweep()
-
-
-def keep_memory() -> None:
-    """Make glibc reuse freed memory instead of returning it to the system and asking for it again.
-
-    A batch needs tens of megabytes per engine thread. glibc decides from earlier frees whether it keeps such blocks, so that a
-    server's memory would swing with the batch sizes, and each swing costs time. This sets both thresholds from the start to
-    where glibc would end up. Larger blocks are still returned at once. With other C libraries nothing is done."""
-    mallopt = None if sys.platform == "win32" else getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, 2 * _KEPT_BYTES)
+    tick()
 
 
 def load_service(settings: Settings, metrics: Metrics) -> Service:
