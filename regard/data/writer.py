@@ -21,7 +21,7 @@ from typing import IO, Any, cast
 
 from regard.data.corpus import Pair, import_zstandard
 from regard.errors import UserError
-from regard.files import lock, read_json, sync, write_atomic
+from regard.files import lock, read_json, sync, write_all, write_atomic, writing
 from regard.progress import OnProgress
 
 _BLOCK = 1 << 20
@@ -89,7 +89,7 @@ class CorpusWriter:
 
     def __enter__(self) -> CorpusWriter:
         # Some partial files of a complete corpus may be renamed already.
-        self._files = [path.open("ab") for path in self.partials if not self.is_complete or path.exists()]
+        self._files = [path.open("ab", buffering=0) for path in self.partials if not self.is_complete or path.exists()]
         if self._files and not lock(self._files[0]):
             self._close()
             raise UserError(f"{self.partials[0]}: another process is writing this file; wait for it, or stop it")
@@ -111,10 +111,11 @@ class CorpusWriter:
         """Write a chunk. Once this returns, the pairs and `saved` are safely on disk."""
         for number, (file, text) in enumerate(zip(self._files, _columns(pairs, len(self.paths)), strict=True)):
             data = text.encode("utf-8")
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-            self._sizes[number] += len(data)
+            size = self._sizes[number] + len(data)
+            with writing(self.partials[number], size):
+                write_all(file, data)
+                os.fsync(file.fileno())
+            self._sizes[number] = size
         self.saved = saved
         self._write_state()
 
@@ -186,7 +187,12 @@ def _columns(pairs: Sequence[Pair], num_files: int) -> list[str]:
 
 def _compress(plain: Path, path: Path, on_progress: OnProgress) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with plain.open("rb") as source, temporary.open("wb") as file, _COMPRESSORS[path.suffix](file) as packed:
+    with (
+        writing(path, plain.stat().st_size),  # at most
+        plain.open("rb") as source,
+        temporary.open("wb") as file,
+        _COMPRESSORS[path.suffix](file) as packed,
+    ):
         while block := source.read(_BLOCK):
             packed.write(block)
             on_progress(len(block))

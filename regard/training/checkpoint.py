@@ -17,11 +17,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.files import atomic_folder, check_manifest, read_json, sweep_temporaries, write_manifest
+from regard.files import (
+    MANIFEST,
+    atomic_folder,
+    check_manifest,
+    read_json,
+    sweep_temporaries,
+    write_manifest,
+    writing,
+)
 from regard.parallel.ranks import Ranks
 from regard.training.sharded import is_sharded, load_sharded, read_shards, run_tensors, save_sharded
 
@@ -42,8 +51,13 @@ def save_checkpoint(
     """Write a checkpoint atomically; `state` holds counters, scores and the sampler's position as JSON values."""
     target = folder / f"step-{step:06d}"
 
+    def save(name: str, tensors: Mapping[str, Tensor], temporary: Path) -> None:
+        # A file has no name but its temporary one if the disk is full, so the error names the one it would have had.
+        with writing(target / name, sum(tensor.nbytes for tensor in tensors.values())):
+            save_file({key: each.detach().cpu().contiguous() for key, each in tensors.items()}, str(temporary / name))
+
     def write_rest(temporary: Path) -> None:
-        _save(random, temporary / "random.safetensors")
+        save("random.safetensors", random, temporary)
         text = json.dumps({"format": FORMAT, "step": step, **state}, indent=2) + "\n"
         (temporary / "state.json").write_text(text, encoding="utf-8")
 
@@ -53,10 +67,10 @@ def save_checkpoint(
     if not ranks.is_first:
         return target
     with atomic_folder(target) as temporary:
-        _save(model.state_dict(), temporary / "model.safetensors")
-        _save(_optimizer_tensors(optimizer), temporary / "optimizer.safetensors")
+        save("model.safetensors", model.state_dict(), temporary)
+        save("optimizer.safetensors", _optimizer_tensors(optimizer), temporary)
         if average is not None:
-            _save(average.state_dict(), temporary / "average.safetensors")
+            save("average.safetensors", average.state_dict(), temporary)
         write_rest(temporary)
         write_manifest(temporary, format=FORMAT)
     return target
@@ -67,16 +81,61 @@ def load_checkpoint(
 ) -> dict[str, Any]:
     """Restore weights, optimizer and random state; returns the JSON state. The number of processes may have changed: a process
     without a saved random state keeps its own."""
-    state = read_json(path / "state.json")
+    state = read_state(path)
     if ranks.shards:
         load_sharded(path, model, optimizer, average, ranks)
     else:
-        model.load_state_dict(load_file(str(path / "model.safetensors")))
+        _load_weights(model, path / "model.safetensors")
         if average is not None:
-            average.load_state_dict(load_file(str(path / "average.safetensors")))
-        _load_optimizer(optimizer, load_file(str(path / "optimizer.safetensors")))
-    _set_random_state(load_file(str(path / "random.safetensors")), ranks)
+            _load_weights(average, path / "average.safetensors")
+        _load_optimizer(optimizer, path / "optimizer.safetensors")
+    random = path / "random.safetensors"
+    try:
+        _set_random_state(_read(random), ranks)
+    except (KeyError, RuntimeError, TypeError):
+        raise _unusable(random, "does not hold random states") from None
     return state
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """The JSON state of a checkpoint: "format", "run", "sampler" and, since there are fingerprints, "data"."""
+    state = read_json(path / "state.json")
+    run, sampler = state.get("run"), state.get("sampler")
+    is_whole = isinstance(run, dict) and isinstance(sampler, dict) and isinstance(sampler.get("fingerprint"), dict)
+    places = [sampler.get(name) for name in ("epoch", "position")] if isinstance(sampler, dict) else []
+    if not is_whole or not all(isinstance(place, int) and place >= 0 for place in places):
+        raise _unusable(path / "state.json", "does not hold the state of a run")
+    return state
+
+
+def check_files(path: Path) -> None:
+    """Refuse a checkpoint if a file is missing, damaged, or not in the manifest."""
+    manifest = check_manifest(path)
+    weights = () if is_sharded(path) else ("model.safetensors", "optimizer.safetensors")
+    for name in (*weights, "random.safetensors", "state.json"):
+        if name not in manifest["files"]:
+            raise UserError(f"{path / MANIFEST}: must list {name}, but does not; the checkpoint is damaged")
+
+
+def _unusable(path: Path, fault: str) -> UserError:
+    return UserError(f"{path}: {fault}; delete {path.parent} to resume from the checkpoint before it")
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(str(path))
+    except FileNotFoundError:
+        raise
+    except (OSError, SafetensorError) as error:
+        raise _unusable(path, f"cannot be read ({str(error).splitlines()[0]})") from None
+
+
+def _load_weights(model: nn.Module, path: Path) -> None:
+    try:
+        model.load_state_dict(_read(path))
+    except RuntimeError as error:  # its second line names the first parameter that differs
+        fault = " ".join(str(error).split("\n")[1:2]).strip()
+        raise _unusable(path, f"does not hold the weights of this model ({fault})") from None
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -107,7 +166,7 @@ def newest_intact(folder: Path) -> tuple[Path | None, list[str]]:
     damaged: list[str] = []
     for path in reversed(list_checkpoints(folder)):
         try:
-            check_manifest(path)
+            check_files(path)
             return path, damaged
         except UserError as error:
             aside = path.with_name(f"damaged-{path.name}")
@@ -141,15 +200,11 @@ def checkpoint_weights(path: Path) -> dict[str, Tensor]:
     if is_sharded(path):
         return read_shards(path, "average") or read_shards(path, "model")
     averaged = path / "average.safetensors"
-    return load_file(str(averaged if averaged.exists() else path / "model.safetensors"))
+    return _read(averaged if averaged.exists() else path / "model.safetensors")
 
 
 def _model_tensors(path: Path) -> dict[str, Tensor]:
-    return read_shards(path, "model") if is_sharded(path) else load_file(str(path / "model.safetensors"))
-
-
-def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, str(path))
+    return read_shards(path, "model") if is_sharded(path) else _read(path / "model.safetensors")
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -161,10 +216,14 @@ def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     }
 
 
-def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+def _load_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
     state: dict[int, dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for key, tensor in _read(path).items():
         number, _, name = key.partition(".")
+        fits = number.isdecimal() and int(number) < len(parameters)
+        if not fits or (tensor.ndim and tensor.shape != parameters[int(number)].shape):
+            raise _unusable(path, f"does not hold the state of this optimizer ({key})")
         state.setdefault(int(number), {})[name] = tensor
     current = optimizer.state_dict()
     optimizer.load_state_dict({"state": state, "param_groups": current["param_groups"]})

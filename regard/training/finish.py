@@ -22,11 +22,17 @@ from regard.data.tokenizer import Tokenizer
 from regard.device import describe
 from regard.errors import UserError
 from regard.evaluate import Scores, score
-from regard.files import check_manifest, check_new_folder
+from regard.files import check_new_folder
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.progress import progress
 from regard.recipe import CorpusEntry, Recipe, TrainRecipe, load_recipe
-from regard.training.checkpoint import average_weights, checkpoint_weights, list_checkpoints, scheduled_checkpoints
+from regard.training.checkpoint import (
+    average_weights,
+    check_files,
+    checkpoint_weights,
+    list_checkpoints,
+    scheduled_checkpoints,
+)
 from regard.training.fine_tuning import init_name
 from regard.training.folder import RunFolder
 from regard.training.loop import Trainer
@@ -44,7 +50,7 @@ def checkpoints_to_average(folder: RunFolder, last: int, say: Callable[[str], No
 
     def is_intact(path: Path) -> bool:
         try:
-            check_manifest(path)
+            check_files(path)
         except UserError as error:
             damaged[path] = str(error)
         return path not in damaged
@@ -119,7 +125,7 @@ def warn_if_worse(trainer: Trainer) -> None:
 
 def _is_intact(best: Path, trainer: Trainer) -> bool:
     try:
-        check_manifest(best)
+        check_files(best)
         return True
     except UserError as error:
         trainer.note(f"skipped, though it was the best: {error}")

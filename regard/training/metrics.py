@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from regard.errors import UserError
-from regard.files import write_atomic
+from regard.files import check_regular, write_all, write_atomic, writing
 
 
 class RecordWriter(Protocol):
@@ -31,11 +31,12 @@ class MetricsLog:
         self.path = path
         kept = [] if resume_step is None or not path.exists() else _until_step(read_metrics(path), resume_step)
         write_atomic(path, "".join(_line(record) for record in kept))
-        self._file = path.open("a", encoding="utf-8")
+        self._file = path.open("ab", buffering=0)
 
     def write(self, record: Mapping[str, Any]) -> None:
-        self._file.write(_line(record))
-        self._file.flush()
+        data = _line(record).encode("utf-8")
+        with writing(self.path, len(data)):
+            write_all(self._file, data)
 
     def close(self) -> None:
         self._file.close()
@@ -84,7 +85,11 @@ class TensorBoardLog:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The records of a metrics.jsonl; skips an incomplete last line, which a killed run leaves."""
-    lines = path.read_bytes().split(b"\n")
+    check_regular(path, "it is read while it grows")
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     records = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -93,13 +98,76 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             record = json.loads(line)
             if not isinstance(record, dict):
                 raise ValueError
-        except ValueError:
+        except (ValueError, RecursionError):
             # Complete lines end in a newline, so only text after the last newline can be incomplete.
             if number == len(lines):
                 break
-            raise UserError(f"{path}, line {number}: must be a JSON object, but is {_shortened(line)}") from None
+            raise UserError(
+                f"{path}, line {number}: must be a JSON object, but is {_shortened(line)}; {_REMEDY}"
+            ) from None
+        if fault := record_fault(record):
+            raise UserError(f"{path}, line {number}: {fault}; {_REMEDY}")
         records.append(record)
     return records
+
+
+_REMEDY = "delete the line, or the whole file to begin it anew"
+_NUMBERS = ("epoch", "elapsed", "loss", "nll", "lr", "grad_norm", "tokens_per_second", "perplexity", "bleu", "chrf")
+_LARGEST = 1e100  # far beyond any measurement, and small enough to compute with
+
+
+def record_fault(record: Mapping[str, Any]) -> str | None:
+    """What is wrong with a record, if anything: readers count on the fields of each kind."""
+    kind = record.get("kind")
+    if not isinstance(kind, str):
+        return f"`kind` must be text, but is {kind!r}"
+    if kind == "note":
+        return None if isinstance(record.get("text"), str) else "a note must have a `text`"
+    if kind == "test":
+        return None if _are_scores(record) else "a test must have a `name` and `scores`"
+    if kind not in ("train", "valid"):
+        return None  # of a later version; nobody here reads it
+    step = record.get("step")
+    if not isinstance(step, int) or not _is_number(step) or step < 0:
+        return f"`step` must be a whole number, but is {step!r}"
+    for name in _NUMBERS:
+        if (value := record.get(name)) is not None and not _is_number(value):
+            return f"`{name}` must be a number, but is {value!r}"
+    samples = record.get("samples") or []
+    if not isinstance(samples, list) or not all(map(_is_sample, samples)):
+        return "`samples` must be sentences with source, reference and translation"
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a chart can show it."""
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and (value == 0 or 1 / _LARGEST < abs(value) < _LARGEST)
+    )
+
+
+def _is_sample(sample: Any) -> bool:
+    names = ("source", "reference", "translation")
+    return isinstance(sample, dict) and all(isinstance(sample.get(name), str) for name in names)
+
+
+def _are_scores(record: Mapping[str, Any]) -> bool:
+    scores = record.get("scores")
+    if not (isinstance(record.get("name"), str) and isinstance(scores, dict)):
+        return False
+    metrics, notes = scores.get("metrics"), scores.get("notes", [])
+    if not isinstance(metrics, dict) or not isinstance(notes, list) or not isinstance(scores.get("sentences"), int):
+        return False
+    return all(
+        isinstance(metric, dict)
+        and isinstance(metric.get("name"), str)
+        and isinstance(metric.get("signature"), str)
+        and _is_number(metric.get("score"))
+        and (metric.get("confidence") is None or _is_number(metric["confidence"]))
+        for metric in metrics.values()
+    )
 
 
 def _until_step(records: list[dict[str, Any]], resume_step: int) -> list[dict[str, Any]]:

@@ -13,11 +13,12 @@ from regard.files import read_json
 from regard.parallel.ranks import Ranks
 from regard.recipe import Recipe, load_recipe
 from regard.training.check import check_run, pick_fast_path
-from regard.training.checkpoint import FORMAT, newest_intact
+from regard.training.checkpoint import FORMAT, newest_intact, read_state
 from regard.training.display import Display
 from regard.training.fast import FastPath
 from regard.training.fine_tuning import check_init
 from regard.training.folder import RunFolder, claim_folder, describe_changes, is_finished, locked
+from regard.training.metrics import read_metrics
 from regard.training.same_data import saved_fingerprint
 
 
@@ -52,17 +53,20 @@ def open_run(
             check_init(recipe)
         return OpenRun(corpora, damaged=tuple(damaged))
     check_checkpoint(newest, pick_fast_path(recipe.train, ranks.device, ranks.size))
+    if folder.metrics.exists():
+        read_metrics(folder.metrics)  # refuses a damaged file now, and not when the report is written
     return OpenRun(corpora, False, newest.name, tuple(damaged), saved_fingerprint(newest, folder))
 
 
 def check_checkpoint(checkpoint: Path, path: FastPath | None) -> None:
     """Refuse to resume from a checkpoint of another format, or of a run with another kind of batches."""
-    state = read_json(checkpoint / "state.json")
-    if state.get("format") != FORMAT:
+    version = read_json(checkpoint / "state.json").get("format")
+    if version != FORMAT:
         raise UserError(
-            f"{checkpoint}: checkpoint format must be {FORMAT} for this version of Regard, but is {state.get('format')}; "
+            f"{checkpoint}: checkpoint format must be {FORMAT} for this version of Regard, but is {version}; "
             "resume with the version that started the run, or start a new one"
         )
+    state = read_state(checkpoint)
     had_slots, has_slots = "slots" in state["sampler"]["fingerprint"], path is not None
     if had_slots != has_slots:
         kinds = {True: "the fast path's fixed-shape batches", False: "the plain path's batches"}

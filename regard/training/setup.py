@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import time
 import zlib
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,7 +68,7 @@ def make_trainer(
         average = shadow if recipe.train.ema else None
         saved = load_checkpoint(folder.checkpoints / checkpoint, model, optimizer, average, ranks)
         feed.load_state(saved["sampler"])
-        state = RunState(**saved["run"])
+        state = restored_state(saved["run"], folder.checkpoints / checkpoint)
         notes.append(f"resuming from step {state.step}")
     else:
         state.seconds = state.prepared = ranks.broadcast(time.perf_counter() - started)
@@ -93,6 +95,21 @@ def make_trainer(
         recipe.train, model, shadow, optimizer, feed, apply, store, tokenizer, validator, length, state, folder.checkpoints,
         logs, display, autocast, ranks, data_fingerprint(tokenizer, store, data.valid),
     )  # fmt: skip
+
+
+def restored_state(saved: dict[str, Any], checkpoint: Path) -> RunState:
+    """The counters and scores in a checkpoint; fields that it lacks keep their defaults."""
+    state = RunState()
+    for name, value in saved.items():
+        default = getattr(state, name, ())
+        values = value if name == "window" and isinstance(value, list) and len(value) == 4 else [value]
+        is_number = all(isinstance(each, int | float) and not isinstance(each, bool) for each in values)
+        if not (is_number or (value is None and default is None)) or default == ():
+            raise UserError(
+                f"{checkpoint / 'state.json'}: run.{name} must be a number, but is {value!r}; delete {checkpoint} to resume from "
+                "the checkpoint before it"
+            )
+    return RunState(**saved)
 
 
 def make_model(recipe: Recipe, tokenizer: Tokenizer, ranks: Ranks, is_fresh: bool) -> tuple[Transformer, Transformer]:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from regard.files import atomic_folder, write_manifest
 from regard.models.transformer import Transformer
-from regard.parallel.ranks import Ranks
+from regard.parallel.ranks import EndedElsewhere, Ranks
 
 FORMAT = 1
 SHARDS = "shards"
@@ -82,12 +82,18 @@ def run_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, average: nn.
 
 def save_shards(path: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
     """Write this process's shards into the folder `path`; all processes must call it."""
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
     writer = HuggingFaceStorageWriter(str(path), save_distributed=True)
-    with without_lone_process_warning():
-        save(dict(tensors), storage_writer=writer, no_dist=ranks.size == 1)
+    try:
+        with without_lone_process_warning():
+            save(dict(tensors), storage_writer=writer, no_dist=ranks.size == 1)
+    except CheckpointException as error:  # every process gets the errors of all; the first one reports
+        if not ranks.is_first:
+            raise EndedElsewhere from None
+        raise next(iter(error.failures.values()))[0] from None
 
 
 def save_sharded(target: Path, tensors: Mapping[str, Tensor], files: Any, ranks: Ranks) -> None:

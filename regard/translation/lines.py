@@ -10,13 +10,14 @@ import queue
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 from regard.data.writer import check_settings
-from regard.errors import UserError
-from regard.files import check_new_file, lock, read_json, write_atomic
+from regard.errors import RegardError, UserError
+from regard.files import check_new_file, lock, read_json, write_atomic, writing
 
 _PATIENCE = 0.05  # seconds to wait for more lines before translating those at hand
 
@@ -88,6 +89,7 @@ class LineFile:
         to keep a partial file after an error. `lines_done` is the number of lines that an earlier run wrote."""
         self._is_kept = is_kept
         self.lines_done = 0
+        self._size = 0  # bytes
         self._file: IO[str]
         if path is not None:
             check_new_file(path)
@@ -116,16 +118,20 @@ class LineFile:
             document = json.dumps({"settings": dict(settings)}, ensure_ascii=False, indent=2)
             write_atomic(self._state, document + "\n")
         self.lines_done = _whole_lines(self._partial)
+        self._size = self._partial.stat().st_size
 
     def write(self, text: str) -> None:
         """Write text, which may be buffered."""
-        self._file.write(text)
+        self._size += len(text.encode("utf-8", "surrogatepass"))
+        with writing(self._partial or Path("standard output"), self._size):
+            self._file.write(text)
 
     def flush(self) -> None:
         """Write buffered text to disk."""
-        self._file.flush()
-        if self._partial is not None:
-            os.fsync(self._file.fileno())
+        with writing(self._partial or Path("standard output"), self._size):
+            self._file.flush()
+            if self._partial is not None:
+                os.fsync(self._file.fileno())
 
     def saved_lines(self) -> int:
         """The number of lines in the file, counted there: after an interruption it is unclear whether the last was written."""
@@ -138,17 +144,23 @@ class LineFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not BrokenPipeError:
-            self.flush()
-        if self.path is None or self._partial is None:
-            return
-        self._file.close()
-        if kind is None:
-            os.replace(self._partial, self.path)
-            self._state.unlink(missing_ok=True)
-        elif not (self._is_kept and self._partial.stat().st_size):
-            self._partial.unlink()
-            self._state.unlink(missing_ok=True)
+        no_room = None
+        try:
+            if kind is not BrokenPipeError:
+                self.flush()
+        except RegardError as raised:
+            no_room = raised
+        if self.path is not None and self._partial is not None:
+            with suppress(OSError):  # closing tries once more to write what found no room
+                self._file.close()
+            if kind is None and no_room is None:
+                os.replace(self._partial, self.path)
+                self._state.unlink(missing_ok=True)
+            elif not (self._is_kept and self._partial.stat().st_size):
+                self._partial.unlink()
+                self._state.unlink(missing_ok=True)
+        if no_room is not None:
+            raise no_room
 
 
 def _check_left(partial: Path, state: Path, resume: bool, settings: Mapping[str, Any]) -> None:
