@@ -103,6 +103,11 @@ class Sampler:
         self.epoch = int(state["epoch"])
         self.position = int(state["position"])
         self._plan()
+        if self.position > self.batches_per_epoch:
+            raise UserError(
+                f"the run cannot resume in the same order: its position in the epoch must be at most {self.batches_per_epoch}, "
+                f"but is {self.position}; resume from an earlier checkpoint, or start a new run"
+            )
 
     @cached_property
     def _fingerprint(self) -> dict[str, Any]:

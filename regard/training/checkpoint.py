@@ -23,7 +23,6 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.files import (
-    MANIFEST,
     atomic_folder,
     check_manifest,
     read_json,
@@ -110,11 +109,8 @@ def read_state(path: Path) -> dict[str, Any]:
 
 def check_files(path: Path) -> None:
     """Refuse a checkpoint if a file is missing, damaged, or not in the manifest."""
-    manifest = check_manifest(path)
     weights = () if is_sharded(path) else ("model.safetensors", "optimizer.safetensors")
-    for name in (*weights, "random.safetensors", "state.json"):
-        if name not in manifest["files"]:
-            raise UserError(f"{path / MANIFEST}: must list {name}, but does not; the checkpoint is damaged")
+    check_manifest(path, [*weights, "random.safetensors", "state.json"])
 
 
 def _unusable(path: Path, fault: str) -> UserError:
@@ -123,11 +119,15 @@ def _unusable(path: Path, fault: str) -> UserError:
 
 def _read(path: Path) -> dict[str, Tensor]:
     try:
-        return load_file(str(path))
+        tensors = load_file(str(path))
     except FileNotFoundError:
         raise
     except (OSError, SafetensorError) as error:
         raise _unusable(path, f"cannot be read ({str(error).splitlines()[0]})") from None
+    for name, tensor in tensors.items():
+        if not tensor.isfinite().all():
+            raise _unusable(path, f"{name} must hold finite numbers, but does not")
+    return tensors
 
 
 def _load_weights(model: nn.Module, path: Path) -> None:

@@ -5,28 +5,36 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from regard.cli import main
+from regard.data.sampler import Sampler
 from regard.data.store import Store
 from regard.errors import UserError
 from regard.files import MANIFEST, write_manifest
+from regard.parallel.ranks import Ranks
 from regard.recipe import load_recipe
 from regard.serve.watch import describe
-from regard.training.checkpoint import list_checkpoints
+from regard.training.checkpoint import load_checkpoint, newest_intact, save_checkpoint
+from regard.training.folder import RunFolder
+from regard.training.loop import RunState
 from regard.training.metrics import MetricsLog, read_metrics
+from regard.training.open_run import check_checkpoint
 from regard.training.prepare import find_corpora
 from regard.training.report import render_report
+from regard.training.same_data import saved_fingerprint
+from regard.training.setup import restored_state
 from tests.mutations import mutations
 from tests.tiny import write_recipe
 from tests.training.runs import quiet
 
 CASES = 120  # of each file that is quick to read
-RUNS = 10  # of each file of a checkpoint: a whole command each
 
 
 @pytest.fixture(scope="module")
@@ -99,37 +107,120 @@ def test_a_damaged_recipe_is_refused_or_a_recipe(begun: Path, tmp_path: Path) ->
                 find_corpora(recipe)
 
 
+class Run:
+    """A small run as far as checkpoints know it."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model, self.average = torch.nn.Linear(5, 3), torch.nn.Linear(5, 3)
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+        self.model(torch.ones(5)).sum().backward()
+        self.optimizer.step()
+        self.sampler = Sampler(np.arange(1, 40), np.arange(1, 40), 100, seed=1)
+        self.state = RunState()
+
+    def save(self, folder: Path) -> None:
+        state = {"run": asdict(self.state), "sampler": self.sampler.state(), "data": {"tokenizer": "x"}}
+        save_checkpoint(
+            folder,
+            self.state.step,
+            self.model,
+            self.optimizer,
+            self.average,
+            state,
+            {"cpu": torch.get_rng_state()},
+            Ranks(),
+        )
+
+    def load(self, path: Path) -> None:
+        check_checkpoint(path, None)
+        state = load_checkpoint(path, self.model, self.optimizer, self.average, Ranks())
+        self.sampler.load_state(state["sampler"])
+        self.state = restored_state(state["run"], path)
+        saved_fingerprint(path, RunFolder(path.parents[1]))
+        next(self.sampler)
+
+    def content(self) -> list[object]:
+        tensors = [*self.model.state_dict().values(), *self.average.state_dict().values()]
+        tensors += [value for entry in self.optimizer.state_dict()["state"].values() for value in entry.values()]
+        return [self.state, self.sampler.state(), torch.get_rng_state().tolist(), *(each.tolist() for each in tensors)]
+
+
+CHECKPOINT = (
+    "state.json",
+    MANIFEST,
+    "random.safetensors",
+    "model.safetensors",
+    "optimizer.safetensors",
+    "average.safetensors",
+)
+
+
+@pytest.mark.parametrize("name", CHECKPOINT)
+def test_a_damaged_checkpoint_is_passed_over_or_the_same(tmp_path: Path, name: str) -> None:
+    run = Run()
+    for step in (1, 2):
+        run.state.step = step
+        run.save(tmp_path / "run")
+    Run().load(tmp_path / "run" / "step-000002")
+    run.load(tmp_path / "run" / "step-000002")
+    before = run.content()
+    for damaged in mutations((tmp_path / "run" / "step-000002" / name).read_bytes(), CASES // 4, name):
+        shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+        shutil.copytree(tmp_path / "run", tmp_path / "copy")
+        (tmp_path / "copy" / "step-000002" / name).write_bytes(damaged)
+        newest, reasons = newest_intact(tmp_path / "copy")
+        assert newest is not None
+        if reasons:
+            assert newest.name == "step-000001"
+            assert "\n" not in reasons[0]
+            assert "damaged-step-000002" in reasons[0]
+        else:
+            other = Run()
+            other.load(newest)
+            assert other.content() == before
+
+
+@pytest.mark.parametrize("name", [name for name in CHECKPOINT if name != MANIFEST])
+def test_a_checkpoint_of_nonsense_with_right_hashes_is_refused_or_loaded(tmp_path: Path, name: str) -> None:
+    """As if the file had been written so: only what the file itself shows can be refused."""
+    run = Run()
+    run.save(tmp_path / "run")
+    path = tmp_path / "run" / "step-000000"
+    for damaged in mutations((path / name).read_bytes(), CASES, name):
+        (path / name).write_bytes(damaged)
+        write_manifest(path, format=1)
+        with refused_in_one_line():
+            Run().load(path)
+
+
 def resume(folder: Path) -> int:
     return main(
         ["train", str(folder / "recipe.toml"), "--out", str(folder / "run"), "--resume", "--set", "train.steps=3"]
     )
 
 
-@pytest.mark.parametrize("has_right_hashes", [False, True])
-@pytest.mark.parametrize(
-    "name", ["state.json", MANIFEST, "random.safetensors", "model.safetensors", "optimizer.safetensors"]
-)
-def test_a_damaged_checkpoint_is_refused_passed_over_or_the_same(
-    begun: Path, tmp_path: Path, name: str, has_right_hashes: bool, capfd: pytest.CaptureFixture[str]
+def test_a_damaged_run_folder_ends_with_one_line_or_the_same_model(
+    begun: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """With `has_right_hashes` the manifest fits the damage, as if the file had been written so; then only what can be seen from
-    the file itself is refused."""
+    """The whole command, for every file of the folder."""
     shutil.copytree(begun, tmp_path / "whole", copy_function=shutil.copy2)
     assert resume(tmp_path / "whole") == 0
     wanted = load_file(str(tmp_path / "whole" / "run" / "model" / "model.safetensors"))
-    checkpoint = list_checkpoints(begun / "run" / "checkpoints")[-1]  # if it is passed over, there is one before it
-    for damaged in mutations((checkpoint / name).read_bytes(), RUNS, name):
+    names = [path.relative_to(begun) for path in sorted((begun / "run").rglob("*")) if path.is_file()]
+    assert len(names) > 20
+    codes = []
+    for name in names:
         shutil.rmtree(tmp_path / "begun", ignore_errors=True)
         shutil.copytree(begun, tmp_path / "begun", copy_function=shutil.copy2)
-        copy = tmp_path / "begun" / "run" / "checkpoints" / checkpoint.name
-        (copy / name).write_bytes(damaged)
-        if has_right_hashes and name != MANIFEST:
-            write_manifest(copy, format=1)
+        content = (begun / name).read_bytes()
+        (tmp_path / "begun" / name).write_bytes(list(mutations(content or b"x", 2, str(name)))[1])
         capfd.readouterr()
-        code = resume(tmp_path / "begun")
+        codes.append(resume(tmp_path / "begun"))
         shown = capfd.readouterr().err.splitlines()
         errors = [line for line in shown if line.startswith("regard: ")]
-        assert (code, len(errors)) in ((0, 0), (2, 1)), shown
-        if code == 0 and not has_right_hashes:
+        assert (codes[-1], len(errors)) in ((0, 0), (2, 1)), (name, shown)
+        if codes[-1] == 0:
             found = load_file(str(tmp_path / "begun" / "run" / "model" / "model.safetensors"))
-            assert all(bool((found[key] == wanted[key]).all()) for key in wanted)
+            assert all(bool((found[key] == wanted[key]).all()) for key in wanted), name
+    assert set(codes) == {0, 2}
