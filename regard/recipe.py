@@ -31,6 +31,7 @@ from regard.bounds import (
 from regard.builtin import builtin_models
 from regard.config import ModelConfig
 from regard.errors import UserError
+from regard.files import open_input
 from regard.models.presets import PRESETS
 from regard.toml import dump_toml
 
@@ -222,7 +223,8 @@ _SECTIONS: dict[str, type] = {
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe file; `overrides` are "section.key=value" with the value in TOML (bare words are strings)."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        with open_input(path) as file:
+            values = tomllib.loads(file.read().decode("utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such recipe file") from None
     except (OSError, UnicodeDecodeError) as error:

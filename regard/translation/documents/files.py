@@ -12,7 +12,7 @@ from typing import Any
 
 from regard.data.writer import check_settings
 from regard.errors import InputError, Interrupted, UserError
-from regard.files import check_new_file, is_same_file, read_json, sha256, write_atomic
+from regard.files import check_new_file, check_regular, is_same_file, read_json, sha256, write_atomic
 from regard.translation.documents.formats import LOCAL_BYTES, find_kind, list_kinds, open_document, output_kind
 
 TranslateLines = Callable[[list[str]], list[str]]
@@ -72,6 +72,7 @@ def translate_local(
 ) -> tuple[bytes, str]:
     """`translate_document` for a local file; an error names the file."""
     kind = find_kind(source.name)
+    check_regular(source, "a document is read more than once")
     try:
         if kind is None:
             check_is_text(source)
