@@ -24,6 +24,7 @@ PIPE_SECONDS = 10.0  # how long a named pipe may be without a writer before it i
 
 _BLOCK = 1 << 18
 _MAX_JSON = 256 * 1024 * 1024  # bytes of a JSON file; Regard's own have a few megabytes at most
+_TEMPORARY = re.compile(r"^\.(.+)\.\d+\.tmp$")  # the names that files and folders have until they are complete
 _NO_ROOM = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
@@ -71,15 +72,17 @@ def write_atomic(path: Path, content: str | bytes, *, is_private: bool = False) 
 
 @contextmanager
 def writing(path: Path, size: int) -> Iterator[None]:
-    """Within this block a file is written that needs `size` bytes so far. If there is no room for it, the error says so."""
+    """Within this block a file is written that needs `size` bytes so far. If there is no room for it, the error says so, with the
+    name that the file would have had in the end."""
     try:
         yield
     except Exception as error:
         reason = no_room(error)
         if reason is None:
             raise
+        named = Path(*(_TEMPORARY.sub(r"\1", part) for part in path.parts))
         raise RegardError(
-            f"{path}: cannot be written, since {reason}; it needs {size:,} bytes: make room, then run the command again"
+            f"{named}: cannot be written, since {reason}; it needs {size:,} bytes: make room, then run the command again"
         ) from error
 
 

@@ -572,6 +572,12 @@ def test_noise_makes_one_pair_of_every_pair_and_counts_the_kinds(capfd: Capture)
     assert pairs_of("again.tsv") == noised(pairs)
 
 
+def test_a_third_column_of_the_input_is_said(capfd: Capture) -> None:
+    Path("wide.tsv").write_text("a b c\tx y z\tCC BY\n" * 20 + "d e\tu v\n")
+    succeeds("augment", "--noise", "-i", "wide.tsv", "-o", "noisy.tsv", "--source", "en", "--target", "de")
+    assert "wide.tsv: only the first two columns are used" in capfd.readouterr().err
+
+
 def test_noise_loads_neither_a_model_nor_torch() -> None:
     write_sentences("old")
     code = "import sys; from regard.cli import main; print(main(sys.argv[1:]), 'torch' in sys.modules)"

@@ -6,6 +6,7 @@ resumes where it stopped. Chunks are cut at the same rows again, so it ends with
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -44,18 +45,19 @@ class Text:
         """Whether there is no other side: rows have no reference."""
         return self.corpus.target is None and not has_tabs(self.corpus.name)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self, note: Callable[[str], None] = lambda text: None) -> Iterator[Row]:
+        """The rows in order; `note` is told of columns that are ignored."""
         if self.is_monolingual:
             for number, line in enumerate(read_lines(self.corpus.source), 1):
                 yield Row(str(self.corpus.source), number, line, None)
         else:
-            for number, pair in enumerate(self.corpus.pairs(), 1):
+            for number, pair in enumerate(self.corpus.pairs(note), 1):
                 yield Row(self.corpus.name, number, pair[self.side], pair[1 - self.side])
 
 
-def rows_of(texts: Sequence[Text]) -> Iterator[Row]:
+def rows_of(texts: Sequence[Text], note: Callable[[str], None] = lambda text: None) -> Iterator[Row]:
     """The rows of all texts, one after the other."""
-    return chain.from_iterable(text.rows() for text in texts)
+    return chain.from_iterable(text.rows(note) for text in texts)
 
 
 def windows_of(texts: Sequence[Text], count: int) -> Iterator[list[Row]]:
@@ -78,12 +80,15 @@ def input_files(texts: Sequence[Text]) -> list[list[Any]]:
 
 
 def count_rows(texts: Sequence[Text]) -> int:
-    """The number of lines. Reads them all, so that a broken one is found now and not hours later."""
-    total = 0
+    """The number of lines. Reads them all, so that a broken one is found now and not hours later. Ignored columns are reported on
+    standard error."""
+    total, notes = 0, list[str]()
     with progress("reading", None) as done:
-        for _ in rows_of(texts):
+        for _ in rows_of(texts, notes.append):
             total += 1
             done(1)
+    for note in notes:
+        print(note, file=sys.stderr)
     if total == 0:
         raise UserError(f"{texts[0].corpus.source}: must hold at least one line, but is empty")
     return total

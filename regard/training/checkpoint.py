@@ -51,8 +51,7 @@ def save_checkpoint(
     target = folder / f"step-{step:06d}"
 
     def save(name: str, tensors: Mapping[str, Tensor], temporary: Path) -> None:
-        # A file has no name but its temporary one if the disk is full, so the error names the one it would have had.
-        with writing(target / name, sum(tensor.nbytes for tensor in tensors.values())):
+        with writing(temporary / name, sum(tensor.nbytes for tensor in tensors.values())):
             save_file({key: each.detach().cpu().contiguous() for key, each in tensors.items()}, str(temporary / name))
 
     def write_rest(temporary: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import UserError
-from regard.files import lock, sweep_temporaries, write_atomic
+from regard.files import lock, sweep_temporaries, write_atomic, writing
 from regard.recipe import Recipe, load_recipe
 from regard.training.checkpoint import list_checkpoints
 
@@ -153,7 +153,9 @@ def locked(folder: RunFolder) -> Iterator[None]:
             raise UserError(
                 f"{folder.path}: another process is training in this folder{named}; wait for it, or stop it"
             )
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {platform.node()}\n")
-        file.flush()
+        holder = f"process {os.getpid()} on {platform.node()}\n"
+        with writing(folder.path / LOCK, len(holder)):
+            file.truncate(0)
+            file.write(holder)
+            file.flush()
         yield

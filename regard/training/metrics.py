@@ -188,7 +188,7 @@ def _line(record: Mapping[str, Any]) -> str:
 def _plain(value: Any) -> Any:
     """The value as JSON: NaN and infinity become null, NumPy and torch scalars plain numbers."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {_plain(str(key)): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if not isinstance(value, str | int | float) and hasattr(value, "item"):

@@ -16,6 +16,10 @@ import pytest
 import torch
 
 from regard.cli import main
+from regard.data.clean import CleanOptions
+from regard.data.corpus import Corpus
+from regard.data.store import prepare_store
+from regard.data.tokenizer import Tokenizer
 from regard.data.writer import CorpusWriter
 from regard.errors import RegardError
 from regard.files import atomic_folder, write_atomic, writing
@@ -23,7 +27,7 @@ from regard.parallel.ranks import Ranks
 from regard.training.checkpoint import list_checkpoints, save_checkpoint
 from regard.training.metrics import MetricsLog, read_metrics
 from regard.translation.lines import LineFile
-from tests.tiny import write_recipe
+from tests.tiny import reversal_pairs, write_pairs, write_recipe
 
 
 @contextmanager
@@ -72,6 +76,16 @@ def test_the_file_and_its_bytes_are_those_of_the_tensors(tmp_path: Path) -> None
     ):
         save_checkpoint(tmp_path, 1, model, optimizer, None, {}, random, Ranks())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_does_not_fit_is_named_as_it_would_have_been(tmp_path: Path) -> None:
+    pairs = reversal_pairs(400, 1)
+    tokenizer = Tokenizer.train([source for source, _ in pairs], 400, tmp_path / "tokenizer")
+    corpus = Corpus("train", *write_pairs(tmp_path, "train", pairs))
+    message = rf"{tmp_path}/store/source\.ids: " + NO_ROOM.format("3,570")
+    with largest_file(2_000), pytest.raises(RegardError, match=message):
+        prepare_store(tmp_path / "store", [corpus], tokenizer, CleanOptions())
+    assert not [path for path in tmp_path.iterdir() if "store" in path.name]
 
 
 def test_a_small_file_and_a_folder_are_named(tmp_path: Path) -> None:

@@ -86,6 +86,32 @@ def test_broken_line_in_the_middle_is_refused_by_name(tmp_path: Path) -> None:
         read_metrics(path)
 
 
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {"kind": 3},
+        {"kind": "note"},
+        {"kind": "train", "step": "1"},
+        {"kind": "train", "step": -1},
+        {"kind": "train", "step": 1, "loss": "low"},
+        {"kind": "train", "step": 1, "lr": 1e-320},
+        {"kind": "valid", "step": 1, "bleu": [1]},
+        {"kind": "valid", "step": 1, "samples": [{"source": "a"}]},
+        {"kind": "test", "name": "x", "scores": {"metrics": {"bleu": {"score": "high"}}}},
+    ],
+)
+def test_a_record_that_a_report_could_not_show_is_refused_with_the_remedy(
+    tmp_path: Path, record: dict[str, Any]
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(json.dumps(train(1)) + "\n" + json.dumps(record) + "\n")
+    with pytest.raises(
+        UserError, match=r"metrics\.jsonl, line 2: .*; delete the line, or the whole file to begin it anew"
+    ):
+        read_metrics(path)
+
+
 def test_numbers_that_json_lacks_become_null_and_foreign_numbers_plain(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     log = MetricsLog(path)
@@ -97,7 +123,7 @@ def test_numbers_that_json_lacks_become_null_and_foreign_numbers_plain(tmp_path:
 
 def test_lone_surrogate_does_not_break_the_log(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path / "metrics.jsonl")
-    log.write({"kind": "note", "text": "bad \udce9"})
+    log.write({"kind": "note", "text": "bad \udce9", "also \udce9": 1})
     log.close()
     assert read_metrics(tmp_path / "metrics.jsonl")[0]["text"] == "bad ?"
 

@@ -131,3 +131,20 @@ def test_a_run_of_an_earlier_version_resumes_and_gets_its_fingerprints(run: Path
     last = list_checkpoints(run / "checkpoints")[-1]
     assert json.loads((last / "state.json").read_text())["data"]["store"]
     assert json.loads((run / "store" / "store.json").read_text())["checksums"]
+
+
+def test_damaged_metrics_are_refused_before_anything_is_made(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Also a line that is JSON, but not a record: it would have been noticed only by the report, at the end."""
+    metrics = run / "metrics.jsonl"
+    intact = metrics.read_text()
+    metrics.write_text(intact + '{"kind": "train", "step": 2, "loss": "low"}\n')
+    shutil.rmtree(run / "store")
+    shown = fails(capfd, *resume(run))
+    assert (
+        f"metrics.jsonl, line {intact.count(chr(10)) + 1}: `loss` must be a number, but is 'low'; delete the line"
+        in shown
+    )
+    assert not (run / "store").exists()
+    metrics.unlink()
+    assert main(resume(run)) == 0
+    assert (run / "report.html").is_file()
