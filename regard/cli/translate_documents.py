@@ -82,14 +82,14 @@ def open_job(arguments: argparse.Namespace) -> DocumentJob | None:
 
 def _check_file(source: Path, arguments: argparse.Namespace) -> None:
     from regard.translation.documents.files import check_target
-    from regard.translation.documents.formats import ARCHIVES, find_kind, output_kind
+    from regard.translation.documents.formats import find_kind, is_printable, output_kind
 
     kind = output_kind(find_kind(source.name) or "txt")
     if arguments.resume:
         raise UserError("--resume is for folders and plain text; a single document is translated in one go")
     if arguments.output is not None:
         check_target(source, arguments.output, arguments.force)
-    elif kind in ARCHIVES:
+    elif not is_printable(kind):
         raise UserError(f"{source}: a .{kind} cannot be printed; name a file for the translation with -o")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from regard.errors import InputError
@@ -36,6 +37,7 @@ class Document:
     parse_markup: MarkupParser | None = None  # for texts with markup other than HTML and XML
     by_sentence: bool = True
     xml: Xml | None = None  # the texts are XML
+    parts: Sequence[Document] = ()  # what the document consists of; then they say how their texts are marked up
     note: str = ""  # what the reader of the translation must know, such as that the layout is lost
 
     def plan(self, text: str, language: str) -> Plan:
@@ -48,6 +50,8 @@ class Document:
 
     def plans(self, language: str) -> list[Plan]:
         """The sentences of all texts."""
+        if self.parts:
+            return [plan for part in self.parts for plan in part.plans(language)]
         return [self.plan(text, language) for text in self.texts]
 
 
@@ -58,6 +62,16 @@ def read_text(data: bytes) -> tuple[str, bytes]:
         return data[len(bom) :].decode("utf-8"), bom
     except UnicodeDecodeError:
         raise InputError("file must be text in UTF-8; convert it and try again") from None
+
+
+def combine(parts: Sequence[Document], save: Callable[[Sequence[bytes]], bytes]) -> Document:
+    """One document of several; `save` gets the bytes of each translated part."""
+
+    def save_all(translations: Sequence[str]) -> bytes:
+        rest = iter(translations)
+        return save([part.save(list(islice(rest, len(part.texts)))) for part in parts])
+
+    return Document([text for part in parts for text in part.texts], save_all, parts=parts)
 
 
 def from_pieces(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from regard.errors import InputError
+from regard.translation.documents.archives import ARCHIVES, open_archive
 from regard.translation.documents.catalogues import open_catalogue
 from regard.translation.documents.document import Document
 from regard.translation.documents.markdown import open_markdown
-from regard.translation.documents.office import open_office
 from regard.translation.documents.plain import open_html, open_text
 from regard.translation.documents.subtitles import open_subtitles
 from regard.translation.documents.tables import open_table
@@ -22,10 +22,10 @@ MEDIA_TYPES = {
     "tsv": "text/tab-separated-values; charset=utf-8",
     "docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
     "pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
 }
 
 
-ARCHIVES = frozenset(("docx", "pptx"))  # not text that could be printed
 TABLES = frozenset(("csv", "tsv"))
 # Kinds whose translation is of another kind.
 OUTPUT_KINDS: dict[str, str] = {}
@@ -57,13 +57,18 @@ def output_kind(kind: str) -> str:
     return OUTPUT_KINDS.get(kind, kind)
 
 
+def is_printable(kind: str) -> bool:
+    """Whether a document of this kind is text."""
+    return kind not in ARCHIVES
+
+
 def open_document(data: bytes, kind: str, max_bytes: int, column: str | None = None, target: str = "") -> Document:
     """Open a document of this kind. An archive may unpack to at most `max_bytes`; `column` is for tables; `target` is the code of
     the language that it is translated into."""
     if column is not None and kind not in TABLES:
         raise InputError("column is for .csv and .tsv files only; leave it out")
-    if kind in ("docx", "pptx"):
-        return open_office(data, kind, max_bytes)
+    if kind in ARCHIVES:
+        return open_archive(data, kind, max_bytes)
     if kind in TABLES:
         return open_table(data, "\t" if kind == "tsv" else ",", column)
     readers = {"md": open_markdown, "html": open_html, "htm": open_html, "srt": open_subtitles, "po": open_catalogue}

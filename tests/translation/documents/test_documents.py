@@ -19,8 +19,8 @@ from regard.errors import InputError
 from regard.serve.document_files import DocumentFiles
 from regard.serve.document_jobs import DocumentJobs
 from regard.serve.web.status import as_http
+from regard.translation.documents.archives import unpack
 from regard.translation.documents.formats import kind_of, open_document
-from regard.translation.documents.office import unpack
 from regard.translation.markup.marked_text import MarkedText
 from tests.serve.server import Running, held_by, running, until
 
@@ -37,10 +37,8 @@ def _loud(text: str) -> str:
 def shouted(data: bytes, kind: str, **settings: str) -> bytes:
     """The document with every text in upper case, but for the codes of a terminal."""
     document = open_document(data, kind, MOST, **settings)
-    if document.parse_markup is None:
-        return document.save([_loud(text) for text in document.texts])
-    pages = [MarkedText(text, "en", parse_markup=document.parse_markup) for text in document.texts]
-    return document.save([page.join([sentence.upper() for sentence in page.sentences]) for page in pages])
+    plans = document.plans("en")
+    return document.save([plan.join([_loud(sentence) for sentence in plan.sentences]) for plan in plans])
 
 
 def packed(members: dict[str, bytes]) -> bytes:
@@ -201,7 +199,7 @@ def test_word_keeps_its_runs_and_everything_that_is_no_text() -> None:
     result = unpack(shouted(docx(body), "docx"), MOST)
     text = result["word/document.xml"].decode()
     assert result["word/media/image1.png"] == b"\x89PNG"
-    assert re.findall(r"<w:t[^>]*>([^<]*)</w:t>", text) == ["THE ", "BLACK ", "CAT", "A &amp; B"]
+    assert re.findall(r"<w:t[^>]*>([^<]*)</w:t>", text) == ["THE ", "BLACK", " CAT", "A &amp; B"]
     assert bold in text and "<w:br/>" in text and f'xmlns:w="{WORD}"' in text
 
 
@@ -398,7 +396,7 @@ def test_deepls_own_client_translates_documents(server: Running, tmp_path: Path)
 
 
 def test_a_document_that_is_none_ends_in_an_error_that_says_why(server: Running) -> None:
-    with pytest.raises(deepl.DocumentTranslationException, match=r"must be an intact \.docx or \.pptx"):
+    with pytest.raises(deepl.DocumentTranslationException, match=r"must be an intact \.docx"):
         by_client(server, "x.docx", b"no archive")
     for fields, content, message in (
         ({"output_format": "pdf"}, b"a", "output_format must be that of the file"),

@@ -14,22 +14,28 @@ from lxml import etree
 
 from regard.errors import InputError
 from regard.serve.web.status import as_http
+from regard.translation.documents.archives import unpack
 from regard.translation.documents.formats import open_document
-from regard.translation.documents.office import spread, unpack
+from regard.translation.documents.run_filling import spread
 from tests.serve.server import Running, running
 from tests.translation.documents.test_documents import DRAWING, MOST, WORD, docx, packed, run, shouted
 
+CODE = re.compile("\x01[0-9]+\x02|\x03")
 TEXT = re.compile(r"<[wa]:t[^>]*>([^<]*)</[wa]:t>")
 
 
 def texts_of(body: str) -> list[str]:
-    return list(open_document(docx(body), "docx", MOST).texts)
+    return [CODE.sub("", text) for text in open_document(docx(body), "docx", MOST).texts]
 
 
 def saved(body: str, translate: Callable[[str], str]) -> str:
     """The body of a Word file with its texts translated."""
     document = open_document(docx(body), "docx", MOST)
-    return unpack(document.save([translate(text) for text in document.texts]), MOST)["word/document.xml"].decode()
+    plans = document.plans("en")
+    translations = [
+        plan.join([translate(sentence) if sentence else "" for sentence in plan.sentences]) for plan in plans
+    ]
+    return unpack(document.save(translations), MOST)["word/document.xml"].decode()
 
 
 def slide(paragraph: str) -> bytes:
@@ -185,7 +191,7 @@ def damaged(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("packing", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_damaged_members_are_refused_however_they_are_packed(packing: int) -> None:
-    with pytest.raises(InputError, match=r"intact \.docx or \.pptx") as refused:
+    with pytest.raises(InputError, match=r"intact \.docx") as refused:
         open_document(damaged(with_member(packing)), "docx", MOST)
     assert as_http(refused.value).status == 400
 
@@ -241,3 +247,152 @@ def test_a_damaged_file_is_the_clients_error_and_no_failure(server: Running) -> 
 
 def test_a_glossary_with_a_control_character_is_no_failure(server: Running) -> None:
     assert sent(server, docx(f"<w:p>{run('a b c')}</w:p>"), glossary="b\tKa\x01ter") == (400, [])
+
+
+# --- formats follow their words ---
+
+BOLD, ITALIC = "<w:b/>", "<w:i/>"
+
+
+def marked(xml: str) -> str:
+    """The runs of a body as text: *bold*, _italic_, [link], # for what is no text."""
+    shown = ""
+    for element in etree.fromstring(xml.encode()).iter():
+        name = etree.QName(element).localname
+        if name == "r":
+            inside = [etree.QName(one).localname for one in element.iterancestors()]
+            formats = [etree.QName(one).localname for one in element.iter()]
+            mark = "*" if "b" in formats else "_" if "i" in formats else ""
+            text = "".join(one.text or "" for one in element.iter(f"{{{WORD}}}t"))
+            if text and "hyperlink" in inside:
+                text = f"[{text}]"
+            shown += mark + text + mark if text else ""
+            shown += "#" if {"footnoteReference", "drawing"} & set(formats) else ""
+            shown += "<" if 'fldCharType="begin"' in etree.tostring(element).decode() else ""
+            shown += ">" if 'fldCharType="end"' in etree.tostring(element).decode() else ""
+    return shown
+
+
+def link(inner: str) -> str:
+    return f'<w:hyperlink w:history="1">{inner}</w:hyperlink>'
+
+
+def mark_of_field(kind: str) -> str:
+    return f'<w:r><w:fldChar w:fldCharType="{kind}"/></w:r>'
+
+
+NOTE = '<w:r><w:rPr><w:vertAlign w:val="superscript"/></w:rPr><w:footnoteReference w:id="2"/></w:r>'
+FIELD = f"{mark_of_field('begin')}<w:r><w:instrText>REF x</w:instrText></w:r>{mark_of_field('separate')}"
+
+
+@pytest.mark.parametrize(
+    ("runs", "translations", "expected"),
+    [
+        (  # the bold word moves, and text gets a run of its own where there was none
+            run("black", BOLD) + run(" is the cat"),
+            {"black is the cat": "die Katze ist schwarz", "black": "schwarz"},
+            "die Katze ist *schwarz*",
+        ),
+        (  # two formats change places
+            run("one", BOLD) + run(" and ") + run("two", ITALIC),
+            {"one and two": "zwei und eins", "one": "eins", "two": "zwei"},
+            "_zwei_ und *eins*",
+        ),
+        (  # and so do a link and a bold word beside it
+            run("see ") + link(run("this page", "<w:u/>")) + run(" now", BOLD) + run(", please do it"),
+            {
+                "see this page now, please do it": "bitte jetzt diese Seite ansehen",
+                "this page": "diese Seite",
+                " now": "jetzt",
+            },
+            "bitte *jetzt* [diese Seite] ansehen",
+        ),
+        (  # a format inside a link stays inside
+            run("read ") + link(run("the ") + run("new", BOLD) + run(" book")) + run(" today or tomorrow"),
+            {
+                "read the new book today or tomorrow": "lies heute oder morgen das neue Buch",
+                "the new book": "das neue Buch",
+                "new": "neue",
+            },
+            "lies heute oder morgen [das ]*[neue]*[ Buch]",
+        ),
+        (  # a footnote mark keeps its relative place, between words
+            run("first words") + NOTE + run(" then many other words"),
+            {"first words then many other words": "erste Wörter dann viele andere Wörter"},
+            "erste Wörter# dann viele andere Wörter",
+        ),
+        (  # the text of a field stays inside its marks
+            run("see ") + FIELD + run("figure 2") + mark_of_field("end") + run(" below, it helps"),
+            {"see figure 2 below, it helps": "unten steht Abbildung 2, sie hilft", "figure 2": "Abbildung 2"},
+            "unten steht <Abbildung 2>, sie hilft",
+        ),
+        (  # revision marks and languages do not cut a text
+            "<w:r><w:rPr><w:lang w:val='en-US'/></w:rPr><w:t xml:space='preserve'>one </w:t></w:r>" + run("two"),
+            {"one two": "eins zwei"},
+            "eins zwei",
+        ),
+        (run("all of it", BOLD), {"all of it": "alles"}, "*alles*"),
+    ],
+)
+def test_formats_and_links_follow_their_words(runs: str, translations: dict[str, str], expected: str) -> None:
+    result = saved(f"<w:p>{runs}</w:p>", translations.__getitem__)
+    assert marked(result) == expected
+
+
+def test_a_run_with_a_break_in_it_is_not_moved() -> None:
+    body = f"<w:p><w:r><w:rPr>{BOLD}</w:rPr><w:t>a</w:t><w:br/><w:t>b</w:t></w:r>{run(' c')}</w:p>"
+    words = {"a": "x", "b c": "z y", "b": "y"}
+    assert TEXT.findall(saved(body, words.__getitem__)) == ["x", "z y", ""]
+
+
+# --- workbooks ---
+
+
+def workbook() -> bytes:
+    from openpyxl import Workbook
+    from openpyxl.cell.rich_text import CellRichText, TextBlock
+    from openpyxl.cell.text import InlineFont
+    from openpyxl.comments import Comment
+    from openpyxl.worksheet.table import Table
+
+    book = Workbook()
+    sheet = book.active
+    pear = CellRichText("a ", TextBlock(InlineFont(b=True), "big"), " pear")
+    for row in (["name", "price"], ["red apple", 1.5], ["name", "=B2*2"], [pear, 7]):
+        sheet.append(row)
+    sheet.add_table(Table(displayName="Prices", ref="A1:B4"))
+    sheet["A2"].comment = Comment("very cheap", "me")
+    out = io.BytesIO()
+    book.save(out)
+    return out.getvalue()
+
+
+def test_the_texts_of_a_workbook_are_translated() -> None:
+    from openpyxl import load_workbook
+
+    data = workbook()
+    book = load_workbook(io.BytesIO(shouted(data, "xlsx")), rich_text=True)
+    values = [[cell.value for cell in row] for row in book.active.iter_rows()]
+    # Names of a table's columns stay, since formulas and the table itself use them.
+    assert values[:3] == [["name", "price"], ["RED APPLE", 1.5], ["name", "=B2*2"]]
+    assert str(values[3][0]) == "A BIG PEAR" and values[3][0][1].font.b and values[3][1] == 7
+    assert book.active["A2"].comment.text == "VERY CHEAP"
+    before, after = unpack(data, MOST, "xlsx"), unpack(shouted(data, "xlsx"), MOST, "xlsx")
+    assert {name for name in before if before[name] != after[name]} == {
+        "xl/sharedStrings.xml",
+        "xl/comments/comment1.xml",
+    }
+
+
+def test_strings_inside_a_sheet_and_readings_of_words() -> None:
+    space = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+    sheet = f'<worksheet xmlns="{space}"><c t="inlineStr"><is><t>one</t></is></c><c><v>5</v></c></worksheet>'
+    strings = f'<sst xmlns="{space}"><si><t>two</t><rPh sb="0" eb="1"><t>reading</t></rPh></si></sst>'
+    members = {
+        "xl/workbook.xml": b"<x/>",
+        "xl/worksheets/sheet1.xml": sheet.encode(),
+        "xl/sharedStrings.xml": strings.encode(),
+    }
+    result = unpack(shouted(packed(members), "xlsx"), MOST, "xlsx")
+    assert b"<is><t>ONE</t></is>" in result["xl/worksheets/sheet1.xml"]
+    assert b"<t>TWO</t>" in result["xl/sharedStrings.xml"] and b"<t>reading</t>" in result["xl/sharedStrings.xml"]
