@@ -13,10 +13,13 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from regard.errors import InputError, InputTooLarge
 from regard.translation.documents.document import Document, combine
+from regard.translation.documents.epub import open_package
+from regard.translation.documents.html import open_html
+from regard.translation.documents.mixed import open_mixed
+from regard.translation.documents.opendocument import open_document_names
 from regard.translation.documents.run_nodes import DRAWING, SHEET, WORD, Vocabulary
 from regard.translation.documents.runs import open_runs
 from regard.translation.documents.xml import parse_xml
@@ -28,20 +31,28 @@ _MAX_XML, _MAX_TAGS = 8_388_608, 500_000
 _XML_SHARE, _TAGS_SHARE = 8, 134
 # The formats allow no others; LZMA can demand gigabytes of memory.
 _COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_MANIFESTS = ("META-INF/manifest.xml",)
 _FIRST = "mimetype"  # must come first and uncompressed, where a format has it
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the members of an archive are opened with."""
+
+    kept: frozenset[str]  # texts that are not translated
+    target: str  # the target language
 
 
 @dataclass(frozen=True)
 class Member:
     """Members that hold text: a pattern for their names, and what opens them."""
 
-    names: re.Pattern[str]
-    open: Callable[[bytes], Document]
+    names: str
+    open: Callable[[bytes, Context], Document]
     marker: bytes = b""  # only members that contain this
 
-    @classmethod
-    def of(cls, names: str, vocabulary: Vocabulary, marker: bytes = b"") -> Member:
-        return cls(re.compile(names), partial(open_runs, vocabulary=vocabulary), marker)
+    def matches(self, name: str, content: bytes) -> bool:
+        return bool(re.fullmatch(self.names, name)) and self.marker in content
 
 
 @dataclass(frozen=True)
@@ -52,48 +63,73 @@ class Archive:
     members: tuple[Member, ...]
 
 
+def _runs(vocabulary: Vocabulary) -> Callable[[bytes, Context], Document]:
+    return lambda content, context: open_runs(content, vocabulary, context.kept)
+
+
+def _page(content: bytes, context: Context) -> Document:
+    return open_html(content, context.target, is_xml=True)
+
+
 _CHARTS = r"(?:charts/chart|diagrams/(?:data|drawing)|drawings/drawing)\d+\.xml"
+_OPEN_DOCUMENT = Archive(
+    "content.xml",
+    (
+        Member(
+            r"(?:[^/]+/)?content\.xml|styles\.xml", lambda content, context: open_mixed(content, open_document_names)
+        ),
+    ),
+)
 ARCHIVES = {
     "docx": Archive(
         "[Content_Types].xml",
         (
-            Member.of(r"word/(document|header\d*|footer\d*|footnotes|endnotes|comments)\.xml", WORD),
-            Member.of(rf"word/{_CHARTS}", DRAWING),
+            Member(r"word/(document|header|footer|footnotes|endnotes|comments)\d*\.xml", _runs(WORD)),
+            Member(rf"word/{_CHARTS}", _runs(DRAWING)),
         ),
     ),
     "pptx": Archive(
         "[Content_Types].xml",
         (
-            Member.of(r"ppt/(slides/slide\d+|notesSlides/notesSlide\d+)\.xml", DRAWING),
-            Member.of(rf"ppt/{_CHARTS}", DRAWING),
+            Member(r"ppt/(slides/slide\d+|notesSlides/notesSlide\d+)\.xml", _runs(DRAWING)),
+            Member(rf"ppt/{_CHARTS}", _runs(DRAWING)),
         ),
     ),
     "xlsx": Archive(
         "xl/workbook.xml",
         (
-            Member.of(r"xl/(sharedStrings|comments/comment\d+|comments\d+)\.xml", SHEET),
-            Member.of(r"xl/worksheets/sheet\d+\.xml", SHEET, marker=b"inlineStr"),
-            Member.of(rf"xl/{_CHARTS}", DRAWING),
+            Member(r"xl/(sharedStrings|comments/comment\d+|comments\d+)\.xml", _runs(SHEET)),
+            Member(r"xl/worksheets/sheet\d+\.xml", _runs(SHEET), marker=b"inlineStr"),
+            Member(rf"xl/{_CHARTS}", _runs(DRAWING)),
+        ),
+    ),
+    "odt": _OPEN_DOCUMENT,
+    "ods": _OPEN_DOCUMENT,
+    "odp": _OPEN_DOCUMENT,
+    "epub": Archive(
+        "META-INF/container.xml",
+        (
+            Member(r"(?i).+\.(xhtml|html|htm|ncx)", _page),
+            Member(r"(?i).+\.opf", lambda content, context: open_package(content, context.target)),
         ),
     ),
 }
 
 
-def open_archive(data: bytes, kind: str, max_bytes: int) -> Document:
+def open_archive(data: bytes, kind: str, max_bytes: int, target: str = "") -> Document:
     """Open a file of this kind, which may unpack to at most `max_bytes`."""
     archive = ARCHIVES[kind]
     contents = unpack(data, max_bytes, kind)
-    readers = {
-        name: member
-        for member in archive.members
-        for name in sorted(contents)
-        if member.names.fullmatch(name) and member.marker in contents[name]
+    if any(b"encryption-data" in contents.get(name, b"") for name in _MANIFESTS):
+        raise InputError("file must not be encrypted")
+    found = {
+        name: member for member in archive.members for name in sorted(contents) if member.matches(name, contents[name])
     }
-    if archive.required not in contents or (not readers and kind != "xlsx"):
+    if archive.required not in contents or (not found and kind != "xlsx"):
         raise InputError(f"file must be a .{kind}")
-    _check_sizes([contents[name] for name in readers], max_bytes)
-    kept = _column_names(contents) if kind == "xlsx" else frozenset[str]()
-    opened = {name: member.open(contents[name], **({"kept": kept} if kept else {})) for name, member in readers.items()}
+    _check_sizes([contents[name] for name in found], max_bytes)
+    context = Context(_column_names(contents) if kind == "xlsx" else frozenset(), target)
+    opened = {name: member.open(contents[name], context) for name, member in found.items()}
 
     def save(parts: Sequence[bytes]) -> bytes:
         return _pack({**contents, **dict(zip(opened, parts, strict=True))})

@@ -6,8 +6,9 @@ from regard.errors import InputError
 from regard.translation.documents.archives import ARCHIVES, open_archive
 from regard.translation.documents.catalogues import open_catalogue
 from regard.translation.documents.document import Document
+from regard.translation.documents.html import open_html
 from regard.translation.documents.markdown import open_markdown
-from regard.translation.documents.plain import open_html, open_text
+from regard.translation.documents.plain import open_text
 from regard.translation.documents.subtitles import open_subtitles
 from regard.translation.documents.tables import open_table
 
@@ -23,6 +24,10 @@ MEDIA_TYPES = {
     "docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
     "pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
     "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+    "odt": "application/vnd.oasis.opendocument.text",
+    "ods": "application/vnd.oasis.opendocument.spreadsheet",
+    "odp": "application/vnd.oasis.opendocument.presentation",
+    "epub": "application/epub+zip",
 }
 
 
@@ -68,8 +73,10 @@ def open_document(data: bytes, kind: str, max_bytes: int, column: str | None = N
     if column is not None and kind not in TABLES:
         raise InputError("column is for .csv and .tsv files only; leave it out")
     if kind in ARCHIVES:
-        return open_archive(data, kind, max_bytes)
+        return open_archive(data, kind, max_bytes, target)
     if kind in TABLES:
         return open_table(data, "\t" if kind == "tsv" else ",", column)
-    readers = {"md": open_markdown, "html": open_html, "htm": open_html, "srt": open_subtitles, "po": open_catalogue}
+    if kind in ("html", "htm"):
+        return open_html(data, target)
+    readers = {"md": open_markdown, "srt": open_subtitles, "po": open_catalogue}
     return readers.get(kind, open_text)(data)

@@ -9,7 +9,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from regard.translation.documents.run_nodes import Anchor, Level, Piece, Slot, Vocabulary, slots_of
+from regard.translation.documents.codes import Piece
+from regard.translation.documents.run_nodes import Anchor, Level, Slot, Vocabulary, slots_of
 
 _SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 
@@ -143,22 +144,25 @@ def _reorder(level: Level, order: Sequence[int], vocabulary: Vocabulary) -> bool
             return False
         places.append((node, tops[0]))
     by_number = {node.number: (node, top) for node, top in places}
-    parent = _parent(level)
-    positions = [parent.index(top) for _, top in places]
     wanted = [by_number[number] for number in order]
-    for _, top in places:
-        _remove(top)
-    for position, (_, top) in sorted(zip(positions, wanted, strict=True), key=lambda both: both[0]):
-        parent.insert(position, top)
+    marks = [_replaced(top) for _, top in places]
+    for mark, (_, top) in zip(marks, wanted, strict=True):
+        mark.addprevious(top)
+        mark.getparent().remove(mark)
     moved = iter([node for node, _ in wanted])
     level.nodes = [node if level.is_base(node) else next(moved) for node in level.nodes]
     return True
 
 
-def _remove(element: Any) -> None:
-    """Take an element out of its parent; white space after it is no text here."""
+def _replaced(element: Any) -> Any:
+    """Take an element out of its parent and leave a mark; white space after it is no text here."""
+    from lxml import etree
+
+    mark = etree.Element("mark")
+    element.addprevious(mark)
     element.tail = None
     element.getparent().remove(element)
+    return mark
 
 
 def _insert(
@@ -182,8 +186,7 @@ def _insert(
         run = _copy_of(model.elements[0], text, vocabulary)
         if _first_slot(neighbour).field:
             top = _mark_of(top, "end" if is_after else "begin", vocabulary)
-        parent = top.getparent()
-        parent.insert(parent.index(top) + is_after, run)
+        (top.addnext if is_after else top.addprevious)(run)
         return
     # No place of its own: the text joins its neighbour.
     slots = [node for node in (before, after) if node is not None and not isinstance(node, Anchor)]

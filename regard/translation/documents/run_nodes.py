@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+# Names of styles for code, as Word, LibreOffice and Pandoc write them.
+_CODE = re.compile(
+    r"(Source|HTML|Inline)?_?Code(Char|Zchn)?|SourceText|VerbatimChar|(HTML)?Preformatted(Text|Char)?|\w+Tok",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -20,19 +27,30 @@ class Vocabulary:
     anchors: tuple[str, ...] = ()  # stand between words without being text
     skipped: tuple[str, ...] = ()  # with everything in them
     unimportant: tuple[str, ...] = ()  # properties that nobody sees
+    styles: tuple[str, str] | None = None  # where the style of a paragraph and of a run is named
     keeps_space: bool = False  # needs xml:space="preserve" to keep spaces at the ends
 
     def name(self, local: str) -> str:
-        return f"{{{self.namespace}}}{local}"
+        """A name with its namespace, unless it has one."""
+        return local if local.startswith("{") else f"{{{self.namespace}}}{local}"
+
+    def is_code(self, element: Any, style: int) -> bool:
+        """Whether a paragraph (0) or a run (1) has a style for code."""
+        if self.styles is None:
+            return False
+        named = element.find("/".join(map(self.name, self.styles[style].split("/"))))
+        return named is not None and bool(_CODE.fullmatch(named.get(self.name("val"), "")))
 
 
 WORD = Vocabulary(
     "http://schemas.openxmlformats.org/wordprocessingml/2006/main",
     ("p",),
     breaks=("br", "cr", "tab", "ptab"),
-    anchors=tuple(
-        "fldChar footnoteReference endnoteReference commentReference drawing pict object sym noBreakHyphen".split()
+    anchors=(
+        *"fldChar footnoteReference endnoteReference commentReference drawing pict object sym noBreakHyphen".split(),
+        "{http://schemas.openxmlformats.org/officeDocument/2006/math}oMath",
     ),
+    styles=("pPr/pStyle", "rPr/rStyle"),
     unimportant=tuple("lang noProof rtl cs szCs bCs iCs webHidden".split()),
     keeps_space=True,
 )
@@ -88,14 +106,6 @@ class Level:
 
     def is_base(self, node: Slot | Anchor | Level) -> bool:
         return isinstance(node, Slot) and (node.container, node.format) == self.base
-
-
-@dataclass
-class Piece:
-    """An inline element in a translation: texts and elements in it."""
-
-    number: int
-    content: list[str | Piece] = field(default_factory=list)
 
 
 def slots_of(level: Level) -> Iterator[Slot]:

@@ -4,26 +4,20 @@
 
 A text is a paragraph, or a part of one between line breaks or tabs. Its most frequent format is the base; a piece in another
 format, a link, or something without text such as a footnote mark is an inline element of the text (`markup/`), so that it
-follows its words into the translation (`run_filling.py`). In the texts an element is written as codes that XML cannot contain:
-`\\x01NUMBER\\x02`, its words, `\\x03`.
+follows its words into the translation (`run_filling.py`). In the texts an element is written as codes (`codes.py`).
 """
 
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from regard.translation.documents.codes import element_code, parse_codes, plain_text, read_codes, respaced
 from regard.translation.documents.document import Document
 from regard.translation.documents.run_filling import fill
-from regard.translation.documents.run_nodes import Anchor, Level, Piece, Slot, Vocabulary, slots_of
+from regard.translation.documents.run_nodes import Anchor, Level, Slot, Vocabulary, slots_of
 from regard.translation.documents.xml import parse_xml, write_xml
-from regard.translation.markup.elements import TextRun
-from regard.translation.markup.run_builder import RunBuilder
-
-_CODE = re.compile("\x01([0-9]+)\x02|\x03")
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # characters that XML cannot contain
 
 
 def open_runs(content: bytes, vocabulary: Vocabulary, kept: frozenset[str] = frozenset()) -> Document:
@@ -32,12 +26,17 @@ def open_runs(content: bytes, vocabulary: Vocabulary, kept: frozenset[str] = fro
     groups = [_numbered(nodes) for nodes in _find_groups(tree, vocabulary)]
     groups = [level for level in groups if (text := _plain(level)).strip() and text not in kept]
 
+    alternatives = [one for one in tree.xpath("//*[@descr]") if one.get("descr").strip()]  # what a picture shows
+
     def save(translations: Sequence[str]) -> bytes:
-        for level, translation in zip(groups, translations, strict=True):
-            fill(level, read_codes(translation), vocabulary)
+        for level, text, translation in zip(groups, texts, translations, strict=False):
+            fill(level, read_codes(respaced(text, translation)), vocabulary)
+        for element, translation in zip(alternatives, translations[len(groups) :], strict=True):
+            element.set("descr", plain_text(translation))
         return write_xml(tree)
 
-    return Document([_coded(level) for level in groups], save, parse_markup=parse_codes)
+    texts = [*map(_coded, groups), *(plain_text(one.get("descr")) for one in alternatives)]
+    return Document(texts, save, parse_markup=parse_codes)
 
 
 # --- reading ---
@@ -53,7 +52,7 @@ def _find_groups(tree: Any, vocabulary: Vocabulary) -> list[list[Slot | Anchor]]
     breaks, anchors = ({name(one) for one in some} for some in (vocabulary.breaks, vocabulary.anchors))
     skipped = {name(one) for one in vocabulary.skipped}
     found: list[list[list[Slot | Anchor]]] = []
-    around: list[tuple[list[list[Slot | Anchor]], _Fields]] = []  # open paragraphs, innermost last
+    around: list[tuple[list[list[Slot | Anchor]], _Place]] = []  # open paragraphs, innermost last
     skipping = 0
     tags = [*paragraphs, text, *breaks, *anchors, *skipped]
     formats: dict[Any, str] = {}
@@ -61,7 +60,7 @@ def _find_groups(tree: Any, vocabulary: Vocabulary) -> list[list[Slot | Anchor]]
         if element.tag in skipped:
             skipping += 1 if event == "start" else -1
         if element.tag in paragraphs and event == "start":
-            around.append(([[]], _Fields(vocabulary)))
+            around.append(([[]], _Place(vocabulary, is_code=vocabulary.is_code(element, 0))))
             found.append(around[-1][0])
         elif element.tag in paragraphs:
             around.pop()
@@ -70,24 +69,49 @@ def _find_groups(tree: Any, vocabulary: Vocabulary) -> list[list[Slot | Anchor]]
         elif element.tag in anchors:
             if around[-1][1].is_anchor(element, around[-1][0][-1]):
                 around[-1][0][-1].append(Anchor())
-        elif skipping:
+        elif skipping or (element.tag == text and around[-1][1].is_code):
             continue
         elif element.tag == text:
-            container = _container(element, vocabulary, paragraphs)
-            if around[-1][1].number:
-                container = (around[-1][1].number, *container)
-            _add(around[-1][0][-1], Slot([element], container, _format(element, vocabulary, formats)))
+            group, fields = around[-1][0][-1], around[-1][1]
+            run = fields.run_of(element, paragraphs, formats)
+            if run.is_code:
+                group.append(Anchor())
+            else:
+                container = (fields.number, *run.container) if fields.number else run.container
+                _add(group, Slot([element], container, run.format))
         elif element.getparent().tag != name("tabs"):  # tab stops are named <tab>, too
             around[-1][0].append([])
     return [group for parts in found for group in parts]
 
 
-class _Fields:
-    """Which field of a paragraph the walk is in: Word writes them as marks, not as elements."""
+class _Run(NamedTuple):
+    """A run, or what else a text is in."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    element: Any
+    container: tuple[Any, ...]
+    format: str
+    is_code: bool
+
+
+class _Place:
+    """Where in a paragraph the walk is: in which run, which is looked at once, and in which field, which Word writes as marks, not
+    as an element."""
+
+    def __init__(self, vocabulary: Vocabulary, is_code: bool) -> None:
+        self.is_code = is_code  # the whole paragraph
+        self._vocabulary = vocabulary
+        self._run: _Run | None = None
         self.number, self._count = 0, 0
         self._mark, self._kind = vocabulary.name("fldChar"), vocabulary.name("fldCharType")
+
+    def run_of(self, text: Any, paragraphs: set[str], formats: dict[Any, str]) -> _Run:
+        element, vocabulary = text.getparent(), self._vocabulary
+        if self._run is None or self._run.element is not element:
+            is_run = element.tag == vocabulary.name(vocabulary.run)
+            container = _container(element, paragraphs) if is_run else ()
+            shown = _format(element, vocabulary, formats) if is_run else ""
+            self._run = _Run(element, container, shown, is_run and vocabulary.is_code(element, 1))
+        return self._run
 
     def is_anchor(self, element: Any, group: Sequence[Slot | Anchor]) -> bool:
         """Whether an element is an anchor; the marks around a field that has text belong to that text."""
@@ -116,24 +140,21 @@ def _add(group: list[Slot | Anchor], slot: Slot) -> None:
     group.append(slot)
 
 
-def _container(element: Any, vocabulary: Vocabulary, paragraphs: set[str]) -> tuple[Any, ...]:
+def _container(run: Any, paragraphs: set[str]) -> tuple[Any, ...]:
     """The elements between a run and its paragraph, such as a link, outermost first."""
-    run, found = element.getparent(), []
-    above = run.getparent() if run.tag == vocabulary.name(vocabulary.run) else None
+    found = []
+    above = run.getparent()
     while above is not None and above.tag not in paragraphs:
         found.append(above)
         above = above.getparent()
     return tuple(reversed(found))
 
 
-def _format(element: Any, vocabulary: Vocabulary, known: dict[Any, str]) -> str:
-    """The properties of a text's run, without those that nobody sees."""
+def _format(run: Any, vocabulary: Vocabulary, known: dict[Any, str]) -> str:
+    """The properties of a run, without those that nobody sees."""
     from lxml import etree
 
-    run = element.getparent()
-    properties = (
-        run.find(vocabulary.name(vocabulary.properties)) if run.tag == vocabulary.name(vocabulary.run) else None
-    )
+    properties = run.find(vocabulary.name(vocabulary.properties))
     if properties is None:
         return ""
     shown = copy.deepcopy(properties)
@@ -210,45 +231,5 @@ def _coded(level: Level) -> str:
     parts = []
     for node in level.nodes:
         inner = _coded(node) if isinstance(node, Level) else node.text if isinstance(node, Slot) else ""
-        parts.append(inner if level.is_base(node) else f"\x01{node.number}\x02{inner}\x03")
+        parts.append(inner if level.is_base(node) else element_code(node.number, inner))
     return "".join(parts)
-
-
-def parse_codes(text: str) -> list[str | TextRun]:
-    """A `MarkupParser` for codes.
-
-    >>> [run] = parse_codes("The \x010\x02black\x03 cat")
-    >>> run.text
-    'The black cat'
-    """
-    builder, position = RunBuilder(), 0
-    for code in _CODE.finditer(text):
-        builder.text(text[position : code.start()])
-        position = code.end()
-        if code[1] is not None:
-            builder.open(code[0])
-        elif builder.innermost:
-            builder.close(code[0])
-        else:
-            builder.separator(code[0])
-    builder.text(text[position:])
-    return builder.parts()
-
-
-def read_codes(translation: str) -> list[str | Piece]:
-    """A translation as texts and inline elements."""
-    top = Piece(-1)
-    around, position = [top], 0
-    for code in [*_CODE.finditer(translation), None]:
-        text = _NOT_XML.sub("", translation[position : code.start() if code else None])
-        if text:
-            around[-1].content.append(text)
-        if code is None:
-            break
-        position = code.end()
-        if code[1] is not None:
-            around[-1].content.append(piece := Piece(int(code[1])))
-            around.append(piece)
-        elif len(around) > 1:
-            around.pop()
-    return top.content

@@ -57,6 +57,9 @@ class TagReader:
         self._open: list[tuple[str, Inline]] = []  # open inline elements of the current run
         self._count = 0  # inline elements of the current run
         self._kept: list[str] = []  # names of the open untouched elements, outermost first
+        self.start_tags: list[
+            tuple[int, str, str]
+        ] = []  # of HTML, outside untouched elements: position, name, as written
 
     def parse(self, text: str) -> list[str | TextRun]:
         if self._xml is not None:
@@ -97,6 +100,8 @@ class TagReader:
         if self._xml is not None:
             self._start_xml_tag(name, raw, self._xml)
             return found.end()
+        if not self._kept and not _NO.search(raw):
+            self.start_tags.append((found.start(), name, raw))
         self._start_tag(name, raw)
         if name in _RAW and not raw.endswith("/>"):
             # Inside, only the element's own end tag is markup.
