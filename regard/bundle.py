@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from regard.alignment_heads import AlignmentHeads
 from regard.bounds import MAX_LENGTH, check_label, check_whole
 from regard.builtin import DEFAULT, builtin_models
 from regard.card import make_card
@@ -55,6 +56,7 @@ class Bundle:
     max_length: int  # longest training sentence in tokens; longer lines are split
     facts: dict[str, Any]  # training data, scores, versions; shown by the card and `regard info`
     stored: Stored = "fp32"  # data type in the weights file; they load as fp32
+    alignment: AlignmentHeads | None = None  # which attention aligns words, if that was measured
     manifest: str = field(default="", compare=False, repr=False)  # SHA-256 of manifest.json when the bundle was read
 
     @cached_property
@@ -71,6 +73,11 @@ class Bundle:
     @property
     def weights(self) -> Path:
         return self.folder / WEIGHTS
+
+    @property
+    def alignment_heads(self) -> AlignmentHeads:
+        """Which attention aligns words."""
+        return self.alignment or AlignmentHeads.default(self.config)
 
     @property
     def card(self) -> str:
@@ -96,6 +103,7 @@ def save_bundle(
     max_length: int,
     facts: Mapping[str, Any],
     stored: Stored = "fp32",
+    alignment: AlignmentHeads | None = None,
 ) -> Bundle:
     """Write a bundle atomically, replacing one in the same folder. `weights` are already in the form that `stored` names."""
     from safetensors.torch import save_file
@@ -116,12 +124,14 @@ def save_bundle(
         }
         if stored != "fp32":
             settings["weights"] = stored
+        if alignment is not None:  # earlier versions ignore it
+            settings["alignment"] = alignment.to_json()
         text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
         (temporary / CONFIG).write_text(text, encoding="utf-8")
         (temporary / "tokenizer").mkdir()
         tokenizer.save(temporary / "tokenizer")
         (temporary / RECIPE).write_text(recipe_toml, encoding="utf-8")
-        bundle = Bundle(temporary, config, source, target, decode, max_length, dict(facts), stored)
+        bundle = Bundle(temporary, config, source, target, decode, max_length, dict(facts), stored, alignment)
         (temporary / CARD).write_text(make_card(bundle), encoding="utf-8")
         write_manifest(temporary, format=FORMAT_OF[stored])
     return dataclasses.replace(bundle, folder=folder)
@@ -163,15 +173,17 @@ def _from_settings(folder: Path, settings: Mapping[str, Any]) -> Bundle:
     for name in ("source", "target"):
         check_label(name, settings.get(name))
     check_whole("max_length", settings.get("max_length"), 1, MAX_LENGTH)
+    config = ModelConfig(**{"vocab_size": None, **parts["model"]})
     bundle = Bundle(
         folder=folder,
-        config=ModelConfig(**{"vocab_size": None, **parts["model"]}),
+        config=config,
         source=settings["source"],
         target=settings["target"],
         decode=check_decode(DecodeRecipe(**{"guard": False, **parts["decode"]})),  # missing in early bundles
         max_length=settings["max_length"],
         facts=parts["facts"],
         stored=stored,
+        alignment=AlignmentHeads.from_json(settings["alignment"], config) if "alignment" in settings else None,
         manifest=sha256(folder / MANIFEST),
     )
     try:
@@ -245,13 +257,23 @@ def find_bundle(model: str | Path | None) -> Path:
 def add_facts(folder: Path, facts: Mapping[str, Any]) -> Bundle:
     """Add facts to a bundle and its card, such as scores measured later."""
     bundle = load_bundle(folder)
-    settings = read_json(folder / CONFIG)
-    settings["facts"] = {**bundle.facts, **facts}
+    return _rewrite(bundle, {"facts": {**bundle.facts, **facts}})
+
+
+def add_alignment(folder: Path, alignment: AlignmentHeads) -> Bundle:
+    """Store in a bundle which attention aligns words."""
+    return _rewrite(load_bundle(folder), {"alignment": alignment.to_json()})
+
+
+def _rewrite(bundle: Bundle, changed: Mapping[str, Any]) -> Bundle:
+    """Change fields of a bundle's config.json, and what follows from them."""
+    folder = bundle.folder
+    settings = {**read_json(folder / CONFIG), **changed}
     with atomic_folder(folder) as temporary:
         shutil.copytree(folder, temporary, dirs_exist_ok=True)
         text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
         (temporary / CONFIG).write_text(text, encoding="utf-8")
-        card = make_card(dataclasses.replace(bundle, facts=settings["facts"]))
+        card = make_card(dataclasses.replace(bundle, facts=settings.get("facts", {})))
         (temporary / CARD).write_text(card, encoding="utf-8")
         write_manifest(temporary, format=FORMAT_OF[bundle.stored])
     return load_bundle(folder)

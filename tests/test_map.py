@@ -34,6 +34,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("models",),
     ("nn", "data"),
     ("parallel",),
+    ("alignment_heads",),
     ("config", "layout", "device"),
     ("files", "progress", "builtin", "version", "toml"),
     ("bounds",),

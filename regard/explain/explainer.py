@@ -3,7 +3,6 @@ and a recorder, and one backward pass for every target piece."""
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from threading import Lock
 import torch
 from torch import Tensor
 
+from regard.alignment_heads import AlignmentHeads
 from regard.bundle import Bundle
 from regard.data.pieces import TokenizedSide, group_words, is_punctuation
 from regard.data.tokenizer import Side
@@ -28,15 +28,17 @@ from regard.explain.explanation import (
     StepFacts,
     WordAlignment,
     by_words,
-    link_words,
+    shares,
 )
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.torch_engine import TorchEngine
-from regard.generate.options import Constraints, Engine, Matrix, Prefix, SearchOptions, aligning_layer
+from regard.generate.options import Constraints, Engine, Matrix, Prefix, SearchOptions
 from regard.layout import SequenceLayout
+from regard.models.recording import reference_copy
 from regard.models.transformer import Transformer
-from regard.nn.attention import Recorder, set_kernel
+from regard.nn.attention import Recorder
 from regard.nn.linear import set_row_tile
+from regard.translation.links import link_words
 from regard.translation.reading import one_line
 from regard.translation.words import word_beginnings
 
@@ -71,6 +73,7 @@ class Explainer:
         else:
             self.engine = TorchEngine.from_bundle(bundle, "cpu")
         self.recorded_model = reference_copy(self.engine.model)  # the engine's own searches, this one is recorded
+        set_row_tile(self.recorded_model, 0)
         self._lock = Lock()  # a recorded pass puts hooks on the model
 
     def explain(
@@ -204,7 +207,7 @@ class Explainer:
             heads={kind: [head_facts(layer, kind) for layer in recorded.weights[kind]] for kind in ATTENTION_KINDS},
             steps=steps,
             log_prob=round(sum(step.log_prob for step in steps), _DIGITS),
-            alignment=align(recorded.weights["cross"], target, source, aligning_layer(config)),
+            alignment=align(recorded.weights["cross"], target, source, self.bundle.alignment_heads),
             saliency=saliency(recorded, labels),
             beam=tree,
         )  # fmt: skip
@@ -287,21 +290,18 @@ def head_facts(weights: Tensor, kind: AttentionKind) -> list[HeadFacts]:
     ]
 
 
-def reference_copy(model: Transformer) -> Transformer:
-    """A model that shares the weights but runs the reference kernel, which can record attention."""
-    copied = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
-    set_kernel(copied, "reference")
-    set_row_tile(copied, 0)
-    return copied
-
-
-def align(cross: Sequence[Tensor], target: TokenizedSide, source: TokenizedSide, layer: int) -> WordAlignment:
-    """Align words by the cross-attention of `layer`; `regard.translation.alignment` does the same without the weights."""
-    words = by_words(cross[layer].mean(0).tolist(), target, source)
+def align(
+    cross: Sequence[Tensor], target: TokenizedSide, source: TokenizedSide, chosen: AlignmentHeads
+) -> WordAlignment:
+    """Align words by the model's alignment heads, with the links of `regard.translation.links`."""
+    steps = cross[chosen.layer][list(chosen.heads)].mean(0).tolist()
+    # Shifted, row t tells of the token that step t has read; </s> is never read, and needs no link.
+    rows = [*steps[1:], steps[-1]] if chosen.shift else steps
     # </s> is not a word, and heads with nothing to attend to rest on the source's.
-    weights, links = link_words([row[:-1] for row in words[:-1]])
-    rounded = [[round(weight, _DIGITS) for weight in row] for row in weights]
-    return WordAlignment(layer, rounded, [list(link) for link in links])
+    words = [row[:-1] for row in by_words(rows, target, source)[:-1]]
+    weights = [[round(share, _DIGITS) for share in row] for row in shares(words)]
+    links = [list(link) for link in link_words(words)]
+    return WordAlignment(chosen.layer, weights, links, list(chosen.heads), chosen.shift)
 
 
 def _clean(text: str) -> str:

@@ -73,11 +73,13 @@ class StepFacts:
 
 @dataclass(frozen=True)
 class WordAlignment:
-    """Which source words each target word corresponds to: the cross-attention of one layer, averaged over heads, by words."""
+    """Which source words each target word corresponds to: the cross-attention of the model's `AlignmentHeads`, by words."""
 
     layer: int  # from 0
     weights: Matrix  # (target words, source words) without </s>; rows sum to 1
-    links: list[list[int]]  # [target word, source word]: the heaviest source word of each target word
+    links: list[list[int]]  # [target word, source word]; see `regard.translation.links`
+    heads: list[int] | None = None  # from 0; missing in explanations of earlier versions, which used all
+    shift: bool = False  # whether the step that reads a word aligns it
 
 
 @dataclass(frozen=True)
@@ -204,14 +206,6 @@ def by_words(matrix: Matrix, queries: TokenizedSide, keys: TokenizedSide) -> Mat
     return rows
 
 
-def link_words(words: Matrix) -> tuple[Matrix, list[tuple[int, int]]]:
-    """Normalise (target words, source words), without `</s>`, to rows that sum to 1, and link each target word with its heaviest
-    source word. A row of zeros becomes empty and has no link."""
-    weights: Matrix = []
-    links = []
-    for number, row in enumerate(words):
-        total = sum(row)
-        weights.append([weight / total for weight in row] if total > 0 else [])
-        if total > 0:
-            links.append((number, max(range(len(row)), key=row.__getitem__)))
-    return weights, links
+def shares(words: Matrix) -> Matrix:
+    """Normalise (target words, source words), without `</s>`, to rows that sum to 1. A row of zeros becomes empty."""
+    return [[weight / total for weight in row] if (total := sum(row)) > 0 else [] for row in words]

@@ -41,6 +41,7 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
         max_length=bundle.max_length,
         facts=bundle.facts,
         stored=stored,
+        alignment=bundle.alignment,
     )
     return TorchEngine.from_bundle(load_bundle(folder), "cpu").score(samples.src, samples.tgt)
 

@@ -24,7 +24,6 @@ from regard.generate.search.phrases import Phrase
 
 if TYPE_CHECKING:
     from regard.bundle import Bundle
-    from regard.config import ModelConfig
 
 # Constraints can always be met, so that only NaN and infinity leave a search without a result.
 NOTHING_FOUND = "no translation was found: the model's outputs are not finite"
@@ -182,8 +181,8 @@ class Engine(Protocol):
         ...
 
     def attention(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[Matrix]:
-        """The attention of given translations to their sources, each (target tokens, source tokens) without end tokens: the mean
-        over the heads of the decoder layer that `aligning_layer` names."""
+        """The attention of given translations to their sources, each (target tokens, source tokens) without end tokens, from the
+        model's `AlignmentHeads`."""
         ...
 
     def stream(
@@ -195,11 +194,6 @@ class Engine(Protocol):
     def next_log_probs(self, src: Sequence[int], prefix: Sequence[int]) -> list[float]:
         """The log-probability of every token of the vocabulary after a target prefix."""
         ...
-
-
-def aligning_layer(config: ModelConfig) -> int:
-    """The decoder layer, from 0, whose attention aligns best."""
-    return max(0, config.decoder_layers - 2)
 
 
 def forbidden_ids(tokenizer: Tokenizer) -> list[int]:

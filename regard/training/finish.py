@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.alignment_heads import AlignmentHeads
 from regard.bundle import Bundle, save_bundle
 from regard.config import ModelConfig
-from regard.data.corpus import Pair
+from regard.data.corpus import Pair, resolve
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
 from regard.device import describe
@@ -26,6 +27,7 @@ from regard.files import check_new_folder
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.progress import progress
 from regard.recipe import CorpusEntry, Recipe, TrainRecipe, load_recipe
+from regard.training.alignment import measure_alignment_heads
 from regard.training.checkpoint import (
     average_weights,
     check_files,
@@ -148,6 +150,7 @@ def write_model(
     chosen: str,
     folder: RunFolder,
     scores: Scores | None,
+    alignment: AlignmentHeads | None,
 ) -> Bundle:
     """Write the bundle of a run, with the facts that its card shows."""
     facts: dict[str, Any] = {
@@ -164,7 +167,7 @@ def write_model(
         facts["init"] = init_name(recipe.train.init)
     if scores is not None:
         facts["test"] = scores.to_json()
-    return save_model(recipe, trainer.model.config, weights, trainer.tokenizer, facts, folder.model)
+    return save_model(recipe, trainer.model.config, weights, trainer.tokenizer, facts, folder.model, alignment)
 
 
 def software_facts() -> dict[str, Any]:
@@ -184,6 +187,7 @@ def save_model(
     tokenizer: Tokenizer,
     facts: dict[str, Any],
     out: Path,
+    alignment: AlignmentHeads | None,
 ) -> Bundle:
     """Save a bundle whose languages, search settings and limits come from the recipe."""
     return save_bundle(
@@ -197,6 +201,7 @@ def save_model(
         decode=recipe.decode,
         max_length=recipe.data.max_length,
         facts=facts,
+        alignment=alignment,
     )
 
 
@@ -268,4 +273,18 @@ def average(run: Path, last: int, out: Path, say: Callable[[str], None]) -> tupl
         "steps": int(names[-1].removeprefix("step-")),
         "weights": f"average of {', '.join(names)}",
     }
-    return save_model(recipe, config, weights, tokenizer, facts, out), names
+    pairs = _validation_pairs(recipe, folder)
+    alignment = measure_alignment_heads(config, weights, tokenizer, pairs, torch.device("cpu"))
+    return save_model(recipe, config, weights, tokenizer, facts, out, alignment), names
+
+
+def _validation_pairs(recipe: Recipe, folder: RunFolder) -> list[Pair]:
+    """The validation pairs of a run, or none if their files are not there any more."""
+    data = recipe.data
+    spec, root = str(data.valid), Path(data.root)
+    if isinstance(data.valid, int):
+        spec, root = "valid.{source,target}", folder.held_out
+    try:
+        return list(resolve(spec, root, data.source, data.target).pairs())
+    except UserError:
+        return []

@@ -15,6 +15,7 @@ from regard.bundle import Bundle, load_bundle
 from regard.errors import Interrupted, RegardError
 from regard.parallel.ranks import EndedElsewhere, Ranks, join
 from regard.recipe import Recipe, recipe_from_dict, resolve_paths
+from regard.training.alignment import measure_alignment_heads
 from regard.training.display import Display, make_display
 from regard.training.fine_tuning import resolve_recipe
 from regard.training.finish import final_weights, report_facts, score_test_set, warn_if_worse, write_model
@@ -113,10 +114,13 @@ def finish(recipe: Recipe, trainer: Trainer, data: PreparedData, folder: RunFold
     """Choose or average the final weights, write the bundle, and score it on the test set if there is one."""
     weights, chosen = final_weights(recipe.train, trainer, folder)
     warn_if_worse(trainer)
-    bundle = write_model(recipe, trainer, weights, chosen, folder, None)
+    alignment = measure_alignment_heads(
+        trainer.model.config, weights, trainer.tokenizer, data.valid or [], trainer.device
+    )
+    bundle = write_model(recipe, trainer, weights, chosen, folder, None, alignment)
     if data.test:
         scores = score_test_set(recipe, bundle, data.test, trainer)
-        bundle = write_model(recipe, trainer, weights, chosen, folder, scores)
+        bundle = write_model(recipe, trainer, weights, chosen, folder, scores, alignment)
     return bundle
 
 

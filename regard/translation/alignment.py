@@ -1,5 +1,5 @@
-"""Word alignment: the cross-attention of the last decoder layer but one, averaged over its heads and summed by words (Garg et al.,
-2019). Engines compute the attention; the rest is the same for all of them. No torch here."""
+"""Word alignment of texts and their translations. Engines compute the attention of the model's `AlignmentHeads`, and `links.py`
+makes links of it. No torch here."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from regard.data.tokenizer import Tokenizer
 from regard.generate.options import Engine
+from regard.translation.links import links_of
 from regard.translation.protect import protect
 from regard.translation.terms import Span
-from regard.translation.words import TokenWords, links_of, token_words
+from regard.translation.words import TokenWords, token_words
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class TextAlignment:
 
     source: tuple[Span, ...] = ()
     target: tuple[Span, ...] = ()
-    pairs: tuple[tuple[int, int], ...] = ()  # (source word, target word): the source word attended to most
+    pairs: tuple[tuple[int, int], ...] = ()  # (source word, target word)
 
 
 def align_texts(

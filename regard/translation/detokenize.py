@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from regard.generate.options import Hypothesis
 from regard.translation.constraints import TextConstraints
 from regard.translation.guard import is_foreign, runs_away
+from regard.translation.links import Link, links_of
 from regard.translation.protect import Protected
 from regard.translation.queries import TextTask, attention, score
 from regard.translation.reading import Reader
 from regard.translation.results import Translation
 from regard.translation.terms import find_terms
 from regard.translation.translation_options import TranslationOptions
-from regard.translation.words import Link, Word, links_of, token_words, words_of
+from regard.translation.words import Word, token_words, words_of
 
 Details = tuple[tuple[Word, ...], tuple[Link, ...]]  # of one hypothesis
 

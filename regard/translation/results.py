@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regard.translation.words import Link, Word
+from regard.translation.links import Link
+from regard.translation.words import Word
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.generate.options import Constraints, Hypothesis
 from regard.translation.constraints import ConstraintBuilder, TextConstraints
 from regard.translation.detokenize import Detokenizer
+from regard.translation.links import Link
 from regard.translation.mbr import Utility, by_expected_utility
 from regard.translation.number_guard import NumberGuard
 from regard.translation.protect import Protected
@@ -27,7 +28,7 @@ from regard.translation.queries import SearchQuery, TextTask, search
 from regard.translation.reading import Reader, Segment, one_line
 from regard.translation.results import Result, Translation
 from regard.translation.translation_options import TranslationOptions
-from regard.translation.words import Link, Word
+from regard.translation.words import Word
 
 
 @dataclass(frozen=True)

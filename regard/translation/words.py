@@ -1,5 +1,5 @@
-"""Words and tokens: which tokens begin a word, the tokens of a forced prefix or phrase, and the probability and alignment of each
-word of a translation. No torch here."""
+"""Words and tokens: which tokens begin a word, the tokens of a forced prefix or phrase, and the probability of each word of a
+translation. No torch here."""
 
 from __future__ import annotations
 
@@ -24,9 +24,6 @@ class Word:
 
     text: str
     log_prob: float  # sum over its tokens, given everything before it
-
-
-Link = tuple[int, int]  # (number of a target word, number of the source word aligned to it)
 
 
 def word_beginnings(tokenizer: Tokenizer, last: int | None) -> tuple[int, ...]:
@@ -148,17 +145,3 @@ def words_of(tokens: TokenWords, log_probs: Sequence[float]) -> tuple[Word, ...]
     for place, log_prob in zip(tokens.word_of_token, log_probs, strict=False):
         totals[place] += log_prob
     return tuple(Word(text, total) for text, total in zip(tokens.words, totals, strict=True))
-
-
-def links_of(target: TokenWords, source: TokenWords, weights: Sequence[Sequence[float]]) -> tuple[Link, ...]:
-    """The source word that each target word attended to most. `weights` is (target tokens, source tokens) and may include the end
-    tokens."""
-    sums = [[0.0] * len(source.words) for _ in target.words]
-    for word, row in zip(target.word_of_token, weights, strict=False):
-        for other, weight in zip(source.word_of_token, row, strict=False):
-            sums[word][other] += weight
-    return tuple(
-        (word, max(range(len(row)), key=row.__getitem__))
-        for word, row in enumerate(sums)
-        if any(value > 0 for value in row)
-    )

@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from regard.alignment_heads import AlignmentHeads
 from regard.bundle import Bundle
 from regard.config import ModelConfig
 from regard.errors import UserError
-from regard.explain.explainer import MAX_PIECES, Explainer, head_facts, run_recorded
+from regard.explain.explainer import MAX_PIECES, Explainer, align, head_facts, run_recorded
 from regard.explain.explanation import ATTENTION_KINDS, Explanation, by_words
 from regard.generate.engines.torch_engine import TorchEngine, load_model
 from regard.generate.options import SearchOptions, forbidden_ids
@@ -220,14 +221,23 @@ def test_entropy_and_distance_of_heads_whose_numbers_are_known() -> None:
     assert diagonal.distance == 0.0
 
 
-def test_the_alignment_is_the_mean_of_a_layers_heads_between_words(explanation: Explanation) -> None:
+@pytest.mark.parametrize("shift", [False, True])
+def test_the_alignment_is_the_mean_of_the_heads_between_words(explanation: Explanation, shift: bool) -> None:
+    cross = [torch.tensor(layer) for layer in explanation.attention["cross"]]
+    found = align(cross, explanation.target, explanation.source, AlignmentHeads(0, (1,), shift))
+    assert (found.layer, found.heads, found.shift) == (0, [1], shift)
+    # Shifted, a word belongs to the step that reads it: the row of the decoder input.
+    side = explanation.decoder_input if shift else explanation.target
+    words = torch.tensor(by_words(cross[0][1].tolist(), side, explanation.source))[:, :-1]
+    words = words[1:] if shift else words[:-1]  # without <s>, or </s>
+    torch.testing.assert_close(torch.tensor(found.weights), words / words.sum(1, keepdim=True), atol=1e-4, rtol=0)
+    assert dict(map(tuple, found.links)).items() <= dict(enumerate(words.argmax(1).tolist())).items()
+
+
+def test_the_explanations_alignment_is_that_of_the_bundle(explanation: Explanation) -> None:
     alignment = explanation.alignment
-    assert alignment.layer == 0  # the last but one of two
-    heads = torch.tensor(explanation.attention["cross"][0])
-    words = torch.tensor(by_words(heads.mean(0).tolist(), explanation.target, explanation.source))[:-1, :-1]
-    shares = words / words.sum(1, keepdim=True)
-    torch.testing.assert_close(torch.tensor(alignment.weights), shares, atol=1e-4, rtol=0)
-    assert alignment.links == [[word, int(row.argmax())] for word, row in enumerate(shares)]
+    assert (alignment.layer, alignment.heads, alignment.shift) == (1, [0, 1, 2, 3], False)  # of two layers
+    assert alignment.links
 
 
 def test_json_gives_the_same_explanation_back(explanation: Explanation) -> None:

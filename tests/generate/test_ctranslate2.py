@@ -394,7 +394,7 @@ def make_spec(bundle: Bundle) -> Any:
         specs.TransformerDecoderSpec(
             config.decoder_layers,
             config.num_heads,
-            alignment_layer=max(0, config.decoder_layers - 2),
+            alignment_layer=bundle.alignment_heads.layer,
             alignment_heads=config.num_heads,
             **given,
         ),

@@ -309,6 +309,7 @@ def test_a_step_is_written_once_even_if_it_is_the_best_and_due(tmp_path: Path, m
     steps = []
     monkeypatch.setattr("regard.training.loop.save_checkpoint", lambda _, step, *__: steps.append(step))
     monkeypatch.setattr("regard.training.run.final_weights", lambda *_: ({}, ""))
+    monkeypatch.setattr("regard.training.run.measure_alignment_heads", lambda *_: None)
     monkeypatch.setattr("regard.training.run.write_model", lambda *_: SimpleNamespace(facts={"weights": ""}))
     monkeypatch.setattr("regard.training.run.report_facts", lambda *_: {})
     quiet(write_recipe(tmp_path / "recipe"), tmp_path / "run")

@@ -24,6 +24,7 @@ from regard.evaluate import sentence_scorer
 from regard.explain.explainer import run_recorded
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.select import make_engine
+from regard.generate.engines.stepper import Stepper
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.generate.options import Constraints, Hypothesis, SearchOptions
 from regard.generate.search.candidates import Candidates, round_robin
@@ -32,11 +33,12 @@ from regard.generate.search.phrases import Phrase
 from regard.generate.search.sampling import sentence_rng
 from regard.nn.attention import set_kernel
 from regard.translation.glossary import Glossary, contains_term
+from regard.translation.links import links_of
 from regard.translation.mbr import by_expected_utility
 from regard.translation.terms import find_terms
 from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
-from regard.translation.words import TokenWords, links_of, phrase_of
+from regard.translation.words import TokenWords, phrase_of
 from tests.build import SWITCHES, build, tiny_config
 from tests.commands import fails
 from tests.generate.oracle import Oracle, appears
@@ -130,11 +132,14 @@ def test_models_are_searched_as_the_oracle_searches_them(fields: dict, models: i
 @pytest.mark.parametrize("switches", ["paper", "grouped", "rotary", "deep-encoder"])
 def test_attention_while_decoding_is_that_of_the_reference_kernel(switches: str) -> None:
     engine = TorchEngine(build(tiny_config(**SWITCHES[switches])), BOS, EOS)
-    pairs = [([5, 6, 7], (8, 9)), ([10] * 11, (4, 5, 6, 7)), ([12], ())]
-    found = engine.attention([src for src, _ in pairs], [tgt for _, tgt in pairs])
-    for (src, tgt), weights in zip(pairs, found, strict=True):
-        expected = [row[:-1] for row in recorded(engine, src, tgt)[:-1]]
-        torch.testing.assert_close(torch.tensor(weights), torch.tensor(expected), atol=1e-5, rtol=0)
+    src, tgt = [[5, 6, 7], [10] * 11], [(8, 9, 4), (4, 5, 6)]
+    stepper = Stepper(engine.models, src, EOS, 1, 8, engine.bucket, engine.device, record_attention=True)
+    for position in range(4):
+        newest = [(BOS, *target)[position] for target in tgt]
+        stepper.step(torch.tensor(newest))
+        for number, row in enumerate(stepper.attention()):
+            expected = recorded(engine, src[number], tgt[number])[position]
+            torch.testing.assert_close(row[: len(expected)], torch.tensor(expected), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("fields", [{"sample": True, "top_p": 0.9}, {"groups": 2}, {"coverage": 0.2}, {"no_repeat": 2}])
@@ -372,7 +377,7 @@ def test_kept_words_are_in_the_translation_with_both_engines(engine: str) -> Non
 
 def test_links_are_between_words() -> None:
     target, source = TokenWords(["zu", "Hause"], [0, 1, 1]), TokenWords(["at", "home"], [0, 1])
-    assert links_of(target, source, [[0.2, 0.7, 0.1], [0.9, 0.1, 0.0], [0.0, 0.95, 0.05], [0, 0, 1]]) == (
+    assert links_of(target, source, [[0.2, 0.7, 0.1], [0.6, 0.4, 0.0], [0.0, 0.95, 0.05], [0, 0, 1]]) == (
         (0, 1),
         (1, 1),
     )
@@ -389,7 +394,7 @@ def test_alignment_follows_the_reversal(engine: str) -> None:
         for target, source in way.alignment:
             total += 1
             right += way.words[target].text == result.source_words[source]
-    assert total >= 9 and right >= 0.7 * total
+    assert right == total >= 8
 
 
 def test_links_of_a_cut_line_are_counted_through() -> None:

@@ -60,6 +60,12 @@ function byWords(matrix, queries, keys, sumQueries = false) {
   return rows;
 }
 
+// Which attention aligns words, in words; explanations of earlier versions do not name heads.
+function alignedBy({ layer, heads, shift }) {
+  const named = heads && (heads.length === 1 ? `, head ${heads[0] + 1}` : `, heads ${heads.map((head) => head + 1).join(", ")}`);
+  return `layer ${layer + 1}${named || ""}${shift ? ", in the step that reads the word" : ""}`;
+}
+
 // A group with one Tab stop, and arrow keys inside it; `go(item, key)` returns the item to move to.
 function roving(items, go) {
   items.forEach((item, i) => {
@@ -666,7 +672,7 @@ function saliency(data) {
     const stage = element("div", { class: "matrix scroll" });
     return [stage, element("div", {}, element("h3", {}, title), element("p", { class: "note" }, text), stage)];
   };
-  const [first, attentionHalf] = half("Cross-attention", `Mean over all layers and heads. Framed: the word alignment, from layer ${data.alignment.layer + 1}.`);
+  const [first, attentionHalf] = half("Cross-attention", `Mean over all layers and heads. Framed: the word alignment, from ${alignedBy(data.alignment)}.`);
   const [second, saliencyHalf] = half("Saliency", "Each source word's share. Last column: how much came from the target so far instead.");
   own.append(element("div", { class: "card" }, element("div", { class: "pair" }, attentionHalf, saliencyHalf), status,
     element("p", { class: "caution" }, data.caution), element("p", { class: "note method" }, `Saliency here is ${data.saliency_method}.`)));

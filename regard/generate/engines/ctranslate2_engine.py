@@ -434,10 +434,12 @@ class CTranslate2Engine:
 
     def attention(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[Matrix]:
         """As `Engine.attention`. CTranslate2 returns attention only from a search, so the output is given as a forced prefix: the
-        attention of a search with a beam does not always belong to the hypothesis that it returns."""
+        attention of a search with a beam does not always belong to the hypothesis that it returns. A last token is added to the
+        prefix, since the step that reads a token is the one that predicts the next."""
+        shift = self.bundle.alignment_heads.shift
         results: list[Matrix] = [[] for _ in src]
         lengths = [max(map(len, pair)) for pair in zip(src, tgt, strict=True)]
-        if too_long := [n for n, length in enumerate(lengths) if length >= self._max_positions]:
+        if too_long := [n for n, length in enumerate(lengths) if length + 1 >= self._max_positions]:
             from_torch = self._for_long.attention([src[n] for n in too_long], [tgt[n] for n in too_long])
             for number, matrix in zip(too_long, from_torch, strict=True):
                 results[number] = matrix
@@ -445,10 +447,10 @@ class CTranslate2Engine:
         def submit(numbers: Sequence[int]) -> list[Any]:
             submitted: list[Any] = self._translator.translate_batch(
                 [self._source_pieces(src[n]) for n in numbers],
-                [[self._target[i] for i in tgt[n]] for n in numbers],
+                [[self._target[i] for i in (*tgt[n], tgt[n][-1])] for n in numbers],
                 beam_size=1,
                 min_decoding_length=0,
-                max_decoding_length=len(tgt[numbers[0]]),
+                max_decoding_length=len(tgt[numbers[0]]) + 1,
                 max_input_length=0,
                 return_attention=True,
                 asynchronous=True,
@@ -458,7 +460,7 @@ class CTranslate2Engine:
         order = [n for n in range(len(src)) if n not in too_long and src[n] and tgt[n]]
         order.sort(key=lambda n: (-len(tgt[n]), -len(src[n])))
         for number, result in self._in_order(cut_batches(order, lengths, self.batch, _BATCH_TOKENS), submit):
-            results[number] = result.attention[0][: len(tgt[number])]
+            results[number] = result.attention[0][shift : len(tgt[number]) + shift]
         return results
 
     def next_log_probs(self, src: Sequence[int], prefix: Sequence[int]) -> list[float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import struct
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,18 +18,18 @@ import sentencepiece
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+from regard.alignment_heads import AlignmentHeads
 from regard.bundle import Bundle
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
-from regard.generate.options import aligning_layer
 from regard.weights import check_finite, readable, scale_name
 
 WeightFormat = Literal["fp32", "fp16", "int8"]
 _WeightArray = NDArray[Any]
 
 # Increased when the same bundle would give a different folder, or would be refused; cache entries are named after it.
-CONVERTER = 3
+CONVERTER = 4
 _POSITIONS = 1024  # minimum rows of the table of sinusoids
 _MAX_CELLS = 1 << 23  # of that table beyond them: 16,384 rows of 512 numbers; longer sentences are left to torch
 
@@ -75,7 +75,8 @@ def convert(bundle: Bundle, folder: Path, weights: WeightFormat) -> None:
     if reason := refusal(bundle):
         raise UserError(f"{bundle.folder}: {reason}; use --engine torch, or export to another format")
     try:
-        variables, aliases = _variables(bundle.config, read_weights(bundle), positions(bundle))
+        weights_read = with_heads_first(read_weights(bundle), bundle.config, bundle.alignment_heads)
+        variables, aliases = _variables(bundle.config, weights_read, positions(bundle), bundle.alignment_heads)
     except _WrongTensor as error:
         raise UserError(f"{bundle.weights}: tensor {error}") from None
     if weights == "int8":
@@ -136,6 +137,29 @@ def read_weights(bundle: Bundle) -> dict[str, _WeightArray]:
 def _is_finite(tensor: _WeightArray) -> bool:
     """As `regard.bundle._is_finite`."""
     return bool(np.isfinite(tensor.sum())) or bool(np.isfinite(tensor).all())
+
+
+def with_heads_first(
+    weights: dict[str, _WeightArray], config: ModelConfig, alignment: AlignmentHeads
+) -> dict[str, _WeightArray]:
+    """The same model with the heads that align words as the first of their layer, since CTranslate2 can only return the mean over
+    the first ones. The order of heads changes nothing but the order of a sum, and in int8 sums are exact."""
+    order = alignment.head_order(config)
+    assert order is not None  # checked when the bundle was read
+    kv_order = list(dict.fromkeys(head * config.kv_heads // config.num_heads for head in order))
+    changed = dict(weights)
+
+    def reorder(name: str, heads: Sequence[int], axis: int = 0) -> None:
+        name = f"decoder.layers.{alignment.layer}.cross_attention.{name}"
+        rows = np.concatenate([np.arange(head * config.d_head, (head + 1) * config.d_head) for head in heads])
+        if name in weights and weights[name].shape[axis:][:1] == rows.shape:  # else it is refused when it is used
+            changed[name] = np.take(weights[name], rows, axis)
+
+    for part in ("weight", "bias"):
+        reorder(f"q.{part}", order)
+        reorder(f"kv.{part}", [*kv_order, *(config.kv_heads + head for head in kv_order)])
+    reorder("out.weight", order, axis=1)
+    return changed
 
 
 def sinusoids(length: int, d_model: int) -> _WeightArray:
@@ -232,7 +256,7 @@ class _Variables(dict[str, _WeightArray]):
 
 
 def _variables(
-    config: ModelConfig, weights: Mapping[str, _WeightArray], rows: int
+    config: ModelConfig, weights: Mapping[str, _WeightArray], rows: int, alignment: AlignmentHeads
 ) -> tuple[dict[str, _WeightArray], dict[str, str]]:
     """CTranslate2's variables, and the names that are aliases of others."""
     variables = _Variables(config, weights)
@@ -240,9 +264,9 @@ def _variables(
     variables.number("encoder/multi_query_attention", 0, np.int8)
     variables.number("encoder/embeddings_merge", 0, np.int8)
     variables.stack("decoder", config.decoder_layers, rows)
-    # The attention that it returns: the mean over all heads of the layer that words are aligned by.
-    variables.number("decoder/alignment_layer", aligning_layer(config), np.int16)
-    variables.number("decoder/alignment_heads", config.num_heads, np.int16)
+    # The attention that it returns: the mean over the first heads of a layer.
+    variables.number("decoder/alignment_layer", alignment.layer, np.int16)
+    variables.number("decoder/alignment_heads", len(alignment.heads), np.int16)
     for flag in ("alibi", "alibi_use_positive_positions", "scale_alibi", "start_from_zero_embedding"):
         variables.number(f"decoder/{flag}", 0, np.int8)
     aliases = {}

@@ -32,7 +32,8 @@ class Stepper:
         self.caches = [model.start(*encode(model, ids, eos_id, device), beam, capacity, bucket) for model in models]
         self._recorded: list[CrossCache] = []
         for cache in self.caches if record_attention else ():
-            # The last layer but one aligns best (Garg et al., 2019).
+            # The step that predicts a token, in the last layer but one (Garg et al., 2019): the search cannot wait for the
+            # step that reads it, as `AlignmentHeads.shift` does.
             self._recorded.append(cache.layers[max(0, len(cache.layers) - 2)].cross_attention)
             self._recorded[-1].keeps_weights = True
 

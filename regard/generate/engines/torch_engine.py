@@ -15,6 +15,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from regard.alignment_heads import AlignmentHeads
 from regard.bundle import Bundle, load_weights
 from regard.device import pick_device, with_index
 from regard.errors import RegardError, UserError
@@ -36,6 +37,7 @@ from regard.generate.search.phrases import PhraseAutomaton
 from regard.generate.search.stable import stable_prefixes
 from regard.generate.search.state import SearchSpec
 from regard.layout import SequenceLayout
+from regard.models.recording import cross_attention, reference_copy
 from regard.models.transformer import Transformer
 from regard.nn.attention import set_kernel
 from regard.nn.kernels import on_triton
@@ -63,11 +65,14 @@ class TorchEngine:
         batch: int = 0,
         slots: bool = False,
         others: Sequence[Transformer] = (),
+        alignment: Sequence[AlignmentHeads] = (),
     ) -> None:
-        """`others` are models of the same vocabulary; a token's probability is then the mean over all models."""
+        """`others` are models of the same vocabulary; a token's probability is then the mean over all models. `alignment` names
+        the heads of every model that align words; by default `AlignmentHeads.default`."""
         self.device = with_index(torch.device(device))
         self.models = [one.to(self.device).eval() for one in (model, *others)]
         self.model = self.models[0]
+        self._aligning = tuple(alignment) or tuple(AlignmentHeads.default(one.config) for one in self.models)
         self.bos_id, self.eos_id, self.forbidden = bos_id, eos_id, tuple(forbidden)
         self.batch = batch or (_SLOTS if slots else _BATCH.get(self.device.type, 64))
         self.parallel = 1
@@ -76,6 +81,8 @@ class TorchEngine:
         self.bucket = _BUCKET.get(self.device.type, 64)
         self.slots: SlotDecoder | None = None
         self._lock = threading.Lock()  # see `_exclusive`
+        self._copying = threading.Lock()
+        self._recorded: list[Transformer] = []  # the models as `reference_copy` returns them, once they are needed
         if slots:
             self.slots = SlotDecoder(self.model, self.bos_id, self.eos_id, self.forbidden, self.batch)
             return
@@ -103,6 +110,7 @@ class TorchEngine:
             batch=batch,
             slots=slots,
             others=[load_model(other) for other in others],
+            alignment=[one.alignment_heads for one in (bundle, *others)],
         )
 
     def translate(
@@ -251,19 +259,22 @@ class TorchEngine:
         return results
 
     def _attention(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[Matrix]:
-        matrices: list[Matrix] = [[] for _ in src]
-        longest = max(map(len, tgt))
-        stepper = Stepper(
-            self.models, src, self.eos_id, 1, longest + 1, self.bucket, self.device, record_attention=True
-        )
-        for position in range(longest):
-            # Shorter targets are padded with end tokens, whose attention is dropped.
-            newest = [(self.bos_id, *target, *[self.eos_id] * longest)[position] for target in tgt]
-            stepper.step(torch.tensor(newest, device=self.device))
-            for number, row in enumerate(stepper.attention().tolist()):
-                if position < len(tgt[number]):
-                    matrices[number].append(row[: len(src[number])])
-        return matrices
+        sources = [(*ids, self.eos_id) for ids in src]
+        read = [(self.bos_id, *ids) for ids in tgt]
+        sums: list[Tensor] = []
+        for model, chosen in zip(self._recorded_models(), self._aligning, strict=True):
+            matrices = []
+            for layers in cross_attention(model, sources, read, self.device):
+                # (num_heads, tgt_len + 1, src_len + 1) -> (tgt_len, src_len)
+                steps = layers[chosen.layer][list(chosen.heads)].float().mean(0)
+                matrices.append((steps[1:] if chosen.shift else steps[:-1])[:, :-1])
+            sums = [one + other for one, other in zip(sums, matrices, strict=True)] if sums else matrices
+        return [(one / len(self.models)).tolist() for one in sums]
+
+    def _recorded_models(self) -> list[Transformer]:
+        with self._copying:
+            self._recorded = self._recorded or [reference_copy(model) for model in self.models]
+        return self._recorded
 
     @torch.inference_mode()
     def score(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[float]]:
