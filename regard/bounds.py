@@ -11,6 +11,7 @@ from regard.errors import UserError
 from regard.escaping import shorten
 
 MAX_BEAM = 10_000  # an engine may allow fewer: see `generate/engines/batches.py`
+MAX_BATCH = 65_536  # sentences that are searched together
 MAX_EXTRA = 10_000  # tokens by which an output may exceed its source
 MAX_LENGTH = 100_000  # tokens of a segment
 MAX_ALPHA = 9.0  # the length penalty of the longest output stays finite in float32: ((5 + 110,000) / 6)^9 = 2e38

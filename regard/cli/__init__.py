@@ -24,6 +24,8 @@ from regard.version import __version__
 VERBS = (train, translate, evaluate, score, explain, serve, export, import_, augment, average, info)
 DISTRIBUTED = (train, translate, augment)  # the verbs that torchrun can start in several processes
 
+_HALF_LINE = 800  # characters of either end of a message that is too long
+
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
@@ -73,8 +75,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _say(message: str) -> None:
-    """Write one line to standard error. Messages quote files and arguments, so control characters are escaped."""
-    sys.stderr.write(f"regard: {escape(message)}\n")
+    """Write one line to standard error. Messages quote files and arguments: control characters are escaped, and of a very long
+    message the middle is left out."""
+    message = escape(message)
+    if len(message) > 2 * _HALF_LINE:
+        message = f"{message[:_HALF_LINE]} ... {message[-_HALF_LINE:]}"
+    sys.stderr.write(f"regard: {message}\n")
 
 
 def _is_out_of_memory(error: Exception) -> bool:

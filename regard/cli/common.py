@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from regard.bounds import MAX_BATCH, check_whole
 from regard.builtin import DEFAULT
 from regard.errors import UserError
 from regard.escaping import escape, escape_json
@@ -139,6 +140,7 @@ def checked_batch(arguments: argparse.Namespace) -> int:
     batch: int = arguments.batch
     if batch < 0:
         raise UserError(f"--batch must be at least 1, but is {batch}; leave it out for the default")
+    check_whole("--batch", batch, 0, MAX_BATCH)
     return batch
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from regard.cli.common import MODEL, add_search, verb
 from regard.errors import UserError
+from regard.escaping import shorten
 
 
 def add(verbs: Any) -> None:
@@ -106,8 +107,8 @@ def _forced(pairs: Sequence[str]) -> dict[int, str]:
     force: dict[int, str] = {}
     for pair in pairs:
         number, _, word = pair.partition("=")
-        if not (number.strip().isdecimal() and word.strip()):
-            raise UserError(f"--force must be N=WORD, such as 2=Hund, but is {pair!r}")
+        if not (number.strip().isdecimal() and len(number) < 10 and word.strip()):
+            raise UserError(f"--force must be N=WORD, such as 2=Hund, but is {shorten(pair)}")
         if int(number) in force:
             raise UserError(f"--force names word {int(number)} twice")
         force[int(number)] = word

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
+from regard.bounds import MAX_BATCH, check_whole
 from regard.bundle import Bundle
 from regard.errors import UserError
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine, import_ctranslate2
@@ -37,6 +38,7 @@ def make_engine(
                 f"{other.folder}: the models of an ensemble must share a tokenizer, but this one differs from that of "
                 f"{bundle.folder}"
             )
+    check_whole("batch", batch, 0, MAX_BATCH)
     if engine not in get_args(EngineName):
         raise UserError(f"engine must be one of {', '.join(get_args(EngineName))}, but is {engine!r}")
     if engine == "ctranslate2":
