@@ -14,6 +14,8 @@ MAX_BEAM = 10_000  # an engine may allow fewer: see `generate/engines/batches.py
 MAX_BATCH = 65_536  # sentences that are searched together
 MAX_EXTRA = 10_000  # tokens by which an output may exceed its source
 MAX_LENGTH = 100_000  # tokens of a segment
+MAX_REQUIRED = 1_000  # tokens of a sentence's prefix, phrases and glossary terms
+MAX_TERM = 1_000  # characters of either side of a glossary term
 MAX_ALPHA = 9.0  # the length penalty of the longest output stays finite in float32: ((5 + 110,000) / 6)^9 = 2e38
 MAX_PENALTY = 1_000.0  # of coverage and of diversity
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.001, 1_000.0  # beyond them logits overflow, or all tokens are equally likely

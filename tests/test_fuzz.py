@@ -83,8 +83,7 @@ def test_settings_of_any_kind_are_refused_or_read(folder: Path, capfd: pytest.Ca
     for spoilt in spoilt_settings(settings):
         try:
             _from_settings(folder, spoilt)
-        except UserError as error:
-            assert len(str(error)) < 1000
+        except UserError:
             refused += 1
         else:
             read.append(spoilt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from regard.cli import main
 from regard.errors import RegardError, UserError
 from regard.files import MANIFEST, check_manifest, write_manifest
 from regard.generate.engines.ctranslate2_model import positions
+from regard.version import __version__
 from tests.commands import fails
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -218,6 +220,29 @@ def test_a_tokenizer_with_more_pieces_than_the_model_is_refused(folder: Path, tm
             load(folder, engine=engine)
 
 
+@pytest.mark.parametrize(
+    ("piece", "message"),
+    [
+        ("▁g", "pieces in UTF-8"),
+        ("<0x41>", "must be a sentencepiece model, but is damaged"),
+        ("<span0>", "must hold Regard's reserved pieces, but lacks them"),
+        ("<u2581>", "must hold Regard's reserved pieces, but lacks them"),
+        ("</s>", "must have an id for eos, but this one has none"),
+    ],
+)
+def test_a_tokenizer_with_a_spoilt_piece_is_refused(
+    folder: Path, capfd: pytest.CaptureFixture[str], piece: str, message: str
+) -> None:
+    path, name = folder / "tokenizer" / "joint.model", piece.encode()
+    content = path.read_bytes()
+    spoilt = content.replace(bytes([len(name)]) + name, bytes([len(name)]) + b"\xff" * len(name), 1)
+    assert spoilt != content
+    path.write_bytes(spoilt)
+    write_manifest(folder)
+    for engine in ("ctranslate2", "torch"):
+        assert message in fails(capfd, "translate", "a b", "-m", str(folder), "--engine", engine)
+
+
 # --- files ---
 
 
@@ -306,3 +331,73 @@ def test_control_characters_of_a_message_are_escaped(folder: Path, capfd: pytest
     change_config(folder, "model." + HARMFUL, 1)
     said = fails(capfd, "info", str(folder))
     assert said[:-1].isprintable() and "is not known to this Regard" in said
+
+
+# --- options ---
+
+
+@pytest.mark.parametrize("engine", ["ctranslate2", "torch"])
+def test_a_beam_is_as_wide_as_the_memory_for_its_vocabulary_allows(
+    engine: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ["translate", "a b c", "-m", str(GOLDEN / "bundle-1"), "--engine", engine]
+    assert "beam must be at most 10,000, but is 1000000000" in fails(capfd, *command, "--beam", "1000000000")
+    monkeypatch.setattr("regard.generate.engines.batches._MAX_CELLS", 5000)
+    said = fails(capfd, *command, "--beam", "20")
+    assert re.search(r"beam must be at most \d\d with this model's \d+ pieces, but is 20", said)
+    # Wide beams search fewer sentences together, with the same result.
+    model = load(GOLDEN / "bundle-1", engine=engine, device="cpu")
+    lines = ["a b c", "d e", "f g h i", "p"]
+    narrow = model.translate(lines, beam=9)
+    monkeypatch.undo()
+    assert model.translate(lines, beam=9) == narrow == [" ".join(reversed(line.split())) for line in lines]
+
+
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+def test_terms_and_phrases_of_tens_of_thousands_of_characters_are_refused(
+    engine: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ["translate", "a b c", "-m", str(GOLDEN / "bundle-1"), "--engine", engine]
+    (tmp_path / "glossary.tsv").write_text("a\t" + "b " * 15_000 + "\n", encoding="utf-8")
+    said = fails(capfd, *command, "--glossary", str(tmp_path / "glossary.tsv"))
+    assert "a glossary term must have at most 1,000 characters on either side, but that of 'a' has 29,999" in said
+    for option in ("--phrase", "--prefix"):
+        said = fails(capfd, *command, option, "b " * 15_000)
+        assert "must have at most 1,000 tokens together, but have 30,00" in said
+
+
+# --- bugs ---
+
+
+def test_a_bug_has_its_own_exit_code_and_says_how_to_report_it(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(folder: Path) -> None:
+        raise KeyError("\x1b[2J a bug")
+
+    monkeypatch.setattr("regard.bundle.load_bundle", fail)
+    assert main(["info", str(GOLDEN / "bundle-1")]) == 70
+    said = capfd.readouterr().err
+    assert said.startswith("Traceback") and "KeyError: '\\x1b[2J a bug'" in said
+    assert said.splitlines()[-1] == (
+        f"regard: internal error: this is a bug in Regard {__version__}; please report it with the command and the lines above"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (MemoryError(), "not enough memory (MemoryError)"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), "not enough memory (["),
+    ],
+)
+def test_too_little_memory_is_one_line_and_no_bug(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], error: Exception, message: str
+) -> None:
+    def fail(folder: Path) -> None:
+        raise error
+
+    monkeypatch.setattr("regard.bundle.load_bundle", fail)
+    assert main(["info", str(GOLDEN / "bundle-1")]) == 1
+    said = capfd.readouterr().err
+    assert said.startswith(f"regard: {message}") and said.count("\n") == 1

@@ -287,14 +287,24 @@ class Tokenizer:
         if "special" in description:
             vocabulary = read_vocabulary(folder, description, folder / _DESCRIPTION)
         tokenizer = cls(models, vocabulary, description.get("protects") is True)
-        if kind == "joint" and len(tokenizer._reserved) != NUM_SPANS + NUM_TAGS:
-            raise UserError(f"{folder / 'joint.model'}: must hold Regard's reserved pieces, but lacks them")
-        for name in ("unk_id", "bos_id", "eos_id"):
-            if not 0 <= getattr(tokenizer, name) < tokenizer.vocab_size:
-                raise UserError(
-                    f"{folder}: a tokenizer must have a token for the {name[:3]} symbol, but this one has none"
-                )
+        tokenizer._check(folder)
         return tokenizer
+
+    def _check(self, folder: Path) -> None:
+        """Refuse a tokenizer that would fail at some text, or lose a part of it."""
+        if self.kind == "joint":
+            has_reserved = len(self._reserved) == NUM_SPANS + NUM_TAGS
+            if not has_reserved or not self._source.is_control(self._space_id):
+                raise UserError(f"{folder / 'joint.model'}: must hold Regard's reserved pieces, but lacks them")
+        for name in ("unk_id", "bos_id", "eos_id"):
+            if not 0 <= getattr(self, name) < self.vocab_size:
+                raise UserError(f"{folder}: a tokenizer must have an id for {name[:3]}, but this one has none")
+        try:
+            _ = self._bytes_of_ids if self.kind == "joint" else self._piece_texts
+        except ValueError:
+            raise UserError(
+                f"{folder}: must hold sentencepiece models with pieces in UTF-8, but does not; download or train them again"
+            ) from None
 
     @classmethod
     def train(
@@ -478,6 +488,6 @@ def read_model(path: Path) -> bytes:
         # sentencepiece accepts an empty model, and fails when it is first used.
         if model and sentencepiece.SentencePieceProcessor(model_proto=model).get_piece_size() > 0:
             return model
-    except RuntimeError:
+    except (RuntimeError, ValueError):  # ValueError: it quotes bytes of the file that are no UTF-8
         pass
     raise UserError(f"{path}: must be a sentencepiece model, but is damaged; download or train it again")

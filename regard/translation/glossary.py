@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
+from regard.bounds import MAX_TERM
 from regard.data.corpus import read_lines
 from regard.errors import UserError
+from regard.escaping import shorten
 from regard.translation.terms import Span, find_terms, locate_terms, overlaps
 
 _AROUND = " \t\"'“”„‘’‚«»‹›()[]¿¡-–—"  # between the end of a sentence and the first word of the next
@@ -106,6 +108,11 @@ class Glossary:
         for term, variants in listed.items():
             if not term.strip() or not variants or not all(variant.strip() for variant in variants):
                 raise UserError(f"a glossary must have words on both sides, but has {term!r}: {list(variants)!r}")
+            if (longest := max(map(len, (term, *variants)))) > MAX_TERM:
+                raise UserError(
+                    f"a glossary term must have at most {MAX_TERM:,} characters on either side, but that of {shorten(term)} has "
+                    f"{longest:,}"
+                )
         return cls(
             tuple((term.strip(), tuple(variant.strip() for variant in variants)) for term, variants in listed.items())
         )

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.errors import UserError
+from regard.errors import InputError, UserError
 from regard.generate.options import Constraints, Hypothesis, Prefix, SearchOptions
 from regard.generate.search.core import beam_search, search_steps
 from regard.generate.search.phrases import Phrase, PhraseAutomaton
@@ -311,6 +311,14 @@ def test_phrases_always_appear(seed: int, some: list[Phrase], beam: int, limit: 
     assert ours
     for one in ours:
         assert all(appears(one.ids, phrase) for phrase in some), (one.ids, some)
+
+
+def test_phrases_that_exclude_each_other_are_said_to() -> None:
+    """Each of them must be the last, and an end that is drawn too early cannot be put off."""
+    both = (Phrase(((5,),), frozenset()), Phrase(((3, 4),), frozenset()))
+    for options in (SearchOptions(beam=1, sample=True, top_k=2), SearchOptions(beam=1), SearchOptions(beam=3)):
+        with pytest.raises(InputError, match="no translation can have all required phrases"):
+            found(64, options, [0], [Constraints((2, (3, EOS)), both)], (BOS,))
 
 
 # --- samples ---

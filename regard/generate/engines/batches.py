@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from regard.bounds import MAX_REQUIRED
 from regard.config import ModelConfig
-from regard.errors import UserError
+from regard.errors import InputError, UserError
 from regard.generate.options import Constraints, SearchOptions
 
 _MAX_CELLS = 1 << 26  # scores of a search step, 256 MB as fp32; a search has several such tensors at a time
@@ -48,6 +49,17 @@ def beam_batch(options: SearchOptions, config: ModelConfig, batch: int) -> int:
             f"beam must be at most {widest:,} with this model's {config.vocab_size:,} pieces, but is {options.beam:,}"
         )
     return max(1, min(batch, widest // options.beam))
+
+
+def check_constraints(constraints: Sequence[Constraints]) -> None:
+    """Refuse more required tokens than a search can be made to write in reasonable time: each costs a step and a longer cache."""
+    for constraint in constraints:
+        required = len(constraint.prefix) + sum(max(map(len, phrase.variants)) for phrase in constraint.phrases)
+        if required > MAX_REQUIRED:
+            raise InputError(
+                f"the prefix, phrases and terms of a sentence must have at most {MAX_REQUIRED:,} tokens together, but have "
+                f"{required:,}; shorten them"
+            )
 
 
 def length_limit(

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from regard.bundle import Bundle
 from regard.errors import RegardError, UserError
-from regard.generate.engines.batches import beam_batch, cut_batches, length_limit
+from regard.generate.engines.batches import beam_batch, check_constraints, cut_batches, length_limit
 from regard.generate.engines.ctranslate2_cache import converted
 from regard.generate.engines.ctranslate2_model import WeightFormat, positions, vocabularies
 from regard.generate.engines.ctranslate2_ranking import (
@@ -159,6 +159,7 @@ class CTranslate2Engine:
         constraints: Sequence[Constraints] = (),
     ) -> list[list[Hypothesis]]:
         """As `Engine.translate`."""
+        check_constraints(constraints)
         has_phrases = any(constraint.phrases for constraint in constraints)
         if options.beyond_beam or (has_phrases and self.strict):
             unsupported = [*options.beyond_beam, *_phrase_options(constraints)]

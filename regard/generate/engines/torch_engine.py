@@ -19,7 +19,7 @@ from regard.alignment_heads import AlignmentHeads
 from regard.bundle import Bundle, load_weights
 from regard.device import pick_device, with_index
 from regard.errors import RegardError, UserError
-from regard.generate.engines.batches import beam_batch, cut_batches, length_limit
+from regard.generate.engines.batches import beam_batch, check_constraints, cut_batches, length_limit
 from regard.generate.engines.slot_engine import SlotDecoder
 from regard.generate.engines.stepper import Stepper, encode, mean_probability
 from regard.generate.options import (
@@ -121,6 +121,7 @@ class TorchEngine:
         constraints: Sequence[Constraints] = (),
     ) -> list[list[Hypothesis]]:
         """As `Engine.translate`."""
+        check_constraints(constraints)
         if any(constraint.phrases for constraint in constraints):
             return constrained_search(
                 ids, options, on_finished, constraints, self.translate, self.in_batches, self.score
@@ -199,6 +200,7 @@ class TorchEngine:
             yield self.translate([src], options, None, [constraint])[0][0].ids
             return
         beam_batch(options, self.model.config, 1)  # refuses a beam that is too wide
+        check_constraints([constraint] if constraint is not None else [])
         with self._exclusive():
             stepper, spec = self._search_spec([src], options, [constraint or Constraints()])
             steps = stable_prefixes(search_steps(stepper.step, stepper.select, spec, self.device))

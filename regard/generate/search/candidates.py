@@ -116,11 +116,16 @@ def round_robin(candidates: Candidates, missing: Tensor) -> Candidates:
 
 
 def postpone_end(tokens: Tensor, rank: Tensor, progress: PhraseProgress, eos_id: int) -> Tensor:
-    """Chosen tokens (U, W), where an end that comes too early is replaced by the likeliest token that advances a phrase."""
+    """Chosen tokens (U, W), where an end that comes too early is replaced by the likeliest token that advances a phrase, or by the
+    likeliest other token where none of those is allowed."""
     advances = progress.missing_after < progress.missing[:, :, None]
-    instead = rank.masked_fill(~advances, -math.inf).argmax(dim=2)
+    advancing = rank.masked_fill(~advances, -math.inf)
+    others = rank.clone()
+    others[:, :, eos_id] = -math.inf
+    can_advance = ~torch.isneginf(advancing).all(dim=2)
+    instead = torch.where(can_advance, advancing.argmax(dim=2), others.argmax(dim=2))
     too_early = (tokens == eos_id) & (progress.missing > 0)
-    progress.steered |= too_early
+    progress.steered |= too_early & can_advance
     return torch.where(too_early, instead, tokens)
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.errors import RegardError
+from regard.errors import InputError, RegardError
 from regard.generate.options import NOTHING_FOUND, Hypothesis, SearchOptions
 from regard.generate.search.allowed import (
     end_at_limit,
@@ -294,7 +294,7 @@ def search_steps(
                     own_units = range(sentence * groups, (sentence + 1) * groups)
                     hypotheses = hypotheses_of(state, own_units, options.nbest)
                     if not hypotheses:
-                        raise RegardError(NOTHING_FOUND)
+                        raise _nothing_found(log_probs, spec, state.sentences[own_units[0]])
                     results[state.sentences[own_units[0]]] = hypotheses
             remaining = [sentence for sentence, sentence_is_done in enumerate(done) if not sentence_is_done]
             units = [sentence * groups + group for sentence in remaining for group in range(groups)]
@@ -306,6 +306,16 @@ def search_steps(
         # (U, W) -> (rows,)
         newest = state.tokens[:, :, -1].flatten()
     return results
+
+
+def _nothing_found(log_probs: Tensor, spec: SearchSpec, sentence: int) -> RegardError:
+    """Why a sentence has no hypothesis. Log-probabilities (U, W, V) of excluded tokens are -inf, so that only NaN shows that the
+    model has failed."""
+    if any(spec.phrases) and spec.phrases[sentence] is not None and not bool(log_probs.isnan().any()):
+        return InputError(
+            "no translation can have all required phrases and terms with this prefix and length; leave some of them out"
+        )
+    return RegardError(NOTHING_FOUND)
 
 
 def beam_search(
