@@ -66,10 +66,13 @@ def read_lines(path: Path) -> Iterator[str]:
 
 def check_file(path: Path) -> None:
     """Refuse a path that is not a file before any work is done."""
-    if path.is_dir():
-        raise UserError(f"{path}: must be a file, but is a folder")
-    if not path.exists():
-        raise UserError(f"{path}: there is no such file")
+    try:
+        if path.is_dir():
+            raise UserError(f"{path}: must be a file, but is a folder")
+        if not path.exists():
+            raise UserError(f"{path}: there is no such file")
+    except OSError as error:  # a name that is too long, a folder that may not be searched
+        raise UserError(f"{shorten(str(path), 200)}: cannot be read ({error.strerror})") from None
     if path.suffix == ".zst":
         import_zstandard(path, "reading")
 
@@ -302,7 +305,10 @@ def has_tabs(name: str) -> bool:
 
 
 def _is_literal(spec: str, root: Path) -> bool:
-    return not _WILDCARD.search(spec) or (root / spec).exists()
+    try:
+        return not _WILDCARD.search(spec) or (root / spec).exists()
+    except OSError:  # too long for a name, but perhaps not for a pattern
+        return False
 
 
 def _expand_braces(spec: str, source: str, target: str) -> tuple[str, str | None]:

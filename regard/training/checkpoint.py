@@ -34,6 +34,7 @@ from regard.parallel.ranks import Ranks
 from regard.training.sharded import is_sharded, load_sharded, read_shards, run_tensors, save_sharded
 
 FORMAT = 1
+_OPTIMIZER_STATES = ({"step", "exp_avg", "exp_avg_sq"}, {"momentum_buffer"})  # of a parameter: Adam's and Muon's
 _NAME = re.compile(r"step-(\d+)$")
 
 
@@ -224,6 +225,9 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
         if not fits or (tensor.ndim and tensor.shape != parameters[int(number)].shape):
             raise _unusable(path, f"does not hold the state of this optimizer ({key})")
         state.setdefault(int(number), {})[name] = tensor
+    for index, entry in state.items():
+        if set(entry) not in _OPTIMIZER_STATES:
+            raise _unusable(path, f"does not hold the state of this optimizer ({index}: {', '.join(sorted(entry))})")
     current = optimizer.state_dict()
     optimizer.load_state_dict({"state": state, "param_groups": current["param_groups"]})
 

@@ -89,6 +89,13 @@ def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:
         list(read_lines(tmp_path))
 
 
+def test_a_name_that_is_too_long_is_refused_in_a_short_line(tmp_path: Path) -> None:
+    for name in ("x" * 100_000, "x[" * 50_000, "x*" * 300):
+        with pytest.raises(UserError) as error:
+            resolve_all(name, tmp_path, "en", "de")
+        assert len(str(error.value)) < 2000, name[:10]
+
+
 def test_two_files_of_unequal_length_are_refused_with_both_counts(tmp_path: Path) -> None:
     (tmp_path / "a.en").write_text("x\n" * 1002)
     (tmp_path / "a.de").write_text("x\n" * 3)
