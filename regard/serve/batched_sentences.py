@@ -88,7 +88,7 @@ class _EarlyResults:
         self._side, self._segmented, self._on_sentence = side, segmented, on_sentence
         self._owners = [number for number, own in enumerate(segmented.segments) for _ in own]  # of each segment
         self._found: list[dict[int, list[Hypothesis]]] = [{} for _ in segmented.lines]  # by segment
-        self._late: list[int] = []
+        self._late = [number for number, own in enumerate(segmented.segments) if not own]  # copied
 
     def from_thread(self) -> Callable[[int, list[Hypothesis]], None]:
         """A function that a thread may call with the hypotheses of each segment."""

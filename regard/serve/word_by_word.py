@@ -15,7 +15,7 @@ from regard.serve.service import Detected, Service, TranslateRequest, check_one_
 from regard.translation.alternatives import Alternative, find_alternatives
 from regard.translation.glossary import Variants, find_variants
 from regard.translation.sentences import Split, split_text
-from regard.translation.terms import find_terms
+from regard.translation.terms import find_terms, overlap_with
 from regard.translation.words import Word
 
 
@@ -127,12 +127,12 @@ def place_words(text: str, words: Sequence[Word], held: Sequence[tuple[int, int]
     """
     placed: list[TranslatedWord] = []
     position = 0
+    is_held = overlap_with(held)
     for word in words:
         start = text.find(word.text, position)
         if start < 0 or not word.text:
             placed = []
             break
         before, position = text[position:start], start + len(word.text)
-        is_held = any(start < end and begin < position for begin, end in held)
-        placed.append(TranslatedWord(before, word.text, min(1.0, math.exp(word.log_prob)), is_held))
+        placed.append(TranslatedWord(before, word.text, min(1.0, math.exp(word.log_prob)), is_held((start, position))))
     return placed or ([TranslatedWord("", text, None)] if text else [])

@@ -3,7 +3,7 @@ makes links of it. No torch here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from regard.data.tokenizer import Tokenizer
@@ -11,7 +11,7 @@ from regard.generate.options import Engine
 from regard.translation.links import links_of
 from regard.translation.protect import protect
 from regard.translation.terms import Span
-from regard.translation.words import TokenWords, token_words
+from regard.translation.words import TokenWords, find_words, token_words
 
 
 @dataclass(frozen=True)
@@ -63,20 +63,6 @@ def _read(tokenizer: Tokenizer, source: str, target: str) -> tuple[_Words, _Word
         src, tgt = protected.ids(tokenizer), protected.ids_of_other(tokenizer, target)
     sides = token_words(tokenizer, src, "source", protected), token_words(tokenizer, tgt, "target", protected)
     return (
-        _Words(src, sides[0], dict(_find(sides[0].words, source))),
-        _Words(tgt, sides[1], dict(_find(sides[1].words, target))),
+        _Words(src, sides[0], dict(find_words(sides[0].words, source))),
+        _Words(tgt, sides[1], dict(find_words(sides[1].words, target))),
     )
-
-
-def _find(words: Sequence[str], text: str) -> Iterator[tuple[int, Span]]:
-    """The spans of words in a text, by number; words that are not found are left out.
-
-    >>> dict(_find(["so", ",", "so", "?!"], "so, so"))
-    {0: (0, 2), 1: (2, 3), 2: (4, 6)}
-    """
-    position = 0
-    for number, word in enumerate(words):
-        start = text.find(word, position) if word else -1
-        if start >= 0:
-            position = start + len(word)
-            yield number, (start, position)

@@ -13,7 +13,7 @@ from regard.bounds import MAX_TERM
 from regard.data.corpus import read_lines
 from regard.errors import UserError
 from regard.escaping import shorten
-from regard.translation.terms import Span, find_terms, locate_terms, overlaps
+from regard.translation.terms import Span, find_terms, locate_terms, overlap_with
 
 _AROUND = " \t\"'“”„‘’‚«»‹›()[]¿¡-–—"  # between the end of a sentence and the first word of the next
 LONG = 5  # letters: a term this long also counts inside a longer word
@@ -143,8 +143,9 @@ class Glossary:
         found: dict[Variants, list[Span]] = {}
         written = {True: text, False: _without_case(text)}
         there = [one for one in self._capitals_first if one[0] in written[one[1]]]  # rules out most terms cheaply
+        is_taken = overlap_with(taken)
         for (begin, end), number in locate_terms([(term, written[has_case]) for term, has_case, _ in there]):
-            if not overlaps((begin, end), taken):
+            if not is_taken((begin, end)):
                 found.setdefault(there[number][2], []).append((begin, end))
         return found
 

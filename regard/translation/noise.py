@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from regard.data.clean import is_empty
 from regard.data.corpus import Pair, shorten
 from regard.translation.protect import find_spans
-from regard.translation.terms import Span, overlaps
+from regard.translation.terms import Span, overlap_with
 
 Kind = Callable[[Sequence[Pair], Random], Pair | None]  # of a pair and the pairs after it
 
@@ -260,7 +260,8 @@ def _close_up(pair: Pair, draw: Random) -> Pair | None:
 def _respaced(pair: Pair, pattern: re.Pattern[str], space: str, most: int, draw: Random) -> Pair | None:
     """The source with other spaces in some of the places that the pattern finds, in at most `most` of them."""
     src, spans = pair[0], fixed_spans(pair[0])
-    places = [match.start() for match in pattern.finditer(src) if not overlaps(match.span(), spans)]
+    is_fixed = overlap_with(spans)
+    places = [match.start() for match in pattern.finditer(src) if not is_fixed(match.span())]
     if not places:
         return None
     for place in sorted(_some(places, 1 + _below(draw, min(most, len(places))), draw), reverse=True):
@@ -313,8 +314,8 @@ def typos(pair: Pair, draw: Random) -> Pair | None:
     """One to three typos in the source, each in a different word of four letters or more; a short sentence gets fewer."""
     src = pair[0]
     with_digits = [match.span() for match in _TOKEN.finditer(src) if _DIGIT.search(match[0])]
-    spans = [*fixed_spans(src), *with_digits]
-    words = [match.span() for match in _WORD.finditer(src) if match[0].isalpha() and not overlaps(match.span(), spans)]
+    is_fixed = overlap_with([*fixed_spans(src), *with_digits])
+    words = [match.span() for match in _WORD.finditer(src) if match[0].isalpha() and not is_fixed(match.span())]
     if not words:
         return None
     count = min(1 + _below(draw, 3), 1 + len(words) // 3)

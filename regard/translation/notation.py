@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from regard.translation.terms import Span, overlaps
+from regard.translation.terms import Span, overlap_with
 
 _POINT = frozenset("ak am cy en fil ga ha he hi ig ja ko ms mt si so sw th tl tw yo zh".split())
 _COMMA = frozenset("ca da de el es eu gl hr id is it nl pt ro sl sr tr vi".split())
@@ -138,11 +138,12 @@ def put_marks(text: str, marks: Mapping[str, str], kept: Sequence[Span] = ()) ->
     >>> put_marks("5,277 oder 1.234 567.5, 5 277 und $5,277", {"5,277": "5.277", "1,234,567.5": "1.234.567,5"})
     '5.277 oder 1.234.567,5, 5 277 und $5,277'
     """
+    is_kept = overlap_with(kept)
     for number, other in marks.items():
         groups = re.split("[.,]", number)
         pattern = re.compile(rf"{BEFORE}{f'[.,{SPACES}]'.join(groups)}{AFTER}")
         for match in pattern.finditer(text):  # replacements keep the length, so places stay valid
-            if re.search("[.,]", match[0]) and not overlaps(match.span(), kept):
+            if re.search("[.,]", match[0]) and not is_kept(match.span()):
                 text = text[: match.start()] + other + text[match.end() :]
     return text
 
@@ -159,4 +160,5 @@ def put_sums(text: str, sums: Mapping[str, str], kept: Sequence[Span] = ()) -> s
         return text
     spans = "|".join(map(re.escape, sorted(sums, key=len, reverse=True)))  # one may be a prefix of another
     pattern = re.compile(rf"(?<!\w)(?<![0-9][.,])(?:{spans})(?!\w|[.,][0-9])")
-    return pattern.sub(lambda match: match[0] if overlaps(match.span(), kept) else sums[match[0]], text)
+    is_kept = overlap_with(kept)
+    return pattern.sub(lambda match: match[0] if is_kept(match.span()) else sums[match[0]], text)

@@ -12,7 +12,7 @@ from regard.translation.numbers import has_numbers, numbers_of
 from regard.translation.protect import find_spans
 from regard.translation.reading import Reader
 from regard.translation.results import Translation
-from regard.translation.terms import Span, find_terms, overlaps
+from regard.translation.terms import Span, find_terms, overlap_with
 from regard.translation.translation_options import TranslationOptions
 from regard.translation.words import Word
 
@@ -72,7 +72,8 @@ class NumberGuard:
             return []  # as for nearly every sentence
         terms = [span for spans in self._glossary_terms(text).values() for span in spans]
         taken = [*self.reader.spans_kept(text), *terms]
-        return [span for span in numbers if not overlaps(span, taken)]
+        is_taken = overlap_with(taken)
+        return [span for span in numbers if not is_taken(span)]
 
     def _glossary_terms(self, text: str) -> Mapping[tuple[str, ...], Sequence[Span]]:
         """The glossary terms of a text: their variants, and their places."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 import zlib
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from regard.data.tokenizer import NUM_SPANS, Tokenizer
-from regard.translation.terms import find_terms, overlaps
+from regard.translation.terms import find_terms
 
 _SPAN = re.compile(
     r"""
@@ -101,11 +102,12 @@ def find_spans(text: str, terms: Sequence[str] = ()) -> list[tuple[int, int]]:
 
 def _longest(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The places without overlaps: the longer one wins."""
-    kept: list[tuple[int, int]] = []
+    kept: list[tuple[int, int]] = []  # in order
     for begin, end in sorted(places, key=lambda place: place[0] - place[1]):
-        if not overlaps((begin, end), kept):
-            kept.append((begin, end))
-    return sorted(kept)
+        after = bisect_left(kept, (end, end))  # only the one before that may overlap
+        if not (after and kept[after - 1][1] > begin):
+            kept.insert(after, (begin, end))
+    return kept
 
 
 def protect(text: str, kept: Container[str] | None = None, terms: Sequence[str] = ()) -> Protected | None:

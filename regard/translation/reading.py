@@ -1,24 +1,25 @@
 """Lines as a model reads them: their segments, the token ids of those, and the spans that are kept. The same for every engine.
 
 A line longer than the model was trained on is cut at the end of a sentence, else at a clause, else at a space; it is never
-truncated. White space around a line is not shown to the model. Where the tokenizer protects, addresses, placeholders and tags go
-through the model as reserved pieces, and so do words that a person wants kept. A model without reserved pieces is shown those as
-they are.
+truncated. White space around a line and words too long to translate (`long_words.py`) are not shown to the model. Where the
+tokenizer protects, addresses, placeholders and tags go through the model as reserved pieces, and so do words that a person wants
+kept. A model without reserved pieces is shown those as they are.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
 
 from regard.data.tokenizer import NUM_SPANS, Tokenizer
 from regard.generate.options import OnFinished
 from regard.progress import OnProgress
+from regard.translation.long_words import MOST_CHARACTERS, split_long_words
 from regard.translation.protect import Protected, find_spans, protect, take_out
-from regard.translation.terms import Span, find_terms, overlaps
+from regard.translation.terms import Span, find_terms, overlap_with
 from regard.translation.words import TokenWords, token_words
 
 # Places to cut, best first: after the end of a sentence, after a clause, between words, anywhere.
@@ -31,10 +32,11 @@ _CUTS = [
 
 @dataclass(frozen=True)
 class Segment:
-    """A piece of a line that goes through the engine on its own, and the white space after it."""
+    """A piece of a line that goes through the engine on its own, and what is copied around it."""
 
     text: str
-    after: str
+    after: str  # white space, and words too long to translate
+    before: str = ""  # such words at the beginning of the line
 
 
 def cut_line(line: str, tokenizer: Tokenizer, max_length: int, keep: Sequence[str] = ()) -> list[Segment]:
@@ -44,7 +46,7 @@ def cut_line(line: str, tokenizer: Tokenizer, max_length: int, keep: Sequence[st
     code, text = tokenizer.split_code(line)
     if code:  # every segment needs the target-language code
         parts = cut_line(text.lstrip(), tokenizer, max(1, max_length - 1), keep)
-        return [Segment(f"{code} {part.text}", part.after) for part in parts]
+        return [replace(part, text=f"{code} {part.text}") for part in parts]
     left, after, right = _cut_once(line, find_spans(line, keep) if tokenizer.protects else find_terms(line, keep))
     parts = cut_line(left, tokenizer, max_length, keep)
     parts[-1] = Segment(parts[-1].text, parts[-1].after + after)
@@ -57,20 +59,25 @@ def _encode(text: str, tokenizer: Tokenizer, keep: Sequence[str]) -> list[int]:
     return tokenizer.encode(text) if protected is None else protected.ids(tokenizer)
 
 
-def _cut_once(line: str, spans: Sequence[tuple[int, int]]) -> tuple[str, str, str]:
+def _cut_once(line: str, spans: Sequence[Span]) -> tuple[str, str, str]:
     """Split a line in two at the best kind of place, as near to the middle as possible, not near its ends and not inside a span."""
     middle = len(line) / 2
+    first, end = len(line) - len(line.lstrip()), len(line.rstrip())  # words must be left on both sides
+    is_inside = overlap_with(spans)
     for pattern in _CUTS:
         places = [
-            m for m in pattern.finditer(line) if len(line) * 0.2 < m.end() < len(line) * 0.8 or pattern is _CUTS[-1]
+            m
+            for m in pattern.finditer(line)
+            if (len(line) * 0.2 < m.end() < len(line) * 0.8 or pattern is _CUTS[-1])
+            and first < m.start()
+            and m.end() < end
+            and not is_inside(m.span())
         ]
-        places = [m for m in places if line[: m.start()].strip() and line[m.end() :].strip()]
-        places = [m for m in places if not overlaps(m.span(), spans)]
         if places:
             best = min(places, key=lambda m: abs(m.end() - middle))
-            space = re.search(r"\s*$", line[: best.end()])
-            assert space is not None
-            return line[: space.start()], space[0], line[best.end() :]
+            left = line[: best.end()]
+            begin = len(left.rstrip())
+            return left[:begin], left[begin:], line[best.end() :]
     half = len(line) // 2
     for begin, end in spans:
         if begin < half < end and (begin > 0 or end < len(line)):
@@ -114,7 +121,7 @@ class Reader:
         self.tokenizer, self.max_length, self.keep, self.more = tokenizer, max_length, keep, more
 
     def cut(self, lines: Sequence[str]) -> list[list[Segment]]:
-        """The segments of every line; an empty line has none."""
+        """The segments of every line; a line that is empty or copied whole has none."""
         stripped = [one_line(line.strip()) for line in lines]  # no model knows line breaks
         # At most one token per byte, plus one for the leading space: short lines need no counting. (Imported tokenizers may
         # expand characters.)
@@ -125,10 +132,42 @@ class Reader:
             if not (may_be_short and len(line.encode("utf-8", "surrogatepass")) < self.max_length)
         ]
         cut = [[Segment(line, "")] if line else [] for line in stripped]
-        for number, ids in zip(long, self.tokenizer.encode_batch([stripped[n] for n in long]), strict=True):
+        around = {n: self._around_long_words(stripped[n]) for n in long if len(stripped[n]) > MOST_CHARACTERS}
+        whole = [n for n in long if around.get(n) is None]
+        for number, ids in zip(whole, self.tokenizer.encode_batch([stripped[n] for n in whole]), strict=True):
             if len(ids) > self.max_length:
                 cut[number] = cut_line(stripped[number], self.tokenizer, self.max_length, self.keep)
-        return cut
+        return [cut[n] if (own := around.get(n)) is None else own for n in range(len(lines))]
+
+    def copied(self, line: str) -> str:
+        """What stands for the translation of a line without segments."""
+        return one_line(self.tokenizer.split_code(line.strip())[1].strip())
+
+    def _around_long_words(self, line: str) -> list[Segment] | None:
+        """The segments around the words of a line that are too long to translate; None if it has no such words. Without any
+        segment the line is copied whole."""
+        code, text = self.tokenizer.split_code(line)
+        parts = list(split_long_words(text))
+        if not any(is_long for _, is_long in parts):
+            return None
+        segments: list[Segment] = []
+        copied = ""  # since the last segment
+        for part, is_long in parts:
+            inner = "" if is_long else part.strip()
+            if not inner:
+                copied += part
+                continue
+            lead, _, tail = part.partition(inner)
+            some = cut_line(f"{code} {inner}" if code else inner, self.tokenizer, self.max_length, self.keep)
+            if segments:
+                segments[-1] = replace(segments[-1], after=copied + lead)
+            else:
+                some[0] = replace(some[0], before=(copied + lead).lstrip())
+            segments += some
+            copied = tail
+        if segments:
+            segments[-1] = replace(segments[-1], after=copied)
+        return segments
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of segments."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from regard.errors import UserError
+from regard.translation.long_words import split_long_words
 
 _LINE = re.compile(r"[^\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+|[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 _WINDOW = 2_000  # characters
@@ -34,15 +35,18 @@ class Split:
 
 
 def split_text(text: str, language: str, *, by_sentence: bool = True) -> Split:
-    """Split a text at line breaks and, if `by_sentence`, between sentences.
+    """Split a text at line breaks, around words too long to translate and, if `by_sentence`, between sentences.
 
     >>> split_text("Dr. Smith left.  Why?\\n\\n--\\n", "en").pieces
     ('Dr. Smith left.', '  ', 'Why?', '\\n\\n', '--', '\\n')
     """
     pieces: list[str] = []
     places: list[int] = []
-    for line in _LINE.findall(text):
-        for sentence in _sentences(line, language) if by_sentence and not line.isspace() else [line]:
+    for part, is_long in (one for line in _LINE.findall(text) for one in split_long_words(line)):
+        if is_long:
+            pieces.append(part)
+            continue
+        for sentence in _sentences(part, language) if by_sentence and not part.isspace() else [part]:
             inner = sentence.strip()
             before = sentence[: len(sentence) - len(sentence.lstrip())]
             after = sentence[len(before) + len(inner) :]

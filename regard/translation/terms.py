@@ -4,8 +4,10 @@ regular expression of all of them would try each at every position, holding the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
+from itertools import accumulate
 
 # A letter or digit of a script with spaces between words; in the others (Thai, Japanese, Chinese) words have no visible end.
 _LETTER = r"[^\W\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
@@ -19,6 +21,23 @@ Span = tuple[int, int]  # of characters in a text: the first, and one past the l
 def overlaps(span: Span, others: Iterable[Span]) -> bool:
     """Whether a span shares a character with one of the others."""
     return any(begin < span[1] and span[0] < end for begin, end in others)
+
+
+def overlap_with(others: Iterable[Span]) -> Callable[[Span], bool]:
+    """`overlaps` with these others as a function, for many spans: it looks a span up instead of trying all others.
+
+    >>> list(map(overlap_with([(6, 9), (0, 4)]), [(3, 5), (4, 6), (8, 20)]))
+    [True, False, True]
+    """
+    ordered = sorted(others)
+    begins = [begin for begin, _ in ordered]
+    ends = list(accumulate((end for _, end in ordered), max))  # the last end of all spans up to this one
+
+    def overlaps_one(span: Span) -> bool:
+        before = bisect_left(begins, span[1])  # spans that begin before this one ends
+        return before > 0 and ends[before - 1] > span[0]
+
+    return overlaps_one
 
 
 def find_terms(text: str, terms: Sequence[str]) -> list[Span]:

@@ -33,7 +33,7 @@ from regard.translation.words import Word
 
 @dataclass(frozen=True)
 class SegmentedLines:
-    """Lines with the segments that go through an engine; an empty line has none."""
+    """Lines with the segments that go through an engine; a line that is empty or copied whole has none."""
 
     lines: Sequence[str]
     segments: Sequence[Sequence[Segment]]  # of each line
@@ -135,14 +135,16 @@ class TextSide:
         for rank in range(max(map(len, translations), default=0)):
             # A segment with fewer translations than another repeats its last one.
             chosen = [some[min(rank, len(some) - 1)] for some in translations]
-            text = "".join(one.text + segment.after for one, segment in zip(chosen, segments, strict=True))
+            text = "".join(
+                segment.before + one.text + segment.after for one, segment in zip(chosen, segments, strict=True)
+            )
             words = tuple(word for one in chosen for word in one.words)
             links = self._joined_links(segments, chosen) if self.options.alignment else ()
             joined.append(Translation(one_line(text), sum(one.score for one in chosen), words, links))
         source: list[str] = []
         if self.options.alignment:
             source = [word for segment in segments for word in self.reader.token_words(segment.text).words]
-        return Result(line, tuple(joined) or (Translation("", 0.0),), tuple(source))
+        return Result(line, tuple(joined) or (Translation(self.reader.copied(line), 0.0),), tuple(source))
 
     def _joined_links(self, segments: Sequence[Segment], translations: Sequence[Translation]) -> tuple[Link, ...]:
         """The links of a line's segments, with words numbered through the line."""

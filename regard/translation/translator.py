@@ -64,8 +64,12 @@ class Translator:
             raise UserError("only a single translation without reranking can be followed; leave out mbr and nbest")
         done, shown = "", ""
         segments = side.reader.cut([text])[0]
+        if not segments and (copied := side.reader.copied(text)):
+            yield copied
+            return
         built = side.constraint_builder.build([segments], [constraints]) or [Constraints()] * len(segments)
         for number, (segment, own) in enumerate(zip(segments, built, strict=True)):
+            done += segment.before
             # Protected spans and the guard may still change the output, so it is shown only when complete.
             shows_partial = side.reader.kept(segment.text) is None and not options.guard
             ids: tuple[int, ...] = ()

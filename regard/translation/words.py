@@ -3,9 +3,10 @@ translation. No torch here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 
 from regard.data.pieces import begins_word, group_words, is_punctuation, is_without_spaces
 from regard.data.tokenizer import Side, Tokenizer
@@ -13,9 +14,10 @@ from regard.errors import UserError
 from regard.generate.options import Prefix, forbidden_ids
 from regard.generate.search.phrases import Phrase
 from regard.translation.protect import Protected
-from regard.translation.terms import overlaps
+from regard.translation.terms import Span, overlap_with
 
 _SPACE = "\u2581"
+_NEAR = 10_000  # characters between two words that are found
 
 
 @dataclass(frozen=True)
@@ -117,9 +119,25 @@ def token_words(
         texts[piece.word] = spans.get(piece.id, texts[piece.word])
     is_word = [bool(text.strip(_SPACE)) for text in texts]
     # the number of each word; that of a lone space is the number of the next word
-    numbers = [sum(is_word[:word]) for word in range(len(texts))]
+    numbers = list(accumulate(is_word, initial=0))
     words = [text for text, is_one in zip(texts, is_word, strict=True) if is_one]
     return TokenWords(words, [min(numbers[piece.word], len(words) - 1) for piece in found.pieces] if words else [])
+
+
+def find_words(words: Sequence[str], text: str) -> Iterator[tuple[int, Span]]:
+    """The places of words in a text, from left to right, with their numbers. Words that are not found are left out: a tokenizer
+    may have rewritten them.
+
+    >>> dict(find_words(["so", ",", "so", "?!"], "so, so"))
+    {0: (0, 2), 1: (2, 3), 2: (4, 6)}
+    """
+    position = 0
+    for number, word in enumerate(words):
+        # Not to the end of the text: of a text that is rewritten throughout, each word would take as long as the text is.
+        start = text.find(word, position, position + _NEAR + len(word)) if word else -1
+        if start >= 0:
+            position = start + len(word)
+            yield number, (start, position)
 
 
 def tokens_at(tokens: TokenWords, text: str, places: Sequence[tuple[int, int]]) -> frozenset[int]:
@@ -128,15 +146,9 @@ def tokens_at(tokens: TokenWords, text: str, places: Sequence[tuple[int, int]]) 
     >>> tokens_at(TokenWords(["the", "cat"], [0, 1, 1]), "the cat", [(4, 7)])
     frozenset({1, 2})
     """
-    found: set[int] = set()
-    end = 0
-    for number, word in enumerate(tokens.words):
-        begin = text.find(word, end)
-        if begin >= 0:  # else the tokenizer has rewritten a character
-            end = begin + len(word)
-            if overlaps((begin, end), places):
-                found.update(token for token, place in enumerate(tokens.word_of_token) if place == number)
-    return frozenset(found)
+    is_at_place = overlap_with(places)
+    found = {number for number, place in find_words(tokens.words, text) if is_at_place(place)}
+    return frozenset(token for token, word in enumerate(tokens.word_of_token) if word in found)
 
 
 def words_of(tokens: TokenWords, log_probs: Sequence[float]) -> tuple[Word, ...]:
