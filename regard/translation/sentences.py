@@ -6,12 +6,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 from regard.errors import UserError
 from regard.translation.long_words import split_long_words
 
 _LINE = re.compile(r"[^\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+|[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 _WINDOW = 2_000  # characters
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,13 @@ def _sentences(line: str, language: str) -> list[str]:
     while position < len(line):
         # The splitter takes quadratic time, so a long line is split window by window.
         window = line[position : position + _WINDOW]
-        found = list(segment(code, window))
-        if "".join(found) != window:  # nothing may be lost, whatever the splitter does
-            found = [window]
+        shown = _SURROGATES.sub("\ufffd", window)  # the splitter takes only text that UTF-8 can express
+        found = list(segment(code, shown))
+        if "".join(found) != shown:  # nothing may be lost, whatever the splitter does
+            found = [shown]
+        if shown != window:
+            ends = list(accumulate(map(len, found), initial=0))
+            found = [window[begin:end] for begin, end in pairwise(ends)]
         if position + _WINDOW < len(line) and len(found) > 1:
             found.pop()  # it may continue in the next window
         sentences += found

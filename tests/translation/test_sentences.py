@@ -28,3 +28,9 @@ def test_unchanged_sentences_give_the_same_text(text: str, language: str, by_sen
     assert split.join(split.sentences) == text
     assert all(sentence == sentence.strip() and sentence for sentence in split.sentences)
     assert not [sentence for sentence in split.sentences if "\n" in sentence or "\r" in sentence]
+
+
+def test_lone_surrogates_are_split_like_other_characters() -> None:
+    text = "One \ud800. Two \udfff!"
+    split = split_text(text, "en")
+    assert split.sentences == ["One \ud800.", "Two \udfff!"] and split.join(split.sentences) == text

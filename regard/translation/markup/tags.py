@@ -26,12 +26,13 @@ _UNTOUCHED = frozenset("script style code pre textarea kbd samp var svg math tem
 _VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
 _LOOK_BACK = 100  # open untouched elements that an end tag may close at once
 _RAW = frozenset("script style textarea iframe xmp".split())
-# A comment, a declaration or a tag. A tag ends at the first ">" outside quotes; if a "<" comes first, it is not a tag. Every
-# repetition is bounded or ends at the next "<", so that a page of unfinished tags takes linear time.
+# A comment, a declaration or a tag. A tag ends at the first ">" outside quotes; if a "<" comes first, it is not a tag. Whatever
+# the page, a character is passed by at most three attempts: one that is outside quotes at a later "<" ends there, and of two that
+# are inside quotes there, one is inside single and one inside double quotes. So a page of unfinished tags takes linear time.
 _MARKUP = re.compile(
     r"<!--|<!\[CDATA\[|<[!?][^<>]{0,9999}>|"
     r"<(?P<slash>/?)(?P<name>[A-Za-z][\w:.-]{0,99})"
-    r"(?:[^<>\"']|(?>\"[^\"<>]*\"|\"[^\"]{0,9999}\")|(?>'[^'<>]*'|'[^']{0,9999}')){0,999}+>",
+    r"(?:[^<>\"']++|(?>\"[^\"<>]*+\"|\"[^\"]{0,9999}+\")|(?>'[^'<>]*+'|'[^']{0,9999}+'))*+>",
     re.DOTALL,
 )
 _NO = re.compile(r"""\stranslate\s*=\s*["']?no["'\s/>]|\sclass\s*=\s*("[^"]*|'[^']*|)\bnotranslate\b""", re.IGNORECASE)
