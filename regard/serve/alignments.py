@@ -11,6 +11,8 @@ from regard.translation.alignment import TextAlignment, align_texts
 from regard.translation.sentences import Split
 from regard.translation.text_side import TextSide
 
+_PORTION = 16  # sentences that are aligned in one go: other requests take turns in between
+
 if TYPE_CHECKING:
     from regard.serve.service import OnSentence, SentenceProgress
 
@@ -44,8 +46,11 @@ async def align(served: _Served, split: Split, translations: Sequence[str]) -> T
     """Align the words of a text with those of its translation, sentence by sentence."""
     side = served.text_side
     pairs = list(zip(split.sentences, translations, strict=True))
-    found = await served.threads.run(align_texts, served.engine, side.tokenizer, pairs, side.max_length)
-    return place(split, translations, found)
+    portions = [pairs[first : first + _PORTION] for first in range(0, len(pairs), _PORTION)]
+    found = await served.threads.run_each(
+        lambda portion: align_texts(served.engine, side.tokenizer, portion, side.max_length), portions
+    )
+    return place(split, translations, [one for some in found for one in some])
 
 
 def place(split: Split, translations: Sequence[str], found: Sequence[TextAlignment]) -> TextAlignment:

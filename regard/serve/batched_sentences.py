@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
-from regard.generate.options import Engine, Hypothesis
+from regard.errors import InputTooLarge
+from regard.generate.options import Constraints, Engine, Hypothesis
+from regard.serve.batching import beam_weight, sentence_tokens
 from regard.serve.search import PLAIN, SearchRequest, first_search
 from regard.serve.served_model import ServedModel
 from regard.translation.queries import Returned, SearchQuery, TextTask, advance, result_without_engine
@@ -20,6 +23,7 @@ RunSearch = Callable[[SearchQuery], Awaitable[list[list[Hypothesis]]]]
 
 # Up to this much text is prepared at once; more goes to a thread, so that others are answered meanwhile.
 INLINE_CHARACTERS = 500
+_PORTION_CHARACTERS = 2_000
 _PORTION = 4  # sentences that mbr reranks in one go: some tens of milliseconds each
 
 
@@ -29,10 +33,13 @@ async def translate_sentences(
     alternatives: int = 0,
     on_sentence: Callable[[int, str], None] | None = None,
     search: SearchRequest = PLAIN,
+    most_tokens: int | None = None,
 ) -> list[list[str]]:
     """The translations of each sentence, best first. `on_sentence` is called with its number and best translation as each is
-    finished."""
-    results = await search_sentences(served, sentences, alternatives, on_sentence, search=search)
+    finished; `most_tokens` is for documents, which have a limit of their own."""
+    results = await search_sentences(
+        served, sentences, alternatives, on_sentence, search=search, most_tokens=most_tokens
+    )
     return [[translation.text for translation in result.translations] for result in results]
 
 
@@ -43,32 +50,100 @@ async def search_sentences(
     on_sentence: Callable[[int, str], None] | None = None,
     words: bool = False,
     search: SearchRequest = PLAIN,
+    most_tokens: int | None = None,
 ) -> list[Result]:
     """Like `translate_sentences`, but returns scores; with `words`, also each word's log-probability."""
-
-    def prepare() -> tuple[TextSide, SegmentedLines, SearchQuery]:
-        side = served.text_side_for(search, alternatives, words)
-        own = search.text_constraints
-        segmented = side.segment(sentences, [own] * len(sentences) if own is not None else ())
-        return side, segmented, first_search(side, search, segmented, served.limits)
-
     is_short = search.is_plain and sum(map(len, sentences)) <= INLINE_CHARACTERS
-    side, segmented, query = prepare() if is_short else await asyncio.to_thread(prepare)
+    text = _Text(served, search, sentences, most_tokens or served.limits.tokens)
+    if is_short:
+        side = served.text_side_for(search, alternatives, words)
+        parts = [text.prepare(side, (0, len(sentences)))]
+    else:
+        side = await served.texts.run(served.text_side_for, search, alternatives, words)
+        parts = await served.texts.run_each(partial(text.prepare, side), portions_of(sentences))
+    segmented, query = text.joined(parts)
     early = _EarlyResults(side, segmented, on_sentence) if on_sentence is not None else None
     hypotheses = await served.search(query, early.from_thread() if early is not None else None)
 
     async def run(work: Callable[[], SearchQuery | Returned[T]]) -> SearchQuery | Returned[T]:
         if words:  # the engine scores them
             return await served.threads.run(work)
-        return work() if is_short else await asyncio.to_thread(work)
+        return work() if is_short else await served.texts.run(work)
 
-    results = await drive_batched(side.finish(segmented, hypotheses), served.engine, run, served.search)
+    found = iter(hypotheses)
+    tasks = [side.finish(own, list(islice(found, sum(map(len, own.segments))))) for own, _ in parts]
+    results = [one for some in await _drive_all(tasks, served, run, together=not words) for one in some]
     if side.options.mbr:
         portions = [results[first : first + _PORTION] for first in range(0, len(results), _PORTION)]
         results = [one for portion in await served.threads.run_each(side.rerank, portions) for one in portion]
     if early is not None:
         early.report_rest(results)
     return results
+
+
+def portions_of(sentences: Sequence[str]) -> list[tuple[int, int]]:
+    """Sentences in portions of a few thousand characters, as ranges: other clients take turns between two portions.
+
+    >>> portions_of(["a", 3_000 * "b", "c"])
+    [(0, 2), (2, 3)]
+    """
+    portions, first, characters = [], 0, 0
+    for number, sentence in enumerate(sentences):
+        characters += len(sentence)
+        if characters >= _PORTION_CHARACTERS:
+            portions.append((first, number + 1))
+            first, characters = number + 1, 0
+    return [*portions, (first, len(sentences))] if first < len(sentences) or not portions else portions
+
+
+class _Text:
+    """The sentences of a request on their way to the model."""
+
+    def __init__(self, served: ServedModel, search: SearchRequest, sentences: Sequence[str], most_tokens: int) -> None:
+        self._served, self._search, self._sentences = served, search, sentences
+        self._most, self._tokens = most_tokens, 0
+
+    def prepare(self, side: TextSide, portion: tuple[int, int]) -> tuple[SegmentedLines, SearchQuery]:
+        """Some of the sentences in segments, with their search. Raises InputTooLarge as soon as there are too many tokens."""
+        lines, own = self._sentences[slice(*portion)], self._search.text_constraints
+        segmented = side.segment(lines, [own] * len(lines) if own is not None else ())
+        query = first_search(side, self._search, segmented, self._served.limits)
+        constraints: Sequence[Constraints | None] = query.constraints or [None] * len(query.ids)
+        weight = beam_weight(query.options.beam, self._served.text_side.options.search.beam)
+        self._tokens += weight * sum(map(sentence_tokens, query.ids, constraints))
+        if self._tokens > self._most:
+            raise InputTooLarge(
+                f"this would take more than {self._most} tokens, as the model reads the text; those of wider beams, glossary "
+                "terms and phrases count several times; send parts"
+            )
+        return segmented, query
+
+    def joined(self, parts: Sequence[tuple[SegmentedLines, SearchQuery]]) -> tuple[SegmentedLines, SearchQuery]:
+        """All portions as one."""
+        segmented = SegmentedLines(
+            self._sentences,
+            [segments for own, _ in parts for segments in own.segments],
+            [constraint for own, _ in parts for constraint in own.constraints],
+        )
+        constraints: list[Constraints] = []
+        if any(query.constraints for _, query in parts):
+            constraints = [one for _, query in parts for one in (query.constraints or [Constraints()] * len(query.ids))]
+        ids = [one for _, query in parts for one in query.ids]
+        return segmented, SearchQuery(ids, parts[0][1].options, constraints)
+
+
+async def _drive_all(
+    tasks: Sequence[TextTask[list[Result]]], served: ServedModel, run: Run[list[Result]], together: bool
+) -> list[list[Result]]:
+    """Run the tasks of all portions to their ends; `together`, so that what they search again shares batches."""
+    if not together or len(tasks) == 1:
+        return [await drive_batched(task, served.engine, run, served.search) for task in tasks]
+    running = [asyncio.ensure_future(drive_batched(task, served.engine, run, served.search)) for task in tasks]
+    try:
+        return await asyncio.gather(*running)
+    finally:
+        for one in running:
+            one.cancel()
 
 
 async def drive_batched(task: TextTask[T], engine: Engine, run: Run[T], search: RunSearch) -> T:

@@ -5,7 +5,9 @@
 An idle engine starts at once, so a lone request never waits; while the engine works, jobs gather and then share a batch. Under load
 a thread waits up to `window` seconds after the last arrival for a full share of the active jobs: answers go out one by one, so
 their clients return one by one, and a thread that took the first would compute single sentences for ever. Batches are limited by
-tokens, and long jobs take turns, so that a book does not block a greeting.
+tokens, and jobs take turns, so that a book does not block a greeting: first by client (`fairness.py`), then among the jobs of one
+client. While others are there, a client gets a fraction of a second of the engine at a time, never all threads, and long sentences
+do not share a batch with short ones, which would wait for them.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import math
 import threading
 import time
 import weakref
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -22,8 +24,11 @@ from dataclasses import dataclass, field
 
 from regard.errors import RegardError
 from regard.generate.options import Constraints, Engine, Hypothesis, SearchOptions
+from regard.serve.fairness import TURN_SECONDS, Client, FairShares
 
 _TURN = 16  # sentences taken from one job before it is another's turn
+_SHORT = 32  # tokens: sentences up to this length share a batch, then those up to twice as many, and so on
+_RETRY_SECONDS = 0.02  # between two looks at whether a client may have another thread
 
 Hypotheses = list[Hypothesis]  # hypotheses of one sentence, best first
 # Called for each sentence as it is finished, with its number, from a thread of the batcher.
@@ -39,6 +44,21 @@ class QueueFull(RegardError):
         self.seconds = seconds
 
 
+def sentence_tokens(ids: Sequence[int], constraint: Constraints | None) -> int:
+    """What a sentence costs: its tokens with the end token and its prefix, and as much again for every phrase, which makes the
+    search about that much longer."""
+    length = len(ids) + 1
+    if constraint is None:
+        return length
+    written = length + len(constraint.prefix) + sum(phrase.min_length for phrase in constraint.phrases)
+    return written * (1 + len(constraint.phrases))
+
+
+def beam_weight(beam: int, usual: int) -> int:
+    """The cost of a token, relative to a search with the model's own beam."""
+    return max(1, math.ceil(beam / usual))
+
+
 @dataclass(eq=False)
 class BatchJob:
     """The sentences of one request."""
@@ -46,11 +66,13 @@ class BatchJob:
     ids: Sequence[Sequence[int]]
     options: SearchOptions
     on_hypotheses: OnHypotheses | None
+    client: Client
     constraints: Sequence[Constraints] = ()  # one for each sentence, or none at all
     weight: int = 1  # the cost of a token, relative to a job with the model's own beam
     future: Future[list[Hypotheses]] = field(default_factory=Future)
     taken: int = 0  # sentences that were handed to the engine
     finished: int = 0
+    served: int = 0  # its clock among the jobs of its client: tokens handed to the engine
     results: list[Hypotheses] = field(default_factory=list)
 
     @property
@@ -59,18 +81,23 @@ class BatchJob:
         return sum(self.tokens(number) for number in range(self.taken, len(self.ids)))
 
     def tokens(self, number: int) -> int:
-        """The cost of a sentence: its tokens with the end token and its prefix, and as much again for every phrase, which makes the
-        search about that much longer."""
-        length = len(self.ids[number]) + 1
-        if not self.constraints:
-            return self.weight * length
-        constraint = self.constraints[number]
-        written = length + len(constraint.prefix) + sum(phrase.min_length for phrase in constraint.phrases)
-        return self.weight * written * (1 + len(constraint.phrases))
+        """The cost of a sentence."""
+        return self.weight * sentence_tokens(self.ids[number], self.constraints[number] if self.constraints else None)
+
+    @property
+    def size(self) -> int:
+        """The size class of the next sentence."""
+        return _size(self.tokens(self.taken))
 
     def is_like(self, other: BatchJob) -> bool:
-        """Whether their sentences may share a batch. Constrained searches take longer, so the others do not wait for them."""
-        return self.options == other.options and bool(self.constraints) == bool(other.constraints)
+        """Whether their next sentences may share a batch. Constrained searches and long sentences take longer, so the others do not
+        wait for them."""
+        alike = self.options == other.options and bool(self.constraints) == bool(other.constraints)
+        return alike and self.size == other.size
+
+
+def _size(tokens: int) -> int:
+    return max(_SHORT, tokens - 1).bit_length()
 
 
 SentenceBatch = list[tuple[BatchJob, int]]  # (job, number of its sentence)
@@ -90,12 +117,16 @@ class Batcher:
         observe: Observe | None = None,
         beam: int = 4,
         threads: int = 0,
+        shares: FairShares | None = None,
+        is_slow: bool = False,
     ) -> None:
         """`shared`: whether sentences of several jobs may share a batch; for comparisons. Tokens cost more with a beam wider than
-        `beam`. `threads`: 0 means as many as the engine benefits from."""
+        `beam`. `threads`: 0 means as many as the engine benefits from. `is_slow`: its threads come on top of those that the cores
+        are for, so they wait for an idle one or for their client's turn."""
         self.engine, self.queue_tokens, self.batch_tokens = engine, queue_tokens, batch_tokens
         self._window, self._shared, self._observe, self._beam = window, shared, observe, beam
-        self._jobs: deque[BatchJob] = deque()  # jobs with waiting sentences
+        self._shares, self._is_slow = shares or FairShares(), is_slow
+        self._jobs: list[BatchJob] = []  # jobs with waiting sentences
         self._changed = threading.Condition()
         self._waiting = 0  # the cost of all waiting sentences, in tokens
         self._busy = 0  # threads in the engine
@@ -109,6 +140,7 @@ class Batcher:
             threading.Thread(target=self._work, name=f"regard-batch-{n}", daemon=True)
             for n in range(threads or engine.parallel)
         ]
+        self._shares.threads += 0 if is_slow else len(self._threads)
         for thread in self._threads:
             thread.start()
 
@@ -123,28 +155,46 @@ class Batcher:
         options: SearchOptions,
         on_hypotheses: OnHypotheses | None = None,
         constraints: Sequence[Constraints] = (),
+        client: str = "",
     ) -> Future[list[Hypotheses]]:
-        """Queue sentences; raises QueueFull if too much waits. Cancelling the future frees the room."""
-        weight = max(1, math.ceil(options.beam / self._beam))
-        job = BatchJob(ids, options, on_hypotheses, constraints, weight, results=[[] for _ in ids])
+        """Queue sentences of a client; raises QueueFull if too much waits. Cancelling the future frees the room."""
         if not ids:
-            job.future.set_result([])
-            return job.future
+            nothing: Future[list[Hypotheses]] = Future()
+            nothing.set_result([])
+            return nothing
+        account = self._shares.enter(client)
+        weight = beam_weight(options.beam, self._beam)
+        job = BatchJob(ids, options, on_hypotheses, account, constraints, weight, results=[[] for _ in ids])
+        job.future.add_done_callback(lambda _: self._shares.leave(account))
+        try:
+            self._queue(job)
+        except RegardError:
+            job.future.cancel()
+            raise
+        # Not the job itself: it and its future would hold each other, and every request would leave work for the collector.
+        waiting = weakref.ref(job)
+        job.future.add_done_callback(lambda _: self._drop(waiting()))
+        return job.future
+
+    def _queue(self, job: BatchJob) -> None:
         tokens = job.waiting_tokens
         with self._changed:
             if self._closed:
                 raise RegardError("the server is being stopped")
             # A job larger than the whole queue is accepted when the queue is empty; request limits bound its size.
-            if self._waiting and self._waiting + tokens > self.queue_tokens:
+            if self._waiting and self._waiting + tokens > self.queue_tokens and not self._has_room(job.client, tokens):
                 raise QueueFull(self._seconds_left())
             self._waiting += tokens
             self._came = time.monotonic()
+            job.served = min((one.served for one in self._jobs if one.client is job.client), default=0)
             self._jobs.append(job)
             self._changed.notify()
-        # Not the job itself: it and its future would hold each other, and every request would leave work for the collector.
-        waiting = weakref.ref(job)
-        job.future.add_done_callback(lambda _: self._drop(waiting()))
-        return job.future
+
+    def _has_room(self, client: Client, tokens: int) -> bool:
+        """Whether a client stays within its share of the queue: those who fill it leave room for others."""
+        own = sum(job.waiting_tokens for job in self._jobs if job.client is client)
+        clients = len({job.client for job in self._jobs} | {client})
+        return own + tokens <= self.queue_tokens / (clients + 1)
 
     def seconds_left(self) -> int:
         """Seconds that the queue will take, for clients that must retry."""
@@ -190,9 +240,12 @@ class Batcher:
             self._busy -= 1
             self._computed -= jobs
             tokens = sum(job.tokens(n) for job, n in batch)
+            estimates = _costs(batch, self._speed)
             self._speed += 0.2 * (tokens / max(seconds, 1e-4) - self._speed)
             self._came = end
             self._gather_until = end + max(self._window, seconds / 2)
+        spent = _costs(batch, tokens / max(seconds, 1e-4))
+        self._shares.end({client: spent[client] - estimates[client] for client in spent}, self._is_slow)
         if self._observe is not None:
             self._observe(len(batch), jobs, seconds)
 
@@ -209,7 +262,12 @@ class Batcher:
                 if left > 0 and len(self._jobs) < self._share and not self._closed:
                     self._changed.wait(left)
                     continue
-                batch = self._cut()
+                jobs = self._in_turn()
+                if not jobs:  # all threads that their clients may have are taken
+                    self._changed.wait(_RETRY_SECONDS)
+                    continue
+                batch = self._cut(jobs)
+                self._shares.begin(_costs(batch, self._speed), self._is_slow)
                 self._busy += 1
                 self._computed += len({id(job) for job, _ in batch})
                 if self._jobs:
@@ -222,30 +280,53 @@ class Batcher:
         # Minus a half: what the average keeps of a job that has left must not make a lone job wait.
         return math.ceil((self._present - 0.5) / len(self._threads)) if self._shared else 1
 
-    def _cut(self) -> SentenceBatch:
+    def _in_turn(self) -> list[BatchJob]:
+        """The jobs whose clients may have another thread, in the order of their turns."""
+        may_begin = {job.client: self._may_begin(job.client) for job in self._jobs}
+        jobs = [job for job in self._jobs if may_begin[job.client] or self._closed]
+        return sorted(jobs, key=lambda job: (job.client.clock, job.served))  # stable: of equals, the first that came
+
+    def _may_begin(self, client: Client) -> bool:
+        """Whether another thread may compute for a client. While others are there, one thread is left to them; and a thread beyond
+        the cores begins if one of those is idle, or if it is the client's turn."""
+        if not self._shares.others_than(client):
+            return True
+        if self._is_slow:
+            return self._shares.busy < self._shares.threads or self._shares.is_behind(client)
+        return client.alone_in < max(1, len(self._threads) - 1) or len(self._threads) == 1
+
+    def _cut(self, jobs: Sequence[BatchJob]) -> SentenceBatch:
         """Take sentences of jobs that are alike, in turns, at most what the engine computes together."""
-        first = self._jobs[0]
-        alike = [job for job in self._jobs if job.is_like(first)] if self._shared else [first]
+        first = jobs[0]
+        alike = [job for job in jobs if job.is_like(first)] if self._shared else [first]
         # Divide the waiting sentences among idle threads, unless more are about to arrive.
         waiting = sum(len(job.ids) - job.taken for job in alike)
         idle = 1 if 1 < len(alike) <= self._share else len(self._threads) - self._busy
-        most = min(max(1, self.engine.batch // first.weight), math.ceil(waiting / idle))
+        most = min(max(1, self.engine.batch // first.weight), math.ceil(waiting / max(1, idle)))
+        turn = TURN_SECONDS * self._speed if self._shares.others_than(first.client) else math.inf
         batch: SentenceBatch = []
         longest = 0
+        taken: Counter[Client] = Counter()  # tokens
+        size = first.size
         for job in alike:
-            for number in range(job.taken, min(len(job.ids), job.taken + (_TURN if len(alike) > 1 else most))):
+            for number in range(job.taken, min(len(job.ids), job.taken + (_TURN if len(jobs) > 1 else most))):
                 length = job.tokens(number)
                 is_full = len(batch) >= most or (len(batch) + 1) * max(longest, length) > self.batch_tokens
                 if batch and is_full:
                     return self._leave(batch)
+                is_longer = len(alike) > 1 and _size(length) > size
+                if is_longer or (taken[job.client] and taken[job.client] + length > turn):
+                    break
                 batch.append((job, number))
                 longest = max(longest, length)
+                taken[job.client] += length
                 job.taken += 1
+                job.served += length
                 self._waiting -= length
         return self._leave(batch)
 
     def _leave(self, batch: SentenceBatch) -> SentenceBatch:
-        """Of the jobs in a batch, those with no sentences left leave the queue; the others move to its end."""
+        """Jobs with no sentences left leave the queue."""
         for job in {id(job): job for job, _ in batch}.values():
             self._jobs.remove(job)
             if job.taken < len(job.ids):
@@ -288,3 +369,11 @@ class Batcher:
         for job, error in failed:
             with suppress(InvalidStateError):
                 job.future.set_exception(error)
+
+
+def _costs(batch: SentenceBatch, speed: float) -> dict[Client, float]:
+    """The seconds of a batch, by client, at a speed in tokens a second."""
+    seconds: dict[Client, float] = {}
+    for job, number in batch:
+        seconds[job.client] = seconds.get(job.client, 0.0) + job.tokens(number) / speed
+    return seconds

@@ -18,7 +18,11 @@ class Limits:
     file_bytes: int = 10_485_760  # of an uploaded document, as it comes
     unpacked_bytes: int = 67_108_864  # of an uploaded document, unpacked
     characters: int = 50_000  # of all texts of a request
+    tokens: int = (
+        50_000  # of all texts of a request, as the model reads them; they count more with a wider beam and with terms
+    )
     file_characters: int = 1_000_000  # of the text in an uploaded document
+    file_tokens: int = 1_000_000  # the same as tokens, for a document
     texts: int = 256  # of a request
     alternatives: int = 4  # besides the best translation
     beam: int = 16  # the widest beam, and the most samples

@@ -13,6 +13,7 @@ from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.select import make_engine
 from regard.generate.options import Engine
 from regard.serve.batching import Batcher, Hypotheses, Observe, OnHypotheses, QueueFull
+from regard.serve.fairness import CLIENT, FairShares
 from regard.serve.limits import Limits
 from regard.serve.refusal import Busy, refusing
 from regard.serve.search import SearchRequest
@@ -35,6 +36,8 @@ class ServedModel:
     threads: ThreadPool  # for work that does not go through the batcher
     slow: Batcher | None = None  # for searches that CTranslate2 leaves to torch: the others do not wait for them
     limits: Limits = field(default_factory=Limits)
+    # For the text around searches. One thread, since Python computes with one at a time.
+    texts: ThreadPool = field(default_factory=lambda: ThreadPool("texts", 1))
 
     @classmethod
     def load(
@@ -47,12 +50,16 @@ class ServedModel:
         batch: int = 0,
         shared: bool = True,
         observe: Callable[[str], Observe] | None = None,
+        shares: FairShares | None = None,
     ) -> ServedModel:
-        """Make an engine for a bundle, and its batchers. `observe` makes the observer of batches for a language pair."""
+        """Make an engine for a bundle, and its batchers. `observe` makes the observer of batches for a language pair; `shares` are
+        those of all models of a process."""
         made = make_engine(bundle, engine, device, batch)
         options = TranslationOptions.of(bundle)
 
-        def around(threads: int) -> Batcher:
+        shares = shares or FairShares()
+
+        def around(threads: int, is_slow: bool = False) -> Batcher:
             return Batcher(
                 made,
                 queue_tokens=limits.queue_tokens,
@@ -62,12 +69,14 @@ class ServedModel:
                 observe=observe(f"{bundle.source}-{bundle.target}") if observe else None,
                 beam=options.search.beam,
                 threads=threads,
+                shares=shares,
+                is_slow=is_slow,
             )
 
         slow = None
         if isinstance(made, CTranslate2Engine):
             made.is_quiet = True
-            slow = None if made.strict else around(1)
+            slow = None if made.strict else around(1, is_slow=True)
         side = TextSide(bundle.tokenizer, options, bundle.max_length, takes_phrases=made.takes_phrases)
         threads = ThreadPool("requests for words", _THREADS, limits.word_places)
         return cls(bundle, made, side, around(0), threads, slow, limits)
@@ -97,7 +106,7 @@ class ServedModel:
         is_slow = bool(query.options.beyond_beam) or any(constraint.phrases for constraint in query.constraints)
         batcher = self.slow if self.slow is not None and is_slow else self.batcher
         try:
-            future = batcher.submit(query.ids, query.options, on_hypotheses, query.constraints)
+            future = batcher.submit(query.ids, query.options, on_hypotheses, query.constraints, CLIENT.get())
         except QueueFull as full:
             raise Busy(str(full), full.seconds) from None
         with refusing("what is wanted of the search"):
@@ -108,6 +117,7 @@ class ServedModel:
         for batcher in self.batchers:
             batcher.close(PATIENCE)
         self.threads.close()
+        self.texts.close()
 
 
 def find_bundles(models: Sequence[str]) -> list[Bundle]:

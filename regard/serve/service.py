@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from regard.errors import InputError, InputTooLarge
 from regard.serve.alignments import SentenceCollector, align
-from regard.serve.batched_sentences import INLINE_CHARACTERS, translate_sentences
+from regard.serve.batched_sentences import INLINE_CHARACTERS, portions_of, translate_sentences
 from regard.serve.limits import Limits
 from regard.serve.search import PLAIN, SearchRequest
 from regard.serve.served_model import ServedModel
@@ -24,6 +24,7 @@ from regard.translation.markup.tags import Xml
 from regard.translation.sentences import Split, split_text
 
 _USUAL_BEAM = 4  # a request with a wider beam may have less text
+_PORTION = 16  # texts that are joined in one go
 _DOCUMENT_THREADS = 2  # besides the one that parses them
 
 
@@ -90,6 +91,7 @@ class Service:
         # them: a parsed document takes many times the memory of its file.
         self._reading = ThreadPool("documents", 1)
         self._documents = ThreadPool("documents", _DOCUMENT_THREADS)
+        self.texts = ThreadPool("texts", 1)
         self.pairs = {(model.bundle.source, model.bundle.target): model for model in models}
 
     # --- languages ---
@@ -179,7 +181,7 @@ class Service:
         if sum(map(len, request.texts)) <= INLINE_CHARACTERS and request.source is not None:
             models, plans = self._prepare(request)
         else:
-            models, plans = await asyncio.to_thread(self._prepare, request)
+            models, plans = await self._prepare_in(self.texts, request)
         translations: list[list[str]] = [[] for _ in plans]
         for served in {id(model): model for model, _ in models}.values():
             mine = [number for number, (model, _) in enumerate(models) if model is served]
@@ -199,6 +201,16 @@ class Service:
             for number, (answer, (model, _), plan) in enumerate(zip(answers, models, plans, strict=True))
             if isinstance(plan, Split)
         ]
+
+    async def _prepare_in(
+        self, pool: ThreadPool, request: TranslateRequest
+    ) -> tuple[list[tuple[ServedModel, Detected | None]], list[Plan]]:
+        """Prepare the texts in portions, between which a pool serves others."""
+        portions = [request.texts[slice(*portion)] for portion in portions_of(request.texts)]
+        parts = await pool.run_each(
+            self._prepare, [dataclasses.replace(request, texts=portion) for portion in portions]
+        )
+        return [model for models, _ in parts for model in models], [plan for _, plans in parts for plan in plans]
 
     def _prepare(self, request: TranslateRequest) -> tuple[list[tuple[ServedModel, Detected | None]], list[Plan]]:
         models: list[tuple[ServedModel, Detected | None]] = []
@@ -231,8 +243,9 @@ class Service:
         alternatives: int = 0,
         on_sentence: OnSentence | None = None,
         search: SearchRequest = PLAIN,
+        most_tokens: int | None = None,
     ) -> list[list[str]]:
-        """The translations of each plan's text, all different, best first."""
+        """The translations of each plan's text, all different, best first. `most_tokens` is for documents."""
         sentences = [sentence for plan in plans for sentence in plan.sentences]
         places = [(text, n) for text, plan in enumerate(plans) for n in range(len(plan.sentences))]
 
@@ -242,16 +255,15 @@ class Service:
             on_sentence(SentenceProgress(text, n, len(plans[text].sentences), translation, len(sentences)))
 
         translations = await translate_sentences(
-            served, sentences, alternatives, report if on_sentence else None, search
+            served, sentences, alternatives, report if on_sentence else None, search, most_tokens
         )
-        texts, position = [], 0
-        for plan in plans:
-            mine = translations[position : position + len(plan.sentences)]
-            position += len(mine)
-            count = max(map(len, mine), default=1)
-            versions = [plan.join([own[min(rank, len(own) - 1)] for own in mine]) for rank in range(count)]
-            texts.append(list(dict.fromkeys(versions)))
-        return texts
+        found = iter(translations)
+        own = [(plan, list(islice(found, len(plan.sentences)))) for plan in plans]
+        if sum(map(len, sentences)) <= INLINE_CHARACTERS:
+            return list(map(_join, own))
+        portions = [own[first : first + _PORTION] for first in range(0, len(own), _PORTION)]
+        joined = await self.texts.run_each(lambda some: list(map(_join, some)), portions)
+        return [texts for some in joined for texts in some]
 
     async def translate_file(
         self,
@@ -276,7 +288,8 @@ class Service:
         else:
             served = self.find(source, target)
         plans = await self._documents.run(document.plans, served.bundle.source)
-        translations = await self.translate_plans(served, plans, 0, on_sentence, search) if plans else []
+        most = limits.file_tokens
+        translations = await self.translate_plans(served, plans, 0, on_sentence, search, most) if plans else []
         return await self._documents.run(document.save, [texts[0] for texts in translations]), characters
 
     @property
@@ -290,6 +303,15 @@ class Service:
             served.close()
         self._reading.close()
         self._documents.close()
+        self.texts.close()
+
+
+def _join(planned: tuple[Plan, Sequence[Sequence[str]]]) -> list[str]:
+    """The translations of a plan's text from those of its sentences, all different."""
+    plan, translations = planned
+    count = max(map(len, translations), default=1)
+    versions = [plan.join([own[min(rank, len(own) - 1)] for own in translations]) for rank in range(count)]
+    return list(dict.fromkeys(versions))
 
 
 def _renumbered(on_sentence: OnSentence | None, numbers: Sequence[int]) -> OnSentence | None:

@@ -1,4 +1,5 @@
-"""Threads for work beside the batcher, each kind with its own few, so that slow work of one kind never blocks another."""
+"""Threads for work beside the batcher, each kind with its own few, so that slow work of one kind never blocks another. Clients take
+turns (`fairness.py` says who they are)."""
 
 from __future__ import annotations
 
@@ -6,11 +7,12 @@ import asyncio
 import sys
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from regard.serve.fairness import CLIENT
 from regard.serve.refusal import Busy
 
 Output = TypeVar("Output")
@@ -26,9 +28,12 @@ class ThreadPool:
     def __init__(self, name: str, threads: int, places: int = sys.maxsize) -> None:
         """`name` is the kind of work, for the refusal. Without `places` the callers limit the jobs themselves."""
         self.name, self.places = name, places
-        self._free = threading.Semaphore(places)
+        self._entered: Counter[str] = Counter()  # jobs that run or wait, by client
         self._abandoned: set[Future[Any]] = set()
-        self._queue: SimpleQueue[tuple[Future[Any], list[Callable[[], Any]]] | None] = SimpleQueue()
+        self._changed = threading.Condition()
+        # Whoever was served longest ago comes first; only clients with jobs that wait are in here.
+        self._queues: dict[str, deque[tuple[Future[Any], list[Callable[[], Any]]]]] = {}
+        self._is_closed = False
         self._threads = [
             threading.Thread(target=self._work, name=f"regard-apart-{n}", daemon=True) for n in range(threads)
         ]
@@ -42,21 +47,32 @@ class ThreadPool:
 
     async def run(self, work: Callable[..., Output], *arguments: object) -> Output:
         """Run `work(*arguments)` in a thread; raises Busy if all places are taken."""
-        self._enter()
-        return await self._begin(work, *arguments, done=self._free.release)
+        client = self._enter()
+        return await self._begin(work, *arguments, done=lambda: self._exit(client))
 
     async def run_each(self, work: Callable[[Input], Output], portions: Sequence[Input]) -> list[Output]:
         """Run `work` on each portion, in one place: other jobs take turns between two portions, and after a cancellation the rest
         never starts."""
-        self._enter()
+        client = self._enter()
         try:
             return [await self._begin(work, portion) for portion in portions]
         finally:
-            self._free.release()
+            self._exit(client)
 
-    def _enter(self) -> None:
-        if not self._free.acquire(blocking=False):
-            raise Busy(f"{self.places} {self.name} are being worked on; try again in {_RETRY} s", _RETRY)
+    def _enter(self) -> str:
+        client = CLIENT.get()
+        with self._changed:
+            # Those who take all places leave a share to others.
+            share = self.places / (len({*self._entered, client}) + 1)
+            if self._entered.total() >= self.places and self._entered[client] + 1 > share:
+                raise Busy(f"{self.places} {self.name} are being worked on; try again in {_RETRY} s", _RETRY)
+            self._entered[client] += 1
+        return client
+
+    def _exit(self, client: str) -> None:
+        with self._changed:
+            self._entered[client] -= 1
+            self._entered += Counter()  # drops zeros
 
     async def _begin(
         self, work: Callable[..., Output], *arguments: object, done: Callable[[], None] | None = None
@@ -65,7 +81,9 @@ class ThreadPool:
         if done is not None:
             future.add_done_callback(lambda _: done())
         waiting = [lambda: work(*arguments)]
-        self._queue.put((future, waiting))
+        with self._changed:
+            self._queues.setdefault(CLIENT.get(), deque()).append((future, waiting))
+            self._changed.notify()
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
@@ -77,17 +95,32 @@ class ThreadPool:
             raise
 
     def _work(self) -> None:
-        while (taken := self._queue.get()) is not None:
+        while (taken := self._take()) is not None:
             _do(*taken)
             del taken  # hold nothing while idle
 
+    def _take(self) -> tuple[Future[Any], list[Callable[[], Any]]] | None:
+        """Wait for the next job; None when the pool is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queues or self._is_closed)
+            if self._is_closed:
+                return None
+            client = next(iter(self._queues))
+            queue = self._queues.pop(client)
+            taken = queue.popleft()
+            if queue:
+                self._queues[client] = queue  # at the end
+            return taken
+
     def close(self) -> None:
         """Drop the jobs that wait, and give the running ones a little time."""
-        while not self._queue.empty():
-            if (taken := self._queue.get()) is not None:
-                taken[0].cancel()
-        for _ in self._threads:
-            self._queue.put(None)
+        with self._changed:
+            self._is_closed = True
+            waiting = [future for queue in self._queues.values() for future, _ in queue]
+            self._queues.clear()
+            self._changed.notify_all()
+        for future in waiting:
+            future.cancel()
         end = time.monotonic() + PATIENCE
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))

@@ -3,7 +3,6 @@ after a given prefix."""
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,11 +59,11 @@ async def translate_words(service: Service, request: TranslateRequest) -> Worded
     """Translate the one text of `request` sentence by sentence. With a prefix or phrases it is treated as one sentence."""
     service.check(request)
     [text] = request.texts
-    served, detected, plan = await asyncio.to_thread(
+    served, detected, plan = await service.texts.run(
         _prepare, service, request, text, request.search.is_of_one_sentence
     )
     results = await search_sentences(served, plan.sentences, request.alternatives, words=True, search=request.search)
-    terms = await asyncio.to_thread(_terms, served, request, plan.sentences) if request.search.has_terms else {}
+    terms = await served.texts.run(_terms, served, request, plan.sentences) if request.search.has_terms else {}
     sentences, position = [], 0
     for place, result in zip(plan.places, results, strict=True):
         before = "".join(plan.pieces[position:place])
@@ -83,7 +82,7 @@ async def other_words(service: Service, request: TranslateRequest, count: int) -
     """The likeliest words right after the prefix of `request`, which has one sentence; at most `count`, best first."""
     service.check(request)
     [text] = request.texts
-    served, _, plan = await asyncio.to_thread(_prepare, service, request, text, True)
+    served, _, plan = await service.texts.run(_prepare, service, request, text, True)
     if not plan.sentences:
         return []
     return await served.threads.run(_find_others, served, plan.sentences[0], request, count)

@@ -9,6 +9,7 @@ from fastapi import Request
 from regard.serve.document_files import DocumentFiles
 from regard.serve.document_jobs import DocumentJobs
 from regard.serve.explainers import Explainers
+from regard.serve.fairness import CLIENT
 from regard.serve.keys import Key, Keys
 from regard.serve.service import Answer, OnSentence, Service, TranslateRequest
 from regard.serve.watch import Watch
@@ -39,10 +40,18 @@ def context_of(request: Request) -> Context:
 def admit(request: Request, given: str | None, characters: int) -> None:
     """Check the API key, from a field (`given`) or a header, and charge it for one request and its characters."""
     key = find_key(request, given)
+    CLIENT.set(client_of(request, key))
     if key is not None:
         request.scope["facts"]["key"] = key.name
         key.charge(1, characters)
     request.scope["facts"]["characters"] = characters
+
+
+def client_of(request: Request, key: Key | None) -> str:
+    """Who asks, for turns between clients: the name of the key, else the address."""
+    if key is not None:
+        return f"key {key.name}"
+    return f"address {request.client.host}" if request.client is not None else ""
 
 
 def count(request: Request, given: str | None, characters: int) -> None:

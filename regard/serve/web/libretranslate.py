@@ -108,7 +108,7 @@ async def detect_language(request: Request) -> list[DetectedLanguage]:
     if len(fields.q) > limit:
         raise HttpRefused(413, f"q may have at most {limit} characters; a page of text is enough")
     admit(request, fields.api_key, 0)
-    found = await asyncio.to_thread(detect, fields.q)
+    found = await context_of(request).service.texts.run(detect, fields.q)
     return [DetectedLanguage(confidence=found[1], language=found[0])] if found else []
 
 

@@ -19,6 +19,7 @@ import uvicorn
 from regard.bundle import Bundle
 from regard.errors import UserError
 from regard.serve.document_files import DocumentFiles
+from regard.serve.fairness import FairShares
 from regard.serve.keys import Keys, load_keys
 from regard.serve.limits import Limits
 from regard.serve.private_files import document_folder
@@ -201,6 +202,7 @@ def keep_watch(connections: Connections, admission: Admission, metrics: Metrics)
 
 def load_service(settings: Settings, metrics: Metrics) -> Service:
     """The service with all models loaded; they report to `metrics`."""
+    shares = FairShares()  # the models compete for the same cores
     models = [
         ServedModel.load(
             bundle,
@@ -210,6 +212,7 @@ def load_service(settings: Settings, metrics: Metrics) -> Service:
             batch=settings.batch,
             shared=settings.is_shared,
             observe=metrics.observer,
+            shares=shares,
         )
         for bundle in bundles_of(settings)
     ]
