@@ -13,6 +13,7 @@ from regard.serve.fairness import CLIENT
 from regard.serve.keys import Key, Keys
 from regard.serve.service import Answer, OnSentence, Service, TranslateRequest
 from regard.serve.watch import Watch
+from regard.serve.web.connections import address_key
 from regard.serve.web.gate import Admission
 from regard.serve.web.prometheus import Metrics
 
@@ -48,10 +49,11 @@ def admit(request: Request, given: str | None, characters: int) -> None:
 
 
 def client_of(request: Request, key: Key | None) -> str:
-    """Who asks, for turns between clients: the name of the key, else the address."""
+    """Who asks, for turns between clients: the name of the key, else the address, which behind a trusted proxy is the forwarded
+    one."""
     if key is not None:
         return f"key {key.name}"
-    return f"address {request.client.host}" if request.client is not None else ""
+    return f"address {address_key(request.client.host)}" if request.client is not None else ""
 
 
 def count(request: Request, given: str | None, characters: int) -> None:

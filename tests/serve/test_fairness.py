@@ -1,0 +1,183 @@
+"""Turns between clients, with engines that the test itself lets go on and a clock that it sets."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from regard.generate.options import SearchOptions
+from regard.serve.batching import QueueFull
+from regard.serve.fairness import CLIENT, FairShares
+from regard.serve.refusal import Busy
+from regard.serve.thread_pool import ThreadPool
+from tests.serve.test_batching import HeldEngine, batcher, ids_of
+
+OPTIONS = SearchOptions()
+
+
+def test_whoever_was_given_less_comes_first() -> None:
+    engine = HeldEngine(batch=1)
+    with batcher(engine) as made:
+        book = made.submit([[n] for n in range(1, 9)], OPTIONS, client="author")
+        assert engine.started.acquire(timeout=60)
+        greetings = [made.submit([[100 + n]], OPTIONS, client=f"guest {n}") for n in range(3)]
+        engine.go.release(100)
+        assert [ids_of(one) for one in greetings] == [[(100,)], [(101,)], [(102,)]]
+        assert len(ids_of(book)) == 8
+    order = [call[0][0] for call in engine.calls]
+    assert order[0] == 1 and set(order[1:4]) == {100, 101, 102}  # all of them before the second page
+
+
+def test_many_requests_of_one_client_are_worth_no_more_than_one() -> None:
+    engine = HeldEngine(batch=1)
+    with batcher(engine) as made:
+        first = [made.submit([[n]] * 4, OPTIONS, client="greedy") for n in range(1, 6)]
+        assert engine.started.acquire(timeout=60)
+        other = made.submit([[100]] * 4, OPTIONS, client="modest")
+        engine.go.release(100)
+        ids_of(other)
+        for one in first:
+            ids_of(one)
+    places = [place for place, call in enumerate(engine.calls) if call[0][0] == 100]
+    assert places[-1] <= 10  # alternating; behind five requests it would end at 20
+
+
+def test_a_client_gets_a_little_at_a_time_while_others_are_there() -> None:
+    for has_guest, most in ((False, 20), (True, 10)):
+        engine = HeldEngine(parallel=2)
+        with batcher(engine, batch_tokens=10_000, window=0) as made:
+            made.submit([[2]], OPTIONS, client="guest" if has_guest else "author")
+            assert engine.started.acquire(timeout=60)
+            # At first, 2,000 tokens a second are assumed: 300 in a turn, or ten of these sentences.
+            book = made.submit([[1] * 29] * 20, OPTIONS, client="author")
+            assert engine.started.acquire(timeout=60)
+            assert len(engine.calls[1]) == most
+            engine.go.release(100)
+            assert len(ids_of(book)) == 20
+
+
+def test_long_sentences_do_not_share_a_batch_with_short_ones() -> None:
+    engine = HeldEngine()
+    with batcher(engine) as made:
+        made.submit([[0]], OPTIONS)
+        assert engine.started.acquire(timeout=60)
+        waiting = [made.submit([[n] * size], OPTIONS) for n, size in enumerate((5, 150, 20, 140), 1)]
+        engine.go.release(100)
+        for one in waiting:
+            ids_of(one)
+    assert sorted(sorted(len(ids) for ids in call) for call in engine.calls[1:]) == [[5, 20], [140, 150]]
+
+
+class GuestEngine(HeldEngine):
+    """Computes the sentences that begin with 2 at once, and holds the others."""
+
+    def translate(self, ids, options, on_finished=None, constraints=()):
+        if ids[0][0] == 2:
+            self.go.release()
+        return super().translate(ids, options, on_finished, constraints)
+
+
+def test_one_client_never_takes_the_last_thread_while_others_are_there() -> None:
+    engine = GuestEngine(batch=1, parallel=2)
+    with batcher(engine, shares=FairShares(lambda: 0.0)) as made:  # nobody's time runs out
+        assert ids_of(made.submit([[2]], OPTIONS, client="guest")) == [(2,)]
+        book = made.submit([[1]] * 6, OPTIONS, client="author")
+        for _ in range(2):  # the guest's, and the first page
+            assert engine.started.acquire(timeout=60)
+        assert ids_of(made.submit([[2]], OPTIONS, client="guest")) == [(2,)]  # although all pages are held
+        assert engine.calls == [[[2]], [[1]], [[2]]]
+        engine.go.release(100)
+        assert len(ids_of(book)) == 6
+
+
+def test_a_full_queue_has_room_for_those_who_did_not_fill_it() -> None:
+    engine = HeldEngine()
+    with batcher(engine, queue_tokens=100) as made:
+        made.submit([[1]], OPTIONS, client="greedy")
+        assert engine.started.acquire(timeout=60)
+        made.submit([[2] * 98], OPTIONS, client="greedy")
+        with pytest.raises(QueueFull):
+            made.submit([[3] * 9], OPTIONS, client="greedy")
+        modest = made.submit([[4] * 9], OPTIONS, client="modest")
+        with pytest.raises(QueueFull):  # its share is a third
+            made.submit([[5] * 50], OPTIONS, client="modest")
+        engine.go.release(100)
+        assert ids_of(modest) == [(4,) * 9]
+
+
+def test_a_slow_thread_waits_for_an_idle_core_or_its_clients_turn() -> None:
+    shares = FairShares()
+    fast, slow = HeldEngine(), HeldEngine()
+    with batcher(fast, shares=shares) as made, batcher(slow, shares=shares, is_slow=True) as other:
+        plain = made.submit([[9]], OPTIONS, client="modest")
+        assert fast.started.acquire(timeout=60)
+        greedy = shares.enter("greedy")
+        greedy.clock = 1_000.0
+        wish = other.submit([[1]], OPTIONS, client="greedy")
+        assert not other._may_begin(greedy)  # the only core computes for someone who was given less
+        assert slow.calls == []
+        fast.go.release(100)
+        assert ids_of(plain) == [(9,)]
+        assert slow.started.acquire(timeout=60)
+        slow.go.release(100)
+        assert ids_of(wish) == [(1,)]
+        made.submit([[9]], OPTIONS, client="modest").result(timeout=60)
+        shares.enter("modest").clock = 2_000.0
+        assert other._may_begin(greedy)
+
+
+def test_idling_saves_up_nothing() -> None:
+    now = 0.0
+    shares = FairShares(lambda: now)
+    busy = shares.enter("busy")
+    for _ in range(10):
+        shares.begin({busy: 1.0}, False)
+        shares.end({busy: 0.0}, False)
+    assert shares.enter("newcomer").clock >= 9.0
+    assert shares.others_than(busy)
+
+
+def test_clients_are_forgotten_but_not_what_they_were_given() -> None:
+    now = 0.0
+    shares = FairShares(lambda: now)
+    greedy = shares.enter("greedy")
+    shares.begin({greedy: 60.0}, False)
+    shares.end({greedy: 0.0}, False)
+    shares.leave(greedy)
+    for number in range(10_000):
+        now += 1.0
+        shares.leave(shares.enter(f"guest {number}"))
+    assert len(shares._clients) < 300
+    assert shares.enter("greedy") is greedy
+
+
+def run_as(client: str, pool: ThreadPool, work, *arguments) -> asyncio.Task:
+    async def run():
+        CLIENT.set(client)
+        return await pool.run(work, *arguments)
+
+    return asyncio.ensure_future(run())
+
+
+def test_clients_take_turns_at_the_threads_and_leave_places_to_others() -> None:
+    async def check() -> None:
+        pool, go, order = ThreadPool("things", 1, places=4), threading.Event(), []
+
+        def work(name: str) -> None:
+            assert go.wait(60)
+            order.append(name)
+
+        greedy = [run_as("greedy", pool, work, f"greedy {n}") for n in range(4)]
+        await asyncio.sleep(0)
+        with pytest.raises(Busy):
+            await run_as("greedy", pool, work, "too many")
+        modest = run_as("modest", pool, work, "modest")
+        await asyncio.sleep(0)
+        go.set()
+        await asyncio.gather(*greedy, modest)
+        assert order.index("modest") <= 2
+        pool.close()
+
+    asyncio.run(check())
