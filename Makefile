@@ -11,7 +11,7 @@ TORCH_INDEX ?=
 # How many processes share the tests; auto: one per core.
 WORKERS ?= auto
 
-BENCHMARKS := attention_cpu train_throughput decode_throughput translate_soak serve_load store_checksums
+BENCHMARKS := attention_cpu train_throughput decode_throughput translate_soak serve_load fairness store_checksums
 GPU_BENCHMARKS := train_throughput profile_step loss_curves decode_throughput
 
 .DEFAULT_GOAL := help

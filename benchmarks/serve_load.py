@@ -76,6 +76,7 @@ class Load:
     seconds: float = 3600.0  # at most
     each: int | None = None  # requests of each client, at most
     pause: float = 0.05  # seconds after a refusal
+    address: str = "127.0.0.1"  # that the clients come from
 
 
 async def client(port: int, load: Load, first: int, until: float, seen: Seen) -> None:
@@ -85,7 +86,7 @@ async def client(port: int, load: Load, first: int, until: float, seen: Seen) ->
     while time.perf_counter() < until and (load.each is None or number - first < load.each):
         try:
             if writer is None:
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(load.address, 0))
             assert reader is not None
             begun = time.perf_counter()
             writer.write(load.requests[number % len(load.requests)])

@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -224,14 +224,15 @@ class Batcher:
     # --- the threads ---
 
     def _work(self) -> None:
-        while batch := self._take():
+        while taken := self._take():
+            batch, estimates = taken
             start = time.monotonic()
             found, failed = self._translate(batch)
-            self._account(batch, time.monotonic() - start)
+            self._account(batch, estimates, time.monotonic() - start)
             # Last: a client with its answer may return at once, and must not count twice.
             self._hand_out(found, failed)
 
-    def _account(self, batch: SentenceBatch, seconds: float) -> None:
+    def _account(self, batch: SentenceBatch, estimates: Mapping[Client, float], seconds: float) -> None:
         jobs = len({id(job) for job, _ in batch})
         end = time.monotonic()
         with self._changed:
@@ -240,22 +241,21 @@ class Batcher:
             self._busy -= 1
             self._computed -= jobs
             tokens = sum(job.tokens(n) for job, n in batch)
-            estimates = _costs(batch, self._speed)
             self._speed += 0.2 * (tokens / max(seconds, 1e-4) - self._speed)
             self._came = end
             self._gather_until = end + max(self._window, seconds / 2)
-        spent = _costs(batch, tokens / max(seconds, 1e-4))
-        self._shares.end({client: spent[client] - estimates[client] for client in spent}, self._is_slow)
+        self._shares.end(estimates, _costs(batch, tokens / max(seconds, 1e-4)))
         if self._observe is not None:
             self._observe(len(batch), jobs, seconds)
 
-    def _take(self) -> SentenceBatch:
-        """Wait for the next batch; empty when the queue is empty and closed."""
+    def _take(self) -> tuple[SentenceBatch, Mapping[Client, float]] | None:
+        """Wait for the next batch; returns it with the seconds that it may take, by client. None when the queue is empty and
+        closed."""
         with self._changed:
             while True:
                 if not self._jobs:
                     if self._closed:
-                        return []
+                        return None
                     self._changed.wait()
                     continue
                 left = min(self._came + self._window, self._gather_until) - time.monotonic()
@@ -267,12 +267,13 @@ class Batcher:
                     self._changed.wait(_RETRY_SECONDS)
                     continue
                 batch = self._cut(jobs)
-                self._shares.begin(_costs(batch, self._speed), self._is_slow)
+                estimates = _costs(batch, self._speed)
+                self._shares.begin(estimates)
                 self._busy += 1
                 self._computed += len({id(job) for job, _ in batch})
                 if self._jobs:
                     self._changed.notify()
-                return batch
+                return batch, estimates
 
     @property
     def _share(self) -> int:
@@ -282,18 +283,9 @@ class Batcher:
 
     def _in_turn(self) -> list[BatchJob]:
         """The jobs whose clients may have another thread, in the order of their turns."""
-        may_begin = {job.client: self._may_begin(job.client) for job in self._jobs}
+        may_begin = {job.client: self._shares.may_begin(job.client, self._is_slow) for job in self._jobs}
         jobs = [job for job in self._jobs if may_begin[job.client] or self._closed]
         return sorted(jobs, key=lambda job: (job.client.clock, job.served))  # stable: of equals, the first that came
-
-    def _may_begin(self, client: Client) -> bool:
-        """Whether another thread may compute for a client. While others are there, one thread is left to them; and a thread beyond
-        the cores begins if one of those is idle, or if it is the client's turn."""
-        if not self._shares.others_than(client):
-            return True
-        if self._is_slow:
-            return self._shares.busy < self._shares.threads or self._shares.is_behind(client)
-        return client.alone_in < max(1, len(self._threads) - 1) or len(self._threads) == 1
 
     def _cut(self, jobs: Sequence[BatchJob]) -> SentenceBatch:
         """Take sentences of jobs that are alike, in turns, at most what the engine computes together."""

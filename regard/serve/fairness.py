@@ -7,9 +7,10 @@ process share one `FairShares`, since they compete for the same cores.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ TURN_SECONDS = 0.15  # of the engine that one client is given at a time, while o
 _PRESENT_SECONDS = (
     0.5  # a client counts as there for this long after its last request: it reads the answer and sends the next
 )
+_USAGE_SECONDS = 1.0
+_MOST_USED = 0.7  # of the threads left to others: if they use more, they would use all of them
 _FEW_CLIENTS = 128  # accounts before those who left are looked for
 
 # Who asks, in the task of a request and what it starts: the name of a key, or an address.
@@ -31,6 +34,8 @@ class Client:
     jobs: int = 0  # that wait or are computed
     alone_in: int = 0  # threads that compute for this client only
     last_seen: float = float("-inf")
+    usage: float = 0.0  # threads that computed for it, on average over the last second, at the time `used`
+    used: float = 0.0
 
 
 class FairShares:
@@ -42,7 +47,6 @@ class FairShares:
         self._next_sweep = _FEW_CLIENTS
         self._start = 0.0  # the clock of whoever was served last, at that time
         self.threads = 0  # of all fast batchers
-        self.busy = 0  # those of them that compute
 
     def enter(self, name: str) -> Client:
         """A client's account, with one job more."""
@@ -72,22 +76,22 @@ class FairShares:
             client.jobs -= 1
             client.last_seen = self._now()
 
-    def begin(self, costs: dict[Client, float], is_slow: bool) -> None:
-        """A thread begins to compute for these clients; `costs` are estimates in seconds."""
+    def begin(self, estimates: Mapping[Client, float]) -> None:
+        """A thread begins to compute for these clients, probably for so many seconds each."""
         with self._lock:
-            self._start = max(self._start, min(client.clock for client in costs))
-            self._move(costs, 1, is_slow)
+            self._start = max(self._start, min(client.clock for client in estimates))
+            for client, seconds in estimates.items():
+                client.clock += seconds
+                client.alone_in += len(estimates) == 1
 
-    def end(self, corrections: dict[Client, float], is_slow: bool) -> None:
-        """The thread is done; the estimates were wrong by so much."""
+    def end(self, estimates: Mapping[Client, float], spent: Mapping[Client, float]) -> None:
+        """The thread is done, after so many seconds for each client."""
         with self._lock:
-            self._move(corrections, -1, is_slow)
-
-    def _move(self, costs: dict[Client, float], step: int, is_slow: bool) -> None:
-        self.busy += 0 if is_slow else step
-        for client, seconds in costs.items():
-            client.clock += seconds
-            client.alone_in += step * (len(costs) == 1)
+            now = self._now()
+            for client, seconds in spent.items():
+                client.clock += seconds - estimates[client]
+                client.alone_in -= len(spent) == 1
+                client.usage, client.used = _usage(client, now) + seconds / _USAGE_SECONDS, now
 
     def others_than(self, client: Client) -> bool:
         """Whether another client is there."""
@@ -95,7 +99,26 @@ class FairShares:
             since = self._now() - _PRESENT_SECONDS
             return any(one is not client and (one.jobs or one.last_seen > since) for one in self._clients.values())
 
-    def is_behind(self, client: Client) -> bool:
-        """Whether no other client that waits or is computed has been given less."""
+    def may_begin(self, client: Client, is_slow: bool = False) -> bool:
+        """Whether another thread may compute for a client. While others are there, one thread is left to them. A client that was
+        given more than others waits for its turn, unless the threads that this leaves are more than the others use. `is_slow`:
+        a thread beyond those that the cores are for."""
         with self._lock:
-            return all(one is client or not one.jobs or one.clock >= client.clock for one in self._clients.values())
+            now = self._now()
+            others = [
+                one
+                for one in self._clients.values()
+                if one is not client and (one.jobs or one.last_seen > now - _PRESENT_SECONDS)
+            ]
+            if not others:
+                return True
+            if not is_slow and client.alone_in >= max(1, self.threads - 1):
+                return False
+            if all(one.clock >= client.clock for one in others if one.jobs):
+                return True
+            left = max(0.5, self.threads - client.alone_in - 1)
+            return sum(_usage(one, now) for one in others) < _MOST_USED * left
+
+
+def _usage(client: Client, now: float) -> float:
+    return client.usage * math.exp((client.used - now) / _USAGE_SECONDS)

@@ -107,25 +107,28 @@ def test_a_full_queue_has_room_for_those_who_did_not_fill_it() -> None:
         assert ids_of(modest) == [(4,) * 9]
 
 
-def test_a_slow_thread_waits_for_an_idle_core_or_its_clients_turn() -> None:
-    shares = FairShares()
-    fast, slow = HeldEngine(), HeldEngine()
-    with batcher(fast, shares=shares) as made, batcher(slow, shares=shares, is_slow=True) as other:
-        plain = made.submit([[9]], OPTIONS, client="modest")
-        assert fast.started.acquire(timeout=60)
-        greedy = shares.enter("greedy")
-        greedy.clock = 1_000.0
-        wish = other.submit([[1]], OPTIONS, client="greedy")
-        assert not other._may_begin(greedy)  # the only core computes for someone who was given less
-        assert slow.calls == []
-        fast.go.release(100)
-        assert ids_of(plain) == [(9,)]
-        assert slow.started.acquire(timeout=60)
-        slow.go.release(100)
-        assert ids_of(wish) == [(1,)]
-        made.submit([[9]], OPTIONS, client="modest").result(timeout=60)
-        shares.enter("modest").clock = 2_000.0
-        assert other._may_begin(greedy)
+def test_whoever_was_given_more_waits_while_others_use_the_threads() -> None:
+    now = 0.0
+    shares = FairShares(lambda: now)
+    shares.threads = 2
+    greedy, modest = shares.enter("greedy"), shares.enter("modest")
+    greedy.clock = 100.0
+    assert shares.may_begin(greedy) and shares.may_begin(modest)  # nobody uses the threads
+    for _ in range(10):
+        shares.begin({modest: 0.5})
+        now += 0.5
+        shares.end({modest: 0.5}, {modest: 0.5})
+    assert not shares.may_begin(greedy) and not shares.may_begin(greedy, is_slow=True)
+    modest.clock = 200.0
+    assert shares.may_begin(greedy) and shares.may_begin(greedy, is_slow=True)  # its turn
+    modest.clock = 50.0
+    now += 5.0
+    assert shares.may_begin(greedy)  # the other one has a job, but hardly used any thread
+    shares.begin({greedy: 1.0})
+    assert not shares.may_begin(greedy)  # the last thread
+    shares.leave(modest)
+    now += 5.0
+    assert shares.may_begin(greedy)  # nobody else is there
 
 
 def test_idling_saves_up_nothing() -> None:
@@ -133,8 +136,8 @@ def test_idling_saves_up_nothing() -> None:
     shares = FairShares(lambda: now)
     busy = shares.enter("busy")
     for _ in range(10):
-        shares.begin({busy: 1.0}, False)
-        shares.end({busy: 0.0}, False)
+        shares.begin({busy: 1.0})
+        shares.end({busy: 1.0}, {busy: 1.0})
     assert shares.enter("newcomer").clock >= 9.0
     assert shares.others_than(busy)
 
@@ -143,8 +146,8 @@ def test_clients_are_forgotten_but_not_what_they_were_given() -> None:
     now = 0.0
     shares = FairShares(lambda: now)
     greedy = shares.enter("greedy")
-    shares.begin({greedy: 60.0}, False)
-    shares.end({greedy: 0.0}, False)
+    shares.begin({greedy: 60.0})
+    shares.end({greedy: 60.0}, {greedy: 60.0})
     shares.leave(greedy)
     for number in range(10_000):
         now += 1.0
