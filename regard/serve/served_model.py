@@ -78,8 +78,8 @@ class ServedModel:
             made.is_quiet = True
             slow = None if made.strict else around(1, is_slow=True)
         side = TextSide(bundle.tokenizer, options, bundle.max_length, takes_phrases=made.takes_phrases)
-        threads = ThreadPool("requests for words", _THREADS, limits.word_places)
-        return cls(bundle, made, side, around(0), threads, slow, limits)
+        threads = ThreadPool("requests for words", _THREADS, limits.word_places, shares)
+        return cls(bundle, made, side, around(0), threads, slow, limits, ThreadPool("texts", 1, shares=shares))
 
     @property
     def does_all(self) -> bool:

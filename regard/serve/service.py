@@ -10,6 +10,7 @@ from itertools import islice
 from regard.errors import InputError, InputTooLarge
 from regard.serve.alignments import SentenceCollector, align
 from regard.serve.batched_sentences import INLINE_CHARACTERS, portions_of, translate_sentences
+from regard.serve.fairness import FairShares
 from regard.serve.limits import Limits
 from regard.serve.search import PLAIN, SearchRequest
 from regard.serve.served_model import ServedModel
@@ -85,13 +86,14 @@ OnSentence = Callable[[SentenceProgress], None]
 class Service:
     """All served models."""
 
-    def __init__(self, models: Sequence[ServedModel], limits: Limits) -> None:
-        self.limits = limits
+    def __init__(self, models: Sequence[ServedModel], limits: Limits, shares: FairShares | None = None) -> None:
+        """`shares` are those of the models."""
+        self.limits, shares = limits, shares or FairShares()
         # Documents may take long, even after their clients are gone, so they get threads of their own. Only one thread parses
         # them: a parsed document takes many times the memory of its file.
-        self._reading = ThreadPool("documents", 1)
-        self._documents = ThreadPool("documents", _DOCUMENT_THREADS)
-        self.texts = ThreadPool("texts", 1)
+        self._reading = ThreadPool("documents", 1, shares=shares)
+        self._documents = ThreadPool("documents", _DOCUMENT_THREADS, shares=shares)
+        self.texts = ThreadPool("texts", 1, shares=shares)
         self.pairs = {(model.bundle.source, model.bundle.target): model for model in models}
 
     # --- languages ---

@@ -1,5 +1,5 @@
 """Threads for work beside the batcher, each kind with its own few, so that slow work of one kind never blocks another. Clients take
-turns (`fairness.py` says who they are)."""
+turns as at the batches (`fairness.py`): all that is done for a client counts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from regard.serve.fairness import CLIENT
+from regard.serve.fairness import CLIENT, Client, FairShares
 from regard.serve.refusal import Busy
 
 Output = TypeVar("Output")
 Input = TypeVar("Input")
+_Job = tuple[Future[Any], list[Callable[[], Any]]]
 _RETRY = 3  # seconds
+_LOOK_SECONDS = 0.02  # between two looks at whether it is someone's turn
 PATIENCE = 5.0  # seconds for running jobs when the server stops
 
 
@@ -25,14 +27,15 @@ class ThreadPool:
     """A fixed number of threads, and a limit on jobs that run or wait. A cancelled job that has not started never starts; one that
     has started cannot be stopped and holds its place until it ends. The threads are daemons, so the process can exit."""
 
-    def __init__(self, name: str, threads: int, places: int = sys.maxsize) -> None:
+    def __init__(self, name: str, threads: int, places: int = sys.maxsize, shares: FairShares | None = None) -> None:
         """`name` is the kind of work, for the refusal. Without `places` the callers limit the jobs themselves."""
         self.name, self.places = name, places
+        self._shares = shares or FairShares()
         self._entered: Counter[str] = Counter()  # jobs that run or wait, by client
         self._abandoned: set[Future[Any]] = set()
         self._changed = threading.Condition()
-        # Whoever was served longest ago comes first; only clients with jobs that wait are in here.
-        self._queues: dict[str, deque[tuple[Future[Any], list[Callable[[], Any]]]]] = {}
+        # Of equals, whoever was served longest ago comes first; only clients with jobs that wait are in here.
+        self._queues: dict[Client, deque[_Job]] = {}
         self._is_closed = False
         self._threads = [
             threading.Thread(target=self._work, name=f"regard-apart-{n}", daemon=True) for n in range(threads)
@@ -81,8 +84,10 @@ class ThreadPool:
         if done is not None:
             future.add_done_callback(lambda _: done())
         waiting = [lambda: work(*arguments)]
+        client = self._shares.enter(CLIENT.get())
+        future.add_done_callback(lambda _: self._shares.leave(client))
         with self._changed:
-            self._queues.setdefault(CLIENT.get(), deque()).append((future, waiting))
+            self._queues.setdefault(client, deque()).append((future, waiting))
             self._changed.notify()
         try:
             return await asyncio.wrap_future(future)
@@ -96,21 +101,27 @@ class ThreadPool:
 
     def _work(self) -> None:
         while (taken := self._take()) is not None:
-            _do(*taken)
-            del taken  # hold nothing while idle
+            client, job = taken
+            self._shares.begin({client: 0.0})
+            start = time.monotonic()
+            _do(*job)
+            self._shares.end({client: 0.0}, {client: time.monotonic() - start})
+            del taken, client, job  # hold nothing while idle
 
-    def _take(self) -> tuple[Future[Any], list[Callable[[], Any]]] | None:
+    def _take(self) -> tuple[Client, _Job] | None:
         """Wait for the next job; None when the pool is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._queues or self._is_closed)
-            if self._is_closed:
-                return None
-            client = next(iter(self._queues))
-            queue = self._queues.pop(client)
-            taken = queue.popleft()
-            if queue:
-                self._queues[client] = queue  # at the end
-            return taken
+            while not self._is_closed:
+                may_begin = [client for client in self._queues if self._shares.may_begin(client, is_slow=True)]
+                if may_begin:
+                    client = min(may_begin, key=lambda client: client.clock)
+                    queue = self._queues.pop(client)
+                    job = queue.popleft()
+                    if queue:
+                        self._queues[client] = queue  # at the end
+                    return client, job
+                self._changed.wait(_LOOK_SECONDS if self._queues else None)
+            return None
 
     def close(self) -> None:
         """Drop the jobs that wait, and give the running ones a little time."""

@@ -216,7 +216,7 @@ def load_service(settings: Settings, metrics: Metrics) -> Service:
         )
         for bundle in bundles_of(settings)
     ]
-    return Service(models, settings.limits)
+    return Service(models, settings.limits, shares)
 
 
 def bundles_of(settings: Settings) -> list[Bundle]:
