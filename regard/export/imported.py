@@ -10,24 +10,29 @@ from __future__ import annotations
 import datetime
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard.bounds import MAX_LENGTH, check_flag, check_label, check_number, check_whole
 from regard.bundle import Bundle, save_bundle
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer, read_model
 from regard.data.vocabulary import Special, Vocabulary, read_pieces
 from regard.errors import UserError
+from regard.escaping import shorten
 from regard.export import marian
 from regard.export.marian_file import read_tensors, take_embeddings, take_positions
 from regard.files import check_new_folder, read_json, sha256
 from regard.models.transformer import Transformer
-from regard.recipe import DecodeRecipe
+from regard.recipe import DecodeRecipe, check_decode
 from regard.version import __version__
+from regard.weights import check_finite
 
 # Marian's defaults for fields that config.json lacks.
 _DEFAULTS: dict[str, Any] = {
@@ -50,6 +55,7 @@ _DEFAULTS: dict[str, Any] = {
     "eos_token_id": 0,
     "pad_token_id": 58100,
 }
+_LARGEST = 1_000_000  # of every number of pieces, layers or dimensions
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
 # Fields of older models, and the one value of each that Regard supports.
 _FIXED: dict[str, Any] = {
@@ -97,15 +103,25 @@ def import_marian(
     search = _read_search(folder, settings)
     where = folder / "config.json"
     _refuse(settings, _FIXED, where, "a bundle cannot hold such a model")
+    with _naming(where):
+        _check_kinds(settings)
     tokenizer_settings = _read_optional(folder / "tokenizer_config.json")
     forbidden = _forbidden(search, folder)
     tokenizer = _tokenizer(folder, settings, search, tokenizer_settings, forbidden)
     tensors, weights_file = read_tensors(folder, allow_pickle)
     # Some models normalise probabilities over the pieces that are not forbidden.
     renormalise = bool(search.get("renormalize_logits"))
-    config, weights = _convert(tensors, settings, tokenizer, renormalise, where, weights_file)
-    longest = min(settings["max_position_embeddings"], _length(tokenizer_settings.get("model_max_length")))
+    try:
+        config, weights = _convert(tensors, settings, tokenizer, renormalise, where, weights_file)
+    except (IndexError, RuntimeError, ValueError) as error:
+        reason = str(error).split("\n")[0]
+        raise UserError(f"{weights_file}: the tensors must fit {where.name}, but do not ({reason})") from None
+    check_finite(weights_file, ((name, bool(weight.isfinite().all())) for name, weight in weights.items()))
+    longest = min(settings["max_position_embeddings"], _length(tokenizer_settings.get("model_max_length")), MAX_LENGTH)
     guessed = _languages(folder, tokenizer_settings)
+    with _naming(folder):
+        check_label("source", source or guessed[0])
+        check_label("target", target or guessed[1])
     return save_bundle(
         out,
         weights,
@@ -129,6 +145,30 @@ def import_marian(
 # --- settings ---
 
 
+@contextmanager
+def _naming(where: Path) -> Iterator[None]:
+    """Put the name of a file before the message of a check."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+
+
+def _check_kinds(settings: Mapping[str, Any]) -> None:
+    """Each value must be of the kind of its default; ids are checked with the search."""
+    for name, default in _DEFAULTS.items():
+        value = settings[name]
+        if isinstance(default, bool):
+            check_flag(name, value)
+        elif isinstance(default, float):
+            check_number(name, value)
+        elif isinstance(default, str):
+            if not isinstance(value, str):
+                raise UserError(f"{name} must be text, but is {shorten(value)}")
+        elif value is not None and not name.endswith("_token_id"):
+            check_whole(name, value, 1, _LARGEST)
+
+
 def _read_optional(path: Path) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
 
@@ -144,8 +184,8 @@ def _read_search(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
         search, _OFF, where, "Regard's search does not support it; remove it from the file if the model can do without"
     )
     for name in ids:
-        if not isinstance(search[name], int):
-            raise UserError(f"{where}: {name} must be an integer, but is {search[name]!r}")
+        if isinstance(search[name], bool) or not isinstance(search[name], int):
+            raise UserError(f"{where}: {name} must be an integer, but is {shorten(search[name])}")
     forced = search.get("forced_eos_token_id")
     if forced not in (None, search["eos_token_id"]):
         raise UserError(
@@ -162,26 +202,39 @@ def _refuse(settings: Mapping[str, Any], allowed: Mapping[str, Any], where: Path
 
 def _forbidden(search: Mapping[str, Any], folder: Path) -> list[int]:
     """The ids that the search must never choose."""
-    ids = list(search.get("suppress_tokens") or [])
-    for words in search.get("bad_words_ids") or []:
-        if len(words) != 1:
+    ids = _list(search, "suppress_tokens", folder)
+    for words in _list(search, "bad_words_ids", folder):
+        if not isinstance(words, list) or len(words) != 1:
             raise UserError(
                 f"{folder}: bad_words_ids must hold single pieces, but has {words!r}; "
                 "remove it from the file if the model can do without"
             )
         ids += words
+    for i in ids:
+        with _naming(folder):
+            check_whole("an id of bad_words_ids or suppress_tokens", i, 0)
     return [i for i in ids if i != search["eos_token_id"]]  # transformers never forbids the end either
+
+
+def _list(settings: Mapping[str, Any], name: str, folder: Path) -> list[Any]:
+    """The list of this name, which may be missing."""
+    value = settings.get(name)
+    if value is not None and not isinstance(value, list):
+        raise UserError(f"{folder}: {name} must be a list, but is {shorten(value)}")
+    return list(value or [])
 
 
 def _decode(search: Mapping[str, Any], folder: Path) -> DecodeRecipe:
     beam, penalty = search.get("num_beams", 1), search.get("length_penalty", 1.0)
     if not isinstance(penalty, (int, float)) or penalty < 0:
-        raise UserError(f"{folder}: length_penalty must be 0 or more, but is {penalty!r}")
-    return DecodeRecipe(beam=beam, alpha=float(penalty))
+        raise UserError(f"{folder}: length_penalty must be 0 or more, but is {shorten(penalty)}")
+    with _naming(folder):
+        checked = check_decode(DecodeRecipe(beam=beam, alpha=penalty))
+    return replace(checked, alpha=float(penalty))
 
 
 def _length(value: Any) -> float:
-    return value if isinstance(value, int) and value > 1 else math.inf
+    return value if isinstance(value, int) and value > 1 else math.inf  # tokenizers without a limit say 1e30
 
 
 def _name(folder: Path) -> str:
@@ -271,9 +324,13 @@ def _token(value: Any, usual: str) -> str:
 def _refuse_added(folder: Path, tokenizer_settings: Mapping[str, Any], known: set[str]) -> None:
     """Refuse tokens added to the vocabulary later: they split text before sentencepiece sees it, which Regard does not do."""
     added = list(_read_optional(folder / "added_tokens.json"))
-    added += [_token(entry, "") for entry in (tokenizer_settings.get("added_tokens_decoder") or {}).values()]
+    decoder = tokenizer_settings.get("added_tokens_decoder") or {}
+    if not isinstance(decoder, dict):
+        raise UserError(f"{folder}: added_tokens_decoder must be a JSON object, but is {shorten(decoder)}")
+    added += [_token(entry, "") for entry in decoder.values()]
     for name in ("additional_special_tokens", "extra_special_tokens"):
-        added += [_token(entry, "") for entry in tokenizer_settings.get(name) or []]
+        entries = tokenizer_settings.get(name)
+        added += [_token(entry, "") for entry in (entries if isinstance(entries, (dict, list)) else [])]
     if other := [token for token in added if token not in known]:
         raise UserError(
             f"{folder}: the tokenizer must have no added tokens, but has {other[0]!r}; a bundle cannot hold them"

@@ -60,6 +60,9 @@ def take_embeddings(
     """
     names = (SHARED, SRC_EMBEDDING, TGT_EMBEDDING, OUTPUT)
     embeddings = {name: tensors.pop(name).float() for name in names if name in tensors}
+    rows = max((len(embedding) for embedding in embeddings.values()), default=vocab_size)
+    if rows != vocab_size:  # before anything is padded
+        raise UserError(f"{file}: the embeddings must have {vocab_size:,} rows by config.json, but have {rows:,}")
     shared, tied = settings["share_encoder_decoder_embeddings"], settings["tie_word_embeddings"]
     if shared and tied and embeddings:
         # A file keeps only one of the names of a shared tensor, and which one depends on the writer.
@@ -85,7 +88,7 @@ def take_positions(tensors: dict[str, Tensor], d_model: int, file: Path) -> None
         if name not in tensors:
             continue
         table = tensors.pop(name).float()
-        ours = sinusoids(table.shape[0], d_model)
+        ours = sinusoids(table.shape[0] if table.shape[1:] == (d_model,) else 0, d_model)
         expected = torch.cat((ours[:, 0::2], ours[:, 1::2]), dim=1)
         if table.shape != expected.shape or float((table - expected).abs().max()) > 1e-3:
             raise UserError(f"{file}: tensor {name} must be the paper's sinusoids, but is not")

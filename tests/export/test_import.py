@@ -6,9 +6,11 @@ import copy
 import dataclasses
 import json
 import os
+import random
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,8 @@ from regard.translation.reading import Segment, cut_line
 from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
 from tests.export.opus import change_json, tatoeba, vocabulary, write_json, write_opus
+from tests.mutations import mutations
+from tests.test_fuzz import VALUES
 from tests.translation.test_translator import Echo
 
 pytestmark = [
@@ -514,3 +518,44 @@ def test_every_part_of_a_long_line_says_its_language(marian: Path, tmp_path: Pat
     assert "".join(part.text.removeprefix(">>deu<< ") + part.after for part in parts) == text
     whole = cut_line(">>deu<< short", tokenizer, 40)
     assert [part.text for part in whole] == [">>deu<< short"]
+
+
+# Folders that a stranger made
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "tokenizer_config.json"])
+def test_settings_of_any_kind_are_refused_or_imported(changed: Path, tmp_path: Path, name: str) -> None:
+    settings = json.loads((changed / name).read_text(encoding="utf-8"))
+    more = ("separate_vocabs", "source_lang", "added_tokens_decoder", "suppress_tokens", "length_penalty")
+    draw, imported = random.Random(name), 0
+    for key in (*settings, *more):
+        for value in draw.sample(VALUES, 2):
+            write_json(changed / name, {**settings, key: value})
+            with suppress(UserError):
+                import_marian(changed, tmp_path / "bundle")
+                load_model(load_bundle(tmp_path / "bundle"))
+                imported += 1
+            shutil.rmtree(tmp_path / "bundle", ignore_errors=True)
+    assert imported > 5
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "source.spm", "vocab.json"])
+def test_a_damaged_file_is_refused_or_imported(changed: Path, tmp_path: Path, name: str) -> None:
+    content = (changed / name).read_bytes()
+    head = content[:6000]  # of the weights, the names and shapes
+    for damaged in mutations(head, 30, name):
+        (changed / name).write_bytes(damaged + content[len(head) :])
+        with suppress(UserError):
+            import_marian(changed, tmp_path / "bundle")
+            load_model(load_bundle(tmp_path / "bundle"))
+        shutil.rmtree(tmp_path / "bundle", ignore_errors=True)
+
+
+def test_weights_that_are_not_finite_are_not_imported(changed: Path, tmp_path: Path) -> None:
+    tensors = load_file(changed / "model.safetensors")
+    tensors["model.encoder.layers.0.fc1.weight"][1, 2] = float("nan")
+    save_file(tensors, changed / "model.safetensors")
+    with pytest.raises(
+        UserError, match=r"tensor encoder\.layers\.0\.feed_forward\.inner\.weight must hold finite numbers"
+    ):
+        import_marian(changed, tmp_path / "bundle")

@@ -61,7 +61,7 @@ def _ensure(bundle: Bundle, weights: WeightFormat, entry: Path) -> None:
     with suppress(OSError):
         os.utime(entry)  # marks it as used
     try:
-        check_manifest(entry / "model")
+        check_manifest(entry / "model", ("model.bin", "config.json"))
     except UserError:
         sweep_temporaries(entry)
         with atomic_folder(entry / "model") as temporary:
