@@ -24,6 +24,16 @@ def escape(text: str, keep: str = "") -> str:
     return CONTROLS.sub(lambda match: match[0] if match[0] in keep else repr(match[0])[1:-1], text)
 
 
+def for_terminal(text: str) -> str:
+    r"""A translation as a terminal may show it: a model with hostile pieces cannot move the cursor. Line breaks, tabs and
+    bidirectional marks stay, which text needs.
+
+    >>> print(for_terminal("a\x1b[2Jb"))
+    a\x1b[2Jb
+    """
+    return escape(text, keep="\n\t\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
 def escape_json(text: str) -> str:
     r"""JSON with the control characters escaped that `json.dumps` leaves as they are. Line breaks between values stay.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -331,6 +332,23 @@ def test_control_characters_of_a_message_are_escaped(folder: Path, capfd: pytest
     change_config(folder, "model." + HARMFUL, 1)
     said = fails(capfd, "info", str(folder))
     assert said[:-1].isprintable() and "is not known to this Regard" in said
+
+
+def test_a_translation_cannot_steer_the_terminal_but_a_pipe_gets_every_byte(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "tokenizer" / "joint.model"
+    content = path.read_bytes()
+    path.write_bytes(content.replace("\x04▁g".encode(), "\x04▁\x1b".encode(), 1))  # it writes ESC for g
+    assert path.read_bytes() != content
+    write_manifest(folder)
+    command = ["translate", "-m", str(folder), "--engine", "torch", "--prefix", "\x1b"]
+    assert main([*command, "a b"]) == 0
+    piped = capsys.readouterr().out
+    assert piped.startswith("\x1b")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main([*command, "a b"]) == 0
+    assert capsys.readouterr().out == piped.replace("\x1b", "\\x1b")
 
 
 # --- options ---

@@ -11,7 +11,7 @@ from typing import Any
 
 from regard.cli.common import MODEL, add_search, verb
 from regard.errors import UserError
-from regard.escaping import shorten
+from regard.escaping import for_terminal, shorten
 
 
 def add(verbs: Any) -> None:
@@ -99,7 +99,8 @@ def run(arguments: argparse.Namespace) -> None:
         }
         explanation.save(arguments.output, **(options if arguments.output.suffix.lower() in FIGURES else {}))
     # Not indented: attention matrices with a number per line would be unreadable.
-    sys.stdout.write((json.dumps(explanation.to_json()) if arguments.json else explanation.translation) + "\n")
+    text = json.dumps(explanation.to_json()) if arguments.json else explanation.translation
+    sys.stdout.write((for_terminal(text) if sys.stdout.isatty() else text) + "\n")
 
 
 def _forced(pairs: Sequence[str]) -> dict[int, str]:

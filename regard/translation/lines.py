@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from regard.data.writer import check_settings
 from regard.errors import RegardError, UserError
+from regard.escaping import for_terminal
 from regard.files import check_new_file, lock, read_json, write_atomic, writing
 
 _PATIENCE = 0.05  # seconds to wait for more lines before translating those at hand
@@ -121,7 +122,9 @@ class LineFile:
         self._size = self._partial.stat().st_size
 
     def write(self, text: str) -> None:
-        """Write text, which may be buffered."""
+        """Write text, which may be buffered. A terminal gets its control characters escaped, a file or a pipe every byte."""
+        if self.path is None and self._file.isatty():
+            text = for_terminal(text)
         self._size += len(text.encode("utf-8", "surrogatepass"))
         with writing(self._partial or Path("standard output"), self._size):
             self._file.write(text)
