@@ -34,7 +34,7 @@ from tests.mutations import mutations
 from tests.tiny import write_recipe
 from tests.training.runs import quiet
 
-CASES = 120  # of each file that is quick to read
+CASES = 80  # of each file that is quick to read
 
 
 @pytest.fixture(scope="module")
@@ -207,8 +207,11 @@ def test_a_damaged_run_folder_ends_with_one_line_or_the_same_model(
     shutil.copytree(begun, tmp_path / "whole", copy_function=shutil.copy2)
     assert resume(tmp_path / "whole") == 0
     wanted = load_file(str(tmp_path / "whole" / "run" / "model" / "model.safetensors"))
-    names = [path.relative_to(begun) for path in sorted((begun / "run").rglob("*")) if path.is_file()]
-    assert len(names) > 20
+    found = [path.relative_to(begun) for path in sorted((begun / "run").rglob("*")) if path.is_file()]
+    names = [
+        name for name in found if name.parts[1] != "model" and "step-000001" not in name.parts
+    ]  # what resuming reads
+    assert len(names) > 12
     codes = []
     for name in names:
         shutil.rmtree(tmp_path / "begun", ignore_errors=True)
@@ -221,6 +224,6 @@ def test_a_damaged_run_folder_ends_with_one_line_or_the_same_model(
         errors = [line for line in shown if line.startswith("regard: ")]
         assert (codes[-1], len(errors)) in ((0, 0), (2, 1)), (name, shown)
         if codes[-1] == 0:
-            found = load_file(str(tmp_path / "begun" / "run" / "model" / "model.safetensors"))
-            assert all(bool((found[key] == wanted[key]).all()) for key in wanted), name
+            made = load_file(str(tmp_path / "begun" / "run" / "model" / "model.safetensors"))
+            assert all(bool((made[key] == wanted[key]).all()) for key in wanted), name
     assert set(codes) == {0, 2}
