@@ -23,7 +23,7 @@ from regard.serve.web.schemas import (
 )
 from regard.serve.web.search_fields import terms_only
 from regard.serve.web.status import REFUSALS, HttpRefused
-from regard.translation.documents.formats import MEDIA_TYPES, kind_of
+from regard.translation.documents.formats import MEDIA_TYPES, kind_of, output_kind
 
 router = APIRouter(prefix="/v2", tags=["DeepL"], responses={**ERRORS, 404: {"model": DeepLError}})
 # Clients poll only every five seconds, so a status request waits a little for a document that is nearly done.
@@ -38,7 +38,7 @@ async def send(request: Request) -> DeepLDocument:
     limits = context.service.limits
     check_options(fields)
     kind = kind_of(upload.name or fields.filename or "")
-    if fields.output_format not in (None, "", kind):
+    if fields.output_format not in (None, "", output_kind(kind)):
         raise HttpRefused(400, "output_format must be that of the file; leave it out")
     if len(upload.content) > limits.file_bytes:
         raise HttpRefused(413, f"file may have at most {limits.file_bytes} bytes; send it in parts")
@@ -49,7 +49,7 @@ async def send(request: Request) -> DeepLDocument:
     admit(request, fields.auth_key, 0)
     key = find_key(request, fields.auth_key)
     handle = await asyncio.to_thread(
-        context.document_jobs.begin, kind, limits.file_seconds + 10, room_for(upload.content)
+        context.document_jobs.begin, output_kind(kind), limits.file_seconds + 10, room_for(upload.content)
     )
 
     async def work() -> int:

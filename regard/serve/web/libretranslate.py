@@ -25,7 +25,7 @@ from regard.serve.web.schemas import (
 )
 from regard.serve.web.search_fields import search_of, terms_only
 from regard.serve.web.status import HttpRefused
-from regard.translation.documents.formats import MEDIA_TYPES, kind_of
+from regard.translation.documents.formats import MEDIA_TYPES, kind_of, output_kind
 from regard.translation.languages import detect
 
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -128,7 +128,7 @@ async def translate_file(request: Request) -> TranslateFileReply | Response:
 
     async def work(on_sentence: OnSentence) -> dict[str, Any]:
         files = context.document_files
-        name = await asyncio.to_thread(files.begin, kind, room_for(upload.content))
+        name = await asyncio.to_thread(files.begin, output_kind(kind), room_for(upload.content))
         try:
             content, characters = await context.service.translate_file(
                 upload.content, kind, source, fields.target, fields.column or None, on_sentence, search

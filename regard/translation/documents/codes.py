@@ -10,7 +10,7 @@ from regard.translation.markup.elements import TextRun
 from regard.translation.markup.run_builder import RunBuilder
 
 _CODE = re.compile("([\x01\x04])([0-9]+)\x02|\x03")
-_EMPTY = re.compile("([ \xa0])?\x01([0-9]+)\x02\x03([ \xa0](?!\x01))?")
+_EMPTY = re.compile("([ \xa0]*)\x01([0-9]+)\x02\x03([ \xa0]*)")
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # characters that XML cannot contain
 
 
@@ -45,17 +45,17 @@ def respaced(text: str, translation: str) -> str:
     """
     if "\x02\x03" not in text:
         return translation
-    is_spaced = {one[2]: (one[1] is not None, one[3] is not None) for one in _EMPTY.finditer(text)}
+    is_spaced = {one[2]: (bool(one[1]), bool(one[3])) for one in _EMPTY.finditer(text)}
 
     def space(found: re.Match[str]) -> str:
-        before, after = found[1] or "", found[3] or ""
-        needs_before, needs_after = is_spaced.get(found[2], (True, True))
-        if not needs_before and needs_after and before and not after:
-            before, after = "", before
-        elif needs_before and not needs_after and after and not before:
-            before, after = after, ""
-        elif needs_before and needs_after:
-            before, after = before or " ", after or " "
+        before, after = found[1], found[3]
+        needs_before, needs_after = is_spaced.get(found[2], (False, False))
+        if needs_before and needs_after:
+            before, after = before[:1] or " ", after[:1] or " "
+        elif needs_after and before:
+            before, after = "", after or before
+        elif needs_before and after:
+            before, after = before or after, ""
         return f"{before}{element_code(int(found[2]))}{after}"
 
     return _EMPTY.sub(space, translation)

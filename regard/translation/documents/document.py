@@ -36,6 +36,7 @@ class Document:
     is_html: bool = False
     parse_markup: MarkupParser | None = None  # for texts with markup other than HTML and XML
     by_sentence: bool = True
+    joins_lines: bool = False  # with `parse_markup`: a line break counts as a space
     xml: Xml | None = None  # the texts are XML
     parts: Sequence[Document] = ()  # what the document consists of; then they say how their texts are marked up
     note: str = ""  # what the reader of the translation must know, such as that the layout is lost
@@ -45,7 +46,13 @@ class Document:
         if self.is_html or self.xml is not None:
             return MarkedText(text, language, by_sentence=self.by_sentence, joins_lines=True, xml=self.xml)
         if self.parse_markup is not None:
-            return MarkedText(text, language, by_sentence=self.by_sentence, parse_markup=self.parse_markup)
+            return MarkedText(
+                text,
+                language,
+                by_sentence=self.by_sentence,
+                joins_lines=self.joins_lines,
+                parse_markup=self.parse_markup,
+            )
         return split_text(text, language, by_sentence=self.by_sentence)
 
     def plans(self, language: str) -> list[Plan]:

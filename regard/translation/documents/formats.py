@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from regard.errors import InputError
 from regard.translation.documents.archives import ARCHIVES, open_archive
 from regard.translation.documents.catalogues import open_catalogue
 from regard.translation.documents.document import Document
 from regard.translation.documents.html import open_html
+from regard.translation.documents.interface_texts import open_json, open_notebook, open_yaml
 from regard.translation.documents.markdown import open_markdown
+from regard.translation.documents.pdf import open_pdf
 from regard.translation.documents.plain import open_text
 from regard.translation.documents.subtitles import open_subtitles
 from regard.translation.documents.tables import open_table
+from regard.translation.documents.tex import open_tex
+from regard.translation.documents.translation_units import open_tmx, open_xliff
 
 MEDIA_TYPES = {
     "txt": "text/plain; charset=utf-8",
@@ -18,7 +24,16 @@ MEDIA_TYPES = {
     "html": "text/html; charset=utf-8",
     "htm": "text/html; charset=utf-8",
     "srt": "application/x-subrip; charset=utf-8",
+    "vtt": "text/vtt; charset=utf-8",
     "po": "text/x-gettext-translation; charset=utf-8",
+    "xliff": "application/xliff+xml; charset=utf-8",
+    "xlf": "application/xliff+xml; charset=utf-8",
+    "tmx": "application/x-tmx+xml; charset=utf-8",
+    "json": "application/json; charset=utf-8",
+    "yaml": "application/yaml; charset=utf-8",
+    "yml": "application/yaml; charset=utf-8",
+    "ipynb": "application/x-ipynb+json; charset=utf-8",
+    "tex": "application/x-tex; charset=utf-8",
     "csv": "text/csv; charset=utf-8",
     "tsv": "text/tab-separated-values; charset=utf-8",
     "docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
@@ -28,12 +43,33 @@ MEDIA_TYPES = {
     "ods": "application/vnd.oasis.opendocument.spreadsheet",
     "odp": "application/vnd.oasis.opendocument.presentation",
     "epub": "application/epub+zip",
+    "pdf": "application/pdf",
 }
 
 
 TABLES = frozenset(("csv", "tsv"))
+_READERS: dict[str, Callable[[bytes], Document]] = {
+    "txt": open_text,
+    "md": open_markdown,
+    "srt": open_subtitles,
+    "vtt": open_subtitles,
+    "po": open_catalogue,
+    "json": open_json,
+    "yaml": open_yaml,
+    "yml": open_yaml,
+    "ipynb": open_notebook,
+    "tex": open_tex,
+    "pdf": open_pdf,
+}
+_WITH_LANGUAGE: dict[str, Callable[[bytes, str], Document]] = {
+    "html": open_html,
+    "htm": open_html,
+    "xliff": open_xliff,
+    "xlf": open_xliff,
+    "tmx": open_tmx,
+}
 # Kinds whose translation is of another kind.
-OUTPUT_KINDS: dict[str, str] = {}
+OUTPUT_KINDS = {"pdf": "txt"}
 # A local file may unpack to this much; a server sets its own limit.
 LOCAL_BYTES = 1 << 30
 
@@ -76,7 +112,6 @@ def open_document(data: bytes, kind: str, max_bytes: int, column: str | None = N
         return open_archive(data, kind, max_bytes, target)
     if kind in TABLES:
         return open_table(data, "\t" if kind == "tsv" else ",", column)
-    if kind in ("html", "htm"):
-        return open_html(data, target)
-    readers = {"md": open_markdown, "srt": open_subtitles, "po": open_catalogue}
-    return readers.get(kind, open_text)(data)
+    if kind in _WITH_LANGUAGE:
+        return _WITH_LANGUAGE[kind](data, target)
+    return _READERS[kind](data)

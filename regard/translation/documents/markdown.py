@@ -8,16 +8,21 @@ of our own for these cases, the parser was as long as this one and three times a
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from regard.translation.documents.document import Document, from_pieces, read_text
 from regard.translation.documents.reference_links import defined_by, shortened, spelled_out
+from regard.translation.documents.titles import put_back_titles, take_out_titles
 from regard.translation.markup.inline_markdown import parse_inline_markdown
 
-# Opens a line and is not text: marks of quotes, headings, list items and tasks.
-_OPENING = re.compile(r"[ \t]*(?:>[ \t]*|(?:#{1,6}|[-*+]|\d{1,9}[.)])[ \t]+|\[[ xX]\][ \t]+)*")
-_NO_TEXT = re.compile(r"(?:[-*_=] ?){3,}|\|?(?: {0,9}:?-+:? {0,9}\|)+ {0,9}:?-*:?|\[[^\]]{1,300}\]:\s.*|<[^<>]{1,999}>")
+# Opens a line and is not text: marks of quotes, headings, list items, tasks and footnotes.
+_OPENING = re.compile(
+    r"[ \t]*(?:>[ \t]*|(?:#{1,6}|[-*+]|\d{1,9}[.)])[ \t]+|\[[ xX]\][ \t]+|\[\^[^\]\s]{1,300}\]:[ \t]+)*"
+)
+_NO_TEXT = re.compile(
+    r"(?:[-*_=] ?){3,}|\|?(?: {0,9}:?-+:? {0,9}\|)+ {0,9}:?-*:?|\[(?!\^)[^\]]{1,300}\]:\s.*|<[^<>]{1,999}>"
+)
 _SPACES = re.compile(" *")
 _ITEM = re.compile(r"(?:[-*+]|(\d{1,9})[.)])(?= |$)")
 _RULE = re.compile(r"([-*_])(?: *\1){2,} *$")
@@ -37,21 +42,32 @@ def open_markdown(data: bytes) -> Document:
     defined: set[str] = set()
     for line in lines[first:]:
         if not blocks.is_text(line):
-            pieces.append(line)
             if label := defined_by(blocks.content):
                 defined.add(label)
+            pieces.append(line)
             continue
         start = _OPENING.match(line)
         assert start is not None
         to_translate.append(len(pieces) + 1)
         pieces += [start[0], line[start.end() :]]
-    document = from_pieces(pieces, to_translate, bom, parse_markup=parse_inline_markdown)
+    return _with_titles(from_pieces(pieces, to_translate, bom, parse_markup=parse_inline_markdown), defined)
+
+
+def _with_titles(document: Document, defined: Collection[str]) -> Document:
+    """The same document with the texts inside links and images, alternative texts and titles, as texts of their own."""
+    texts = [spelled_out(text, defined) for text in document.texts]
+    bare, titles = [], list[str]()
+    for text in texts:
+        taken, found = take_out_titles(text, len(titles))
+        bare.append(taken)
+        titles += found
 
     def save(translations: Sequence[str]) -> bytes:
-        both = zip(translations, document.texts, strict=True)
-        return document.save([shortened(translation, text, defined) for translation, text in both])
+        lines = [put_back_titles(line, translations[len(bare) :], titles) for line in translations[: len(bare)]]
+        both = zip(lines, document.texts, strict=True)
+        return document.save([shortened(line, text, defined) for line, text in both])
 
-    return replace(document, texts=[spelled_out(text, defined) for text in document.texts], save=save)
+    return replace(document, texts=[*bare, *titles], save=save)
 
 
 def _front_matter(lines: Sequence[str]) -> int:

@@ -24,6 +24,7 @@ class MixedContent:
     breaks: frozenset[str] = frozenset()
     space: str = ""  # an element that is a space; several of them are a break
     count: str = "count"  # its attribute with their number
+    keeps_space: bool = False  # line breaks and several spaces are part of the text
     is_skipped: Callable[[Any], bool] = lambda paragraph: False
     is_code: Callable[[Any], bool] = lambda span: False  # an inline element that is not text
 
@@ -35,7 +36,7 @@ class CodedText:
         self._element, self._names = element, names
         self._numbered: list[Any] = []
         self._inner: list[str] = []  # the plain text
-        self._base = _find_base(element, names)
+        self._base = None if names.keeps_space else _find_base(element, names)
         self.text = self._coded(element)
 
     @property
@@ -62,7 +63,7 @@ class CodedText:
         return break_code(number) if child.tag in names.breaks or child.tag == names.space else element_code(number)
 
     def _shown(self, text: str | None) -> str:
-        shown = _SPACES.sub(" ", text or "")
+        shown = (text or "") if self._names.keeps_space else _SPACES.sub(" ", text or "")
         self._inner.append(shown)
         return shown
 

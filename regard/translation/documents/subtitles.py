@@ -1,4 +1,4 @@
-"""Subtitles (SubRip): blocks of a number, two times and lines of text, of which only the text is translated.
+"""Subtitles (SubRip and WebVTT): blocks of a number or name, two times and lines of text, of which only the text is translated.
 
 Read by hand because everything else must keep its bytes, and files in the wild lack numbers or blank lines and mix line ends. The
 libraries srt and pysrt write numbers, times and line ends anew, and miss blocks without a blank line or number.
@@ -16,9 +16,11 @@ from regard.translation.markup.elements import TextRun
 from regard.translation.markup.run_builder import RunBuilder
 
 _NUMBER = re.compile(r"\s*\d+\s*")
-_TIMES = re.compile(r"\s*\d+:\d\d:\d\d[,.]\d+\s*-->")
-_TAG = re.compile(r"</?[A-Za-z][^<>]*>|\{\\[^{}]*\}")  # <i>, and {\i1} as in Advanced SubStation files
-_OPENING = re.compile(r"<\w|\{\\[bius]1\}")
+_TIMES = re.compile(r"\s*(?:\d+:)?\d\d:\d\d[,.]\d+\s*-->")
+_TAG = re.compile(
+    r"</?[A-Za-z][^<>]*>|<\d[\d:.]*>|\{\\[^{}]*\}"
+)  # <i>, a time, and {\i1} as in Advanced SubStation files
+_OPENING = re.compile(r"<[^\W\d]|\{\\[bius]1\}")
 _WORD = re.compile(rf"(?:{_TAG.pattern}|\S)+")  # a tag belongs to its word, including any spaces in the tag
 
 

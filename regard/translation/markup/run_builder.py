@@ -38,6 +38,12 @@ class RunBuilder:
         self._around[-1].closing = closing
         self._run.tokens.append(Tag(self._around.pop(), True))
 
+    def empty(self, literal: str) -> None:
+        """An element without words."""
+        self.open(literal)
+        if self.innermost == literal:  # within the limits
+            self.close("")
+
     def separator(self, literal: str) -> None:
         self._end_run()
         self._parts.append(literal)

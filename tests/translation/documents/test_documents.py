@@ -82,7 +82,7 @@ def run(text: str, style: str = "") -> str:
             "---\ntitle: x\n---\n# Head\n\n- item *one*\n1. `code` and [link](http://a.b/c)\n```\ncode\n```\n\n    code\n"
             "| a | b |\n|---|---|\n> quote ![image](x.png)\n---\n[x]: http://y\n",
             "---\ntitle: x\n---\n# HEAD\n\n- ITEM *ONE*\n1. `code` AND [LINK](http://a.b/c)\n```\ncode\n```\n\n    code\n"
-            "| A | B |\n|---|---|\n> QUOTE ![image](x.png)\n---\n[x]: http://y\n",
+            "| A | B |\n|---|---|\n> QUOTE ![IMAGE](x.png)\n---\n[x]: http://y\n",
         ),
         (
             "srt",

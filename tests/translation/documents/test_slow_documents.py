@@ -59,7 +59,12 @@ def upload(server: Running, path: str = "/translate_file") -> httpx.Response:
 def raw_upload(server: Running, *headers: str) -> bytes:
     """A request for a document as bytes, for clients that hang up."""
     request = httpx.Request("POST", f"{server.url}/translate_file", files={"file": ("x.txt", b"a b")}, data=FORM)
-    lines = ["POST /translate_file HTTP/1.1", "Host: 127.0.0.1", *headers, f"Content-Type: {request.headers['content-type']}"]
+    lines = [
+        "POST /translate_file HTTP/1.1",
+        "Host: 127.0.0.1",
+        *headers,
+        f"Content-Type: {request.headers['content-type']}",
+    ]
     body = request.read()
     return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
 

@@ -85,7 +85,7 @@ DEFINITIONS = "\n\n[user guide]: http://x.y 'It'\n> [Getting  started]: <b>\n[it
         ("see [User guide][].", "SEE [USER GUIDE][User guide]."),
         ("see [getting started][], [user guide]", "SEE [GETTING STARTED][getting started], [USER GUIDE][user guide]"),
         ("see [*user* guide][it] and [a](b) and [it].", "SEE [*USER* GUIDE][it] AND [A](b) AND [IT][it]."),
-        ("see ![it], ![it][], ![a][it] and [![it]](a)", "SEE ![it], ![it][], ![a][it] AND [![it]](a)"),
+        ("see ![it], ![it][], ![a][it] and [![it]](a)", "SEE ![IT][it], ![IT][it], ![A][it] AND [![IT][it]](a)"),
         ("see `[it]`, \\[it\\], [code] and [Anna]", "SEE `[it]`, \\[IT\\], [CODE] AND [ANNA]"),
         ("- [x] [IT] 1\n- [IT][] 2\n- [IT][IT] 3", "- [x] [IT] 1\n- [IT][] 2\n- [IT][IT] 3"),
     ],
@@ -149,4 +149,26 @@ def test_deep_markdown_does_not_take_for_ever(mark: str) -> None:
 
 def test_a_line_of_links_does_not_take_for_ever() -> None:
     assert translated("[a] " * 20_000 + "\n\n[a]: b") == "[A][a] " * 20_000 + "\n\n[a]: b"
-    assert translated("![a] b " * 20_000 + "\n\n[a]: b") == "![a] B " * 20_000 + "\n\n[a]: b"
+    assert translated("![a] b " * 20_000 + "\n\n[a]: b") == "![A][a] B " * 20_000 + "\n\n[a]: b"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("birds[^1] sing\n\n[^1]: a *note* here\n", "BIRDS[^1] SING\n\n[^1]: A *NOTE* HERE\n"),
+        ('![a cat](x.png "Tom") and [b](y \'c d\')', '![A CAT](x.png "TOM") AND [B](y \'C D\')'),
+        ("![a cat][x]\n\n[x]: y\n", "![A CAT][x]\n\n[x]: y\n"),
+        ("`![a](b)` \\![a](b \"c\")", "`![a](b)` \\![A](b \"C\")"),
+        ("![](x.png) ![1](y)", None),
+        ("a [^x\n", "A [^X\n"),
+    ],
+)  # fmt: skip
+def test_footnotes_alternative_texts_and_titles_are_translated(before: str, after: str | None) -> None:
+    document = opened(before)
+    pages = [plan.join([one.upper() for one in plan.sentences]) for plan in document.plans("en")]
+    assert document.save(pages).decode() == (before if after is None else after)
+
+
+def test_a_translated_title_cannot_end_its_link() -> None:
+    document = opened('[a](b "c d")')
+    assert document.save([document.texts[0], 'it\'s "x"] \\']).decode() == '[a](b "it’s x ")'
