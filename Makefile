@@ -8,10 +8,13 @@ STAMP := $(VENV)/.setup-done
 #   make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 
+# A folder of text for the benchmarks that need more than the repository holds (benchmarks/alignment.py).
+DATA ?=
+
 # How many processes share the tests; auto: one per core.
 WORKERS ?= auto
 
-BENCHMARKS := attention_cpu train_throughput decode_throughput translate_soak serve_load fairness store_checksums
+BENCHMARKS := attention_cpu train_throughput decode_throughput translate_soak serve_load fairness store_checksums alignment
 GPU_BENCHMARKS := train_throughput profile_step loss_curves decode_throughput
 
 .DEFAULT_GOAL := help
@@ -66,7 +69,7 @@ format: setup ## fix style and formatting (ruff)
 	$(BIN)/ruff format .
 
 bench: setup ## run the benchmarks; each prints a table and writes JSON
-	@set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done
+	@set -e; $(if $(DATA),export REGARD_BENCH_DATA=$(DATA);) for name in $(BENCHMARKS); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done
 
 bench-gpu: setup ## run the benchmarks that need a CUDA device
 	@set -e; for name in $(GPU_BENCHMARKS); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done

@@ -17,6 +17,7 @@ from regard.files import write_atomic
 from regard.generate.engines.select import make_engine
 from regard.generate.options import SearchOptions
 from regard.progress import OnProgress
+from regard.translation.alignment import TextAlignment, align_texts
 from regard.translation.alternatives import Alternative, find_alternatives
 from regard.translation.constraints import TextConstraints
 from regard.translation.documents.files import Languages, check_target, translate_local
@@ -135,11 +136,15 @@ class Model:
             return [result.text for result in self.stream(sentences, options, on_progress=on_progress)]
 
         languages = Languages(self.bundle.source, self.bundle.target)
-        content, note = translate_local(source, languages, translate, column)
+        content, note = translate_local(source, languages, translate, column, self.align)
         if note:
             warnings.warn(f"{source}: {note}", stacklevel=2)
         write_atomic(Path(target), content)
         return Path(target)
+
+    def align(self, pairs: Sequence[tuple[str, str]]) -> list[TextAlignment]:
+        """Which words of each text go with which words of its translation, by this model or from elsewhere."""
+        return align_texts(self.engine, self.bundle.tokenizer, pairs, self.bundle.max_length)
 
     def follow(
         self,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from regard.api import Model
     from regard.parallel.crew import Crew
     from regard.progress import OnProgress
+    from regard.translation.documents.document import AlignPairs
     from regard.translation.documents.files import FolderJob, Languages
 
 _NAMED = 5  # files that a summary names
@@ -126,7 +127,7 @@ def run_job(
         return found
 
     if job.folder is not None:
-        _run_folder(job.folder, arguments, languages, partial(translate, lambda count: None), settings())
+        _run_folder(job.folder, arguments, languages, partial(translate, lambda count: None), model.align, settings())
         return
     assert job.file is not None
 
@@ -134,7 +135,7 @@ def run_job(
         with progress("translating", len(sentences), unit="sentences") as done:
             return translate(done, sentences)
 
-    content, note = translate_local(job.file, languages, with_bar, arguments.column)
+    content, note = translate_local(job.file, languages, with_bar, arguments.column, model.align)
     if note:
         print(f"{job.file}: {note}", file=sys.stderr)
     if arguments.output is None:
@@ -151,6 +152,7 @@ def _run_folder(
     arguments: argparse.Namespace,
     languages: Languages,
     translate: Callable[[list[str]], list[str]],
+    align: AlignPairs,
     settings: Mapping[str, Any],
 ) -> None:
     from regard.progress import progress
@@ -161,7 +163,7 @@ def _run_folder(
 
     def translate_one(path: Path) -> tuple[bytes, str]:
         column = arguments.column if find_kind(path.name) in TABLES else None
-        return translate_local(path, languages, translate, column)
+        return translate_local(path, languages, translate, column, align)
 
     with progress("translating", len(job.files), unit="files") as done:
 

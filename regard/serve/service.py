@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -15,8 +15,8 @@ from regard.serve.limits import Limits
 from regard.serve.search import PLAIN, SearchRequest
 from regard.serve.served_model import ServedModel
 from regard.serve.thread_pool import ThreadPool
-from regard.translation.alignment import TextAlignment
-from regard.translation.documents.document import Plan
+from regard.translation.alignment import TextAlignment, align_texts
+from regard.translation.documents.document import Plan, join_plans
 from regard.translation.documents.formats import open_document
 from regard.translation.languages import detect, language_name, match_code
 from regard.translation.markup.elements import MarkupParser
@@ -26,6 +26,7 @@ from regard.translation.sentences import Split, split_text
 
 _USUAL_BEAM = 4  # a request with a wider beam may have less text
 _PORTION = 16  # texts that are joined in one go
+_ALIGNED = 8  # sentences that are aligned in one go; what others wait for takes its turn in between
 _DOCUMENT_THREADS = 2  # besides the one that parses them
 
 
@@ -260,12 +261,27 @@ class Service:
             served, sentences, alternatives, report if on_sentence else None, search, most_tokens
         )
         found = iter(translations)
-        own = [(plan, list(islice(found, len(plan.sentences)))) for plan in plans]
-        if sum(map(len, sentences)) <= INLINE_CHARACTERS:
-            return list(map(_join, own))
-        portions = [own[first : first + _PORTION] for first in range(0, len(own), _PORTION)]
-        joined = await self.texts.run_each(lambda some: list(map(_join, some)), portions)
-        return [texts for some in joined for texts in some]
+        planned = [(plan, _versions(list(islice(found, len(plan.sentences))))) for plan in plans]
+        is_short = sum(map(len, sentences)) <= INLINE_CHARACTERS
+        pairs = _to_align(planned) if is_short else await self.texts.run(_to_align, planned)
+        aligned = iter(await self._align(served, pairs)) if pairs else None
+
+        def join(some: Sequence[PlannedText]) -> list[list[str]]:
+            return [_join(plan, versions, aligned) for plan, versions in some]
+
+        if is_short:
+            return join(planned)
+        portions = [planned[first : first + _PORTION] for first in range(0, len(planned), _PORTION)]
+        return [texts for some in await self.texts.run_each(join, portions) for texts in some]
+
+    async def _align(self, served: ServedModel, pairs: Sequence[tuple[str, str]]) -> list[TextAlignment]:
+        """Align sentences with elements in them; not among the words of others, where it could be refused."""
+        side = served.text_side
+        portions = [pairs[first : first + _ALIGNED] for first in range(0, len(pairs), _ALIGNED)]
+        found = await self.texts.run_each(
+            lambda portion: align_texts(served.engine, side.tokenizer, portion, side.max_length), portions
+        )
+        return [one for some in found for one in some]
 
     async def translate_file(
         self,
@@ -308,12 +324,32 @@ class Service:
         self.texts.close()
 
 
-def _join(planned: tuple[Plan, Sequence[Sequence[str]]]) -> list[str]:
-    """The translations of a plan's text from those of its sentences, all different."""
-    plan, translations = planned
+PlannedText = tuple[Plan, list[list[str]]]  # a text, and for each version the translations of its sentences
+
+
+def _versions(translations: Sequence[Sequence[str]]) -> list[list[str]]:
+    """From the translations of each sentence to those of the whole: the best of all, the second best, and so on."""
     count = max(map(len, translations), default=1)
-    versions = [plan.join([own[min(rank, len(own) - 1)] for own in translations]) for rank in range(count)]
-    return list(dict.fromkeys(versions))
+    return [[own[min(rank, len(own) - 1)] for own in translations] for rank in range(count)]
+
+
+def _to_align(planned: Sequence[PlannedText]) -> list[tuple[str, str]]:
+    """The sentences whose elements are placed by alignment, with their translations, in the order in which `_join` needs them."""
+    return [
+        pair
+        for plan, versions in planned
+        if isinstance(plan, MarkedText)
+        for own in versions
+        for pair in plan.to_align(own)
+    ]
+
+
+def _join(plan: Plan, versions: Sequence[Sequence[str]], aligned: Iterator[TextAlignment] | None) -> list[str]:
+    """The translations of a text, all different. `aligned` continues with the alignments of this text."""
+    texts = join_plans(
+        [plan] * len(versions), versions, None if aligned is None else lambda pairs: list(islice(aligned, len(pairs)))
+    )
+    return list(dict.fromkeys(texts))
 
 
 def _renumbered(on_sentence: OnSentence | None, numbers: Sequence[int]) -> OnSentence | None:

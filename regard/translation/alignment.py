@@ -4,11 +4,11 @@ makes links of it. No torch here."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from regard.data.tokenizer import Tokenizer
-from regard.generate.options import Engine
-from regard.translation.links import links_of
+from regard.generate.options import Engine, Matrix
+from regard.translation.links import attention_by_words, belonging, link_words
 from regard.translation.protect import protect
 from regard.translation.terms import Span
 from regard.translation.words import TokenWords, find_words, token_words
@@ -21,6 +21,9 @@ class TextAlignment:
     source: tuple[Span, ...] = ()
     target: tuple[Span, ...] = ()
     pairs: tuple[tuple[int, int], ...] = ()  # (source word, target word)
+    belonging: Matrix = field(
+        default_factory=list, compare=False, repr=False
+    )  # as in `links.py`; empty without attention
 
 
 def align_texts(
@@ -38,11 +41,14 @@ def align_texts(
     attention = dict(zip(short, found, strict=True))
     aligned = []
     for number, (source, target) in enumerate(read):
-        links = links_of(target.tokens, source.tokens, attention[number]) if number in attention else ()
+        weights = attention_by_words(target.tokens, source.tokens, attention[number]) if number in attention else []
         # Words that do not occur in the text literally (a tokenizer may rewrite it) are left out.
         left, right = ({word: place for place, word in enumerate(side.spans)} for side in (source, target))
-        known = tuple((left[there], right[here]) for here, there in links if there in left and here in right)
-        aligned.append(TextAlignment(tuple(source.spans.values()), tuple(target.spans.values()), known))
+        known = tuple(
+            (left[there], right[here]) for here, there in link_words(weights) if there in left and here in right
+        )
+        shares = [[row[word] for word in left] for row in (belonging(weights)[word] for word in right if weights)]
+        aligned.append(TextAlignment(tuple(source.spans.values()), tuple(target.spans.values()), known, shares))
     return aligned
 
 

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Protocol
 
 from regard.errors import InputError
+from regard.translation.alignment import TextAlignment
 from regard.translation.markup.elements import MarkupParser
 from regard.translation.markup.marked_text import MarkedText
 from regard.translation.markup.tags import Xml
@@ -60,6 +61,24 @@ class Document:
         if self.parts:
             return [plan for part in self.parts for plan in part.plans(language)]
         return [self.plan(text, language) for text in self.texts]
+
+
+AlignPairs = Callable[[list[tuple[str, str]]], list[TextAlignment]]  # of sentences and their translations
+
+
+def join_plans(plans: Sequence[Plan], translations: Sequence[Sequence[str]], align: AlignPairs | None) -> list[str]:
+    """The text of every plan with the translations of its sentences. `align` is called once, with all sentences that have inline
+    elements to place."""
+    marked = [
+        plan.to_align(own) if isinstance(plan, MarkedText) else []
+        for plan, own in zip(plans, translations, strict=True)
+    ]
+    found = iter(align([pair for pairs in marked for pair in pairs]) if align is not None and any(marked) else [])
+    texts = []
+    for plan, own, pairs in zip(plans, translations, marked, strict=True):
+        own_alignments = list(islice(found, len(pairs)))
+        texts.append(plan.join(own, own_alignments) if isinstance(plan, MarkedText) else plan.join(own))
+    return texts
 
 
 def read_text(data: bytes) -> tuple[str, bytes]:

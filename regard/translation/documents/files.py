@@ -13,6 +13,7 @@ from typing import Any
 from regard.data.writer import check_settings
 from regard.errors import InputError, Interrupted, UserError
 from regard.files import check_new_file, check_regular, is_same_file, read_json, sha256, write_atomic
+from regard.translation.documents.document import AlignPairs, join_plans
 from regard.translation.documents.formats import LOCAL_BYTES, find_kind, list_kinds, open_document, output_kind
 
 TranslateLines = Callable[[list[str]], list[str]]
@@ -57,18 +58,29 @@ def check_target(source: Path, target: Path, force: bool, option: str = "-o ") -
 
 
 def translate_document(
-    data: bytes, kind: str, languages: Languages, translate: TranslateLines, column: str | None = None
+    data: bytes,
+    kind: str,
+    languages: Languages,
+    translate: TranslateLines,
+    column: str | None = None,
+    align: AlignPairs | None = None,
 ) -> tuple[bytes, str]:
-    """The translated document, and a note for the user, if any. `translate` gets every different sentence once."""
+    """The translated document, and a note for the user, if any. `translate` gets every different sentence once, `align` those
+    with elements inside and their translations."""
     document = open_document(data, kind, LOCAL_BYTES, column, languages.target)
     plans = document.plans(languages.source)
     sentences = list(dict.fromkeys(sentence for plan in plans for sentence in plan.sentences if sentence))
     known = {"": "", **dict(zip(sentences, translate(sentences) if sentences else [], strict=True))}
-    return document.save([plan.join([known[one] for one in plan.sentences]) for plan in plans]), document.note
+    translations = [[known[one] for one in plan.sentences] for plan in plans]
+    return document.save(join_plans(plans, translations, align)), document.note
 
 
 def translate_local(
-    source: Path, languages: Languages, translate: TranslateLines, column: str | None = None
+    source: Path,
+    languages: Languages,
+    translate: TranslateLines,
+    column: str | None = None,
+    align: AlignPairs | None = None,
 ) -> tuple[bytes, str]:
     """`translate_document` for a local file; an error names the file."""
     kind = find_kind(source.name)
@@ -76,7 +88,7 @@ def translate_local(
     try:
         if kind is None:
             check_is_text(source)
-        return translate_document(source.read_bytes(), kind or "txt", languages, translate, column)
+        return translate_document(source.read_bytes(), kind or "txt", languages, translate, column, align)
     except OSError as error:
         raise UserError(f"{source}: cannot be read ({error.strerror})") from None
     except InputError as error:

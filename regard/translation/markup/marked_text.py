@@ -10,9 +10,10 @@ import html
 import re
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
+from regard.translation.alignment import TextAlignment
 from regard.translation.markup.backslashes import escaped_positions, with_backslashes
 from regard.translation.markup.elements import Inline, MarkupParser, TextRun, measure, separate
 from regard.translation.markup.placing import MarkedSentence, tagged
@@ -87,8 +88,26 @@ class MarkedText:
         """A sentence as the model gets it."""
         return " ".join(text.split()) if self._joins_lines and _BREAK.search(text) else text
 
-    def join(self, translations: Sequence[str]) -> str:
-        """The text with one translation for each of `sentences`."""
+    def to_align(self, translations: Sequence[str]) -> list[tuple[str, str]]:
+        """The sentences that have elements in them, each with its translation: what `join` wants aligned."""
+        return [
+            (_BREAK.sub(" ", sentence.text), translations[sentence.first])
+            for sentence in self._marked
+            if translations[sentence.first] != self._shown(sentence.text)
+        ]
+
+    @property
+    def _marked(self) -> Iterator[MarkedSentence]:
+        for part in self._parts:
+            if not isinstance(part, str):
+                yield from (one for one in part[1] if any(0 < i.end - i.start < len(one.text) for i in one.inlines))
+
+    def join(self, translations: Sequence[str], alignments: Sequence[TextAlignment] = ()) -> str:
+        """The text with one translation for each of `sentences`. `alignments` are one for each pair of `to_align`, or none."""
+        aligned = {}
+        if alignments:
+            marked = (one for one in self._marked if translations[one.first] != self._shown(one.text))
+            aligned = {one.first: found for one, found in zip(marked, alignments, strict=True)}
         page = []
         for part in self._parts:
             if isinstance(part, str):
@@ -101,7 +120,7 @@ class MarkedText:
                 target = translations[sentence.first]
                 if target == self._shown(sentence.text):
                     target = sentence.text
-                pieces[place] = tagged(sentence, target, inner, self._escape)
+                pieces[place] = tagged(sentence, target, inner, self._escape, aligned.get(sentence.first))
             page.append("".join(pieces))
         return "".join(page)
 

@@ -1,5 +1,5 @@
-"""Where inline elements belong in the translation of their sentence: around the translation of their words if that is found,
-otherwise at the same relative position."""
+"""Where inline elements belong in the translation of their sentence: around the words that are aligned with theirs; without an
+alignment, around the translation of their words if that is found, otherwise at the same relative position."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from regard.translation.alignment import TextAlignment
 from regard.translation.markup.backslashes import escape_again, with_backslashes
 from regard.translation.markup.elements import Inline
 from regard.translation.terms import overlaps
@@ -26,8 +27,15 @@ class MarkedSentence(NamedTuple):
     escaped: frozenset[int]  # positions of characters that had a backslash
 
 
-def tagged(sentence: MarkedSentence, target: str, inner: Sequence[str], escape: Callable[[str], str]) -> str:
-    """`target`, the translation of a sentence, with the elements put in; `inner` has the translations of their words alone."""
+def tagged(
+    sentence: MarkedSentence,
+    target: str,
+    inner: Sequence[str],
+    escape: Callable[[str], str],
+    aligned: TextAlignment | None = None,
+) -> str:
+    """`target`, the translation of a sentence, with the elements put in; `inner` has the translations of their words alone, and
+    `aligned` is the alignment of the two sentences, if it is known."""
     spans: dict[Inline | None, tuple[int, int]] = {None: (0, len(target))}
     children: dict[Inline | None, list[Inline]] = {}
     for inline, words in zip(sentence.inlines, inner, strict=True):
@@ -37,7 +45,10 @@ def tagged(sentence: MarkedSentence, target: str, inner: Sequence[str], escape: 
         else:
             parent = inline.parent
             source_span = (parent.start, parent.end) if parent else (0, len(sentence.text))
-            spans[inline] = _place(inline, words, target, spans[parent], source_span, [spans[one] for one in beside])
+            taken = [spans[one] for one in beside]
+            is_whole = (inline.start, inline.end) == source_span
+            span = aligned_span(inline, aligned, spans[parent], taken) if aligned is not None and not is_whole else None
+            spans[inline] = span or _place(inline, words, target, spans[parent], source_span, taken)
         beside.append(inline)
 
     escaped = escape_again(sentence.text, sentence.escaped, target)
@@ -54,6 +65,25 @@ def tagged(sentence: MarkedSentence, target: str, inner: Sequence[str], escape: 
         return "".join([*text, written(position, end)])
 
     return render(None)
+
+
+def aligned_span(
+    inline: Inline, aligned: TextAlignment, span: tuple[int, int], taken: Sequence[tuple[int, int]]
+) -> tuple[int, int] | None:
+    """The words of the translation, side by side, that belong most to the words of an element and least to others. They lie inside
+    `span`, its parent's, and outside `taken`, those of its siblings. None if no word belongs to it."""
+    inside = {n for n, word in enumerate(aligned.source) if overlaps(word, [(inline.start, inline.end)])}
+    best, most = None, 0.0
+    begin, total = 0, 0.0
+    for number, (row, word) in enumerate(zip(aligned.belonging, aligned.target, strict=False)):
+        if total <= 0:
+            begin, total = number, 0.0
+        total += sum(weight if n in inside else -weight for n, weight in enumerate(row))
+        if word[0] < span[0] or word[1] > span[1] or overlaps(word, taken):
+            total = 0.0
+        if total > most:
+            best, most = (aligned.target[begin][0], word[1]), total
+    return best
 
 
 def _place(

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from regard.errors import InputError
+from regard.translation.alignment import TextAlignment
+from regard.translation.links import belonging
 from regard.translation.markup.inline_markdown import parse_inline_markdown
 from regard.translation.markup.marked_text import MarkedText, parse_plain
 from regard.translation.markup.tags import Xml
@@ -314,3 +316,40 @@ def test_a_line_of_marks_does_not_take_for_ever() -> None:
         page = MarkedText(mark * 50_000, "en", parse_markup=parse_inline_markdown)
         assert page.join(page.sentences) == mark * 50_000
     assert time.process_time() - start < 60
+
+
+# --- placed by alignment ---
+
+
+def test_elements_go_around_the_words_that_are_aligned_with_theirs() -> None:
+    page = MarkedText("I <b>have</b> seen the <i>black</i> cat.", "en")
+    target = "Die schwarze Katze habe ich gesehen."
+    translations = [target, "haben", "Schwarz"]  # alone, both words are translated differently
+    assert page.to_align(translations) == [("I have seen the black cat.", target)]
+    # i have seen the black cat . -> die schwarze katze habe ich gesehen .
+    weights = [[0.0] * 7 for _ in range(7)]
+    for here, there in enumerate((3, 4, 5, 1, 0, 2, 6)):
+        weights[here][there] = 0.8
+        weights[here][(there + 1) % 7] = 0.2
+    words = [tuple(match.span() for match in re.finditer(r"\w+|[.]", text)) for text in page.to_align(translations)[0]]
+    found = TextAlignment(words[0], words[1], (), belonging(weights))
+    assert page.join(translations, [found]) == "Die <i>schwarze</i> Katze <b>habe</b> ich gesehen."
+    assert page.join(translations, [TextAlignment(*words)]) == page.join(translations)  # without attention
+
+
+def test_an_aligned_element_stays_inside_its_parent_and_off_its_siblings() -> None:
+    page = MarkedText("<a>one <b>two</b></a> <i>three</i> four", "en")
+    translations = ["w x y z", "w x", "", ""]
+    spans = [tuple(match.span() for match in re.finditer(r"\w+", text)) for text in page.to_align(translations)[0]]
+    crossed = [[0.9, 0.0, 0.0, 0.1], [0.1, 0.4, 0.5, 0.0], [0.0, 0.5, 0.5, 0.0], [0.0, 0.6, 0.0, 0.4]]
+    joined = page.join(translations, [TextAlignment(spans[0], spans[1], (), belonging(crossed))])
+    assert re.sub("<[^>]*>", "", joined) == "w x y z"
+    assert joined.index("<a>") < joined.index("<b>") < joined.index("</b>") < joined.index("</a>")
+
+
+def test_only_sentences_with_elements_inside_are_aligned() -> None:
+    page = MarkedText("<p>Plain.</p><p><b>All of it.</b></p><p>A <b>part</b> of it.</p><p>So <b>so</b>.</p>", "en")
+    translations = [text if text in ("So so.", "so") else text.upper() for text in page.sentences]
+    assert page.to_align(translations) == [("A part of it.", "A PART OF IT.")]
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        page.join(translations, [TextAlignment(), TextAlignment()])
