@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import regard
 from regard.alignment_heads import AlignmentHeads
 from regard.bundle import Bundle, add_alignment, add_facts, load_bundle
 from regard.config import ModelConfig
@@ -167,3 +168,15 @@ def test_what_is_too_long_has_words_and_no_pairs() -> None:
     (aligned,) = align_texts(CTranslate2Engine.from_bundle(golden), golden.tokenizer, [("a b c", "c b a")], 2)
     spans = ((0, 1), (2, 3), (4, 5))
     assert aligned == TextAlignment(spans, spans, ())
+
+
+def test_a_model_aligns_texts_in_python() -> None:
+    model = regard.load(GOLDEN, device="cpu")
+    [aligned] = model.align([("a b c", "c b a")])
+    assert aligned.pairs == ((2, 0), (1, 1), (0, 2))
+
+
+def test_a_document_puts_elements_where_their_words_went(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text("<p>a <b>b</b> c <i>d e</i></p>", encoding="utf-8")
+    written = regard.load(GOLDEN, device="cpu").translate_file(tmp_path / "page.html")
+    assert "<p><i>e d</i> c <b>b</b> a</p>" in written.read_text(encoding="utf-8")
