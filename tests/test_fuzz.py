@@ -60,7 +60,7 @@ def translates(capfd: pytest.CaptureFixture[str], folder: Path) -> int:
 def spoilt_settings(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The settings with one value exchanged or missing: each value of each section, the sections themselves, and the facts that a
     card shows."""
-    places: list[tuple[str, ...]] = [(name,) for name in settings]
+    places: list[tuple[str, ...]] = [(name,) for name in (*settings, "alignment")]
     places += [(name, key) for name in ("model", "decode", "facts") for key in settings[name]]
     places += [("facts", name) for name in ("corpora", "test", "scores", "sources", "limits", "regard", "parameters")]
     for place in dict.fromkeys(places):
