@@ -25,7 +25,7 @@ _FREE = ("report.html",)
 def attack_runs(scratch: Path, kills: int, flips: int) -> Iterator[Tally]:
     """Kills in a row, flipped bits, exchanged lines and a full disk; each resumed run must end with the weights of a run that
     nobody touched, or be refused."""
-    recipe = write_recipe(scratch / "recipe", steps=STEPS, save_every=5, validate_every=30, keep=2)
+    recipe = write_recipe(scratch / "recipe", steps=STEPS, save_every=5, validate_every=30)
     whole = scratch / "whole"
     done = run_command(_train(recipe, whole), seconds=300)
     assert done.code == 0, done.err
