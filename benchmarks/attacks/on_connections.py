@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.attacks.outcome import Tally
+from regard.serve.limits import Limits
 from tests.serve.server import running, until
 
 HALF = b"POST /translate HTTP/1.1\r\nHost: localhost\r\n"
@@ -36,7 +37,8 @@ def slow_connections(siege: Siege, open_files: list[int]) -> Iterator[Tally]:
     for files in open_files:
         tally = Tally(f"/health among {siege.connections:,} slow connections, {files:,} open files")
         code = f"import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, ({files}, {files}))"
-        with running(code=code) as server:
+        limits = Limits()  # a server for tests is more patient
+        with running("--limit", f"header_seconds={limits.header_seconds:g}", code=code) as server:
             until(lambda: any('"listening"' in line for line in server.lines))
             facts = json.loads(next(line for line in server.lines if '"listening"' in line))
             context = multiprocessing.get_context("fork")

@@ -270,7 +270,7 @@ def type_nonsense(scratch: Path) -> Iterator[Tally]:
     ]
     for arguments in refused:
         done = run_command(arguments)
-        tally.add(" ".join(arguments)[:80], done.verdict(must_refuse=True), done.err + done.out)
+        tally.add(" ".join(arguments)[-60:], done.verdict(must_refuse=True), done.err + done.out)
     for name, text in {
         "no space": "x" * 200_000,
         "▁": "▁ a",

@@ -131,5 +131,7 @@ def _become(arguments: Sequence[str], folder: Path, before: Callable[[], None] |
         code = main(list(arguments))
         sys.stdout.flush()
         sys.stderr.flush()
+    except SystemExit as leaving:  # --version and --help
+        code = leaving.code if isinstance(leaving.code, int) else 99
     finally:
         os._exit(code)
