@@ -35,6 +35,7 @@ def attack_server(scratch: Path, count: int) -> Iterator[Tally]:
     """All attacks on one server, which must answer, keep its memory and log no failure."""
     with running(*LIMITS) as server:
         server.post("/translate_file", files={"file": ("a.docx", docx("<w:p/>"))}, data=FIELDS)
+        server.post("/translate", json={**BODY, "no_repeat": 2})  # loads torch, which stays
         before = memory(server)
         yield malformed_requests(server, count)
         yield hostile_documents(server, count // 4)
