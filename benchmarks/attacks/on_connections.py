@@ -54,10 +54,9 @@ def slow_connections(siege: Siege, open_files: list[int]) -> Iterator[Tally]:
                 attacker.join()
             log = sum(map(len, server.stop()))
         tally.add("its log", "survived" if log < 1_000_000 else "silent", f"{log} bytes")
-        print(
-            f"  {facts['open_files']} open files, {facts['connections']} connections allowed, {held} files open at the end, "
-            f"slowest answer {slowest:.2f} s, {log} bytes of log",
-            flush=True,
+        tally.note = (
+            f"with a limit of {facts['open_files']:,} open files the server held at most {facts['connections']:,} connections "
+            f"({held:,} files were open at the end), the slowest answer took {slowest:.2f} s, and the log had {log:,} bytes"
         )
         yield tally
 

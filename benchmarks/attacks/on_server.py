@@ -49,7 +49,7 @@ def attack_server(scratch: Path, count: int) -> Iterator[Tally]:
         while memory(server) > before + 150 and time.monotonic() < end:
             time.sleep(0.5)  # it gives memory back when it has been idle for some seconds
         after = memory(server)
-        print(f"  memory: {before} MB before, {after} MB after", flush=True)
+        tally.note = f"the server held {before} MB before these attacks, with torch loaded, and {after} MB after them"
         tally.add("memory", "survived" if after < before + 150 else "memory", f"{before} -> {after} MB")
         lines = server.stop()
         failures = [line for line in lines if '"failure' in line or not line.startswith("{")]

@@ -40,6 +40,7 @@ class Tally:
     name: str
     verdicts: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
+    note: str = ""  # what else was measured
 
     def add(self, case: str, verdict: Verdict, said: str = "") -> None:
         """Count a case; one that did not survive is shown."""
