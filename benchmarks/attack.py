@@ -15,6 +15,7 @@ import os
 import re
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,7 +49,7 @@ def attacks(part: str, scratch: Path, scale: float) -> Iterator[Tally]:
         yield from slow_connections(Siege(), [1_024, 20_000])
 
 
-def section(rows: list[dict[str, Any]], facts: dict[str, Any]) -> str:
+def section(rows: list[dict[str, Any]], notes: list[str], facts: dict[str, Any]) -> str:
     """The section of docs/results.md."""
     described = ", ".join(f"{name} {value}" for name, value in facts.items())
     lines = [
@@ -64,6 +65,9 @@ def section(rows: list[dict[str, Any]], facts: dict[str, Any]) -> str:
         ),
         "",
     ]
+    if notes:
+        said = "; ".join(notes)
+        lines += [*textwrap.wrap(f"{said[0].upper()}{said[1:]}.", 124, break_on_hyphens=False), ""]
     return "\n".join(lines)
 
 
@@ -98,13 +102,15 @@ def main() -> None:
                 print(f"{time.monotonic() - start:5.0f} s  {tally.row}", flush=True)
     rows = [tally.row for tally in tallies]
     rows.append({"attack": "all", **{name: sum(row[name] for row in rows) for name in list(rows[0])[1:]}})  # type: ignore[misc]
+    notes = [tally.note for tally in tallies if tally.note]
     facts: dict[str, Any] = machine(torch.device("cpu"), ["ctranslate2", "uvicorn"])
     facts |= {"minutes": f"{(time.monotonic() - start) / 60:.1f}"}
     print_facts(facts)
     print_table(rows)
+    print("\n".join(notes))
     print(f"written to {write_json('attack', rows, facts, arguments.out)}")
     if set(arguments.only) == set(PARTS) and not arguments.no_docs:
-        write_section(section(rows, facts))
+        write_section(section(rows, notes, facts))
     if any(tally.failures for tally in tallies):
         raise SystemExit(1)
 

@@ -64,10 +64,10 @@ def test_the_table_replaces_the_one_before(tmp_path: Path) -> None:
     page = tmp_path / "results.md"
     page.write_text("# Results\n\nText.\n")
     for _ in range(2):
-        write_section(section([tally.row], {"date": "2026-11-17"}), page)
+        write_section(section([tally.row], [], {"date": "2026-11-17"}), page)
     assert page.read_text().count(TITLE) == 1
     page.write_text(page.read_text() + "\n## Next\n\nMore.\n")
-    write_section(section([tally.row, tally.row], {"date": "2026-11-18"}), page)
+    write_section(section([tally.row, tally.row], ["it held"], {"date": "2026-11-18"}), page)
     written = page.read_text()
     assert written.startswith("# Results\n\nText.\n\n## Under attack\n\n") and written.endswith(
         "\n\n## Next\n\nMore.\n"

@@ -12,7 +12,7 @@ import pytest
 
 from regard.errors import UserError
 from regard.serve.web.server import listen
-from tests.serve.server import GOLDEN, ROOT
+from tests.serve.server import GOLDEN, ROOT, running
 
 
 def test_answers_do_not_wait_for_acknowledgements() -> None:
@@ -68,3 +68,17 @@ def test_help_names_what_is_asked_most() -> None:
     )
     for option in ("--host", "--port", "--keys", "--limit", "--workers", "--run"):
         assert option in done.stdout
+
+
+def test_a_signal_right_after_the_line_that_it_listens_ends_it_in_order() -> None:
+    code = """
+import time
+from regard.serve.web.server import GracefulShutdown
+install = GracefulShutdown.install
+def slowly(self):
+    time.sleep(0.5)
+    install(self)
+GracefulShutdown.install = slowly
+"""
+    with running(code=code) as server:
+        assert '"stopped"' in server.stop()[-1]

@@ -128,18 +128,21 @@ def run_worker(settings: Settings, listening: socket.socket, folder: Path) -> No
     server = uvicorn.Server(uvicorn_config(app, connections))
     shutdown = GracefulShutdown(server, app.admission)
 
-    def start() -> None:
-        shutdown.install()
-        keep_watch(connections, app.admission, metrics)
-
-    app.on_startup = start
     # What was loaded stays until the end, so the garbage collector need not scan it again and again.
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
     keep_memory()
     threading.Thread(target=detect, args=("warm up",), daemon=True).start()  # the first use takes most of a second
     with Listener(listening, connections) as listener:
-        announce(settings, listener, service, connections, open_files)
+
+        def start() -> None:
+            shutdown.install()
+            keep_watch(connections, app.admission, metrics)
+            announce(
+                settings, listener, service, connections, open_files
+            )  # last: from here on a signal ends it in order
+
+        app.on_startup = start
         server.run(sockets=[listener])
     if shutdown.forced_by is not None:
         signal.raise_signal(shutdown.forced_by)
