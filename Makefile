@@ -18,7 +18,7 @@ BENCHMARKS := attention_cpu train_throughput decode_throughput translate_soak se
 GPU_BENCHMARKS := train_throughput profile_step loss_curves decode_throughput
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo serve screenshots test pytest test-gpu lint types format bench bench-gpu
+.PHONY: help setup browser demo serve screenshots test pytest test-gpu lint types format bench bench-gpu attack
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,3 +75,6 @@ bench-gpu: setup ## run the benchmarks that need a CUDA device
 	@set -e; for name in $(GPU_BENCHMARKS); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done
 	@echo "== loop_overhead"; $(BIN)/python -m benchmarks.loop_overhead recipes/tatoeba.toml --set model.preset=base \
 		--set train.batch_tokens=25000
+
+attack: setup ## attack this checkout on this machine (some minutes); writes the table in docs/results.md
+	$(BIN)/python -m benchmarks.attack

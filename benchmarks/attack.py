@@ -1,6 +1,6 @@
 """The attacks that Regard must survive, on this machine and over loopback alone; docs/security.md says what is promised.
 
-    python -m benchmarks.attack                     # everything, about ten minutes; a table, JSON, and docs/results.md
+    python -m benchmarks.attack                     # everything, some minutes; a table, JSON, and docs/results.md
     python -m benchmarks.attack --only server files # some parts: runs, files, server, connections
 
 A case has survived if it ended in the right result or in one clear line (over HTTP: in a status that the API has). It is *silent*

@@ -34,7 +34,7 @@ class Limits:
     body_seconds: float = 20  # to send a request in
     header_seconds: float = 10  # to send the headers of a request in
     send_seconds: float = 30  # a client that reads nothing of its answer for so long is disconnected
-    connections: int = 4_096  # open at a time; fewer if the limit of open files is lower
+    connections: int = 2_048  # open at a time; fewer if the limit of open files is lower
     address_connections: int = 1_000  # of one address (IPv6: one /64 network) among them, and at most half of them
     places: int = 64  # requests that run or wait; one more is answered with 429
     file_places: int = 4  # documents among them
