@@ -23,7 +23,7 @@ from regard.translation.constraints import TextConstraints
 from regard.translation.documents.files import Languages, check_target, translate_local
 from regard.translation.documents.formats import find_kind, output_kind
 from regard.translation.glossary import Glossary
-from regard.translation.results import Result
+from regard.translation.results import Result, unmet_note
 from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
 
@@ -70,7 +70,8 @@ class Model:
         """Translate a text (returns a string) or a list of texts (returns a list). Options default to the model's settings.
 
         `prefix` is a forced prefix, one for all texts or one for each; the search may extend its last word unless it ends in a
-        space. `phrases` must appear as whole words: a list for all texts, or a list of lists. `search` takes every search option:
+        space. `phrases` must appear as whole words: a list for all texts, or a list of lists. If a translation lacks what was asked
+        for, since the guard left the text as it is, a warning says so (and `Result.unmet` of `nbest`). `search` takes every option:
         `sample=True, seed=3`, `glossary={"cat": "Katze"}`, `keep=["Regard"]`.
 
         >>> load("tests/golden/bundle-1").translate("a b c", prefix="b ")[:2]
@@ -81,6 +82,8 @@ class Model:
         lines = [text] if isinstance(text, str) else list(text)
         options = self.search_options(beam, alpha, 1, **search)
         results = self._translator(options).translate(lines, constraints=_text_constraints(lines, prefix, phrases))
+        if said := unmet_note(results):
+            warnings.warn(said, stacklevel=2)
         texts = [result.text for result in results]
         return texts[0] if isinstance(text, str) else texts
 

@@ -232,7 +232,11 @@ def _work(
     arguments: argparse.Namespace, model: Model, options: TranslationOptions, lines: list[str], done: OnProgress
 ) -> list[Any]:
     """What is printed for each line: a JSON object, the n-best rows or the best translation."""
-    results = model.stream(lines, options, len(lines), done, given_constraints(arguments))
+    from regard.translation.results import unmet_note
+
+    results = list(model.stream(lines, options, len(lines), done, given_constraints(arguments)))
+    if said := unmet_note(results):
+        print(f"regard: {said}", file=sys.stderr)
     if arguments.json:
         return [_result_json(result, options.words, options.alignment) for result in results]
     if arguments.nbest > 1:
@@ -312,4 +316,6 @@ def _result_json(result: Result, words: bool, alignment: bool) -> dict[str, Any]
         if alignment:
             shown["alignment"] = [list(link) for link in hypothesis.alignment]
         document["translations"].append(shown)
+    if result.unmet:
+        document["unmet"] = [{"option": one.option, "text": one.text} for one in result.unmet]
     return document

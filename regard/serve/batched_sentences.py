@@ -27,22 +27,6 @@ _PORTION_CHARACTERS = 2_000
 _PORTION = 4  # sentences that mbr reranks in one go: some tens of milliseconds each
 
 
-async def translate_sentences(
-    served: ServedModel,
-    sentences: Sequence[str],
-    alternatives: int = 0,
-    on_sentence: Callable[[int, str], None] | None = None,
-    search: SearchRequest = PLAIN,
-    most_tokens: int | None = None,
-) -> list[list[str]]:
-    """The translations of each sentence, best first. `on_sentence` is called with its number and best translation as each is
-    finished; `most_tokens` is for documents, which have a limit of their own."""
-    results = await search_sentences(
-        served, sentences, alternatives, on_sentence, search=search, most_tokens=most_tokens
-    )
-    return [[translation.text for translation in result.translations] for result in results]
-
-
 async def search_sentences(
     served: ServedModel,
     sentences: Sequence[str],
@@ -52,7 +36,8 @@ async def search_sentences(
     search: SearchRequest = PLAIN,
     most_tokens: int | None = None,
 ) -> list[Result]:
-    """Like `translate_sentences`, but returns scores; with `words`, also each word's log-probability."""
+    """The result of each sentence; with `words`, also each word's log-probability. `on_sentence` is called with the number of a
+    sentence and its best translation as each is finished; `most_tokens` is for documents, which have a limit of their own."""
     is_short = search.is_plain and sum(map(len, sentences)) <= INLINE_CHARACTERS
     text = _Text(served, search, sentences, most_tokens or served.limits.tokens)
     if is_short:

@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from regard.errors import InputError, InputTooLarge
 from regard.serve.alignments import SentenceCollector, align
-from regard.serve.batched_sentences import INLINE_CHARACTERS, portions_of, translate_sentences
+from regard.serve.batched_sentences import INLINE_CHARACTERS, portions_of, search_sentences
 from regard.serve.fairness import FairShares
 from regard.serve.limits import Limits
 from regard.serve.search import PLAIN, SearchRequest
@@ -22,6 +23,7 @@ from regard.translation.languages import detect, language_name, match_code
 from regard.translation.markup.elements import MarkupParser
 from regard.translation.markup.marked_text import MarkedText, parse_plain
 from regard.translation.markup.tags import Xml
+from regard.translation.results import Result, Unmet
 from regard.translation.sentences import Split, split_text
 
 _USUAL_BEAM = 4  # a request with a wider beam may have less text
@@ -68,6 +70,7 @@ class Answer:
     source: str
     detected: Detected | None
     alignment: TextAlignment | None = None
+    unmet: Sequence[Unmet] = ()  # what was asked for and is not in the translation
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,13 @@ class SentenceProgress:
 
 
 OnSentence = Callable[[SentenceProgress], None]
+
+
+class TranslatedPlan(NamedTuple):
+    """The translations of a plan's text, all different, best first, and what the best one lacks of what was asked for."""
+
+    texts: list[str]
+    unmet: list[Unmet]
 
 
 class Service:
@@ -185,17 +195,16 @@ class Service:
             models, plans = self._prepare(request)
         else:
             models, plans = await self._prepare_in(self.texts, request)
-        translations: list[list[str]] = [[] for _ in plans]
+        translations: dict[int, TranslatedPlan] = {}
         for served in {id(model): model for model, _ in models}.values():
             mine = [number for number, (model, _) in enumerate(models) if model is served]
             translated = await self.translate_plans(
                 served, [plans[n] for n in mine], request.alternatives, _renumbered(on_sentence, mine), request.search
             )
-            for number, texts in zip(mine, translated, strict=True):
-                translations[number] = texts
+            translations |= zip(mine, translated, strict=True)
         answers = [
-            Answer(texts, model.bundle.source, detected)
-            for texts, (model, detected) in zip(translations, models, strict=True)
+            Answer(translations[number].texts, model.bundle.source, detected, unmet=translations[number].unmet)
+            for number, (model, detected) in enumerate(models)
         ]
         if not request.alignments:
             return answers
@@ -247,8 +256,8 @@ class Service:
         on_sentence: OnSentence | None = None,
         search: SearchRequest = PLAIN,
         most_tokens: int | None = None,
-    ) -> list[list[str]]:
-        """The translations of each plan's text, all different, best first. `most_tokens` is for documents."""
+    ) -> list[TranslatedPlan]:
+        """The translations of each plan's text. `most_tokens` is for documents."""
         sentences = [sentence for plan in plans for sentence in plan.sentences]
         places = [(text, n) for text, plan in enumerate(plans) for n in range(len(plan.sentences))]
 
@@ -257,11 +266,18 @@ class Service:
             assert on_sentence is not None
             on_sentence(SentenceProgress(text, n, len(plans[text].sentences), translation, len(sentences)))
 
-        translations = await translate_sentences(
-            served, sentences, alternatives, report if on_sentence else None, search, most_tokens
+        found = iter(
+            await search_sentences(
+                served,
+                sentences,
+                alternatives,
+                report if on_sentence else None,
+                search=search,
+                most_tokens=most_tokens,
+            )
         )
-        found = iter(translations)
-        planned = [(plan, _versions(list(islice(found, len(plan.sentences))))) for plan in plans]
+        results = [list(islice(found, len(plan.sentences))) for plan in plans]
+        planned = [(plan, _versions(some)) for plan, some in zip(plans, results, strict=True)]
         is_short = sum(map(len, sentences)) <= INLINE_CHARACTERS
         pairs = _to_align(planned) if is_short else await self.texts.run(_to_align, planned)
         aligned = iter(await self._align(served, pairs)) if pairs else None
@@ -270,9 +286,11 @@ class Service:
             return [_join(plan, versions, aligned) for plan, versions in some]
 
         if is_short:
-            return join(planned)
-        portions = [planned[first : first + _PORTION] for first in range(0, len(planned), _PORTION)]
-        return [texts for some in await self.texts.run_each(join, portions) for texts in some]
+            joined = join(planned)
+        else:
+            portions = [planned[first : first + _PORTION] for first in range(0, len(planned), _PORTION)]
+            joined = [texts for some in await self.texts.run_each(join, portions) for texts in some]
+        return [TranslatedPlan(texts, _unmet(some)) for texts, some in zip(joined, results, strict=True)]
 
     async def _align(self, served: ServedModel, pairs: Sequence[tuple[str, str]]) -> list[TextAlignment]:
         """Align sentences with elements in them; not among the words of others, where it could be refused."""
@@ -308,7 +326,7 @@ class Service:
         plans = await self._documents.run(document.plans, served.bundle.source)
         most = limits.file_tokens
         translations = await self.translate_plans(served, plans, 0, on_sentence, search, most) if plans else []
-        return await self._documents.run(document.save, [texts[0] for texts in translations]), characters
+        return await self._documents.run(document.save, [one.texts[0] for one in translations]), characters
 
     @property
     def abandoned_documents(self) -> int:
@@ -327,8 +345,13 @@ class Service:
 PlannedText = tuple[Plan, list[list[str]]]  # a text, and for each version the translations of its sentences
 
 
-def _versions(translations: Sequence[Sequence[str]]) -> list[list[str]]:
+def _unmet(results: Sequence[Result]) -> list[Unmet]:
+    return list(dict.fromkeys(one for result in results for one in result.unmet))
+
+
+def _versions(results: Sequence[Result]) -> list[list[str]]:
     """From the translations of each sentence to those of the whole: the best of all, the second best, and so on."""
+    translations = [[translation.text for translation in result.translations] for result in results]
     count = max(map(len, translations), default=1)
     return [[own[min(rank, len(own) - 1)] for own in translations] for rank in range(count)]
 

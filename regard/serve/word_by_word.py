@@ -13,6 +13,7 @@ from regard.serve.served_model import ServedModel
 from regard.serve.service import Detected, Service, TranslateRequest, check_one_line
 from regard.translation.alternatives import Alternative, find_alternatives
 from regard.translation.glossary import Variants, find_variants
+from regard.translation.results import Unmet
 from regard.translation.sentences import Split, split_text
 from regard.translation.terms import find_terms, overlap_with
 from regard.translation.words import Word
@@ -43,6 +44,7 @@ class WordedSentence:
     before: str  # the characters between the previous sentence and this one
     text: str
     translations: list[WordedTranslation]
+    unmet: Sequence[Unmet] = ()  # what the first translation lacks of what was asked for
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ async def translate_words(service: Service, request: TranslateRequest) -> Worded
                 span for variants in terms.get(plan.pieces[place], ()) for span in find_variants(one.text, variants)
             ]
             listed.setdefault(one.text, WordedTranslation(one.text, place_words(one.text, one.words, held)))
-        sentences.append(WordedSentence(before, plan.pieces[place], list(listed.values())))
+        sentences.append(WordedSentence(before, plan.pieces[place], list(listed.values()), result.unmet))
     return WordedText(sentences, "".join(plan.pieces[position:]), served, detected)
 
 

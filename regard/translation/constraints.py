@@ -13,6 +13,7 @@ from regard.generate.search.phrases import Phrase
 from regard.translation.glossary import Glossary, Variants, contains_term, insert_terms, with_capital
 from regard.translation.protect import Protected
 from regard.translation.reading import Reader, Segment
+from regard.translation.results import Unmet
 from regard.translation.terms import Span
 from regard.translation.words import phrase_of, prefix_ids, tokens_at
 
@@ -49,6 +50,27 @@ class ConstraintBuilder:
                 for number, part in enumerate(parts)
             ]
         return constraints if any(constraint != Constraints() for constraint in constraints) else []
+
+    def unmet(
+        self, translation: str, segments: Sequence[Segment], text_constraint: TextConstraints
+    ) -> tuple[Unmet, ...]:
+        """What a line's translation lacks of what was asked for: an engine meets every constraint, but the guard may have put the
+        line in place of its translation."""
+        lost = [
+            Unmet("phrases", phrase)
+            for phrase in text_constraint.phrases
+            if phrase.strip() not in translation and with_capital(phrase.strip()) not in translation
+        ]
+        if not translation.startswith(text_constraint.prefix.strip()):
+            lost.insert(0, Unmet("prefix", text_constraint.prefix))
+        if self.glossary is not None:
+            terms = {
+                variants: None
+                for segment in segments
+                for variants in self.glossary.find(segment.text, self.reader.spans_kept(segment.text))
+            }
+            lost += [Unmet("glossary", one[0]) for one in terms if not contains_term(translation, one)]
+        return tuple(lost)
 
     def _build(self, text: str, text_constraint: TextConstraints) -> Constraints:
         tokenizer, terms = self.reader.tokenizer, self._terms(text)

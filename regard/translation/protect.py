@@ -38,12 +38,13 @@ _SPAN = re.compile(
     | (?<![\w.,]) \d{4} (?: [ \u00a0-] \d{4} ){2,4} (?! [\w-] | [ \u00a0.,]\d )                   # 1234 5678 9012 3456
     | (?<![\w.,]) \d{8,} (?! \w | [.,]\d )                               # a number that is a name
     | (?<![\w-]) [0-9a-fA-F]{8} (?: -[0-9a-fA-F]{4} ){3} -[0-9a-fA-F]{12} (?![\w-])              # a UUID
+    | \u2581+                                                            # the space of tokenizers, not of text
     | [\u2600-\u27bf\U0001f000-\U0001faff] [\u2600-\u27bf\ufe0f\u200d\U0001f000-\U0001faff]*    # emoji, side by side
     """,
     re.VERBOSE,
 )
 _MAYBE = re.compile(  # rules out most text cheaply
-    r"[@%{$€£¥<&\u2600-\u27bf\U0001f000-\U0001faff]|://|www\.|\+\d|\d{4}[ \u00a0-]?\d|\d[./]\d{4}|\d[ \u00a0][A-Z0-9]{4}"
+    r"[@%{$€£¥<&\u2581\u2600-\u27bf\U0001f000-\U0001faff]|://|www\.|\+\d|\d{4}[ \u00a0-]?\d|\d[./]\d{4}|\d[ \u00a0][A-Z0-9]{4}"
     r"|[A-Z]{2}\d\d[A-Z0-9]{11}|[0-9a-fA-F]{8}-"
 )
 

@@ -22,6 +22,7 @@ from regard.translation.protect import Protected, find_spans, protect, take_out
 from regard.translation.terms import Span, find_terms, overlap_with
 from regard.translation.words import TokenWords, token_words
 
+_SPACE = "\u2581"
 # Places to cut, best first: after the end of a sentence, after a clause, between words, anywhere.
 _CUTS = [
     re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])"),
@@ -186,7 +187,9 @@ class Reader:
         return len({text[begin:end] for begin, end in find_spans(text, self._keep(text))}) <= NUM_SPANS
 
     def _keep(self, text: str) -> Sequence[str]:
-        return (*self.keep, *self.more.get(text, ()))
+        # U+2581 is the space of tokenizers: a model without reserved pieces has no way to write one.
+        spaces = (_SPACE,) if _SPACE in text and not self.tokenizer.protects else ()
+        return (*self.keep, *self.more.get(text, ()), *spaces)
 
     def spans_kept(self, text: str) -> list[Span]:
         """Where a text has spans that are not translated, including a language code."""

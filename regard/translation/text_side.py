@@ -111,9 +111,16 @@ class TextSide:
             for number in range(len(segments))
         ]
         translations = iter((yield from self.translations(segmented.texts, hypotheses, constraints)))
-        return [
+        results = [
             self._join(line, segments, list(islice(translations, len(segments))))
             for line, segments in zip(segmented.lines, segmented.segments, strict=True)
+        ]
+        if not segmented.constraints and self.options.glossary is None:
+            return results
+        own = segmented.constraints or [TextConstraints()] * len(results)
+        return [
+            replace(result, unmet=self.constraint_builder.unmet(result.text, segments, constraint))
+            for result, segments, constraint in zip(results, segmented.segments, own, strict=True)
         ]
 
     def rerank(self, results: Sequence[Result]) -> list[Result]:

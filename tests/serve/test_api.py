@@ -213,7 +213,7 @@ def test_an_error_inside_is_a_number_for_the_client_and_a_place_in_the_log() -> 
 import regard.serve.service as service
 async def fail(*arguments):
     raise ValueError("SECRET")
-service.translate_sentences = fail
+service.search_sentences = fail
 """
     with running(code=code) as server:
         answer = server.post("/translate", json={"q": "SECRET", "source": "src", "target": "tgt"})

@@ -100,7 +100,7 @@ export function startTranslate(languages, settings, openExplain) {
     try {
       const fields = { q: sentence.text, source: state.source, target: state.target, prefix, ...terms.jsonFields(sentence.text), alternatives: settings.alternatives };
       const answer = await post("sentences", fields, request.signal);
-      state.sentences[number] = { ...sentence, ways: answer.sentences[0].ways, chosen: 0, prefix };
+      state.sentences[number] = { ...sentence, ways: answer.sentences[0].ways, unmet: answer.sentences[0].unmet, chosen: 0, prefix };
       showProblem("");
       setWaiting(false);
       draw();
@@ -129,6 +129,8 @@ export function startTranslate(languages, settings, openExplain) {
     const marks = [...(unsure ? [[element("span", { class: "unsure" }, "dotted"), " words are unsure"]] : []),
       ...(out.querySelector(".w.held") ? [[element("span", { class: "held" }, "underlined"), unsure ? " ones are your terms" : " words are your terms"]] : [])];
     at("hint").replaceChildren(...(marks.length ? marks.flatMap((mark, i) => (i ? [", ", ...mark] : mark)) : full ? ["Choose a word to change it"] : []));
+    const unmet = new Set(state.sentences.flatMap((one) => one.chosen ? [] : one.unmet.map((lost) => lost.text)));
+    if (unmet.size) showProblem(`Not in the translation, though asked for: ${[...unmet].join(", ")}`);
     drawAlternatives();
   }
 

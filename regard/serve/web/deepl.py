@@ -3,6 +3,7 @@ refused by name, never ignored."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -18,6 +19,7 @@ from regard.serve.web.schemas import (
     DeepLTranslations,
     DeepLUnsupported,
     DeepLUsage,
+    UnmetReply,
 )
 from regard.serve.web.search_fields import search_of
 from regard.serve.web.status import HttpRefused
@@ -31,7 +33,7 @@ router = APIRouter(prefix="/v2", tags=["DeepL"], responses=ERRORS)
 _NO_LIMIT = 1_000_000_000_000  # clients require a number
 
 
-@router.post("/translate", openapi_extra=body_of(DeepLFields))
+@router.post("/translate", response_model_exclude_none=True, openapi_extra=body_of(DeepLFields))
 async def translate(request: Request) -> DeepLTranslations:
     """Translate texts."""
     fields = await read_fields(request, DeepLFields)
@@ -55,7 +57,10 @@ async def translate(request: Request) -> DeepLTranslations:
     answers = await answer(request, wanted, fields.auth_key)
     translations = [
         DeepLTranslation(
-            detected_source_language=one.source.upper(), text=one.translations[0], billed_characters=len(text)
+            detected_source_language=one.source.upper(),
+            text=one.translations[0],
+            billed_characters=len(text),
+            unmet=[UnmetReply(**dataclasses.asdict(lost)) for lost in one.unmet] or None,
         )
         for one, text in zip(answers, texts, strict=True)
     ]

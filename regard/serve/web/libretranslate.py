@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -22,6 +23,7 @@ from regard.serve.web.schemas import (
     TranslateFields,
     TranslateFileReply,
     TranslateReply,
+    UnmetReply,
 )
 from regard.serve.web.search_fields import search_of, terms_only
 from regard.serve.web.status import HttpRefused
@@ -85,18 +87,21 @@ def to_reply(fields: TranslateFields, answers: list[Answer]) -> TranslateReply:
         for one in answers
         if one.alignment is not None
     ]
+    unmet = [[UnmetReply(**dataclasses.asdict(lost)) for lost in one.unmet] for one in answers]
     if isinstance(fields.q, list):
         return TranslateReply(
             translatedText=texts,
             alternatives=others,
             detectedLanguage=detected or None,
             alignments=aligned if fields.alignments else None,
+            unmet=unmet if any(unmet) else None,
         )
     return TranslateReply(
         translatedText=texts[0],
         alternatives=others[0] if others is not None else None,
         detectedLanguage=detected[0] if detected else None,
         alignments=aligned[0] if aligned else None,
+        unmet=unmet[0] or None,
     )
 
 

@@ -117,6 +117,13 @@ class AlignmentReply(BaseModel):
     pairs: list[tuple[int, int]] = Field(description="aligned words: their indices in source and target")
 
 
+class UnmetReply(BaseModel):
+    """Something that was asked for and is not in the translation."""
+
+    option: str = Field(description="prefix, phrases or glossary")
+    text: str = Field(description="the prefix, the phrase, or what the term must be called")
+
+
 class TranslateReply(BaseModel):
     """The translations. If `q` is a list, each field is a list with one item per text."""
 
@@ -124,6 +131,9 @@ class TranslateReply(BaseModel):
     detectedLanguage: DetectedLanguage | list[DetectedLanguage] | None = None  # noqa: N815
     alternatives: list[str] | list[list[str]] | None = None
     alignments: AlignmentReply | list[AlignmentReply] | None = None
+    unmet: list[UnmetReply] | list[list[UnmetReply]] | None = Field(
+        None, description="what was asked for and is not in the translation; left out if there is no such thing"
+    )
 
 
 class FileFields(TermFields):
@@ -242,6 +252,9 @@ class DeepLTranslation(BaseModel):
     detected_source_language: str
     text: str
     billed_characters: int
+    unmet: list[UnmetReply] | None = Field(
+        None, description="what was asked for and is not in the translation; left out if there is no such thing"
+    )
 
 
 class DeepLTranslations(BaseModel):
@@ -301,6 +314,9 @@ class SentenceReply(BaseModel):
     before: str = Field(description="the characters between the previous sentence and this one")
     text: str
     ways: list[TranslationReply] = Field(description="its translations, best first")
+    unmet: list[UnmetReply] = Field(
+        default_factory=list, description="what was asked for and is not in the first translation"
+    )
 
 
 class SentencesReply(BaseModel):

@@ -20,6 +20,7 @@ from regard.serve.web.schemas import (
     SentencesFields,
     SentencesReply,
     TranslationReply,
+    UnmetReply,
 )
 from regard.serve.web.search_fields import search_of, terms_of
 from regard.serve.word_by_word import WordedSentence, other_words, translate_words
@@ -54,7 +55,8 @@ async def sentences(request: Request) -> SentencesReply:
 
 def _sentence_reply(sentence: WordedSentence) -> SentenceReply:
     translations = [TranslationReply.model_validate(dataclasses.asdict(one)) for one in sentence.translations]
-    return SentenceReply(before=sentence.before, text=sentence.text, ways=translations)
+    unmet = [UnmetReply(**dataclasses.asdict(one)) for one in sentence.unmet]
+    return SentenceReply(before=sentence.before, text=sentence.text, ways=translations, unmet=unmet)
 
 
 @router.post("/alternatives", openapi_extra=body_of(AlternativesFields))
