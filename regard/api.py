@@ -195,10 +195,12 @@ class Model:
         chunk: int = 0,
         on_progress: OnProgress | None = None,
         constraints: TextConstraints | None = None,
+        steps: int = 1,
     ) -> Iterator[Result]:
         """Translate any number of lines in order, with at most `chunk` of them in memory (0: `Model.chunk`); `constraints` hold for
-        every line."""
-        return self._translator(options or self.options).stream(lines, chunk or self.chunk, on_progress, constraints)
+        every line. `on_progress` gets `steps` units for a line, part by part."""
+        translator = self._translator(options or self.options)
+        return translator.stream(lines, chunk or self.chunk, on_progress, constraints, steps)
 
     def score(self, src: Sequence[str], tgt: Sequence[str]) -> list[float]:
         """The natural log-probability of each given translation, end token included."""

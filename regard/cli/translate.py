@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from regard.translation.translation_options import TranslationOptions
 
 
+_LONG_LINE = 5_000  # characters: progress is shown inside a line
+_PERCENT = 100
+
+
 def add(verbs: Any) -> None:
     parser = verb(
         verbs,
@@ -113,7 +117,8 @@ def run(arguments: argparse.Namespace) -> None:
                     for line in block:
                         _follow(model, options, line, out, arguments)
                 return
-            work = partial(_work, arguments, model, options)
+            steps = _PERCENT if crew.size == 1 and _is_one_long_line(arguments, total) else 1
+            work = partial(_work, arguments, model, options, steps=steps)
             _translate_blocks(_blocks(arguments, model.chunk * crew.size), total, out, crew, work, arguments)
 
 
@@ -146,6 +151,13 @@ def _open(arguments: argparse.Namespace, crew: Crew) -> DocumentJob | tuple[Line
             )
     settings = _settings(arguments) if arguments.input and arguments.output and _is_plain(arguments) else None
     return LineFile(arguments.output, arguments.resume, settings, is_kept=not arguments.json), total
+
+
+def _is_one_long_line(arguments: argparse.Namespace, total: int) -> bool:
+    """Whether there is a single line, whose parts take long enough to be counted."""
+    if total != 1:
+        return False
+    return (arguments.input.stat().st_size if arguments.input else len(arguments.text[0])) > _LONG_LINE
 
 
 def _is_plain(arguments: argparse.Namespace) -> bool:
@@ -229,12 +241,17 @@ def _cut(lines: Iterable[str], size: int) -> Iterator[list[str]]:
 
 
 def _work(
-    arguments: argparse.Namespace, model: Model, options: TranslationOptions, lines: list[str], done: OnProgress
+    arguments: argparse.Namespace,
+    model: Model,
+    options: TranslationOptions,
+    lines: list[str],
+    done: OnProgress,
+    steps: int = 1,
 ) -> list[Any]:
     """What is printed for each line: a JSON object, the n-best rows or the best translation."""
     from regard.translation.results import unmet_note
 
-    results = list(model.stream(lines, options, len(lines), done, given_constraints(arguments)))
+    results = list(model.stream(lines, options, len(lines), done, given_constraints(arguments), steps))
     if said := unmet_note(results):
         print(f"regard: {said}", file=sys.stderr)
     if arguments.json:
@@ -249,12 +266,15 @@ def _work(
 def _translate_blocks(
     blocks: Iterator[list[str]], total: int, out: LineFile, crew: Crew, work: Any, arguments: argparse.Namespace
 ) -> None:
-    from contextlib import nullcontext
+    from contextlib import AbstractContextManager, nullcontext
 
     from regard.progress import progress
 
     number, skip = 0, out.lines_done
-    bar = progress("translating", total, before=skip) if total > 1 else nullcontext(lambda count: None)
+    with_parts = _is_one_long_line(arguments, total) and not skip
+    bar: AbstractContextManager[OnProgress] = nullcontext(lambda count: None)
+    if total > 1 or with_parts:
+        bar = progress("translating", *((_PERCENT, "percent") if with_parts else (total, "lines")), before=skip)
     try:
         with bar as done:
             for block in blocks:

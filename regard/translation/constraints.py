@@ -55,7 +55,9 @@ class ConstraintBuilder:
         self, translation: str, segments: Sequence[Segment], text_constraint: TextConstraints
     ) -> tuple[Unmet, ...]:
         """What a line's translation lacks of what was asked for: an engine meets every constraint, but the guard may have put the
-        line in place of its translation."""
+        line in place of its translation. Empty lines stay empty, whatever was asked for."""
+        if not translation and not segments:
+            return ()
         lost = [
             Unmet("phrases", phrase)
             for phrase in text_constraint.phrases

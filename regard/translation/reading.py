@@ -91,17 +91,17 @@ def one_line(text: str) -> str:
     return re.sub(r"[\r\n]+", " ", text)
 
 
-def count_lines(segments: Sequence[Sequence[Segment]], on_progress: OnProgress) -> OnFinished:
+def count_lines(segments: Sequence[Sequence[Segment]], on_progress: OnProgress, steps: int = 1) -> OnFinished:
     """Counts lines for `on_progress` from the segments that an engine reports as finished; empty lines count at once. The segments
     of a line may be finished far apart, so each counts as its share of the line: a file of long lines shows progress before the
-    first is complete."""
+    first is complete. A line counts as `steps` units."""
     shares = [Fraction(1, len(own)) for own in segments for _ in own]  # exact: in the end every line is counted
     count, reported = Fraction(sum(not own for own in segments)), 0
 
     def on_finished(numbers: Sequence[int]) -> None:
         nonlocal count, reported
         count += sum(shares[number] for number in numbers)
-        if (more := int(count) - reported) > 0:
+        if (more := int(count * steps) - reported) > 0:
             reported += more
             on_progress(more)
 

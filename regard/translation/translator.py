@@ -35,12 +35,16 @@ class Translator:
         self.text_side = TextSide(tokenizer, options, max_length, takes_phrases=engine.takes_phrases, utility=utility)
 
     def translate(
-        self, lines: Sequence[str], on_progress: OnProgress | None = None, constraints: Sequence[TextConstraints] = ()
+        self,
+        lines: Sequence[str],
+        on_progress: OnProgress | None = None,
+        constraints: Sequence[TextConstraints] = (),
+        steps: int = 1,
     ) -> list[Result]:
         """A result for every line, in order. `on_progress` is called as lines are finished, in whatever order, as `count_lines`
-        counts them; `constraints` are one for each line, or none."""
+        counts them, `steps` for each; `constraints` are one for each line, or none."""
         segmented = self.text_side.segment(lines, constraints)
-        on_finished = None if on_progress is None else count_lines(segmented.segments, on_progress)
+        on_finished = None if on_progress is None else count_lines(segmented.segments, on_progress, steps)
         return drive(self.text_side.translate(segmented), self.engine, on_finished)
 
     def stream(
@@ -49,12 +53,13 @@ class Translator:
         chunk: int,
         on_progress: OnProgress | None = None,
         constraints: TextConstraints | None = None,
+        steps: int = 1,
     ) -> Iterator[Result]:
         """Results one by one, with at most `chunk` lines in memory; an engine sorts the lines of a chunk by length. `constraints`
         hold for every line."""
         lines = iter(lines)
         while block := list(islice(lines, chunk)):
-            yield from self.translate(block, on_progress, [constraints] * len(block) if constraints else ())
+            yield from self.translate(block, on_progress, [constraints] * len(block) if constraints else (), steps)
 
     def follow(self, text: str, constraints: TextConstraints) -> Iterator[str]:
         """Translate one text: yields the stable beginning as it grows, then the whole. A segment with protected spans, or any

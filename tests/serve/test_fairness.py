@@ -12,6 +12,7 @@ from regard.serve.batching import QueueFull
 from regard.serve.fairness import CLIENT, FairShares
 from regard.serve.refusal import Busy
 from regard.serve.thread_pool import ThreadPool
+from tests.serve.server import running
 from tests.serve.test_batching import HeldEngine, batcher, ids_of
 
 OPTIONS = SearchOptions()
@@ -184,3 +185,19 @@ def test_clients_take_turns_at_the_threads_and_leave_places_to_others() -> None:
         pool.close()
 
     asyncio.run(check())
+
+
+def test_a_request_is_refused_by_its_tokens_beforehand() -> None:
+    with running("--limit", "tokens=100", "--limit", "file_tokens=200") as server:
+        pair = {"source": "src", "target": "tgt"}
+        assert server.post("/translate", json={"q": 10 * "a b. ", **pair}).status_code == 200
+        answer = server.post("/translate", json={"q": 20 * "a b. ", **pair})
+        assert answer.status_code == 413 and "more than 100 tokens" in answer.json()["error"]
+        # The same text within the limit, but each token counts four times.
+        wide = server.post("/translate", json={"q": 10 * "a b. ", "beam": 16, **pair})
+        assert wide.status_code == 413
+        theirs = {"text": [20 * "a b. "], "source_lang": "src", "target_lang": "tgt"}
+        assert server.post("/v2/translate", json=theirs).status_code == 413
+        for count, status in ((20, 200), (60, 413)):
+            files = {"file": ("a.txt", (count * "a b. ").encode())}
+            assert server.post("/translate_file", data=pair, files=files).status_code == status

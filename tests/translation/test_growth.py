@@ -5,7 +5,7 @@ sixteen."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -61,7 +61,10 @@ class Echo:
     def attention(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[Matrix]:
         return [[[1.0] * len(one)] * len(other) for one, other in zip(src, tgt, strict=True)]
 
-    stream = next_log_probs = None  # not used here
+    def stream(self, src: Sequence[int], *_: object) -> Iterator[tuple[int, ...]]:
+        yield tuple(src)
+
+    next_log_probs = None  # not used here
 
 
 @cache
