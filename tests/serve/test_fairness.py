@@ -10,8 +10,11 @@ import pytest
 from regard.generate.options import SearchOptions
 from regard.serve.batching import QueueFull
 from regard.serve.fairness import CLIENT, FairShares
+from regard.serve.limits import Limits
 from regard.serve.refusal import Busy
 from regard.serve.thread_pool import ThreadPool
+from regard.serve.web.gate import Admission
+from regard.serve.web.status import HttpRefused
 from tests.serve.server import running
 from tests.serve.test_batching import HeldEngine, batcher, ids_of
 
@@ -201,3 +204,22 @@ def test_a_request_is_refused_by_its_tokens_beforehand() -> None:
         for count, status in ((20, 200), (60, 413)):
             files = {"file": ("a.txt", (count * "a b. ").encode())}
             assert server.post("/translate_file", data=pair, files=files).status_code == status
+
+
+def test_one_address_does_not_take_all_places() -> None:
+    admission = Admission(Limits(places=4))
+    for _ in range(4):
+        admission.check(False, "192.0.2.1")
+        admission.enter(False, "192.0.2.1")
+    assert admission.are_full("192.0.2.1") and not admission.are_full("192.0.2.2")
+    with pytest.raises(HttpRefused, match="too many requests"):
+        admission.check(False, "192.0.2.1")
+    admission.enter(False, "192.0.2.2")
+    assert admission.are_full("192.0.2.2")  # its share is a third of four
+    admission.leave(False, "192.0.2.2")
+    admission.leave(False, "192.0.2.1")
+    assert not admission.are_full("192.0.2.1") and admission.by_address == {"192.0.2.1": 3}
+    for number in range(1_000):
+        if not admission.are_full(f"198.51.100.{number}"):
+            admission.enter(False, f"198.51.100.{number}")
+    assert admission.in_flight <= 8

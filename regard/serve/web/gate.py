@@ -70,28 +70,36 @@ class Admission:
     )  # called with the new number of requests in flight
     background: set[asyncio.Task[None]] = field(default_factory=set)  # documents whose clients poll for them
 
-    @property
-    def are_full(self) -> bool:
-        """Whether all places are taken; while draining, another reason applies."""
-        return self.in_flight >= self.limits.places and not self.is_draining
+    by_address: Counter[str] = field(default_factory=Counter)  # requests in flight
 
-    def check(self, is_file: bool) -> None:
-        """Raise `HttpRefused` if there is no place for another request."""
+    def are_full(self, address: str = "") -> bool:
+        """Whether all places are taken for a client from this address; while draining, another reason applies. Those who take all
+        places leave a share to others."""
+        if self.in_flight < self.limits.places or self.is_draining:
+            return False
+        share = self.limits.places / (len({*self.by_address, address}) + 1)
+        return self.by_address[address] + 1 > share
+
+    def check(self, is_file: bool, address: str = "") -> None:
+        """Raise `HttpRefused` if there is no place for another request from this address."""
         if self.is_draining:
             raise HttpRefused(503, "the server is shutting down; try another one", 1)
         files = self.files_in_flight + self.abandoned_files()
-        if self.are_full or (is_file and files >= self.limits.file_places):
+        if self.are_full(address) or (is_file and files >= self.limits.file_places):
             raise self.too_many()
 
-    def enter(self, is_file: bool) -> None:
+    def enter(self, is_file: bool, address: str = "") -> None:
         """Count a request that takes a place; a file takes a file place, too."""
-        self._move(1, is_file)
+        self._move(1, is_file, address)
 
-    def leave(self, is_file: bool) -> None:
+    def leave(self, is_file: bool, address: str = "") -> None:
         """Free the place of a request."""
-        self._move(-1, is_file)
+        self._move(-1, is_file, address)
 
-    def _move(self, step: int, is_file: bool) -> None:
+    def _move(self, step: int, is_file: bool, address: str) -> None:
+        self.by_address[address] += step
+        if not self.by_address[address]:
+            del self.by_address[address]
         self.in_flight += step
         self.files_in_flight += step * is_file
         self.on_change(self.in_flight)
@@ -297,8 +305,9 @@ class Gate:
         # Polling for a document takes no place, so that an accepted one can be downloaded under any load.
         is_work = scope["method"] not in ("GET", "HEAD", "OPTIONS") and not scope["path"].startswith(DOCUMENTS)
         is_file = scope["path"] in FILES
+        address = address_key(scope["client"][0]) if scope.get("client") else ""
         if is_work:
-            admission.check(is_file)  # before anything is read
+            admission.check(is_file, address)  # before anything is read
         max_bytes = limits.file_bytes + _FIELD_BYTES if is_file else limits.body_bytes
         if scope["path"].startswith(DOCUMENTS):
             max_bytes = min(max_bytes, _KEY_BYTES)  # a key or two; these requests are not counted
@@ -310,13 +319,13 @@ class Gate:
             if not is_work:
                 await self._run(scope, body, receive, exchange, limits.seconds)
                 return
-            admission.check(is_file)  # again, since a slow sender holds no place while it sends
-            admission.enter(is_file)
+            admission.check(is_file, address)  # again, since a slow sender holds no place while it sends
+            admission.enter(is_file, address)
             try:
                 seconds = limits.file_seconds if is_file else limits.seconds
                 await self._run(scope, body, receive, exchange, seconds)
             finally:
-                admission.leave(is_file)
+                admission.leave(is_file, address)
         finally:
             reader.release()
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from regard.serve.web.connections import Connections
+from regard.serve.web.connections import Connections, address_key
 
 if TYPE_CHECKING:
     import asyncio
@@ -102,11 +102,17 @@ def make_protocol(gate: Gate, connections: Connections) -> type[H11Protocol]:
     class Protocol(H11Protocol):
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            peer = transport.get_extra_info("peername")
+            self._address = address_key(peer[0]) if peer else ""
             self.slow = SlowClient(self.loop.time(), limits.header_seconds, limits.send_seconds)
             connections.attach(transport.get_extra_info("socket").fileno(), self)
 
         def data_received(self, data: bytes) -> None:
-            if gate.admission.are_full and self._is_between_requests and (path := path_of_whole_request(data)):
+            if (
+                gate.admission.are_full(self._address)
+                and self._is_between_requests
+                and (path := path_of_whole_request(data))
+            ):
                 self._unset_keepalive_if_required()
                 self.slow.note_head(False, self.loop.time())
                 self.transport.write(gate.turn_away(path, self.server_state.default_headers))
