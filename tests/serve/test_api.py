@@ -211,7 +211,7 @@ def test_neither_logs_nor_texts_of_errors_hold_what_users_sent() -> None:
 def test_an_error_inside_is_a_number_for_the_client_and_a_place_in_the_log() -> None:
     code = """
 import regard.serve.service as service
-async def fail(*arguments):
+async def fail(*arguments, **options):
     raise ValueError("SECRET")
 service.search_sentences = fail
 """
