@@ -8,6 +8,9 @@ Sequences lie end to end, without padding. Three sequences of 2, 4 and 1 tokens 
 
     lengths = [2, 4, 1]    offsets = [0, 2, 6, 7]    positions = [0, 1, 0, 1, 2, 3, 0]
 
+Short sequences can share a tile, so that a kernel that works on a padded grid pads whole tiles instead of every sequence:
+tile_sizes = [1, 2] puts the first sequence into one tile of two rows, and the other two into one of five.
+
 A SlotLayout describes the same rows in a tensor of fixed shape, here ten rows and five sequences, the last of them empty:
 
     row        0  1 | 2  3  4  5 | 6 | 7  8  9
@@ -21,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -42,9 +46,12 @@ class SequenceLayout:
     lengths: tuple[int, ...]
     offsets: Tensor  # (sequences + 1,) int32, the first row of each sequence, then the number of rows
     positions: Tensor  # (tokens,) int64, each row's position in its sequence
+    tile_sizes: tuple[int, ...] = ()  # neighbouring sequences per tile; empty: no tiles
 
     @classmethod
-    def from_lengths(cls, lengths: Sequence[int], device: torch.device | str = "cpu") -> SequenceLayout:
+    def from_lengths(
+        cls, lengths: Sequence[int], device: torch.device | str = "cpu", tile_sizes: Sequence[int] = ()
+    ) -> SequenceLayout:
         """The layout of sequences of these lengths, end to end."""
         lengths = tuple(int(length) for length in lengths)
         counts = torch.tensor(lengths, dtype=torch.int64)
@@ -53,7 +60,7 @@ class SequenceLayout:
         offsets[1:] = ends
         total = int(ends[-1]) if lengths else 0
         positions = torch.arange(total) - (ends - counts).repeat_interleave(counts)
-        return cls(lengths, offsets, positions).to(device)
+        return cls(lengths, offsets, positions, tuple(tile_sizes)).to(device)
 
     @property
     def num_tokens(self) -> int:
@@ -83,7 +90,17 @@ class SequenceLayout:
             self.lengths,
             self.offsets.to(device, non_blocking=non_blocking),
             self.positions.to(device, non_blocking=non_blocking),
+            self.tile_sizes,
         )
+
+    def pin_memory(self) -> SequenceLayout:
+        return SequenceLayout(self.lengths, self.offsets.pin_memory(), self.positions.pin_memory(), self.tile_sizes)
+
+    @cached_property
+    def tiles(self) -> SequenceLayout:
+        """The layout of the tiles, each as one sequence of the same rows."""
+        lengths = iter(self.lengths)
+        return SequenceLayout.from_lengths([sum(islice(lengths, size)) for size in self.tile_sizes], self.device)
 
     @cached_property
     def sequence_ids(self) -> Tensor:

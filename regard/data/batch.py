@@ -7,6 +7,7 @@ The decoder reads `tgt_in` and learns to predict `labels`, the same tokens one s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,15 +49,23 @@ class Batch:
 
     def pin(self) -> Batch:
         """The batch in page-locked memory, from which copies to a GPU do not block the host."""
-        src_layout, tgt_layout = (
-            SequenceLayout(layout.lengths, layout.offsets.pin_memory(), layout.positions.pin_memory())
-            for layout in (self.src_layout, self.tgt_layout)
+        return Batch(
+            self.src.pin_memory(),
+            self.src_layout.pin_memory(),
+            self.tgt_in.pin_memory(),
+            self.labels.pin_memory(),
+            self.tgt_layout.pin_memory(),
         )
-        return Batch(self.src.pin_memory(), src_layout, self.tgt_in.pin_memory(), self.labels.pin_memory(), tgt_layout)
 
 
 def make_batch(
-    src_ids: IntArray, src_lengths: IntArray, tgt_ids: IntArray, tgt_lengths: IntArray, bos_id: int, eos_id: int
+    src_ids: IntArray,
+    src_lengths: IntArray,
+    tgt_ids: IntArray,
+    tgt_lengths: IntArray,
+    bos_id: int,
+    eos_id: int,
+    tile_sizes: Sequence[int] = (),
 ) -> Batch:
     """Pack what `Store.gather` returns: the ids of each side end to end, and the length of each sentence.
 
@@ -75,18 +84,48 @@ def make_batch(
     """
     return Batch(
         src=_with_marks(src_ids, src_lengths, eos_id, at_end=True),
-        src_layout=SequenceLayout.from_lengths((np.asarray(src_lengths) + 1).tolist()),
+        src_layout=SequenceLayout.from_lengths((np.asarray(src_lengths) + 1).tolist(), tile_sizes=tile_sizes),
         tgt_in=_with_marks(tgt_ids, tgt_lengths, bos_id, at_end=False),
         labels=_with_marks(tgt_ids, tgt_lengths, eos_id, at_end=True),
-        tgt_layout=SequenceLayout.from_lengths((np.asarray(tgt_lengths) + 1).tolist()),
+        tgt_layout=SequenceLayout.from_lengths((np.asarray(tgt_lengths) + 1).tolist(), tile_sizes=tile_sizes),
     )
+
+
+def plan_tiles(src_lengths: IntArray, tgt_lengths: IntArray) -> tuple[Int64Array, list[int]]:
+    """The order and the tiles in which a batch of mixed lengths is computed: (order, pairs in each tile).
+
+    Lengths are without `</s>`. The longest sentence decides how many rows a tile has. Each tile takes the longest pairs that are
+    left, then fills up with the shortest.
+
+    >>> order, sizes = plan_tiles(np.array([4, 9, 2, 5]), np.array([4, 8, 3, 5]))
+    >>> order.tolist(), sizes
+    ([1, 3, 2, 0], [1, 2, 1])
+    """
+    longest_first = np.argsort(-np.maximum(src_lengths, tgt_lengths), kind="stable")
+    src, tgt = ((np.asarray(lengths)[longest_first] + 1).tolist() for lengths in (src_lengths, tgt_lengths))
+    room = max(src + tgt, default=0)
+    order: list[int] = []
+    sizes: list[int] = []
+    first, last = 0, len(src) - 1
+    while first <= last:
+        start, src_rows, tgt_rows = len(order), 0, 0
+        for step in (1, -1):
+            while first <= last:
+                pair = first if step == 1 else last
+                if src_rows + src[pair] > room or tgt_rows + tgt[pair] > room:
+                    break
+                src_rows, tgt_rows = src_rows + src[pair], tgt_rows + tgt[pair]
+                order.append(pair)
+                first, last = (first + 1, last) if step == 1 else (first, last - 1)
+        sizes.append(len(order) - start)
+    return longest_first[np.array(order, dtype=np.int64)], sizes
 
 
 def split_indices(indices: Int64Array, lengths: IntArray, parts: int) -> list[Int64Array]:
     """Split an update into `parts` micro-batches of about as many tokens each; fewer where there are fewer pairs.
 
-    `lengths[i]` is the number of tokens of pair `indices[i]`. Neighbours stay together, since the sampler put pairs of
-    similar length side by side.
+    `lengths[i]` is the number of tokens of pair `indices[i]`. Neighbours stay together, since a sampler that does not mix lengths
+    puts pairs of similar length side by side.
     """
     if len(indices) != len(lengths):
         raise ValueError(f"`lengths` must have one entry per index ({len(indices)}), but has {len(lengths)}")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.data.arrays import Int64Array
-from regard.data.batch import Batch, make_batch, split_indices
+from regard.data.batch import Batch, make_batch, plan_tiles, split_indices
 from regard.data.bpe_dropout import BpeDropout, TokenLimits
 from regard.data.checksums import Recheck
 from regard.data.prefetch import Prefetcher
@@ -72,7 +72,8 @@ class Feed:
         self._store, self._sampler, self._marks = store, sampler, (bos_id, eos_id)
         self._accumulate, self.slots, self._device = accumulate, slots, torch.device(device)
         # The same number of micro-batches for every process: none waits for another that has more.
-        self._rank, self.share = rank, -(-accumulate // num_ranks)
+        self.share = -(-accumulate // num_ranks)
+        self._own = slice(rank * self.share, (rank + 1) * self.share)  # this process's micro-batches
         self._num_parts = self.share * num_ranks
         self._dropout, self._equal = dropout, equal
         room = (slots.src_tokens, slots.tgt_tokens) if slots is not None else (0, 0)
@@ -123,8 +124,13 @@ class Feed:
                 indices = next(self._sampler)
                 parts = split_indices(indices, self._store.tgt_lengths[indices], self._num_parts)
             self._recheck.advance(sum(map(len, parts)) / (self._num_ranks * len(self._store)))
+            tiles: list[list[int]] = [[] for _ in parts]
+            if self.slots is None and self._sampler.mixed:
+                parts, tiles = self._tile(parts)
             count, own_share = self._gather(parts)
-            packed = [self._pack(gathered, count) for gathered in own_share]
+            packed = [
+                self._pack(gathered, count, sizes) for gathered, sizes in zip(own_share, tiles[self._own], strict=True)
+            ]
             if self._equal and len(packed) < self.share:
                 packed += [self._batch_without_labels(parts[0])] * (self.share - len(packed))
             sampler = self._sampler
@@ -132,23 +138,28 @@ class Feed:
 
     def _gather(self, parts: list[Int64Array]) -> tuple[int, Iterable[Gathered]]:
         """The number of target tokens of the whole update, and the ids of this process's share."""
-        share = slice(self._rank * self.share, (self._rank + 1) * self.share)
         if self._dropout is None:
             count = sum(int(self._store.tgt_lengths[part].sum()) + len(part) for part in parts)
-            return count, map(self._store.gather, parts[share])
+            return count, map(self._store.gather, parts[self._own])
         # Draw for all processes: each needs the total count, and draws in the same order.
         drawn = self._dropout.draw(parts, self._sampler.epoch, self._sampler.position, self._limits)
         count = sum(int(each.lengths[1].sum()) + len(each.lengths[1]) for each in drawn)
-        return count, map(self._dropout.gather, drawn[share])
+        return count, map(self._dropout.gather, drawn[self._own])
 
     def _batch_without_labels(self, part: Int64Array) -> Batch:
         """A batch that adds nothing to the loss: it keeps this process in step with the others."""
         batch = make_batch(*self._store.gather(part[:1]), *self._marks)
         return replace(batch, labels=torch.full_like(batch.labels, -1))
 
-    def _pack(self, gathered: Gathered, count: int) -> Batch | Tensor:
+    def _tile(self, parts: list[Int64Array]) -> tuple[list[Int64Array], list[list[int]]]:
+        """The micro-batches in the order of their tiles, and the tiles of each."""
+        src, tgt = self._store.src_lengths, self._store.tgt_lengths
+        planned = [plan_tiles(src[part], tgt[part]) for part in parts]
+        return [part[order] for part, (order, _) in zip(parts, planned, strict=True)], [sizes for _, sizes in planned]
+
+    def _pack(self, gathered: Gathered, count: int, tile_sizes: list[int]) -> Batch | Tensor:
         if self.slots is None:
-            batch = make_batch(*gathered, *self._marks)
+            batch = make_batch(*gathered, *self._marks, tile_sizes)
             return batch.pin() if self._device.type == "cuda" else batch
         packed = self.slots.pack(*gathered, *self._marks, count)
         return packed.pin_memory() if self._device.type == "cuda" else packed

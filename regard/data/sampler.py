@@ -1,7 +1,7 @@
-"""Which pairs make up each batch: pairs of similar length together, batches as full as they can be, in an order that a
-run can resume.
+"""Which pairs make up each batch: batches as full as they can be, in an order that a run can resume.
 
-Batches for fixed slots (`data/slot_batch.py`) have no padding to save, so they mix all lengths, in random order.
+Batches mix all lengths, in random order: with the same updates a model learns far more than from batches of one length. Runs
+that began with batches of one length, as the plain path used to make them, go on with those.
 
 An epoch is planned as a whole, from (seed, epoch) alone: its state is two numbers, the epoch and the batches taken.
 Randomness comes from the raw bits of the generator: numpy guarantees those from version to version, but not its shuffles.
@@ -23,6 +23,7 @@ from regard.data.corpus import CorpusRange, check_ranges
 from regard.data.slot_batch import Slots
 from regard.errors import UserError
 
+MIXED = "mixed lengths"  # a key of saved states
 MAX_SOURCE_RATIO = 1.5  # source tokens of a batch per `batch_tokens`, which limits its target tokens
 
 
@@ -44,8 +45,10 @@ class Sampler:
         seed: int,
         corpora: Sequence[CorpusRange] | None = None,
         slots: Slots | None = None,
+        mixed: bool = True,
     ) -> None:
-        """`src_lengths` and `tgt_lengths` are (pairs,), without `</s>`; `corpora` None is one corpus of all pairs."""
+        """`src_lengths` and `tgt_lengths` are (pairs,), without `</s>`; `corpora` None is one corpus of all pairs. With neither
+        `mixed` nor `slots`, each batch holds pairs of similar length."""
         if batch_tokens < 1:
             raise UserError(f"train.batch_tokens must be at least 1, but is {batch_tokens}")
         self._src = np.asarray(src_lengths, dtype=np.int64) + 1  # with </s>
@@ -53,6 +56,7 @@ class Sampler:
         self._corpora = check_ranges(corpora, len(self._tgt))
         self._batch_tokens = int(batch_tokens)
         self._slots = slots
+        self.mixed = mixed or slots is not None
         if slots is not None:
             self._check_fit(slots)
         self._seed = int(seed)
@@ -92,9 +96,12 @@ class Sampler:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue with exactly the batch that would have come next."""
-        now, saved = self._fingerprint, state["fingerprint"]
+        saved = state["fingerprint"]
+        if self._slots is None and "slots" not in saved:
+            self.mixed = bool(saved.get(MIXED))
+        now = self._fingerprint
         for field in now | saved:  # "slots" is in only one of them if the run switched to slots or away from them
-            if saved.get(field) != now.get(field):
+            if field != MIXED and saved.get(field) != now.get(field):
                 hint = " (train.fast = off goes without slots)" if field == "slots" else ""
                 raise UserError(
                     f"the run cannot resume in the same order: its {field} was {saved.get(field)} and is now {now.get(field)}; "
@@ -110,19 +117,24 @@ class Sampler:
             )
 
     @cached_property
+    def _checksum(self) -> int:
+        return zlib.crc32(self._tgt.tobytes(), zlib.crc32(self._src.tobytes()))
+
+    @property
     def _fingerprint(self) -> dict[str, Any]:
         """All that decides the order. The keys are part of saved states."""
-        lengths = zlib.crc32(self._tgt.tobytes(), zlib.crc32(self._src.tobytes()))
         weights = [[weight, start, stop] for _, weight, start, stop in self._corpora]
         fingerprint = {
             "number of pairs": len(self._tgt),
             "batch_tokens": self._batch_tokens,
             "seed": self._seed,
-            "checksum of lengths": lengths,
+            "checksum of lengths": self._checksum,
             "corpus weights": weights,
         }
         if self._slots is not None:  # no such key without slots: runs from before there were slots resume
             fingerprint["slots"] = list(astuple(self._slots))
+        elif self.mixed:  # nor this one with batches of one length
+            fingerprint[MIXED] = True
         return fingerprint
 
     def _check_fit(self, slots: Slots) -> None:
@@ -141,21 +153,22 @@ class Sampler:
     def _plan(self) -> None:
         """Draw the epoch's pairs, order them and cut them into batches.
 
-        Without slots: order by length, cut, then shuffle the batches. With slots: shuffle the pairs, then cut.
+        Mixed lengths: shuffle the pairs, then cut. Similar lengths: order by length, cut, then shuffle the batches.
         """
         bits = np.random.PCG64(np.random.SeedSequence([self._seed % 2**64, self.epoch]))
         pairs = self._draw(bits)
         if len(pairs) == 0:
             raise UserError("an epoch must have at least one pair, but the corpora and their weights give none")
-        if self._slots is None:
+        if not self.mixed:
             pairs = pairs[_length_order(self._tgt[pairs], self._src[pairs], bits)]
             limits = BatchLimits(self._batch_tokens, int(MAX_SOURCE_RATIO * self._batch_tokens), len(pairs))
             self._bounds = _cut(self._tgt[pairs], self._src[pairs], limits)
             self._order = _random_order(len(self._bounds) - 1, bits)
         else:
             pairs = pairs[_random_order(len(pairs), bits)]
-            slots = self._slots
-            limits = BatchLimits(min(self._batch_tokens, slots.tgt_tokens), slots.src_tokens, slots.pairs)
+            limits = BatchLimits(self._batch_tokens, int(MAX_SOURCE_RATIO * self._batch_tokens), len(pairs))
+            if (slots := self._slots) is not None:
+                limits = BatchLimits(min(self._batch_tokens, slots.tgt_tokens), slots.src_tokens, slots.pairs)
             self._bounds = _cut_with_even_end(self._tgt[pairs], self._src[pairs], limits)
             self._order = np.arange(len(self._bounds) - 1)
         self._pairs = pairs

@@ -137,7 +137,7 @@ def seed_rank(seed: int, ranks: Ranks, checkpoint: str | None) -> None:
 
 
 def make_feed(recipe: Recipe, store: Store, tokenizer: Tokenizer, path: FastPath | None, ranks: Ranks) -> Feed:
-    """Batches of similar lengths; on the fast path, batches of one fixed shape with sentences of all lengths."""
+    """Batches with sentences of all lengths; on the fast path, of one fixed shape."""
     train, longest = recipe.train, recipe.data.max_length
     dropout = None
     lengths: tuple[IntArray, IntArray] = store.src_lengths, store.tgt_lengths

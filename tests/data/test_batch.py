@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.batch import Batch, make_batch, split_indices
+from regard.data.batch import Batch, make_batch, plan_tiles, split_indices
 from regard.data.store import store_in_memory
 from regard.data.tokenizer import Tokenizer
 
@@ -78,3 +78,23 @@ def test_parts_have_about_equal_tokens(lengths: list[int], parts: int) -> None:
 def test_lengths_that_do_not_belong_to_the_indices_are_refused() -> None:
     with pytest.raises(ValueError, match="one entry per index"):
         split_indices(np.arange(3), np.arange(5), 2)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), min_size=1, max_size=60))
+def test_tiles_hold_every_pair_once_and_are_no_longer_than_the_longest_sentence(pairs: list[tuple[int, int]]) -> None:
+    src, tgt = np.array(pairs, dtype=np.int32).T
+    order, sizes = plan_tiles(src, tgt)
+    assert sorted(order.tolist()) == list(range(len(pairs))) and sum(sizes) == len(pairs) and min(sizes) >= 1
+    longest = max(src.max(), tgt.max()) + 1
+    for tile in np.split(order, np.cumsum(sizes)[:-1]):
+        assert (src[tile] + 1).sum() <= longest and (tgt[tile] + 1).sum() <= longest
+
+
+def test_tiles_of_ordinary_sentences_are_nearly_full() -> None:
+    generator = np.random.default_rng(0)
+    tgt = np.clip(generator.geometric(0.1, 200), 1, 60)
+    src = np.clip(tgt + generator.integers(-2, 3, 200), 1, 60)
+    _, sizes = plan_tiles(src, tgt)
+    rows = len(sizes) * (max(src.max(), tgt.max()) + 1)
+    assert (tgt + 1).sum() > 0.8 * rows

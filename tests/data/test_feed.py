@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.data.batch import Batch, make_batch, split_indices
+from regard.data.batch import Batch, make_batch, plan_tiles, split_indices
 from regard.data.feed import DEPTH, Feed, PreparedUpdate
 from regard.data.sampler import Sampler
 from regard.data.slot_batch import Slots
@@ -76,8 +76,10 @@ def test_the_order_is_the_samplers(store: Store, accumulate: int) -> None:
         cut = split_indices(indices, store.tgt_lengths[indices], accumulate)
         assert len(update.parts) == len(cut) == min(accumulate, len(indices))
         for part, expected in zip(update.parts, cut, strict=True):
-            batch = make_batch(*store.gather(expected), 1, 2)
+            order, sizes = plan_tiles(store.src_lengths[expected], store.tgt_lengths[expected])
+            batch = make_batch(*store.gather(expected[order]), 1, 2)
             assert isinstance(part, Batch)
+            assert part.src_layout.tile_sizes == part.tgt_layout.tile_sizes == tuple(sizes)
             assert part.src.tolist() == batch.src.tolist() and part.labels.tolist() == batch.labels.tolist()
         assert update.count == int((store.tgt_lengths[indices] + 1).sum())
         assert (feed.epoch, feed.position, feed.progress) == (sampler.epoch, sampler.position, sampler.progress)

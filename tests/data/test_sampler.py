@@ -16,7 +16,10 @@ from regard.data.slot_batch import Slots, fit_slots
 from regard.errors import UserError
 
 lengths = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), min_size=1, max_size=80)
-RECORDED = [[14, 9], [0, 15, 10, 5, 1, 16], [3, 18, 13], [17, 12, 8]]
+RECORDED = {
+    False: [[14, 9], [0, 15, 10, 5, 1, 16], [3, 18, 13], [17, 12, 8]],
+    True: [[5, 18, 17], [6, 3, 9], [7, 4], [1, 10, 11, 15]],
+}
 GIVEN = settings(max_examples=100, deadline=None)
 
 
@@ -42,9 +45,11 @@ def random_lengths(count: int, seed: int = 0) -> list[tuple[int, int]]:
 
 
 @GIVEN
-@given(lengths, st.integers(1, 300), st.integers(0, 2**64))
-def test_an_epoch_holds_every_pair_once(pairs: list[tuple[int, int]], batch_tokens: int, seed: int) -> None:
-    sampler = sampler_of(pairs, batch_tokens, seed)
+@given(lengths, st.integers(1, 300), st.integers(0, 2**64), st.booleans())
+def test_an_epoch_holds_every_pair_once(
+    pairs: list[tuple[int, int]], batch_tokens: int, seed: int, mixed: bool
+) -> None:
+    sampler = sampler_of(pairs, batch_tokens, seed, mixed=mixed)
     for epoch in range(2):
         taken = np.concatenate(epoch_of(sampler))
         assert sorted(taken.tolist()) == list(range(len(pairs)))
@@ -52,22 +57,25 @@ def test_an_epoch_holds_every_pair_once(pairs: list[tuple[int, int]], batch_toke
 
 
 @GIVEN
-@given(lengths, st.integers(1, 300))
-def test_no_batch_is_too_large_unless_it_is_one_pair(pairs: list[tuple[int, int]], batch_tokens: int) -> None:
-    for batch in epoch_of(sampler_of(pairs, batch_tokens)):
+@given(lengths, st.integers(1, 300), st.booleans())
+def test_no_batch_is_too_large_unless_it_is_one_pair(
+    pairs: list[tuple[int, int]], batch_tokens: int, mixed: bool
+) -> None:
+    for batch in epoch_of(sampler_of(pairs, batch_tokens, mixed=mixed)):
         assert len(batch) >= 1
         if len(batch) > 1:
             assert sum(pairs[i][1] + 1 for i in batch) <= batch_tokens
             assert sum(pairs[i][0] + 1 for i in batch) <= 1.5 * batch_tokens
 
 
-def test_batches_are_full_and_of_similar_lengths() -> None:
+@pytest.mark.parametrize("mixed", [True, False])
+def test_batches_are_full_and_of_all_lengths_or_of_similar_ones(mixed: bool) -> None:
     pairs = random_lengths(20_000)
-    batches = epoch_of(sampler_of(pairs, 2000))
+    batches = epoch_of(sampler_of(pairs, 2000, mixed=mixed))
     tokens = [sum(pairs[i][1] + 1 for i in batch) for batch in batches]
     assert np.mean(tokens) > 0.95 * 2000 and min(tokens) > 0.5 * 2000
     spread = [np.ptp([pairs[i][1] for i in batch]) for batch in batches]
-    assert np.mean(spread) < 1
+    assert np.mean(spread) > 40 if mixed else np.mean(spread) < 1
 
 
 def test_the_rest_of_a_small_corpus_is_no_tiny_batch() -> None:
@@ -85,10 +93,11 @@ def test_batches_come_in_random_order_and_epochs_differ() -> None:
     assert {tuple(batch) for batch in first} != {tuple(batch) for batch in second}
 
 
-def test_the_order_is_the_same_everywhere_and_hangs_on_the_seed() -> None:
-    sampler = sampler_of([(i % 7, i % 5) for i in range(20)], 12, seed=1234)
+@pytest.mark.parametrize("mixed", [True, False])
+def test_the_order_is_the_same_everywhere_and_hangs_on_the_seed(mixed: bool) -> None:
+    sampler = sampler_of([(i % 7, i % 5) for i in range(20)], 12, seed=1234, mixed=mixed)
     # Recorded; a change here breaks the resuming of every run under way.
-    assert [batch.tolist() for batch in islice(sampler, 4)] == RECORDED
+    assert [batch.tolist() for batch in islice(sampler, 4)] == RECORDED[mixed]
     assert [batch.tolist() for batch in islice(sampler_of([(1, 1)] * 50, 20, seed=1), 3)] != [
         batch.tolist() for batch in islice(sampler_of([(1, 1)] * 50, 20, seed=2), 3)
     ]
@@ -108,6 +117,18 @@ def test_a_loaded_state_goes_on_with_exactly_the_next_batch(
     assert resumed.progress == sampler.progress
     for _ in range(10):
         assert next(resumed).tolist() == next(sampler).tolist()
+
+
+def test_a_run_that_began_with_batches_of_similar_lengths_keeps_them() -> None:
+    pairs = random_lengths(300)
+    before = sampler_of(pairs, 100, mixed=False)
+    next(before)
+    resumed = sampler_of(pairs, 100)  # as runs begin today
+    assert resumed.mixed and resumed.state()["fingerprint"] != before.state()["fingerprint"]
+    resumed.load_state(before.state())
+    assert not resumed.mixed and resumed.state() == before.state()
+    for _ in range(2 * before.batches_per_epoch):
+        assert next(resumed).tolist() == next(before).tolist()
 
 
 @pytest.mark.parametrize(

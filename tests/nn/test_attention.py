@@ -33,6 +33,7 @@ class Case:
     kv_heads: int
     d_head: int
     seed: int
+    tile_sizes: tuple[int, ...] = ()
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Queries, keys, values and the gradient that comes back into the output, all float64."""
@@ -48,11 +49,15 @@ class Case:
 
     @property
     def layouts(self) -> tuple[SequenceLayout, SequenceLayout]:
-        return SequenceLayout.from_lengths(self.q_lengths), SequenceLayout.from_lengths(self.k_lengths)
+        q_layout, k_layout = (
+            SequenceLayout.from_lengths(lengths, tile_sizes=self.tile_sizes)
+            for lengths in (self.q_lengths, self.k_lengths)
+        )
+        return q_layout, q_layout if self.kind == "self" else k_layout
 
 
 @st.composite
-def cases(draw: st.DrawFn, empty: bool = False) -> Case:
+def cases(draw: st.DrawFn, empty: bool = False, tiles: bool = False) -> Case:
     kind = draw(st.sampled_from(("self", "causal", "cross")))
     length = st.integers(0 if empty else 1, 9)
     q_lengths = draw(st.lists(length, min_size=1, max_size=6).filter(any))
@@ -62,7 +67,10 @@ def cases(draw: st.DrawFn, empty: bool = False) -> Case:
         k_lengths = [draw(length if q_length == 0 else st.integers(1, 9)) for q_length in q_lengths]
     kv_heads, group = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     d_head, seed = draw(st.sampled_from((2, 5, 8, 16))), draw(st.integers(0, 10_000))
-    return Case(kind, tuple(q_lengths), tuple(k_lengths), kv_heads * group, kv_heads, d_head, seed)
+    sizes = []
+    while tiles and sum(sizes) < len(q_lengths):
+        sizes.append(draw(st.integers(1, len(q_lengths) - sum(sizes))))
+    return Case(kind, tuple(q_lengths), tuple(k_lengths), kv_heads * group, kv_heads, d_head, seed, tuple(sizes))
 
 
 def expected_output(q: Tensor, k: Tensor, v: Tensor, case: Case) -> Tensor:
@@ -124,6 +132,13 @@ def test_kernel_equals_the_formula_in_float32(kernel: Kernel, case: Case) -> Non
 @settings(max_examples=30, deadline=None)
 @given(case=cases(empty=True))
 def test_empty_sequences_are_lawful(kernel: Kernel, case: Case) -> None:
+    assert_close(run_kernel(kernel, case, torch.float64), run_expected(case), 1e-12)
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", "matmul"])
+@settings(max_examples=100, deadline=None)
+@given(case=cases(tiles=True))
+def test_sequences_that_share_a_tile_do_not_see_each_other(kernel: Kernel, case: Case) -> None:
     assert_close(run_kernel(kernel, case, torch.float64), run_expected(case), 1e-12)
 
 

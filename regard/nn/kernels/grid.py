@@ -11,6 +11,8 @@ from torch.autograd.function import once_differentiable
 
 from regard.layout import SequenceLayout
 
+HIDDEN = -1e4  # added to a score: e to this power is 0 in every precision
+
 
 class _Pad(torch.autograd.Function):
     @staticmethod
@@ -36,6 +38,32 @@ class _Unpad(torch.autograd.Function):
         # Padding was never used: its gradient is zero.
         padding = ~ctx.layout.valid.reshape(-1, *([1] * (gradient.ndim - 1)))
         return gradient.index_select(0, ctx.layout.rows).masked_fill_(padding, 0.0), None
+
+
+def tile_bias(q_layout: SequenceLayout, k_layout: SequenceLayout, causal: bool, dtype: torch.dtype) -> Tensor:
+    """What to add to the scores of tiles, (tiles, 1, q_rows, k_rows): 0 where a query sees a key, else a number so low that the
+    weight becomes 0. Not minus infinity, since a row of padding sees nothing. Every layer uses the same one."""
+    known: dict[Any, tuple[SequenceLayout, Tensor]] = q_layout.__dict__.setdefault("_tile_biases", {})
+    key = id(k_layout), causal, dtype  # the layout is kept beside the bias, so that its id stays its own
+    if key not in known:
+        (q_ids, q_positions), (k_ids, k_positions) = _tile_rows(q_layout), _tile_rows(k_layout)
+        visible = q_ids[:, :, None] == k_ids[:, None, :]
+        if causal:
+            visible &= q_positions[:, :, None] >= k_positions[:, None, :]
+        known[key] = k_layout, torch.where(visible, 0.0, HIDDEN).to(dtype)[:, None]
+    return known[key][1]
+
+
+def _tile_rows(layout: SequenceLayout) -> tuple[Tensor, Tensor]:
+    """The sequence and position of each row of each tile, both (tiles, rows); padding belongs to sequence -1."""
+    tiles = layout.tiles
+    ids, positions = (
+        torch.full((tiles.num_sequences * tiles.max_length,), -1, device=layout.device).index_copy_(
+            0, tiles.slots, values
+        )
+        for values in (layout.sequence_ids, layout.positions)
+    )
+    return ids.view(tiles.num_sequences, -1), positions.view(tiles.num_sequences, -1)
 
 
 def pad(packed: Tensor, layout: SequenceLayout) -> Tensor:
