@@ -67,7 +67,7 @@ def cases(draw: st.DrawFn, empty: bool = False, tiles: bool = False) -> Case:
         k_lengths = [draw(length if q_length == 0 else st.integers(1, 9)) for q_length in q_lengths]
     kv_heads, group = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     d_head, seed = draw(st.sampled_from((2, 5, 8, 16))), draw(st.integers(0, 10_000))
-    sizes = []
+    sizes: list[int] = []
     while tiles and sum(sizes) < len(q_lengths):
         sizes.append(draw(st.integers(1, len(q_lengths) - sum(sizes))))
     return Case(kind, tuple(q_lengths), tuple(k_lengths), kv_heads * group, kv_heads, d_head, seed, tuple(sizes))
