@@ -1,5 +1,5 @@
 """Scores translations: BLEU, chrF and TER as the `sacrebleu` command computes them, each with its full signature and a 95%
-bootstrap interval, and the paired comparison of two systems. Translating is left to the callers.
+bootstrap interval, and the paired comparison of systems. Translating is left to the callers.
 """
 
 from __future__ import annotations
@@ -107,6 +107,11 @@ class MetricDifference:
         return self.difference != 0 and self.p_value < SIGNIFICANT
 
     @property
+    def p_value_text(self) -> str:
+        """The p-value as tables show it; a star marks a significant difference."""
+        return f"{self.p_value:.3f}{' *' if self.significant else ''}"
+
+    @property
     def better(self) -> str | None:
         """ "a" or "b", or None where the scores are equal; `significant` says whether it may be chance."""
         if self.difference == 0:
@@ -127,7 +132,8 @@ class MetricDifference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two systems on the same references, with a paired bootstrap test for each metric."""
+    """Two systems on the same references, with a paired test for each metric: approximate randomization if `trials` is given, else
+    paired bootstrap."""
 
     name_a: str
     name_b: str
@@ -135,23 +141,31 @@ class Comparison:
     b: Scores
     differences: tuple[MetricDifference, ...]
     bootstrap: int
+    trials: int = 0
+
+    @property
+    def test(self) -> dict[str, Any]:
+        """The name and the size of the test."""
+        if self.trials:
+            return {"name": "paired approximate randomization", "trials": self.trials, "level": SIGNIFICANT}
+        return {"name": "paired bootstrap", "resamples": self.bootstrap, "level": SIGNIFICANT}
 
     def to_json(self) -> dict[str, Any]:
         return {
             "a": {"name": self.name_a, **self.a.to_json()},
             "b": {"name": self.name_b, **self.b.to_json()},
-            "test": {"name": "paired bootstrap", "resamples": self.bootstrap, "level": SIGNIFICANT},
+            "test": self.test,
             "differences": {_key(difference.name): difference.to_json() for difference in self.differences},
             "summary": self.summary(),
         }
 
     def lines(self) -> list[str]:
-        """Both systems' scores, a sentence for each metric, the summary, then signatures and notes."""
-        lines = []
+        """A table of both systems' scores with a sentence for each metric, the summary, then signatures and notes."""
+        rows = [("", self.name_a, self.name_b, "")]
         for difference in self.differences:
             a, b = self.a[difference.name], self.b[difference.name]
-            lines.append(f"{difference.name:<5}  {self.name_a} {a}   {self.name_b} {b}   {self._sentence(difference)}")
-        lines += ["", self.summary(), ""]
+            rows.append((difference.name, str(a), str(b), self._sentence(difference)))
+        lines = [*aligned(rows), "", self.summary(), ""]
         lines += [f"{metric.name:<5}  {metric.signature}" for metric in self.a.metrics]
         notes = dict.fromkeys((*self.a.notes, *self.b.notes))
         return [*lines, *(f"note: {note}" for note in notes)]
@@ -216,21 +230,73 @@ def compare(
     names: tuple[str, str, str] = ("A", "B", "references"),
 ) -> Comparison:
     """Compare two systems by paired bootstrap: both are scored on the same resampled sets of sentences."""
-    _check_lines((names[0], hypotheses_a), (names[1], hypotheses_b), (names[2], references))
+    [comparison] = compare_all(
+        [(names[0], hypotheses_a), (names[1], hypotheses_b)],
+        references,
+        target_language=target_language,
+        bootstrap=bootstrap,
+        metrics=metrics,
+        seed=seed,
+        reference_name=names[2],
+    )
+    return comparison
+
+
+def compare_all(
+    systems: Sequence[tuple[str, Sequence[str]]],
+    references: Sequence[str],
+    *,
+    target_language: str | None = None,
+    bootstrap: int = 1000,
+    trials: int = 0,
+    metrics: Sequence[str] = METRICS,
+    seed: int = 12345,
+    reference_name: str = "references",
+) -> list[Comparison]:
+    """Compare the first of the named systems, the baseline, with each of the others.
+
+    The test is the paired bootstrap, or with `trials` approximate randomization: the two translations of a sentence change sides at
+    random. Both as sacreBLEU computes them (--paired-bs, --paired-ar).
+    """
+    names, texts = [name for name, _ in systems], [hypotheses for _, hypotheses in systems]
+    _check_lines(*systems, (reference_name, references))
     _check_bootstrap(bootstrap, least=2)
-    measured_a, measured_b, differences = [], [], []
+    if trials < 0:
+        raise UserError(f"trials must be at least 1, or 0 for a paired bootstrap test, but is {trials}; 10000 is usual")
+    measured: list[list[Metric]] = [[] for _ in systems]
+    differences: list[list[MetricDifference]] = [[] for _ in systems]
     counters, notes = _counters(metrics, target_language)
     for counter in counters:
-        statistics = [_statistics(counter, hypotheses, references) for hypotheses in (hypotheses_a, hypotheses_b)]
+        statistics = [_statistics(counter, hypotheses, references) for hypotheses in texts]
         samples = _resampled(counter, statistics, bootstrap, seed)
-        a, b = (_measure(counter, s, drawn, seed) for s, drawn in zip(statistics, samples, strict=True))
-        p_value = _p_value(b.score - a.score, samples[1] - samples[0])
-        measured_a.append(a)
-        measured_b.append(b)
-        differences.append(MetricDifference(a.name, a.score, b.score, b.score - a.score, p_value))
-    scores_a = Scores(tuple(measured_a), len(references), (*notes, *_tokenized_note(names[0], hypotheses_a)))
-    scores_b = Scores(tuple(measured_b), len(references), (*notes, *_tokenized_note(names[1], hypotheses_b)))
-    return Comparison(names[0], names[1], scores_a, scores_b, tuple(differences), bootstrap)
+        for index, (counts, drawn) in enumerate(zip(statistics, samples, strict=True)):
+            metric = _measure(counter, counts, drawn, seed, trials)
+            measured[index].append(metric)
+            baseline = measured[0][-1]
+            difference = metric.score - baseline.score
+            if trials:
+                p_value = _randomization_p_value(counter, difference, statistics[0], counts, trials, seed)
+            else:
+                p_value = _p_value(difference, drawn - samples[0])
+            differences[index].append(MetricDifference(metric.name, baseline.score, metric.score, difference, p_value))
+    scores = [
+        Scores(tuple(ours), len(references), (*notes, *_tokenized_note(name, hypotheses)))
+        for ours, name, hypotheses in zip(measured, names, texts, strict=True)
+    ]
+    return [
+        Comparison(names[0], names[index], scores[0], scores[index], tuple(differences[index]), bootstrap, trials)
+        for index in range(1, len(systems))
+    ]
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows as lines with columns of equal width.
+
+    >>> aligned([("", "A"), ("BLEU", "12.30")])
+    ['      A', 'BLEU  12.30']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def sentence_scorer(metric: str, target_language: str | None = None) -> Callable[[str, str], float]:
@@ -314,7 +380,9 @@ def _resampled(counter: SacreMetric, systems: Sequence[_FloatArray], bootstrap: 
     return list(samples)
 
 
-def _measure(counter: SacreMetric, statistics: _FloatArray, samples: _FloatArray | None, seed: int) -> Metric:
+def _measure(
+    counter: SacreMetric, statistics: _FloatArray, samples: _FloatArray | None, seed: int, trials: int = 0
+) -> Metric:
     result = counter._compute_score_from_stats(list(statistics.sum(axis=0)))
     mean = confidence = None
     if samples is not None:
@@ -323,7 +391,10 @@ def _measure(counter: SacreMetric, statistics: _FloatArray, samples: _FloatArray
         ordered = np.sort(samples)
         tail = len(ordered) // 40
         mean, confidence = float(ordered.mean()), float(ordered[-1 - tail] - ordered[tail]) / 2
-    return Metric(result.name, float(result.score), counter.get_signature().format(), mean, confidence)
+    signature = counter.get_signature()
+    if trials:
+        signature.update("ar", trials)
+    return Metric(result.name, float(result.score), signature.format(), mean, confidence)
 
 
 def _p_value(difference: float, sampled: _FloatArray) -> float:
@@ -333,6 +404,25 @@ def _p_value(difference: float, sampled: _FloatArray) -> float:
     sizes = np.abs(sampled)
     larger = int(np.sum(sizes - sizes.mean() > abs(difference)))
     return (larger + 1) / (len(sampled) + 1)
+
+
+def _randomization_p_value(
+    counter: SacreMetric, difference: float, a: _FloatArray, b: _FloatArray, trials: int, seed: int
+) -> float:
+    """The share of trials with a larger difference when the two translations of each sentence change sides at random."""
+    if difference == 0:
+        return 1.0
+    generator = np.random.default_rng(seed)
+    together = a.sum(axis=0) + b.sum(axis=0)
+    larger, left = 0, trials
+    while left:
+        # 32 rows at a time: numpy draws 32 bits at once, so that these are the bits that sacreBLEU draws for all trials together.
+        sides = generator.integers(2, size=(32, len(a)), dtype=np.bool_)[:left]
+        for counts in np.where(sides, 1.0, 0.0) @ (a - b) + b.sum(axis=0):
+            one, other = (counter._compute_score_from_stats(list(c)).score for c in (counts, together - counts))
+            larger += abs(one - other) > abs(difference)
+        left -= len(sides)
+    return (larger + 1) / (trials + 1)
 
 
 def _check_lines(*texts: tuple[str, Sequence[str]]) -> None:

@@ -13,7 +13,20 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from regard.cli import augment, average, evaluate, explain, export, import_, info, score, serve, train, translate
+from regard.cli import (
+    augment,
+    average,
+    compare,
+    evaluate,
+    explain,
+    export,
+    import_,
+    info,
+    score,
+    serve,
+    train,
+    translate,
+)
 from regard.errors import INTERNAL_ERROR, RegardError, UserError
 from regard.escaping import escape
 from regard.parallel import processes
@@ -21,7 +34,7 @@ from regard.parallel.processes import ProcessInfo, first_reports, process_info
 from regard.version import __version__
 
 # In the order of --help.
-VERBS = (train, translate, evaluate, score, explain, serve, export, import_, augment, average, info)
+VERBS = (train, translate, evaluate, compare, score, explain, serve, export, import_, augment, average, info)
 DISTRIBUTED = (train, translate, augment)  # the verbs that torchrun can start in several processes
 
 _HALF_LINE = 800  # characters of either end of a message that is too long

@@ -38,6 +38,11 @@ def add_model(parser: argparse.ArgumentParser, *, several: str = "") -> None:
     parser.add_argument(
         "-m", "--model", action="append" if several else "store", metavar="MODEL", help=several or MODEL
     )
+    add_engine(parser)
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """Arguments for where a model runs."""
     parser.add_argument(
         "--engine",
         default="auto",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ from regard.cli.common import (
     verb,
 )
 from regard.errors import UserError
+from regard.escaping import escape
 from regard.files import check_new_file, is_same_file, write_atomic
 
 if TYPE_CHECKING:
@@ -77,14 +80,14 @@ def run(arguments: argparse.Namespace) -> None:
         if not arguments.source:
             raise UserError("evaluate needs --source FILE to translate with a model, or --hypothesis FILE to score")
         sources = list(read_lines(arguments.source))
-        if len(sources) != len(references):
-            raise UserError(
-                f"{arguments.source} has {len(sources)} lines, but {arguments.reference} has {len(references)}: "
-                f"line N of one must translate line N of the other"
-            )
+        check_pairs(arguments, sources, references)
+        if arguments.model and len(arguments.model) > 1:
+            _explain_ensemble(arguments)
         model = load_model(arguments)
         language = language or model.bundle.target
-        hypotheses, name = _translate_all(model, sources, arguments), " + ".join(arguments.model or [DEFAULT])
+        hypotheses, name = translate_all(model, sources, arguments), " + ".join(arguments.model or [DEFAULT])
+        if arguments.output:
+            write_atomic(arguments.output, "".join(f"{line}\n" for line in hypotheses))
     if arguments.against:
         other = list(read_lines(arguments.against))
         names = (name, str(arguments.against), str(arguments.reference))
@@ -103,15 +106,35 @@ def run(arguments: argparse.Namespace) -> None:
     print_result(arguments, scores.to_json(), scores.lines())
 
 
-def _translate_all(model: Model, sources: list[str], arguments: argparse.Namespace) -> list[str]:
+def check_pairs(arguments: argparse.Namespace, sources: list[str], references: list[str]) -> None:
+    """Refuse --source and --reference of different lengths."""
+    if len(sources) != len(references):
+        raise UserError(
+            f"{arguments.source} has {len(sources)} lines, but {arguments.reference} has {len(references)}: "
+            f"line N of one must translate line N of the other"
+        )
+
+
+def _explain_ensemble(arguments: argparse.Namespace) -> None:
+    """People repeat -m to compare models; say what it does, before a different vocabulary is refused."""
+    models = " ".join(f"-m {shlex.quote(name)}" for name in arguments.model)
+    files = f"--source {shlex.quote(str(arguments.source))} --reference {shlex.quote(str(arguments.reference))}"
+    line = (
+        f"note: {len(arguments.model)} models form an ensemble, which translates as one system; to compare them: "
+        f"regard compare {models} {files}"
+    )
+    sys.stderr.write(f"{escape(line)}\n")
+
+
+def translate_all(
+    model: Model, sources: list[str], arguments: argparse.Namespace, description: str = "translating"
+) -> list[str]:
+    """The best translation of each line, with progress."""
     from regard.progress import progress
 
     options = model.search_options(arguments.beam, arguments.alpha, 1, **given_search(arguments))
-    with progress("translating", len(sources)) as done:
-        translations = [
+    with progress(description, len(sources)) as done:
+        return [
             result.text
             for result in model.stream(sources, options, on_progress=done, constraints=given_constraints(arguments))
         ]
-    if arguments.output:
-        write_atomic(arguments.output, "".join(f"{line}\n" for line in translations))
-    return translations

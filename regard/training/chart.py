@@ -6,9 +6,9 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import pairwise
-from typing import Any
+
+from regard.html_page import escaped
 
 Point = tuple[float, float]
 
@@ -159,11 +159,6 @@ def _label(lines: Sequence[str], place: float) -> str:
 
 
 # ------------------------------------------------------------------------------------------------- small parts
-
-
-def escaped(value: Any) -> str:
-    """HTML-escaped text, with lone surrogates replaced, which UTF-8 cannot encode."""
-    return escape(str(value).encode("utf-8", "replace").decode("utf-8"))
 
 
 def compact(value: float) -> str:

@@ -5,9 +5,7 @@ It is made from the records of metrics.jsonl, so it can be written at any time d
 
 from __future__ import annotations
 
-import difflib
 import math
-import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -15,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from regard.files import write_atomic
+from regard.html_page import escaped, mark_matches, render_page, row, section, table
 from regard.progress import clock
-from regard.training.chart import Point, Series, chart, escaped
+from regard.training.chart import Point, Series, chart
 
 Record = Mapping[str, Any]
 
@@ -47,18 +46,14 @@ def render_report(name: str, recipe: Mapping[str, Any], records: Sequence[Record
         _samples(valid),
         _validations(valid),
         _long_facts(facts),
-        _section("About", _pairs({key: value for key, value in facts.items() if "\n" not in value})),
+        section("About", _pairs({key: value for key, value in facts.items() if "\n" not in value})),
         _settings(recipe),
-        _section("Notes", "".join(f"<p>{escaped(note['text'])}</p>" for note in notes)),
+        section("Notes", "".join(f"<p>{escaped(note['text'])}</p>" for note in notes)),
     ]
-    return _PAGE.format(title=escaped(f"{pair} · {name}"), style=_STYLE, body="\n".join(part for part in body if part))
+    return render_page(f"{pair} · {name}", [part for part in body if part], _CHART_STYLE)
 
 
 # ---------------------------------------------------------------------------------------------------- sections
-
-
-def _section(title: str, content: str) -> str:
-    return f"<section><h2>{escaped(title)}</h2>{content}</section>" if content else ""
 
 
 def _tiles(train: Sequence[Record], valid: Sequence[Record], test: Sequence[Record]) -> str:
@@ -132,7 +127,7 @@ def _curves(train: Sequence[Record], valid: Sequence[Record]) -> str:
     lost = [record["step"] for record in train if record.get("loss") is None or not math.isfinite(record["loss"])]
     warning = f'<p class="warning">The loss is not finite from step {lost[0]:,} on.</p>' if lost else ""
     drawn = "".join(charts)
-    return _section("Curves", f'{warning}<div class="charts">{drawn}</div>' if drawn else warning)
+    return section("Curves", f'{warning}<div class="charts">{drawn}</div>' if drawn else warning)
 
 
 def _tests(test: Sequence[Record]) -> str:
@@ -150,7 +145,7 @@ def _tests(test: Sequence[Record]) -> str:
             )
         rows += [f'<tr><td colspan="5">{escaped(note)}</td></tr>' for note in record["scores"].get("notes", ())]
     heads = ("Set", "Metric", "#Score", "#95%", "#Sentences")
-    return _section("Test scores", _table(heads, rows)) if rows else ""
+    return section("Test scores", table(heads, rows)) if rows else ""
 
 
 def _validations(valid: Sequence[Record]) -> str:
@@ -168,7 +163,7 @@ def _validations(valid: Sequence[Record]) -> str:
     for record in valid:
         cells = "".join(f'<td class="number">{cell(record) or "-"}</td>' for _, cell in columns)
         rows.append(f"<tr{' class=best' if record is best else ''}>{cells}</tr>")
-    return _section("Validations", _table([head for head, _ in columns], rows)) if rows else ""
+    return section("Validations", table([head for head, _ in columns], rows)) if rows else ""
 
 
 def sample_histories(valid: Sequence[Record]) -> dict[tuple[str, str], list[tuple[int, str]]]:
@@ -187,36 +182,17 @@ def _samples(valid: Sequence[Record]) -> str:
     cards = []
     for (source, reference), changes in sample_histories(valid).items():
         history = [(f"step {step:,}", text) for step, text in changes]
-        rows = [_row("source", escaped(source)), _row("reference", escaped(reference), "reference")]
-        rows += [_row(when, _marked(text, reference)) for when, text in _thinned(history, _SHOWN_TRANSLATIONS)]
+        rows = [row("source", escaped(source)), row("reference", escaped(reference), "reference")]
+        rows += [row(when, mark_matches(text, reference)) for when, text in _thinned(history, _SHOWN_TRANSLATIONS)]
         more = ""
         if len(history) > _SHOWN_TRANSLATIONS:
-            every = "".join(_row(when, _marked(text, reference)) for when, text in history)
+            every = "".join(row(when, mark_matches(text, reference)) for when, text in history)
             more = f"<details><summary>All {len(history)} translations</summary><dl>{every}</dl></details>"
         cards.append(f'<div class="card sample"><dl>{"".join(rows)}</dl>{more}</div>')
     if not cards:
         return ""
     legend = "<p>A row for each change. <mark>Marked</mark> words match the reference.</p>"
-    return _section("Translations over time", legend + "".join(cards))
-
-
-def _row(name: str, content: str, kind: str = "") -> str:
-    return f'<div class="{kind}"><dt>{escaped(name)}</dt><dd dir="auto">{content or "<i>(empty)</i>"}</dd></div>'
-
-
-def _marked(translation: str, reference: str) -> str:
-    """The translation with the words that match the reference marked; Chinese and Japanese by character."""
-    word = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+|[^\w\s]")
-    words, wanted = list(word.finditer(translation)), word.findall(reference)
-    matcher = difflib.SequenceMatcher(None, [match[0] for match in words], wanted, autojunk=False)
-    pieces, end = [], 0
-    for block in matcher.get_matching_blocks():
-        if block.size:
-            start = words[block.a].start()
-            pieces.append(escaped(translation[end:start]))
-            end = words[block.a + block.size - 1].end()
-            pieces.append(f"<mark>{escaped(translation[start:end])}</mark>")
-    return "".join(pieces) + escaped(translation[end:])
+    return section("Translations over time", legend + "".join(cards))
 
 
 def _long_facts(facts: Mapping[str, str]) -> str:
@@ -229,7 +205,7 @@ def _long_facts(facts: Mapping[str, str]) -> str:
             content = _pairs(dict(line.strip().split(": ", 1) for line in lines))
         else:
             content = f'<pre class="card">{escaped(value.strip())}</pre>'
-        sections.append(_section(key[:1].upper() + key[1:], content))
+        sections.append(section(key[:1].upper() + key[1:], content))
     return "".join(sections)
 
 
@@ -237,7 +213,7 @@ def _settings(recipe: Mapping[str, Any]) -> str:
     loose = {key: value for key, value in recipe.items() if not isinstance(value, Mapping)}
     groups = {"recipe": loose, **{key: value for key, value in recipe.items() if isinstance(value, Mapping)}}
     cards = [f"<div><h3>[{escaped(key)}]</h3>{_pairs(values)}</div>" for key, values in groups.items() if values]
-    return _section("Settings", f'<div class="settings">{"".join(cards)}</div>' if cards else "")
+    return section("Settings", f'<div class="settings">{"".join(cards)}</div>' if cards else "")
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
@@ -245,14 +221,6 @@ def _pairs(values: Mapping[str, Any]) -> str:
         f"<div><dt>{escaped(key)}</dt><dd>{escaped(_value(value))}</dd></div>" for key, value in values.items()
     )
     return f'<dl class="pairs card">{rows}</dl>' if rows else ""
-
-
-def _table(heads: Iterable[str], rows: Iterable[str]) -> str:
-    """A table; a heading that starts with # is for a column of numbers."""
-    cells = "".join(
-        f'<th class="{"number" if head[:1] == "#" else ""}">{escaped(head.lstrip("#"))}</th>' for head in heads
-    )
-    return f'<div class="table card"><table><thead><tr>{cells}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
 
 
 def points(records: Iterable[Record], key: str) -> list[Point]:
@@ -295,28 +263,7 @@ def _duration(seconds: float) -> str:
     return f"{minute} min {second:02} s" if minute else f"{second} s"
 
 
-_STYLE = """
-:root { color-scheme: light dark; --page: #f6f6f3; --card: #ffffff; --ink: #1f2328; --soft: #636a73; --line: #e3e3de;
-  --one: #2f6fd0; --two: #d1701a; --faint: #b9c3d3; --mark: #dcefdc; --good: #267a45; --bad: #b3372f; }
-@media (prefers-color-scheme: dark) { :root { --page: #15171a; --card: #1d2024; --ink: #e4e6e8; --soft: #98a0a9;
-  --line: #30353b; --one: #78a9f5; --two: #f0a057; --faint: #4a5464; --mark: #23472f;
-  --good: #74c893; --bad: #f08a80; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--ink); line-height: 1.5;
-  font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; font-size: 15px; }
-main { max-width: 1120px; margin: 0 auto; padding: 32px 20px 48px; }
-p, h1, h2, h3, dl, dd, figure, pre { margin: 0; }
-header p, section > p { color: var(--soft); }
-.over { font-size: 12px; letter-spacing: .08em; text-transform: uppercase; }
-h1 { font-size: 30px; line-height: 1.25; font-weight: 650; overflow-wrap: anywhere; }
-h2 { font-size: 18px; font-weight: 650; margin: 36px 0 10px; }
-h3 { font-size: 14px; font-weight: 600; }
-section > p { margin-bottom: 10px; }
-.card, .tiles > div { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin-top: 22px; }
-.tiles p { font-size: 13px; color: var(--soft); overflow-wrap: anywhere; }
-.tiles strong { display: block; font-size: 24px; font-weight: 650; line-height: 1.35; white-space: nowrap;
-  font-variant-numeric: tabular-nums; }
+_CHART_STYLE = """
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(420px, 100%), 1fr)); gap: 12px; }
 .legend { display: flex; flex-wrap: wrap; gap: 0 16px; min-height: 22px; font-size: 13px; color: var(--soft); }
 .legend i { display: inline-block; width: 14px; height: 3px; border-radius: 2px; margin-right: 6px;
@@ -333,49 +280,4 @@ circle.ring { fill: none; stroke-width: 1.6; } .ring.one { stroke: var(--one); }
 .strip { fill: transparent; } .hover > g { display: none; pointer-events: none; } .hover:hover > g { display: inline; }
 .hover line { stroke: var(--soft); stroke-dasharray: 3 3; } .hover text { fill: var(--ink); }
 .box { fill: var(--card); stroke: var(--line); opacity: .95; }
-.table { overflow-x: auto; padding: 4px 8px; max-height: 520px; overflow-y: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: 7px 8px; border-bottom: 1px solid var(--line); vertical-align: top; }
-tbody tr:last-child td, .joined td { border-bottom: 0; } .joined td { padding-bottom: 0; }
-th { font-size: 13px; font-weight: 500; color: var(--soft); position: sticky; top: -4px; background: var(--card); }
-.number { text-align: right; white-space: nowrap; }
-tr.best td { font-weight: 650; } tr.best td:first-child { color: var(--good); }
-code, pre { font-family: ui-monospace, "SF Mono", Menlo, Consolas, monospace; font-size: 12.5px; }
-td code { color: var(--soft); overflow-wrap: anywhere; } pre { overflow-x: auto; white-space: pre-wrap; }
-.sample { margin-bottom: 12px; }
-.sample dl > div { display: grid; grid-template-columns: 110px 1fr; gap: 12px; padding: 3px 0; }
-.sample dt { font-size: 13px; color: var(--soft); line-height: 22px; } .sample .reference dd { font-weight: 600; }
-.sample .reference { padding-bottom: 8px !important; border-bottom: 1px solid var(--line); margin-bottom: 6px; }
-dd { overflow-wrap: anywhere; }
-mark { background: var(--mark); color: inherit; border-radius: 3px; padding: 1px 2px; margin: 0 -2px; }
-details { margin-top: 8px; } summary { cursor: pointer; color: var(--soft); font-size: 13px; }
-.pairs > div { display: grid; grid-template-columns: minmax(110px, 200px) 1fr; gap: 12px; padding: 3px 0; }
-.pairs dt { color: var(--soft); overflow-wrap: anywhere; }
-.settings { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(320px, 100%), 1fr)); gap: 12px; }
-.settings h3 { margin-bottom: 6px; font-family: ui-monospace, "SF Mono", Menlo, Consolas, monospace; }
-.settings .pairs { font-size: 14px; } .settings .pairs > div { grid-template-columns: 40% 1fr; }
-.warning { color: var(--bad) !important; font-weight: 600; }
-@media (max-width: 560px) { main { padding: 20px 12px 32px; } h1 { font-size: 26px; }
-  .tiles { grid-template-columns: 1fr 1fr; gap: 8px; } .tiles strong { font-size: 22px; } .card { padding: 12px; }
-  .sample dl > div { grid-template-columns: 1fr; gap: 0; } table { font-size: 13px; }
-  .pairs > div { grid-template-columns: 38% 1fr; } th, td { padding: 6px 4px; }
-  .table { padding: 4px; } th { font-size: 12px; } }
-@media print { .card, .tiles > div { break-inside: avoid; } .table { max-height: none; } }
-"""
-
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-<main>
-{body}
-</main>
-</body>
-</html>
 """
