@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from regard.alignment_heads import AlignmentHeads
+from regard.aligning import AlignmentHeads
 from regard.bounds import MAX_LENGTH, check_label, check_whole
 from regard.builtin import DEFAULT, builtin_models
 from regard.card import make_card

@@ -35,7 +35,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("models",),
     ("nn", "data"),
     ("parallel",),
-    ("alignment_heads",),
+    ("aligning",),
     ("config", "layout", "device"),
     ("files", "progress", "builtin", "version", "toml", "html_page"),
     ("bounds",),

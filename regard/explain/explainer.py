@@ -11,7 +11,7 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-from regard.alignment_heads import AlignmentHeads
+from regard.aligning import AlignmentHeads
 from regard.bundle import Bundle
 from regard.data.pieces import TokenizedSide, group_words, is_punctuation
 from regard.data.tokenizer import Side

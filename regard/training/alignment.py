@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from regard.alignment_heads import AlignmentHeads
+from regard.aligning import AlignmentHeads
 from regard.bundle import add_alignment, load_bundle
 from regard.config import ModelConfig
 from regard.data.corpus import Pair

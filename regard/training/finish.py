@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.alignment_heads import AlignmentHeads
+from regard.aligning import AlignmentHeads
 from regard.bundle import Bundle, save_bundle
 from regard.config import ModelConfig
 from regard.data.corpus import Pair, resolve

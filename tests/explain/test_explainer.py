@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.alignment_heads import AlignmentHeads
+from regard.aligning import AlignmentHeads
 from regard.bundle import Bundle
 from regard.config import ModelConfig
 from regard.errors import UserError

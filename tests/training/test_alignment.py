@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.alignment_heads import AlignmentHeads
+from regard.aligning import AlignmentHeads
 from regard.builtin import builtin_models
 from regard.bundle import load_bundle
 from regard.config import ModelConfig

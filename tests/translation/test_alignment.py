@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import regard
-from regard.alignment_heads import AlignmentHeads
+from regard.aligning import AlignmentHeads
 from regard.bundle import Bundle, add_alignment, add_facts, load_bundle
 from regard.config import ModelConfig
 from regard.errors import UserError

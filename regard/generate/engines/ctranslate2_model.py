@@ -18,7 +18,7 @@ import sentencepiece
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from regard.alignment_heads import AlignmentHeads
+from regard.aligning import AlignmentHeads
 from regard.bundle import Bundle
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer

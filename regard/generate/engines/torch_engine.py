@@ -15,7 +15,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from regard.alignment_heads import AlignmentHeads
+from regard.aligning import AlignmentHeads
 from regard.bundle import Bundle, load_weights
 from regard.device import pick_device, with_index
 from regard.errors import RegardError, UserError
