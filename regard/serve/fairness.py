@@ -19,6 +19,8 @@ _PRESENT_SECONDS = (
     0.5  # a client counts as there for this long after its last request: it reads the answer and sends the next
 )
 _USAGE_SECONDS = 1.0
+_EQUAL_SECONDS = 2 * TURN_SECONDS  # clients whose clocks differ by less were given the same
+_EQUAL_USAGE = 1.5  # times what the others use on average: this, too, counts as the same
 _MOST_USED = 0.7  # of the threads left to others: if they use more, they would use all of them
 _FEW_CLIENTS = 128  # accounts before those who left are looked for
 
@@ -114,10 +116,12 @@ class FairShares:
                 return True
             if not is_slow and client.alone_in >= max(1, self.threads - 1):
                 return False
-            if all(one.clock >= client.clock for one in others if one.jobs):
+            if all(one.clock >= client.clock - _EQUAL_SECONDS for one in others if one.jobs):
                 return True
-            left = max(0.5, self.threads - client.alone_in - 1)
-            return sum(_usage(one, now) for one in others) < _MOST_USED * left
+            used = sum(_usage(one, now) for one in others)
+            if _usage(client, now) <= _EQUAL_USAGE * used / len(others):
+                return True  # one of many who want about the same: keeping threads idle would help nobody
+            return used < _MOST_USED * max(0.5, self.threads - client.alone_in - 1)
 
 
 def _usage(client: Client, now: float) -> float:

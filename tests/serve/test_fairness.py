@@ -122,6 +122,8 @@ def test_whoever_was_given_more_waits_while_others_use_the_threads() -> None:
         shares.begin({modest: 0.5})
         now += 0.5
         shares.end({modest: 0.5}, {modest: 0.5})
+    shares.begin({greedy: 2.0})
+    shares.end({greedy: 2.0}, {greedy: 2.0})
     assert not shares.may_begin(greedy) and not shares.may_begin(greedy, is_slow=True)
     modest.clock = 200.0
     assert shares.may_begin(greedy) and shares.may_begin(greedy, is_slow=True)  # its turn
@@ -223,3 +225,23 @@ def test_one_address_does_not_take_all_places() -> None:
         if not admission.are_full(f"198.51.100.{number}"):
             admission.enter(False, f"198.51.100.{number}")
     assert admission.in_flight <= 8
+
+
+def test_many_who_want_the_same_do_not_wait_for_each_other() -> None:
+    now = 0.0
+    shares = FairShares(lambda: now)
+    shares.threads = 2
+    equals = [shares.enter(f"guest {number}") for number in range(16)]
+    greedy = shares.enter("greedy")
+    for step in range(200):
+        now += 0.05
+        for number, one in enumerate(equals):  # some want a little more than others
+            spent = {one: 0.1 / 16 * (1 + (number + step) % 3 / 10)}
+            shares.begin(spent)
+            shares.end(spent, spent)
+    equals[3].clock += 5.0  # over the hours it wanted a little more
+    greedy.clock += 50.0
+    shares.begin({greedy: 1.0})
+    shares.end({greedy: 1.0}, {greedy: 1.0})
+    assert all(map(shares.may_begin, equals))
+    assert not shares.may_begin(greedy)
