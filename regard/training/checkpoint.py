@@ -35,6 +35,7 @@ from regard.training.sharded import is_sharded, load_sharded, read_shards, run_t
 
 FORMAT = 1
 _OPTIMIZER_STATES = ({"step", "exp_avg", "exp_avg_sq"}, {"momentum_buffer"})  # of a parameter: Adam's and Muon's
+_WEIGHTS = "model.safetensors"
 _NAME = re.compile(r"step-(\d+)$")
 
 
@@ -73,6 +74,21 @@ def save_checkpoint(
         write_rest(temporary)
         write_manifest(temporary, format=FORMAT)
     return target
+
+
+def save_start(folder: Path, weights: Mapping[str, Tensor]) -> None:
+    """Keep the weights that a fine-tuning run starts from: they become its model if no step is better."""
+    with atomic_folder(folder) as temporary:
+        with writing(temporary / _WEIGHTS, sum(tensor.nbytes for tensor in weights.values())):
+            tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+            save_file(tensors, str(temporary / _WEIGHTS))
+        write_manifest(temporary, format=FORMAT)
+
+
+def load_start(folder: Path) -> dict[str, Tensor]:
+    """The weights that `save_start` kept. Raises UserError if they are missing or damaged."""
+    check_manifest(folder, [_WEIGHTS])
+    return _read(folder / _WEIGHTS)
 
 
 def load_checkpoint(

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ from regard.training.checkpoint import (
     check_files,
     checkpoint_weights,
     list_checkpoints,
+    load_start,
     scheduled_checkpoints,
 )
 from regard.training.fine_tuning import init_name
@@ -44,6 +45,7 @@ from regard.translation.translator import Translator
 from regard.version import __version__
 
 LAST = "last checkpoint"
+UNCHANGED = "the model in train.init, unchanged"
 
 
 def checkpoints_to_average(folder: RunFolder, last: int, say: Callable[[str], None]) -> list[Path]:
@@ -77,12 +79,13 @@ def num_final_validations(recipe: TrainRecipe) -> int:
 
 
 def final_weights(recipe: TrainRecipe, trainer: Trainer, folder: RunFolder) -> tuple[dict[str, Tensor], str]:
-    """The weights that are best on the validation set, with their name: averaged, of the last step, or of the best checkpoint."""
+    """The weights that are best on the validation set, with their name: averaged, of the last step, of the best checkpoint or, in
+    fine-tuning, those that the run started with."""
     state, shadow = trainer.state, trainer.shadow
     if trainer.ranks.shards:
         return sharded_weights(recipe, trainer, folder)
-    before, best = state.best, folder.checkpoints / f"step-{state.best_step:06d}"
-    candidates: list[tuple[float, dict[str, Tensor], str]] = []  # monitored value, weights, name
+    before, best_step = state.best, state.best_step
+    candidates = []
     if recipe.ema:
         candidates.append(_validate_candidate(trainer, shadow.state_dict(), "moving average of the weights"))
     else:
@@ -97,32 +100,72 @@ def final_weights(recipe: TrainRecipe, trainer: Trainer, folder: RunFolder) -> t
         candidates.append(
             _validate_candidate(trainer, shadow.state_dict(), f"average of the last {len(paths)} checkpoints")
         )
-    measured, weights, name = min(reversed(candidates), key=lambda one: one[0])  # a tie goes to the average
-    if before is None or measured <= before or not _is_intact(best, trainer):
-        return weights, name
-    return checkpoint_weights(best), f"best checkpoint, step {int(best.name.removeprefix('step-'))}"
+    chosen = min(reversed(candidates), key=lambda one: one.measured)  # a tie goes to the average
+    if before is None or _is_as_good(trainer, chosen.measured, chosen.loss, before, best_step):
+        return chosen.weights, chosen.name
+    if best_step == 0:
+        return start_weights(trainer, folder) or (chosen.weights, chosen.name)
+    best = folder.checkpoints / f"step-{best_step:06d}"
+    if not _is_intact(best, trainer):
+        return chosen.weights, chosen.name
+    return checkpoint_weights(best), f"best checkpoint, step {best_step}"
 
 
-def _validate_candidate(
-    trainer: Trainer, weights: dict[str, Tensor], name: str
-) -> tuple[float, dict[str, Tensor], str]:
-    """Validate weights that are loaded in `trainer.shadow`; the first item is the monitored value, lower is better."""
+class Candidate(NamedTuple):
+    """Weights that may become the model."""
+
+    measured: float  # the monitored value on the validation set, lower is better
+    loss: float
+    weights: dict[str, Tensor]
+    name: str
+
+
+def _validate_candidate(trainer: Trainer, weights: dict[str, Tensor], name: str) -> Candidate:
+    """Validate weights that are loaded in `trainer.shadow`."""
     state = trainer.state
     assert trainer.validator is not None
     record = trainer.validator.measure(trainer.shadow, trainer.device, trainer.autocast)
-    measured = trainer.monitored(record)
-    is_best = state.best is None or measured <= state.best
+    measured, loss = trainer.monitored(record), float(record["loss"])
+    is_best = state.best is None or _is_as_good(trainer, measured, loss, state.best, state.best_step)
     if is_best:
         state.best, state.best_step = measured, state.step
     trainer.write({"kind": "valid", **trainer.position(), **record, "best": is_best, "weights": name})
-    return measured, weights, name
+    return Candidate(measured, loss, weights, name)
+
+
+def _is_as_good(trainer: Trainer, measured: float, loss: float, best: float, best_step: int) -> bool:
+    """Whether the end of a run is as good as its best step. The init model must be beaten: with the same BLEU, by the loss."""
+    start_loss = trainer.state.start_loss
+    if measured != best or trainer.state.start is None or best_step:
+        return measured <= best
+    return start_loss is not None and loss < start_loss
+
+
+def start_weights(trainer: Trainer, folder: RunFolder) -> tuple[dict[str, Tensor], str] | None:
+    """The weights that a fine-tuning run started with, and a note that no step was better; None if they are damaged."""
+    try:
+        weights = load_start(folder.start)
+    except UserError as error:
+        trainer.note(f"no step beat the model in train.init; its weights cannot be written: {error}")
+        return None
+    trainer.note(f"{_no_step_beat(trainer)}, so that model is written, unchanged; {_GENTLER}")
+    return weights, UNCHANGED
 
 
 def warn_if_worse(trainer: Trainer) -> None:
-    """Fine-tuning can end with a worse model than it started from."""
+    """A run that an earlier version started did not keep the model in train.init, and can end with a worse one."""
     state = trainer.state
     if state.start is not None and state.best is not None and state.best > state.start:
-        trainer.note("no step beat the model in train.init on the validation set; try a lower train.lr, or fewer steps")
+        trainer.note(f"{_no_step_beat(trainer)}, so the model of this run is worse than that one; {_GENTLER}")
+
+
+_GENTLER = "try a lower train.lr, fewer steps or more text"
+
+
+def _no_step_beat(trainer: Trainer) -> str:
+    value = trainer.state.start or 0.0
+    score = f"BLEU {abs(value):.1f}" if trainer.recipe.monitor == "bleu" else f"loss {value:.3f}"
+    return f"no step beat the model in train.init on the validation set ({score})"
 
 
 def _is_intact(best: Path, trainer: Trainer) -> bool:
@@ -135,7 +178,11 @@ def _is_intact(best: Path, trainer: Trainer) -> bool:
 
 
 def sharded_weights(recipe: TrainRecipe, trainer: Trainer, folder: RunFolder) -> tuple[dict[str, Tensor], str]:
-    """The final weights of a sharded model, read from its checkpoints by one process, without comparing them with the best."""
+    """The final weights of a sharded model, read from its checkpoints by one process. They are not compared with the best
+    step; in fine-tuning, the start is taken if no validation was better."""
+    state = trainer.state
+    if state.start is not None and state.stale and not state.best_step and (start := start_weights(trainer, folder)):
+        return start
     if recipe.ema:
         [last] = checkpoints_to_average(folder, 1, trainer.note)
         return checkpoint_weights(last), "moving average of the weights"

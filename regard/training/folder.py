@@ -39,6 +39,7 @@ class RunFolder:
         self.store = path / "store"
         self.held_out = path / "heldout"
         self.checkpoints = path / "checkpoints"
+        self.start = path / "start"  # fine-tuning: the weights before the first step
         self.metrics = path / "metrics.jsonl"
         self.model = path / "model"
         self.report = path / "report.html"  # written last: its presence marks a finished run
@@ -92,7 +93,7 @@ def claim_folder(folder: RunFolder, recipe: Recipe) -> None:
     """Write the recipe into a checked and locked folder, removing what an interrupted preparation left there."""
     sweep_temporaries(folder.path)
     if not folder.is_started:
-        for leftover in (folder.tokenizer, folder.store, folder.held_out):
+        for leftover in (folder.tokenizer, folder.store, folder.held_out, folder.start):
             shutil.rmtree(leftover, ignore_errors=True)
         write_recipe(folder, recipe)
     folder.checkpoints.mkdir(exist_ok=True)

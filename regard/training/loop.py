@@ -58,6 +58,7 @@ class RunState:
     best_step: int = 0
     stale: int = 0  # validations since the best
     start: float | None = None  # monitored value of the model in train.init
+    start_loss: float | None = None  # its validation loss, which decides between equal BLEU scores
     validation_seconds: float = 0.0  # duration of the last validation and its checkpoint
     # Loss, nll, tokens and seconds since the last log line.
     window: tuple[float, float, int, float] = (0.0, 0.0, 0, 0.0)
@@ -195,17 +196,18 @@ class Trainer:
         return not self.stops
 
     def _measure_start(self) -> None:
-        """Validate the init model, as the baseline for all later validations."""
+        """Validate the init model. It is the best so far: a step must beat it to become the model that is written."""
         started = time.perf_counter()
         record = self.measure()
-        self.state.start = self.monitored(record)
+        self.state.start, self.state.start_loss = self.monitored(record), float(record["loss"])
+        self.state.best, self.state.best_step = self.state.start, 0
         [spent], _ = self.ranks.agree([time.perf_counter() - started], False)
         self.state.prepared += spent
         self.state.validation_seconds = spent
         self._tick()
         self._validated_at = self.state.seconds
         self._check_budget("preparing and validating the model in train.init", "raise it")
-        self.write({"kind": "valid", **self.position(), **record, "best": False})
+        self.write({"kind": "valid", **self.position(), **record, "best": True})
         self._window = self._new_window()
 
     def _first_update(self) -> float:

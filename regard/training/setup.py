@@ -24,7 +24,7 @@ from regard.models.transformer import Transformer
 from regard.parallel.ranks import Ranks
 from regard.recipe import Recipe, TrainRecipe
 from regard.training.check import pick_fast_path
-from regard.training.checkpoint import load_checkpoint
+from regard.training.checkpoint import load_checkpoint, save_start
 from regard.training.display import Display
 from regard.training.fast import FastPath, missing_requirement
 from regard.training.fine_tuning import load_init_weights
@@ -57,7 +57,7 @@ def make_trainer(
         torch.cuda.set_device(device)  # where Triton launches its kernels
     autocast = compute_dtype(recipe.train.precision, device)
     checkpoint = ranks.broadcast(opened.checkpoint)
-    model, shadow = make_model(recipe, tokenizer, ranks, is_fresh=checkpoint is None)
+    model, shadow = make_model(recipe, tokenizer, folder, ranks, is_fresh=checkpoint is None)
     optimizer = make_optimizer(model, recipe.train)
     path = pick_fast_path(recipe.train, device, ranks.size)
     feed = make_feed(recipe, store, tokenizer, path, ranks)
@@ -112,12 +112,16 @@ def restored_state(saved: dict[str, Any], checkpoint: Path) -> RunState:
     return RunState(**saved)
 
 
-def make_model(recipe: Recipe, tokenizer: Tokenizer, ranks: Ranks, is_fresh: bool) -> tuple[Transformer, Transformer]:
+def make_model(
+    recipe: Recipe, tokenizer: Tokenizer, folder: RunFolder, ranks: Ranks, is_fresh: bool
+) -> tuple[Transformer, Transformer]:
     """The model and its copy for averaging and validation, on this process's device or sharded over all processes."""
     torch.manual_seed(recipe.train.seed)
     model = Transformer(recipe.model.config(tokenizer.vocab_size))
     if recipe.train.init and is_fresh:
         load_init_weights(recipe, model, tokenizer)
+        if ranks.is_first:
+            save_start(folder.start, model.state_dict())
     shadow = copy.deepcopy(model).requires_grad_(False)
     for each in (model, shadow):
         if ranks.shards:

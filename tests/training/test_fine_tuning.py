@@ -25,8 +25,9 @@ from regard.training.folder import RunFolder
 from regard.training.loop import Trainer
 from regard.training.metrics import read_metrics
 from regard.training.run import resolve_on_first, train
+from regard.training.validate import Validator
 from tests.tiny import make_bundle, reversal_pairs, save_model, write_pairs, write_recipe
-from tests.training.runs import Listener, quiet
+from tests.training.runs import Listener, damage, quiet
 
 
 def fine_tuning(folder: Path, **fields: object) -> Path:
@@ -170,23 +171,54 @@ def test_a_fine_tuned_run_is_resumed_without_the_model_that_it_started_from(old:
         train(load_recipe(recipe, ["train.init=/elsewhere"]), out, resume=True, display=Display())
 
 
-def test_the_model_that_a_run_starts_from_is_measured_and_a_worse_end_is_said(old: Path, tmp_path: Path) -> None:
-    recipe = fine_tuning(tmp_path / "recipe", init=str(old), average=1)
-    [before] = [record for record in read_metrics(old / "metrics.jsonl") if record["kind"] == "valid"]
-    for name, rate, is_worse in (("careful", 1e-9, False), ("careless", 1.0, True)):
-        said = quiet(recipe, tmp_path / name, f"train.lr={rate}", "train.steps=20", "model.dropout=0.0")
-        start, *later = [r for r in read_metrics(tmp_path / name / "metrics.jsonl") if r["kind"] == "valid"]
-        assert start["step"] == 0 and start["loss"] == pytest.approx(before["loss"], abs=1e-4) and not start["best"]
-        assert [record["step"] for record in later] == [10, 20]
-        assert (later[-1]["loss"] > start["loss"] + 0.1) == is_worse
-        assert ("no step beat the model in train.init on the validation set" in said) == is_worse
-    said = quiet(recipe, tmp_path / "careless", "train.lr=1.0", "train.steps=25", "model.dropout=0.0", resume=True)
-    assert "no step beat" in said and "changed: train.steps 20 → 25" in said
-    assert [r["step"] for r in read_metrics(tmp_path / "careless" / "metrics.jsonl") if r["kind"] == "valid"] == [
-        0,
-        10,
-        25,
-    ]
+def validations(run: Path) -> list[dict[str, Any]]:
+    return [record for record in read_metrics(run / "metrics.jsonl") if record["kind"] == "valid"]
+
+
+def assert_same_weights(one: Bundle, other: Bundle) -> None:
+    for name, tensor in load_weights(other).items():
+        assert torch.equal(load_weights(one)[name], tensor)
+
+
+def test_fine_tuning_that_cannot_help_returns_the_model_that_it_started_from(old: Path, tmp_path: Path) -> None:
+    recipe, out = fine_tuning(tmp_path / "recipe", init=str(old), average=1), tmp_path / "run"
+    [before] = validations(old)
+    said = quiet(recipe, out, "train.lr=1.0", "train.steps=20", "model.dropout=0.0")
+    start, *later = validations(out)
+    assert start["step"] == 0 and start["loss"] == pytest.approx(before["loss"], abs=1e-4)
+    assert start["best"] and not any(record["best"] for record in later)
+    assert [record["step"] for record in later] == [10, 20] and later[-1]["loss"] > start["loss"] + 0.1
+    unchanged = (
+        "no step beat the model in train.init on the validation set (loss 2.419), so that model is written, unchanged"
+    )
+    assert unchanged in said and f"model   {out / 'model'} (the model in train.init, unchanged)" in said
+    assert_same_weights(load_bundle(out / "model"), load_bundle(old / "model"))
+    said = quiet(recipe, out, "train.lr=1.0", "train.steps=25", "model.dropout=0.0", resume=True)
+    assert unchanged in said and "changed: train.steps 20 → 25" in said
+    assert [record["step"] for record in validations(out)] == [0, 10, 25]
+    assert_same_weights(load_bundle(out / "model"), load_bundle(old / "model"))
+
+
+def test_the_same_bleu_with_a_lower_loss_beats_the_start(
+    old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = Validator.measure
+    monkeypatch.setattr(Validator, "measure", lambda *arguments: {**measured(*arguments), "bleu": 7.0})
+    recipe = fine_tuning(tmp_path / "recipe", init=str(old), average=1, monitor="bleu", steps=4, validate_every=4)
+    for name, rate, chosen in (
+        ("better", 1e-3, "last checkpoint"),
+        ("worse", 1.0, "the model in train.init, unchanged"),
+    ):
+        assert chosen in quiet(recipe, tmp_path / name, f"train.lr={rate}")
+        assert [record["best"] for record in validations(tmp_path / name)] == [True, name == "better"]
+
+
+def test_a_damaged_start_is_named_and_the_run_ends_with_what_it_has(old: Path, tmp_path: Path) -> None:
+    recipe, out = fine_tuning(tmp_path / "recipe", init=str(old), average=1, steps=2, lr=1.0), tmp_path / "run"
+    quiet(recipe, out)
+    damage(out / "start" / "model.safetensors")
+    said = quiet(recipe, out, "train.steps=3", resume=True)
+    assert "its weights cannot be written" in said and "(last checkpoint)" in said
 
 
 def test_a_run_that_is_stopped_while_its_start_is_measured_says_that_nothing_is_saved(
