@@ -140,6 +140,8 @@ def regard_commands(
         [sys.executable, "-m", "regard", "translate", "--help"], capture_output=True, text=True, cwd=ROOT, check=True
     ).stdout
     model = ["-m", str(bundle.folder.resolve())]
+    if "--force" in help_text:  # each round writes the same file; an earlier checkout overwrites it anyway
+        command.append("--force")
     if "--engine" not in help_text:
         return {"regard": ("regard translate", [*command, *model])}
     commands = {"regard": ("regard translate --engine torch", [*command, "--engine", "torch", *model])}
