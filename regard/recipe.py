@@ -13,7 +13,7 @@ import difflib
 import math
 import tomllib
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -266,6 +266,8 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
         section, dot, key = name.strip().partition(".")
         if not (equals and dot and section and key):
             raise UserError(f"--set {override}: must look like section.key=value, for example train.steps=1000")
+        _refuse_unknown([section], _SECTIONS, "--set: section")
+        _refuse_unknown([key], _known_keys(_SECTIONS[section]), f"--set {section}.")
         part = values.setdefault(section, {})
         if not isinstance(part, dict):
             raise UserError(f"[{section}] must be a table, but is {part!r}")
@@ -306,7 +308,16 @@ def _known_keys(section: type) -> list[str]:
     return [f.name for f in dataclasses.fields(section)]
 
 
-def _refuse_unknown(given: Mapping[str, Any], known: Sequence[str] | Mapping[str, Any], where: str) -> None:
+def field_names() -> list[str]:
+    """All fields of a recipe, as `--set` names them.
+
+    >>> field_names()[:2]
+    ['data.source', 'data.target']
+    """
+    return [f"{name}.{key}" for name, section in _SECTIONS.items() for key in _known_keys(section)]
+
+
+def _refuse_unknown(given: Iterable[str], known: Sequence[str] | Mapping[str, Any], where: str) -> None:
     for key in given:
         if key not in known:
             near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)

@@ -10,7 +10,9 @@ import signal
 import stat
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -193,7 +195,7 @@ def test_evaluate_scores_a_model_and_a_file_alike(
     ("arguments", "message"),
     [
         (["train", "nothing.toml"], "nothing.toml: there is no such recipe file"),
-        (["train", "corpus.en"], "a single argument must be a recipe"),
+        (["train", "corpus.en"], "corpus.en is one text; Regard trains translation models, from parallel text"),
         (["train", "a", "b", "c"], "one recipe or two text files"),
         (["translate", "-m", "nothing", "hello"], "nothing: there is no such model"),
         (["translate", "--resume", "-m", "x", "hello"], "--resume needs -i FILE and -o FILE"),
@@ -208,14 +210,113 @@ def test_evaluate_scores_a_model_and_a_file_alike(
         (["import", "--from", "transformers", "nothing", "-o", "y"], "nothing: must be a folder with a Marian model"),
         (["import", "--from", "fairseq", "x", "-o", "y"], "argument --from: invalid choice: 'fairseq'"),
         (["import", "x", "-o", "y"], "the following arguments are required: --from"),
-        (["trian"], "invalid choice"),
-        ([], "required"),
+        (["trian"], "there is no verb 'trian'; did you mean train? (see regard --help)"),
+        (["Good morning!"], "there is no verb 'Good morning!'; to translate: regard translate \"Good morning!\""),
+        (["mine.toml"], "to train from a recipe: regard train mine.toml"),
+        (["xyz"], "there is no verb 'xyz'; the verbs are train, translate,"),
+        (["--beam", "4", "translate", "x"], "--beam must come after a verb: regard VERB --beam"),
+        (
+            ["translate", "--beem", "4", "x"],
+            "translate has no option --beem; did you mean --beam? (see regard translate",
+        ),
+        (
+            ["evaluate", "--referense=x"],
+            "evaluate has no option --referense; did you mean --reference? (see regard evaluate",
+        ),
+        (["info", "--glossary", "x"], "info has no option --glossary (an option of translate, evaluate, compare)"),
+        (["info", "a", "b"], "unrecognized arguments: b (see regard info --help)"),
+        (["info", "-q"], "unrecognized arguments: -q (see regard info --help)"),
+        (["train", "--minutes", "5", "--steps", "9", "a.toml"], "only one of --minutes and --steps"),
+        (["train", "--minutes", "0", "a.toml"], "--minutes must be more than 0, but is 0"),
+        (
+            ["train", "photos/cat.jpg"],
+            "photos/cat.jpg is a picture; Regard trains translation models, from parallel text",
+        ),
+        (["train", "train.csv", "test.csv"], "train.csv is a table; Regard trains translation models"),
+        (["train", "pairs.tsv.gz"], 'pairs in a tab-separated file go into a recipe: [data] train = "pairs.tsv"'),
+        (["train", "tests"], "tests is a folder; Regard trains translation models"),
+        (["train", "a.toml", "b"], "a.toml is a recipe, which is trained alone"),
+        ([], "a verb is required"),
     ],
 )
 def test_a_mistake_gets_one_line_and_exit_code_2(
     arguments: list[str], message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert message in fails(capfd, *arguments)
+
+
+def test_options_of_train_replace_fields_of_the_recipe(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = write_recipe(tmp_path, steps=7)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    command = ["train", str(recipe), "--dump-recipe"]
+
+    def dumped(*options: str) -> dict[str, Any]:
+        assert main([*command, *options]) == 0
+        return tomllib.loads(capfd.readouterr().out)
+
+    changed = dumped("--minutes", "20", "--lr", "0.001", "--valid", "dev.{a,b}", "--test", "9", "--source", "en")
+    assert {name: changed["train"].get(name) or 0 for name in ("steps", "epochs", "minutes", "lr")} == {
+        "steps": 0, "epochs": 0, "minutes": 20.0, "lr": 0.001,
+    }  # fmt: skip
+    assert changed["data"]["valid"] == str(tmp_path / "here" / "dev.{a,b}")  # of the folder where the command is typed
+    assert changed["data"]["test"] == 9 and changed["data"]["source"] == "en"
+    assert dumped("--epochs", "3")["train"]["epochs"] == 3
+    assert dumped("--seed", "3", "--set", "train.seed=4")["train"]["seed"] == 4
+    assert "set exactly one of" in fails(capfd, *command, "--minutes", "5", "--set", "train.epochs=2")
+
+
+def test_help_is_that_of_the_verb(capfd: pytest.CaptureFixture[str]) -> None:
+    for words in (["help", "score"], ["score", "--help"]):
+        with pytest.raises(SystemExit):
+            main(words)
+        assert capfd.readouterr().out.startswith("usage: regard score")
+    with pytest.raises(SystemExit):
+        main(["help"])
+    assert capfd.readouterr().out.startswith("usage: regard [-h]")
+
+
+def completions(line: str, folder: Path) -> list[str]:
+    """What the shell is offered for a line, by argcomplete's protocol: the words go to file descriptor 8."""
+    program = "import os, sys; os.dup2(1, 8); os.dup2(2, 9); from regard.cli import main; main()"
+    environment = {**os.environ, "_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line))}
+    environment |= {"_ARGCOMPLETE_IFS": "\n", "PYTHONPATH": str(Path(__file__).parents[1])}
+    found = subprocess.run(
+        [sys.executable, "-c", program], env=environment, cwd=folder, capture_output=True, text=True, timeout=PATIENCE
+    )
+    return [word.strip() for word in found.stdout.splitlines()]
+
+
+def test_the_shell_completes_verbs_options_models_and_fields(bundle: str, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "mine").symlink_to(bundle)
+    assert completions("regard comp", tmp_path) == ["compare", "completion"]
+    assert "--minutes" in completions("regard train --mi", tmp_path)
+    assert completions("regard translate -m en", tmp_path) == ["en-de"]
+    assert completions("regard translate -m runs/", tmp_path) == ["runs/mine"]
+    assert completions("regard train x.toml --set train.minu", tmp_path) == ["train.minutes="]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_of_completion_names_the_command(shell: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    assert {"bash": "complete -o", "zsh": "compdef", "fish": "complete --command regard"}[
+        shell
+    ] in capfd.readouterr().out
+
+
+def test_bash_completes_a_command(tmp_path: Path) -> None:
+    script = (
+        f'eval "$({sys.executable} -m regard completion bash)"\n'
+        f'regard() {{ {sys.executable} -m regard "$@"; }}\n'
+        "COMP_WORDS=(regard trans) COMP_CWORD=1 COMP_LINE='regard trans' COMP_POINT=12 COMP_TYPE=9\n"
+        '_python_argcomplete regard\necho "${COMPREPLY[@]}"\n'
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    run = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    assert run.stdout.split() == ["translate"], run.stderr
 
 
 def test_bad_search_options_are_refused(bundle: str, capfd: pytest.CaptureFixture[str]) -> None:

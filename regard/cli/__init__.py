@@ -4,19 +4,18 @@ Any other exception is a bug in Regard: a traceback, how to report it, and 70.""
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NoReturn
 
 from regard.cli import (
     augment,
     average,
     compare,
+    completion,
     evaluate,
     explain,
     export,
@@ -27,6 +26,7 @@ from regard.cli import (
     train,
     translate,
 )
+from regard.cli.parsing import Parser
 from regard.errors import INTERNAL_ERROR, RegardError, UserError
 from regard.escaping import escape
 from regard.parallel import processes
@@ -34,15 +34,24 @@ from regard.parallel.processes import ProcessInfo, first_reports, process_info
 from regard.version import __version__
 
 # In the order of --help.
-VERBS = (train, translate, evaluate, compare, score, explain, serve, export, import_, augment, average, info)
+VERBS = (
+    train,
+    translate,
+    evaluate,
+    compare,
+    score,
+    explain,
+    serve,
+    export,
+    import_,
+    augment,
+    average,
+    info,
+    completion,
+)
 DISTRIBUTED = (train, translate, augment)  # the verbs that torchrun can start in several processes
 
 _HALF_LINE = 800  # characters of either end of a message that is too long
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message} (see {self.prog} --help)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,7 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         process = process_info()
         with first_reports():
-            arguments = make_parser().parse_args(argv)
+            parser = make_parser()
+            if completion.VARIABLE in os.environ:
+                completion.complete(parser)
+            arguments = parser.parse(sys.argv[1:] if argv is None else argv)
             if process.size > 1 and arguments.run not in [verb.run for verb in DISTRIBUTED]:
                 raise UserError(f"{arguments.verb} runs in one process; start it without torchrun")
         arguments.run(arguments)
@@ -118,15 +130,15 @@ def _leave(code: int) -> int:
     os._exit(code)
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     """The parser of all verbs; `arguments.run` is the function of the one that was given."""
-    parser = _Parser(
+    parser = Parser(
         prog="regard",
         description='Train, use and examine translation models: the Transformer of "Attention Is All You Need" as a tool.',
         epilog="Run `regard VERB --help` for the options of a verb.",
     )
     parser.add_argument("--version", action="version", version=f"regard {__version__}")
-    verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True, parser_class=_Parser)
+    verbs = parser.add_verbs()
     for module in VERBS:
         module.add(verbs)
     return parser

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,7 @@ def add(verbs: Any) -> None:
         "Train a model from a recipe (a .toml file), or from two parallel text files; Regard then chooses the settings. "
         "docs/recipe.md lists every field of a recipe.",
     )
+    parser.usage = "regard train RECIPE.toml | SRC TGT [options]"
     parser.add_argument(
         "inputs", nargs="+", metavar="RECIPE.toml | SRC TGT", help="a recipe, or a source and a target file"
     )
@@ -39,6 +42,54 @@ def add(verbs: Any) -> None:
         "--dry-run", action="store_true", help="print what would be trained and how long it would take, and exit"
     )
     parser.add_argument("--dump-recipe", action="store_true", help="print the resolved recipe and exit")
+    _add_fields(parser)
+
+
+def _corpus(value: str) -> int | str:
+    """A number of pairs to hold out, or a corpus, whose path is relative to the current folder and not to the recipe's."""
+    return int(value) if value.isdecimal() else str(Path(value).resolve())
+
+
+# Options for the common fields of a recipe: (option, field, type, metavar, help).
+_FIELDS: tuple[tuple[str, str, Any, str, str], ...] = (
+    ("--minutes", "train.minutes", float, "N", "time budget, replaces the recipe's length"),
+    ("--epochs", "train.epochs", float, "N", "passes over the training text, replaces the recipe's length"),
+    ("--steps", "train.steps", int, "N", "updates, replaces the recipe's length"),
+    ("--source", "data.source", str, "CODE", "source language"),
+    ("--target", "data.target", str, "CODE", "target language"),
+    ("--valid", "data.valid", _corpus, "CORPUS|N", "validation text such as dev.{en,de}, or pairs to hold out"),
+    ("--test", "data.test", _corpus, "CORPUS|N", "test text, or pairs to hold out"),
+    ("--init", "train.init", str, "MODEL", "fine-tune this model: a bundle, a run folder or a built-in model"),
+    ("--preset", "model.preset", str, "NAME", "shape of the model, such as tiny, small or base"),
+    ("--dropout", "model.dropout", float, "P", "dropout"),
+    ("--vocab-size", "tokenizer.vocab_size", int, "N", "number of subword pieces"),
+    ("--batch-tokens", "train.batch_tokens", int, "N", "target tokens per update"),
+    ("--lr", "train.lr", float, "RATE", "peak learning rate"),
+    ("--seed", "train.seed", int, "N", "random seed"),
+    ("--device", "train.device", str, "NAME", "auto, cpu, cuda, cuda:N or mps"),
+)
+_LENGTHS = ("train.minutes", "train.epochs", "train.steps")
+
+
+def _add_fields(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("common fields of the recipe (all others: --set)")
+    for option, field, type_, metavar, help_ in _FIELDS:
+        group.add_argument(option, dest=field, type=type_, metavar=metavar, help=f"{help_} ({field})")
+
+
+def _overrides(arguments: argparse.Namespace) -> list[str]:
+    """The options for fields and --set, which comes last and so takes precedence, as "section.key=value"."""
+    given = {field: value for _, field, *_ in _FIELDS if (value := getattr(arguments, field)) is not None}
+    lengths = [option for option, field, *_ in _FIELDS if field in _LENGTHS and field in given]
+    if len(lengths) > 1:
+        raise UserError(f"give only one of {' and '.join(lengths)}: a run has one length")
+    # 0 is a field that is not set: the option replaces another length in the recipe.
+    unset = [f"{field}=0" for field in _LENGTHS] if lengths else []
+    for option, field, *_ in _FIELDS:
+        if field in _LENGTHS and field in given and not given[field] > 0:
+            raise UserError(f"{option} must be more than 0, but is {given[field]}")
+    # JSON writes strings and numbers as TOML does.
+    return [*unset, *(f"{field}={json.dumps(value)}" for field, value in given.items()), *arguments.set]
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -67,25 +118,21 @@ def chosen_recipe(arguments: argparse.Namespace, is_first: bool) -> tuple[Recipe
 
     inputs: list[str] = arguments.inputs
     silent = arguments.dump_recipe or not is_first
+    overrides = _overrides(arguments)
+    _refuse_other_data(inputs)
     if len(inputs) == 1:
-        if not inputs[0].endswith(".toml"):
-            raise UserError(
-                f"{inputs[0]}: a single argument must be a recipe ending in .toml; for plain text give SRC and TGT"
-            )
-        recipe = load_recipe(Path(inputs[0]), arguments.set)
+        recipe = load_recipe(Path(inputs[0]), overrides)
         lines = []
         if arguments.dry_run and not silent:
             from regard.training.auto import describe_run
 
             lines = describe_run(recipe)
         return recipe, Path(inputs[0]).stem, lines
-    if len(inputs) == 2:
-        from regard.training.auto import choose_recipe, measure_speed
+    from regard.training.auto import choose_recipe, measure_speed
 
-        choice = choose_recipe(Path(inputs[0]), Path(inputs[1]), arguments.set, partial(_check, arguments))
-        name = _name(choice.recipe)
-        return choice.recipe, name, [] if silent else choice.describe(measure_speed(choice.recipe))
-    raise UserError(f"train takes one recipe or two text files, but got {len(inputs)} arguments")
+    choice = choose_recipe(Path(inputs[0]), Path(inputs[1]), overrides, partial(_check, arguments))
+    name = _name(choice.recipe)
+    return choice.recipe, name, [] if silent else choice.describe(measure_speed(choice.recipe))
 
 
 def _check(arguments: argparse.Namespace, recipe: Recipe) -> None:
@@ -105,3 +152,46 @@ def _check(arguments: argparse.Namespace, recipe: Recipe) -> None:
 
 def _name(recipe: Recipe) -> str:
     return f"{recipe.data.source}-{recipe.data.target}"
+
+
+# What files look like that are no parallel text, by suffix.
+_OTHER_DATA = {
+    "a table": (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".xlsx", ".ods", ".arrow"),
+    "tagged words": (".conll", ".conllu", ".iob"),
+    "a translation memory": (".tmx", ".xliff", ".xlf"),
+    "a document": (".docx", ".odt", ".pdf", ".html", ".htm", ".epub", ".pptx"),
+    "a picture": (".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff"),
+    "sound": (".wav", ".mp3", ".flac", ".ogg", ".m4a", ".opus"),
+    "a video": (".mp4", ".mkv", ".webm", ".mov"),
+    "a model": (".safetensors", ".pt", ".pth", ".bin", ".npz", ".onnx", ".gguf"),
+}
+_WANTED = (
+    "Regard trains translation models, from parallel text: `regard train SRC TGT` with two text files, where line N of one "
+    "translates line N of the other, or `regard train RECIPE.toml`"
+)
+
+
+def _refuse_other_data(inputs: Sequence[str]) -> None:
+    """Answer data of another kind with what Regard trains, and from what."""
+    if len(inputs) == 1 and inputs[0].endswith(".toml"):
+        return
+    for name in inputs:
+        path = Path(name)
+        # corpus.tsv.gz is a table too
+        suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
+        kind = next((kind for kind, known in _OTHER_DATA.items() if set(known) & set(suffixes)), None)
+        if path.is_dir():
+            kind = "a folder"
+        if path.suffix == ".toml":
+            raise UserError(f"{name} is a recipe, which is trained alone: regard train {name}")
+        if kind is not None:
+            pairs = (
+                '; pairs in a tab-separated file go into a recipe: [data] train = "pairs.tsv"'
+                if kind == "a table"
+                else ""
+            )
+            raise UserError(f"{name} is {kind}; {_WANTED}{pairs}")
+    if len(inputs) == 1:
+        raise UserError(f"{inputs[0]} is one text; {_WANTED}")
+    if len(inputs) > 2:
+        raise UserError(f"train takes one recipe or two text files, but got {len(inputs)} arguments; {_WANTED}")

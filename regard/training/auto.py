@@ -142,7 +142,8 @@ def choose_recipe(
             del values["train"]["epochs"]
         apply_overrides(values, overrides)
         resolve_paths(values, Path())
-        return recipe_from_dict(values, "the chosen recipe")
+        # What is chosen is valid, so an error comes from the overrides.
+        return recipe_from_dict(values, "the given settings" if overrides else "the chosen recipe")
 
     _refuse_all([partial(chosen, tier, 1) for tier in tiers], check)
     pairs, words = _count(corpus)

@@ -127,7 +127,7 @@ def test_validation_files_are_read_before_the_training_text(tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("train.stepps=5", "the chosen recipe: train.stepps is not known; did you mean steps?"),
+        ("train.stepps=5", "--set train.stepps is not known; did you mean steps?"),
         ("train.lr=-1", "train.lr must not be negative"),
         ("train.fast=graph", "train.fast: graph needs a CUDA device"),
         ("train.device=tpu", "device must be auto, cpu, cuda, cuda:N or mps"),
