@@ -5,9 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 from regard.bundle import BundleGone
 from regard.errors import InputError, RegardError, UserError
+
+
+class LanguageError(InputError):
+    """A language that is not served; each API has its own name for the field."""
+
+    def __init__(self, field: Literal["source", "target"], rule: str) -> None:
+        super().__init__(f"{field} {rule}")
+        self.field, self.rule = field, rule
 
 
 class Refused(RegardError):

@@ -13,6 +13,7 @@ from regard.serve.alignments import SentenceCollector, align
 from regard.serve.batched_sentences import INLINE_CHARACTERS, portions_of, search_sentences
 from regard.serve.fairness import FairShares
 from regard.serve.limits import Limits
+from regard.serve.refusal import LanguageError
 from regard.serve.search import PLAIN, SearchRequest
 from regard.serve.served_model import ServedModel
 from regard.serve.thread_pool import ThreadPool
@@ -30,6 +31,10 @@ _USUAL_BEAM = 4  # a request with a wider beam may have less text
 _PORTION = 16  # texts that are joined in one go
 _ALIGNED = 8  # sentences that are aligned in one go; what others wait for takes its turn in between
 _DOCUMENT_THREADS = 2  # besides the one that parses them
+_CLEAR, _CONTEXT = (
+    90,
+    1_000,
+)  # per cent: a language that is clear from the text itself; characters of the context that are read
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,7 @@ class TranslateRequest:
     xml: Xml | None = None  # the texts are XML
     parse_markup: MarkupParser | None = None  # a parser, if the texts have other markup
     search: SearchRequest = PLAIN
+    context: str = ""  # text around the texts; it helps to detect the language of short ones
 
     @property
     def characters(self) -> int:
@@ -132,28 +138,30 @@ class Service:
         self._check_any()
         to = match_code(target, self.targets)
         if to is None:
-            raise InputError(f"target must be a language that is served: {', '.join(self.targets)}")
+            raise LanguageError("target", f"must be a language that is served: {', '.join(self.targets)}")
         sources = [one for one, other in self.pairs if other == to]
         from_ = match_code(source, sources)
         if from_ is None:
-            raise InputError(f"source must be a language that is served into {to}: {', '.join(sorted(sources))}")
+            raise LanguageError("source", f"must be a language that is served into {to}: {', '.join(sorted(sources))}")
         return self.pairs[from_, to]
 
-    def detect_for(self, text: str, target: str) -> tuple[ServedModel, Detected]:
+    def detect_for(self, text: str, target: str, context: str = "") -> tuple[ServedModel, Detected]:
         """The model for a text of unknown language. If only one model fits the target, it is used whatever the language, with a
-        confidence of 0 if another one was detected."""
+        confidence of 0 if another one was detected. The context counts only for a text whose language is not clear."""
         self._check_any()
         to = match_code(target, self.targets)
         if to is None:
-            raise InputError(f"target must be a language that is served: {', '.join(self.targets)}")
+            raise LanguageError("target", f"must be a language that is served: {', '.join(self.targets)}")
         sources = [one for one, other in self.pairs if other == to]
         found = detect(text)
+        if context and (found is None or found[1] < _CLEAR):
+            found = detect(f"{text}\n{context[:_CONTEXT]}")
         code = match_code(found[0], sources) if found else None
         if code is None:
             if len(sources) > 1:
-                raise InputError(
-                    f"source was not recognised as a language that is served into {to}; "
-                    f"name it: {', '.join(sorted(sources))}",
+                raise LanguageError(
+                    "source",
+                    f"was not recognised as a language that is served into {to}; name it: {', '.join(sorted(sources))}",
                 )
             code = sources[0]
             return self.pairs[code, to], Detected(code, 0.0)
@@ -227,7 +235,7 @@ class Service:
     def _prepare(self, request: TranslateRequest) -> tuple[list[tuple[ServedModel, Detected | None]], list[Plan]]:
         models: list[tuple[ServedModel, Detected | None]] = []
         if request.source is None:
-            models += [self.detect_for(text, request.target) for text in request.texts]
+            models += [self.detect_for(text, request.target, request.context) for text in request.texts]
         else:
             models += [(self.find(request.source, request.target), None)] * len(request.texts)
         plans: list[Plan] = []

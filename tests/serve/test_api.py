@@ -1,4 +1,4 @@
-"""Both APIs over real HTTP, also through other people's clients."""
+"""Both APIs over real HTTP; other people's clients are in `test_clients.py`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import deepl
 import pytest
-from libretranslatepy import LibreTranslateAPI
 
 from tests.serve.server import GOLDEN, Running, running
 
@@ -75,43 +73,6 @@ def test_an_unsure_language_is_told_as_unsure(server: Running) -> None:
     (unsure,) = server.post("/detect", json={"q": "Hello"}).json()
     assert unsure["confidence"] < 50
     assert server.post("/detect", json={"q": "12 + 3"}).json() == []
-
-
-def test_libretranslates_own_client_works_unchanged(server: Running) -> None:
-    client = LibreTranslateAPI(server.url)
-    assert client.translate("a b c", "src", "tgt") == "c b a"
-    assert client.languages() == [
-        {"code": "src", "name": "src", "targets": ["tgt"]},
-        {"code": "tgt", "name": "tgt", "targets": []},
-    ]
-    assert client.detect("Guten Morgen, wie geht es Ihnen heute?")[0]["language"] == "de"
-
-
-def test_deepls_own_client_works_unchanged(server: Running) -> None:
-    client = deepl.Translator("any-key", server_url=server.url)
-    result = client.translate_text("a b c", source_lang="SRC", target_lang="TGT")
-    assert (result.text, result.detected_source_lang, result.billed_characters) == ("c b a", "SRC", 5)
-    results = client.translate_text(["a b", "c d e f"], target_lang="TGT", split_sentences="0")
-    assert [one.text for one in results] == ["b a", "f e d c"]
-    assert client.translate_text("a <b>b</b> c", target_lang="TGT", tag_handling="html").text == "c <b>b</b> a"
-    for split, expected in (("1", "b a\nd c"), ("nonewlines", "d c b a"), ("0", "b a\nd c")):
-        assert client.translate_text("a b\nc d", target_lang="TGT", split_sentences=split).text == expected
-    page = '<d a="1"><t>a b c</t><s>c <x/>d <b>e</b> f</s><k>a b</k></d>'
-    xml = client.translate_text(page, target_lang="TGT", tag_handling="xml", ignore_tags=["k"]).text
-    assert xml == '<d a="1"><t>c b a</t><s>f <x/><b>e</b> d c</s><k>a b</k></d>'
-    assert [language.code for language in client.get_source_languages()] == ["SRC"]
-    assert [language.code for language in client.get_target_languages()] == ["TGT"]
-    before = client.get_usage().character.count
-    client.translate_text("a b c d", target_lang="TGT")
-    assert client.get_usage().character.count == (before or 0) + 7
-    with pytest.raises(deepl.DeepLException, match="target must be a language that is served: tgt"):
-        client.translate_text("a", target_lang="XX")
-    with pytest.raises(deepl.DeepLException, match="formality must be"):
-        client.translate_text("a", target_lang="TGT", formality="more")
-    for name, value in (("context", "b"), ("custom_instructions", ["b"]), ("style_rule", "b"), ("glossary", "b")):
-        remedy = "send the entries themselves as glossary" if name == "glossary" else "leave it out"
-        with pytest.raises(deepl.DeepLException, match=f"is not supported by this server; {remedy}"):
-            client.translate_text("a", source_lang="SRC", target_lang="TGT", **{name: value})
 
 
 def test_a_form_may_hold_letters_as_they_are(server: Running) -> None:

@@ -72,6 +72,12 @@ async def docs(request: Request) -> HTMLResponse:
     return HTMLResponse(_docs_page(request.app.openapi()))
 
 
+@router.get("/spec", include_in_schema=False)
+async def spec(request: Request) -> Response:
+    """The OpenAPI document at LibreTranslate's address for it."""
+    return JSONResponse(request.app.openapi())
+
+
 def make_app(
     service: Service,
     document_files: DocumentFiles,
@@ -117,7 +123,7 @@ def make_app(
     app.add_exception_handler(Exception, _failed)
     _describe_limits(app.openapi(), service.limits)
     own = [page_routes.STATIC + name for name in page_routes.static_files()]
-    paths = frozenset({*app.openapi()["paths"], "/", "/docs", "/openapi.json", *own})
+    paths = frozenset({*app.openapi()["paths"], "/", "/docs", "/openapi.json", "/spec", *own})
     return Gate(app, admission, counters, paths, hosts or Hosts(), proxies or Proxies())
 
 

@@ -4,10 +4,14 @@ refused by name, never ignored."""
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fastapi import APIRouter, Request
 
+from regard.errors import InputError
+from regard.serve.refusal import Forbidden, LanguageError
 from regard.serve.service import TranslateRequest
 from regard.serve.web.context import admit, answer, context_of
 from regard.serve.web.fields import FORM, body_of, parse_body, read_fields
@@ -19,6 +23,7 @@ from regard.serve.web.schemas import (
     DeepLTranslations,
     DeepLUnsupported,
     DeepLUsage,
+    ModelType,
     UnmetReply,
 )
 from regard.serve.web.search_fields import search_of
@@ -53,18 +58,34 @@ async def translate(request: Request) -> DeepLTranslations:
         joins_lines=None if fields.split_sentences is None else split == "nonewlines",
         xml=xml_of(fields),
         search=search_of(fields),
+        context=fields.context or "",
     )
-    answers = await answer(request, wanted, fields.auth_key)
+    with deepl_names():
+        answers = await answer(request, wanted, fields.auth_key)
+    quality = fields.model_type in ("quality_optimized", "prefer_quality_optimized")
+    model_type: ModelType = "quality_optimized" if quality else "latency_optimized"
     translations = [
         DeepLTranslation(
             detected_source_language=one.source.upper(),
             text=one.translations[0],
             billed_characters=len(text),
+            model_type_used=model_type if fields.model_type else None,
             unmet=[UnmetReply(**dataclasses.asdict(lost)) for lost in one.unmet] or None,
         )
         for one, text in zip(answers, texts, strict=True)
     ]
     return DeepLTranslations(translations=translations)
+
+
+@contextmanager
+def deepl_names() -> Iterator[None]:
+    """Turn errors about a language or a key into ones with DeepL's names of the fields."""
+    try:
+        yield
+    except LanguageError as error:
+        raise InputError(f"{error.field}_lang {error.rule}") from None
+    except Forbidden as error:
+        raise Forbidden(str(error).replace("api_key", "auth_key", 1)) from None
 
 
 def check_options(fields: DeepLUnsupported) -> None:
@@ -121,6 +142,7 @@ async def languages(request: Request, type: str = "source") -> list[DeepLLanguag
 @router.get("/usage")
 async def usage(request: Request) -> DeepLUsage:
     """Characters translated since the server started. There is no limit."""
-    admit(request, None, 0)
+    with deepl_names():
+        admit(request, None, 0)
     counted = context_of(request).metrics.total("regard_characters_total")
     return DeepLUsage(character_count=int(counted), character_limit=_NO_LIMIT)

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from regard.serve.document_files import room_for
 from regard.serve.document_jobs import DocumentHandle, DocumentState
 from regard.serve.web.context import Context, admit, context_of, find_key
-from regard.serve.web.deepl import ERRORS, check_options
+from regard.serve.web.deepl import ERRORS, check_options, deepl_names
 from regard.serve.web.fields import body_of, file_body_of, read_fields, read_upload
 from regard.serve.web.logs import log
 from regard.serve.web.schemas import (
@@ -42,21 +42,23 @@ async def send(request: Request) -> DeepLDocument:
         raise HttpRefused(400, "output_format must be that of the file; leave it out")
     if len(upload.content) > limits.file_bytes:
         raise HttpRefused(413, f"file may have at most {limits.file_bytes} bytes; send it in parts")
-    if fields.source_lang:
-        context.service.find(fields.source_lang, fields.target_lang)
     search = terms_only(fields)
     search.check(limits)
-    admit(request, fields.auth_key, 0)
-    key = find_key(request, fields.auth_key)
+    with deepl_names():
+        if fields.source_lang:
+            context.service.find(fields.source_lang, fields.target_lang)
+        admit(request, fields.auth_key, 0)
+        key = find_key(request, fields.auth_key)
     handle = await asyncio.to_thread(
         context.document_jobs.begin, output_kind(kind), limits.file_seconds + 10, room_for(upload.content)
     )
 
     async def work() -> int:
         async with asyncio.timeout(limits.file_seconds):
-            content, characters = await context.service.translate_file(
-                upload.content, kind, fields.source_lang or None, fields.target_lang, search=search
-            )
+            with deepl_names():
+                content, characters = await context.service.translate_file(
+                    upload.content, kind, fields.source_lang or None, fields.target_lang, search=search
+                )
         if key is not None:
             key.owe(characters)
         context.metrics.characters.inc(characters)
@@ -127,7 +129,8 @@ async def result_of(request: Request, document_id: str) -> Response:
 
 async def _identify(request: Request, document_id: str) -> tuple[Context, DocumentHandle]:
     fields = await read_fields(request, DeepLDocumentKey)
-    find_key(request, fields.auth_key)
+    with deepl_names():
+        find_key(request, fields.auth_key)
     return context_of(request), DocumentHandle(document_id, fields.document_key)
 
 

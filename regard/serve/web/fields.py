@@ -1,8 +1,10 @@
-"""The fields of a request: JSON or a form, checked against a schema. Errors never quote the request."""
+"""The fields of a request: JSON, a form or the query, checked against a schema. Errors name fields but never quote their values."""
 
 from __future__ import annotations
 
 import json
+import re
+from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
@@ -18,7 +20,10 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
 _MAX_FIELDS = 1_000
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,39}")  # what may be repeated in an error; anything else may be a text
+_NO_LIMIT = 2**40  # the whole body is limited already
 _MAX_PARTS, _MAX_PART_BYTES = 20, 131_072  # of a form, its file not counted; one part may be a glossary
 
 
@@ -36,7 +41,7 @@ def file_body_of(schema: type[BaseModel]) -> dict[str, Any]:
         "properties": {"file": {"type": "string", "format": "binary"}, **fields["properties"]},
         "required": ["file", *fields["required"]],
     }
-    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": content}}}}
+    return {"requestBody": {"required": True, "content": {MULTIPART: {"schema": content}}}}
 
 
 class _InMemory(MultiPartParser):
@@ -55,8 +60,8 @@ class Upload(NamedTuple):
 
 async def read_upload(request: Request, schema: type[Schema]) -> tuple[Upload, Schema]:
     """The file and the other fields of a form."""
-    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
-        raise HttpRefused(415, "content-type must be multipart/form-data with a part named file")
+    if not request.headers.get("content-type", "").lower().startswith(MULTIPART):
+        raise HttpRefused(415, f"content-type must be {MULTIPART} with a part named file")
     parser = _InMemory(
         request.headers, request.stream(), max_files=1, max_fields=_MAX_PARTS, max_part_size=_MAX_PART_BYTES
     )
@@ -78,17 +83,41 @@ async def read_upload(request: Request, schema: type[Schema]) -> tuple[Upload, S
 
 
 async def read_fields(request: Request, schema: type[Schema]) -> Schema:
-    """The body of a request as a checked object."""
-    return check_fields(parse_body(request.headers.get("content-type", ""), await request.body()), schema)
+    """The fields of a request as a checked object. Those in the query count like those in the body."""
+    query = _parse_form(request.scope["query_string"], "query")
+    body = await _read_body(request, may_be_empty=bool(query))
+    if twice := query.keys() & body.keys():
+        raise HttpRefused(400, f"{_shown(min(twice))} is in the query and in the body; send it once")
+    return check_fields({**query, **body}, schema)
+
+
+async def _read_body(request: Request, may_be_empty: bool) -> dict[str, Any]:
+    kind = request.headers.get("content-type", "")
+    if kind.lower().startswith(MULTIPART):
+        return await _read_parts(request)
+    body = await request.body()
+    return {} if may_be_empty and not body else parse_body(kind, body)
+
+
+async def _read_parts(request: Request) -> dict[str, Any]:
+    """The fields of a form in parts, as browsers send FormData. It may have no files."""
+    parser = _InMemory(request.headers, request.stream(), max_files=0, max_fields=_MAX_FIELDS, max_part_size=_NO_LIMIT)
+    try:
+        form = await parser.parse()
+    except (MultiPartException, UnicodeError):
+        raise HttpRefused(
+            400, f"the body must be a form in UTF-8 with at most {_MAX_FIELDS} fields and no file"
+        ) from None
+    return _with_lists([(name, value) for name, value in form.multi_items() if isinstance(value, str)])
 
 
 def parse_body(content_type: str, body: bytes) -> dict[str, Any]:
     """The fields of a JSON or form body. A form field that comes more than once becomes a list."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind == FORM:
-        return _parse_form(body)
+        return _parse_form(body, "body")
     if kind not in (JSON, "", "text/json"):
-        raise HttpRefused(415, f"content-type must be {JSON} or {FORM}")
+        raise HttpRefused(415, f"content-type must be {JSON}, {FORM} or {MULTIPART}")
     try:
         fields = json.loads(body)
         if b"\\ud" in body.lower():  # an escaped lone surrogate would fail much later
@@ -100,11 +129,15 @@ def parse_body(content_type: str, body: bytes) -> dict[str, Any]:
     return fields
 
 
-def _parse_form(body: bytes) -> dict[str, Any]:
+def _parse_form(form: bytes, place: str) -> dict[str, Any]:
     try:
-        pairs = parse_qsl(body.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
+        pairs = parse_qsl(form.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
     except ValueError:
-        raise HttpRefused(400, f"the body must be a form in UTF-8 with at most {_MAX_FIELDS} fields") from None
+        raise HttpRefused(400, f"the {place} must be a form in UTF-8 with at most {_MAX_FIELDS} fields") from None
+    return _with_lists(pairs)
+
+
+def _with_lists(pairs: list[tuple[str, str]]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, value in pairs:
         if name not in fields:
@@ -117,7 +150,11 @@ def _parse_form(body: bytes) -> dict[str, Any]:
 
 
 def check_fields(fields: dict[str, Any], schema: type[Schema]) -> Schema:
-    """The fields as an object of this schema. Raises `HttpRefused` with the first broken rule."""
+    """The fields as an object of this schema. Raises `HttpRefused` for a field that it does not have, else with the first broken
+    rule."""
+    known = schema.model_fields
+    if unknown := [name for name in fields if name not in known]:
+        raise HttpRefused(400, _unknown_field(unknown[0], list(known)))
     try:
         return schema.model_validate(fields)
     except ValidationError as error:
@@ -126,6 +163,16 @@ def check_fields(fields: dict[str, Any], schema: type[Schema]) -> Schema:
         # Clients of LibreTranslate and DeepL expect 422 for their own fields; ours are answered with 400.
         status = 400 if name in SearchFields.model_fields else 422
         raise HttpRefused(status, _broken_rule(first["type"], name, schema)) from None
+
+
+def _unknown_field(name: str, known: list[str]) -> str:
+    near = get_close_matches(name[:40].lower(), known, 1)
+    remedy = f"did you mean {near[0]}?" if near else f"leave it out; the fields are {', '.join(known)}"
+    return f"{_shown(name)} is not a field of this request; {remedy}"
+
+
+def _shown(name: str) -> str:
+    return name if _NAME.fullmatch(name) else "a name that was sent"
 
 
 def _broken_rule(kind: str, name: str, schema: type[BaseModel]) -> str:

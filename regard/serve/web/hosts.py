@@ -22,7 +22,7 @@ _EXTENSIONS = frozenset(
     {"chrome-extension", "moz-extension", "safari-web-extension"}
 )  # not pages: a user installed them
 # What anybody may see: the page itself, not what it shows.
-_PUBLIC = frozenset({"/", "/docs", "/openapi.json", "/health", "/ready", "/languages", "/v2/languages"})
+_PUBLIC = frozenset({"/", "/docs", "/openapi.json", "/spec", "/health", "/ready", "/languages", "/v2/languages"})
 _READING = frozenset({"GET", "HEAD"})
 
 

@@ -91,6 +91,7 @@ class TranslateFields(SearchFields):
         False, description="true or false: whether to return word alignments; for format text only"
     )
     api_key: str | None = Field(None, description="a string: the API key, if the server requires one")
+    secret: str | None = Field(None, description="a string, which LibreTranslate's own page sends; it has no effect")
 
 
 class DetectFields(BaseModel):
@@ -178,6 +179,7 @@ class Ready(BaseModel):
     models: list[str]
 
 
+ModelType = Literal["latency_optimized", "quality_optimized"]
 Tags = str | list[str] | None  # a list, or separated by commas
 
 
@@ -191,7 +193,7 @@ class DeepLUnsupported(BaseModel):
     style_id: str | None = Field(None, description="left out: not supported")
     translation_memory_id: str | None = Field(None, description="left out: not supported")
     custom_instructions: str | list[str] | None = Field(None, description="left out: not supported")
-    context: str | None = Field(None, description="left out: not supported")
+    translation_memory_threshold: int | None = Field(None, description="left out: not supported")
     formality: str | None = Field(None, description="default, prefer_more or prefer_less, which have no effect")
 
 
@@ -210,6 +212,23 @@ class DeepLFields(SearchFields, DeepLUnsupported):
     )
     outline_detection: str | int | bool | None = Field(
         None, description="0 or 1: whether other tags may separate sentences; only with tag_handling=xml"
+    )
+    tag_handling_version: str | None = Field(None, description="v1 or v2, which are the same here")
+    preserve_formatting: str | int | bool | None = Field(
+        None, description="0 or 1, which are the same here: spaces and line breaks are always kept"
+    )
+    show_billed_characters: str | int | bool | None = Field(
+        None, description="0 or 1, which are the same here: billed_characters is always shown"
+    )
+    enable_beta_languages: str | int | bool | None = Field(None, description="0 or 1, which are the same here")
+    model_type: Literal["latency_optimized", "quality_optimized", "prefer_quality_optimized"] | None = Field(
+        None,
+        description="latency_optimized, quality_optimized or prefer_quality_optimized; there is one model for a language pair",
+    )
+    context: str | None = Field(
+        None,
+        description="a string: text around this one. Each sentence is translated by itself; the context helps only to detect the "
+        "language of a text that is too short for it",
     )
     auth_key: str | None = Field(None, description="a string: the API key, if the server requires one")
 
@@ -252,6 +271,7 @@ class DeepLTranslation(BaseModel):
     detected_source_language: str
     text: str
     billed_characters: int
+    model_type_used: ModelType | None = Field(None, description="as model_type asked; left out if it was not sent")
     unmet: list[UnmetReply] | None = Field(
         None, description="what was asked for and is not in the translation; left out if there is no such thing"
     )

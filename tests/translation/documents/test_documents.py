@@ -400,7 +400,7 @@ def test_a_document_that_is_none_ends_in_an_error_that_says_why(server: Running)
         by_client(server, "x.docx", b"no archive")
     for fields, content, message in (
         ({"output_format": "pdf"}, b"a", "output_format must be that of the file"),
-        ({"source_lang": "XX"}, b"a", "source must be a language that is served into tgt: src"),
+        ({"source_lang": "XX"}, b"a", "source_lang must be a language that is served into tgt: src"),
         ({}, b"a" * 100_001, "at most 100000 bytes"),
     ):
         with pytest.raises(deepl.DeepLException, match=message):

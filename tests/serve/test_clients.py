@@ -1,0 +1,108 @@
+"""Other people's clients against a real server: every call that they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import deepl
+import pytest
+from deep_translator import LibreTranslator
+from deep_translator.exceptions import AuthorizationException, ServerException
+from libretranslatepy import LibreTranslateAPI
+
+from regard.serve.keys import add_key
+from tests.serve.server import Running, running
+from tests.tiny import make_bundle
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with running() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, str]]:
+    """A server that requires a key, with a model from English to German, since deep-translator has a list of languages."""
+    folder = tmp_path_factory.mktemp("keyed")
+    key = add_key(folder / "keys.json", "alice")
+    with running("--keys", str(folder / "keys.json"), "-m", str(make_bundle(folder / "en-de").folder)) as one:
+        yield one, key
+
+
+def test_libretranslates_own_client_works_unchanged(server: Running) -> None:
+    client = LibreTranslateAPI(server.url)
+    assert client.translate("a b c", "src", "tgt") == "c b a"
+    assert client.languages() == [
+        {"code": "src", "name": "src", "targets": ["tgt"]},
+        {"code": "tgt", "name": "tgt", "targets": []},
+    ]
+    assert client.detect("Guten Morgen, wie geht es Ihnen heute?")[0]["language"] == "de"
+
+
+def test_deepls_own_client_works_unchanged(server: Running) -> None:
+    client = deepl.Translator("any-key", server_url=server.url)
+    result = client.translate_text("a b c", source_lang="SRC", target_lang="TGT")
+    assert (result.text, result.detected_source_lang, result.billed_characters) == ("c b a", "SRC", 5)
+    results = client.translate_text(["a b", "c d e f"], target_lang="TGT", split_sentences="0")
+    assert [one.text for one in results] == ["b a", "f e d c"]
+    assert client.translate_text("a <b>b</b> c", target_lang="TGT", tag_handling="html").text == "c <b>b</b> a"
+    for split, expected in (("1", "b a\nd c"), ("nonewlines", "d c b a"), ("0", "b a\nd c")):
+        assert client.translate_text("a b\nc d", target_lang="TGT", split_sentences=split).text == expected
+    page = '<d a="1"><t>a b c</t><s>c <x/>d <b>e</b> f</s><k>a b</k></d>'
+    xml = client.translate_text(page, target_lang="TGT", tag_handling="xml", ignore_tags=["k"]).text
+    assert xml == '<d a="1"><t>c b a</t><s>f <x/><b>e</b> d c</s><k>a b</k></d>'
+    assert [language.code for language in client.get_source_languages()] == ["SRC"]
+    assert [language.code for language in client.get_target_languages()] == ["TGT"]
+    before = client.get_usage().character.count
+    client.translate_text("a b c d", target_lang="TGT")
+    assert client.get_usage().character.count == (before or 0) + 7
+    typed = client.translate_text("a b", target_lang="TGT", context="c d", model_type="quality_optimized")
+    assert (typed.text, typed.model_type_used) == ("b a", "quality_optimized")
+    plain = client.translate_text("a b", target_lang="TGT", formality="prefer_more", preserve_formatting=True)
+    assert (plain.text, plain.model_type_used) == ("b a", None)
+    with pytest.raises(deepl.DeepLException, match="target_lang must be a language that is served: tgt"):
+        client.translate_text("a", target_lang="XX")
+    with pytest.raises(deepl.DeepLException, match="formality must be"):
+        client.translate_text("a", target_lang="TGT", formality="more")
+    for name, value in (
+        ("custom_instructions", ["b"]),
+        ("style_rule", "b"),
+        ("translation_memory", "b"),
+        ("glossary", "b"),
+    ):
+        remedy = "send the entries themselves as glossary" if name == "glossary" else "leave it out"
+        with pytest.raises(deepl.DeepLException, match=f"is not supported by this server; {remedy}"):
+            client.translate_text("a", source_lang="SRC", target_lang="TGT", **{name: value})
+
+
+def test_deep_translator_works_unchanged(keyed: tuple[Running, str], tmp_path: Path) -> None:
+    server, key = keyed
+    headers = {"authorization": f"Bearer {key}"}
+
+    def ours(text: str) -> str:
+        answer = server.post("/translate", json={"q": text, "source": "en", "target": "de"}, headers=headers)
+        return str(answer.json()["translatedText"])
+
+    client = LibreTranslator("English", "German", api_key=key, custom_url=f"{server.url}/")
+    texts = ["Good morning!", "a + b & c = 50% ö?"]  # a query has to escape what it holds
+    assert [client.translate(text) for text in texts] == [ours(text) for text in texts]
+    assert client.translate_batch(texts) == [ours(text) for text in texts]
+    (tmp_path / "letter.txt").write_text("Good morning!", encoding="utf-8")
+    assert client.translate_file(str(tmp_path / "letter.txt")) == ours("Good morning!")
+    with pytest.raises(AuthorizationException):
+        LibreTranslator("en", "de", api_key="wrong", custom_url=f"{server.url}/").translate("a")
+    with pytest.raises(ServerException):
+        LibreTranslator("en", "fr", api_key=key, custom_url=f"{server.url}/").translate("a")
+
+
+def test_the_other_clients_send_their_key(keyed: tuple[Running, str]) -> None:
+    server, key = keyed
+    client = LibreTranslateAPI(server.url, api_key=key)
+    assert client.translate("a b c", "src", "tgt") == "c b a"
+    assert client.detect("Guten Morgen, wie geht es Ihnen heute?")[0]["language"] == "de"
+    assert [one["code"] for one in client.languages()] == ["de", "en", "src", "tgt"]
+    assert deepl.Translator(key, server_url=server.url).translate_text("a b c", target_lang="TGT").text == "c b a"
+    with pytest.raises(deepl.AuthorizationException, match="auth_key is missing or unknown"):
+        deepl.Translator("wrong", server_url=server.url).get_usage()
