@@ -290,13 +290,15 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def path_inside(folder: Path, name: str) -> Path:
-    """The path of a folder's file, whose name may come from a stranger: names and links that lead out of the folder are refused."""
+    """The path of a folder's file, whose name may come from a stranger: names and links that lead out of the folder are refused. In
+    a download cache of Hugging Face, the files of `snapshots/REVISION` are links into `blobs` beside it, which belongs to it."""
     path = folder / name
     try:
         real, root = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
     except (OSError, ValueError):  # a name that no file can have
         raise UserError(f"{folder}: {shorten(name)} cannot be the name of a file") from None
-    if Path(name).is_absolute() or ".." in Path(name).parts or not real.is_relative_to(root):
+    roots = [root, root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [root]
+    if Path(name).is_absolute() or ".." in Path(name).parts or not any(map(real.is_relative_to, roots)):
         raise UserError(
             f"{folder}: must hold its files itself, but {shorten(name)} leads out of it; put a copy of the file there"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -279,6 +280,25 @@ def test_a_manifest_cannot_name_what_is_not_in_the_bundle(folder: Path, name: st
     with pytest.raises(UserError, match=r"leads out of it|cannot be the name|is missing") as refused:
         check_manifest(folder)
     assert "differs" not in str(refused.value)
+
+
+def test_a_bundle_in_a_download_cache_has_links_to_blobs_and_to_nothing_else(folder: Path) -> None:
+    """As huggingface_hub lays it out: models--NAME/blobs/HASH, models--NAME/snapshots/REVISION/FILE -> ../../blobs/HASH."""
+    cache = folder.parent / "models--me--toy"
+    snapshot, blobs = cache / "snapshots" / "0123abc", cache / "blobs"
+    blobs.mkdir(parents=True)
+    snapshot.parent.mkdir()
+    shutil.copytree(folder, snapshot)
+    for number, file in enumerate(path for path in sorted(snapshot.rglob("*")) if path.is_file()):
+        shutil.move(file, blobs / str(number))
+        file.symlink_to(os.path.relpath(blobs / str(number), file.parent))
+    assert load_bundle(snapshot).card == load_bundle(folder).card
+    secret = cache / "secret"
+    shutil.copy(folder / "card.md", secret)
+    (snapshot / "card.md").unlink()
+    (snapshot / "card.md").symlink_to("../../secret")
+    with pytest.raises(UserError, match="leads out of it"):
+        load_bundle(snapshot)
 
 
 @pytest.mark.parametrize("name", ["card.md", "config.json", "manifest.json", "model.safetensors", "tokenizer"])

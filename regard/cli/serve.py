@@ -43,7 +43,8 @@ def add(verbs: Any) -> None:
         default=[],
         metavar="NAME",
         help="answer to this name in the Host header, too, such as translate.example.org; .example.org stands for all names in "
-        "it, * for any (default: localhost and the address of --host); repeatable",
+        "it, * for any (default: localhost and the address of --host; with 0.0.0.0 every address and every name without a dot); "
+        "repeatable",
     )
     parser.add_argument(
         "--trusted-proxy",

@@ -135,6 +135,7 @@ class Batcher:
         self._came = 0.0  # when the newest job was submitted, or the newest batch finished
         self._gather_until = 0.0
         self._closed = False
+        self._failure: BaseException | None = None  # what ended a thread
         self._speed = 2_000.0  # tokens a second of one thread; a first guess
         self._threads = [
             threading.Thread(target=self._work, name=f"regard-batch-{n}", daemon=True)
@@ -168,7 +169,7 @@ class Batcher:
         job.future.add_done_callback(lambda _: self._shares.leave(account))
         try:
             self._queue(job)
-        except RegardError:
+        except (RegardError, RuntimeError):
             job.future.cancel()
             raise
         # Not the job itself: it and its future would hold each other, and every request would leave work for the collector.
@@ -179,6 +180,8 @@ class Batcher:
     def _queue(self, job: BatchJob) -> None:
         tokens = job.waiting_tokens
         with self._changed:
+            if self._failure is not None:
+                raise RuntimeError("a thread of the batcher has ended; restart the server") from self._failure
             if self._closed:
                 raise RegardError("the server is being stopped")
             # A job larger than the whole queue is accepted when the queue is empty; request limits bound its size.
@@ -195,6 +198,11 @@ class Batcher:
         own = sum(job.waiting_tokens for job in self._jobs if job.client is client)
         clients = len({job.client for job in self._jobs} | {client})
         return own + tokens <= self.queue_tokens / (clients + 1)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether no bug has ended a thread."""
+        return self._failure is None
 
     def seconds_left(self) -> int:
         """Seconds that the queue will take, for clients that must retry."""
@@ -224,13 +232,29 @@ class Batcher:
     # --- the threads ---
 
     def _work(self) -> None:
-        while taken := self._take():
-            batch, estimates = taken
-            start = time.monotonic()
-            found, failed = self._translate(batch)
-            self._account(batch, estimates, time.monotonic() - start)
-            # Last: a client with its answer may return at once, and must not count twice.
-            self._hand_out(found, failed)
+        batch: SentenceBatch = []
+        try:
+            while taken := self._take():
+                batch, estimates = taken
+                start = time.monotonic()
+                found, failed = self._translate(batch)
+                self._account(batch, estimates, time.monotonic() - start)
+                # Last: a client with its answer may return at once, and must not count twice.
+                self._hand_out(found, failed)
+                batch = []
+        except BaseException as error:
+            self._fail(batch, error)
+            raise
+
+    def _fail(self, batch: SentenceBatch, error: BaseException) -> None:
+        """A bug has ended a thread: nobody may wait for it, neither those in its batch nor those in the queue."""
+        with self._changed:
+            self._failure, self._closed = error, True
+            jobs = {id(job): job for job in [*self._jobs, *(job for job, _ in batch)]}
+            self._changed.notify_all()
+        for job in jobs.values():
+            with suppress(InvalidStateError):  # it was cancelled
+                job.future.set_exception(error)
 
     def _account(self, batch: SentenceBatch, estimates: Mapping[Client, float], seconds: float) -> None:
         jobs = len({id(job) for job, _ in batch})
@@ -354,13 +378,16 @@ class Batcher:
                     finished.append(job)
         for job, number, hypotheses in found:
             if job.on_hypotheses is not None and not job.future.done():
-                job.on_hypotheses(number, hypotheses)
-        for job in finished:
-            with suppress(InvalidStateError):  # it was cancelled
-                job.future.set_result(job.results)
+                try:
+                    job.on_hypotheses(number, hypotheses)
+                except Exception as error:  # noqa: BLE001 - reported through the future
+                    failed.append((job, error))
         for job, error in failed:
-            with suppress(InvalidStateError):
+            with suppress(InvalidStateError):  # it was cancelled
                 job.future.set_exception(error)
+        for job in finished:
+            with suppress(InvalidStateError):  # it was cancelled, or has failed
+                job.future.set_result(job.results)
 
 
 def _costs(batch: SentenceBatch, speed: float) -> dict[Client, float]:

@@ -63,12 +63,13 @@ class FairShares:
             return client
 
     def _sweep(self) -> None:
-        """Forget those who left, unless they were given more than those who are there."""
-        since = self._now() - _PRESENT_SECONDS
+        """Forget those who left, unless they were given more than those who are there and have not stayed away for as long. So many
+        clients that come once each leave no accounts behind."""
+        now = self._now()
         self._clients = {
             name: client
             for name, client in self._clients.items()
-            if client.jobs or client.last_seen > since or client.clock > self._start
+            if client.jobs or now - client.last_seen < max(_PRESENT_SECONDS, client.clock - self._start)
         }
         self._next_sweep = 2 * max(_FEW_CLIENTS, len(self._clients))
 

@@ -341,6 +341,11 @@ class Service:
         """Documents that are still being processed although their requests have ended."""
         return self._reading.abandoned + self._documents.abandoned
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether all threads that translate are running."""
+        return all(batcher.is_alive for served in self.pairs.values() for batcher in served.batchers)
+
     def close(self) -> None:
         """Stop the threads."""
         for served in self.pairs.values():

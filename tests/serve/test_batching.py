@@ -259,6 +259,37 @@ def test_a_job_that_fails_fails_alone() -> None:
             bad.result(timeout=60)
 
 
+def test_whoever_cannot_be_told_fails_and_the_thread_goes_on() -> None:
+    def tell(number: int, hypotheses: object) -> None:
+        raise RuntimeError("the event loop is closed")
+
+    engine = HeldEngine()
+    with batcher(engine) as made:
+        engine.go.release(100)
+        with pytest.raises(RuntimeError, match="the event loop is closed"):
+            made.submit([[1]], OPTIONS, tell).result(timeout=60)
+        assert ids_of(made.submit([[2]], OPTIONS)) == [(2,)]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_nobody_waits_for_a_thread_that_has_ended() -> None:
+    def observe(sentences: int, jobs: int, seconds: float) -> None:
+        raise RuntimeError("a bug")
+
+    engine = HeldEngine()
+    with batcher(engine, observe=observe) as made:
+        futures = [made.submit([[1]], OPTIONS)]
+        assert engine.started.acquire(timeout=60)
+        futures.append(made.submit([[2]], OPTIONS))
+        engine.go.release(100)
+        for future in futures:
+            with pytest.raises(RuntimeError, match="a bug"):
+                future.result(timeout=60)
+        with pytest.raises(RuntimeError, match="restart the server"):
+            made.submit([[3]], OPTIONS)
+        assert not made.is_alive
+
+
 def test_closing_finishes_what_waits_and_takes_nothing_more() -> None:
     engine = HeldEngine()
     with batcher(engine) as made:

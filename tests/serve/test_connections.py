@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
 import socket
 from collections import Counter
@@ -12,10 +14,13 @@ import pytest
 from regard.errors import UserError
 from regard.serve.limits import Limits
 from regard.serve.web.connections import Connections
+from regard.serve.web.gate import Admission
 from regard.serve.web.listener import Listener
 from regard.serve.web.logs import RateLimit
+from regard.serve.web.prometheus import Metrics
 from regard.serve.web.protocol import SlowClient
 from regard.serve.web.proxies import Proxies
+from regard.serve.web.server import keep_watch
 from tests.serve.server import PATIENCE, running, until
 from tests.serve.test_gate import read_answer
 
@@ -198,6 +203,25 @@ def test_lines_of_a_kind_are_limited_and_the_rest_counted() -> None:
     assert rate.left_out == Counter({"request": 3})
     now = 6.1
     assert rate.admits("request", 2)
+
+
+def test_an_error_does_not_end_the_watch_over_slow_clients() -> None:
+    swept = asyncio.Event()
+
+    class Failing(Connections):
+        def sweep(self, now: float) -> None:
+            if self.closed["sweep"]:
+                swept.set()
+            self.closed["sweep"] += 1
+            raise OSError(errno.EMFILE, "too many open files")
+
+    async def watch() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: None)
+        loop.call_soon(keep_watch, Failing(2, 1), Admission(Limits(header_seconds=0.02)), Metrics())
+        await asyncio.wait_for(swept.wait(), 60)
+
+    asyncio.run(watch())
 
 
 def test_half_a_request_is_answered_with_408_and_none_with_nothing() -> None:

@@ -72,12 +72,29 @@ def test_a_page_of_another_server_can_neither_ask_nor_read(server: Running) -> N
         assert client.post("/translate", json=BODY).status_code == 200  # the proxy kept the port to itself
 
 
-def test_a_server_on_all_addresses_answers_to_each_but_not_to_names() -> None:
-    hosts = Hosts.of("0.0.0.0", [])
-    assert hosts.allow("192.0.2.1") and hosts.allow("2001:db8::1") and not hosts.allow("evil.example")
+def test_a_server_on_all_addresses_answers_to_each_and_to_names_that_no_page_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "Box.lan")
+    for bound in ("0.0.0.0", "::"):
+        hosts = Hosts.of(bound, [])
+        assert hosts.allow("192.0.2.1") and hosts.allow("2001:db8::1") and not hosts.allow("evil.example")
+        for name in ("box.lan", "BOX", "box.local", "regard"):  # the last is a service of docker compose
+            assert hosts.allow(name)
+        assert not hosts.allow("other.lan") and not hosts.allow("evil.box.lan")
+    assert not Hosts.of("127.0.0.1", []).allow("box")
     assert not Hosts.of("127.0.0.1", []).allow("192.0.2.1")
     assert Hosts.of("myhost", []).allow("MyHost")
     assert Hosts.of("127.0.0.1", ["*"]).allow("evil.example")
+
+
+def test_pages_of_an_allowed_name_are_the_servers_own_if_a_proxy_changes_the_host() -> None:
+    hosts = Hosts.of("127.0.0.1", ["translate.example.org", "*"])
+    host = (b"host", b"127.0.0.1:8000")
+    hosts.check("POST", "/translate", [host, (b"origin", b"https://translate.example.org")])
+    for origin in (b"https://evil.example", b"https://translate.example.org.evil.example", b"http://127.0.0.1:3000"):
+        with pytest.raises(HttpRefused):
+            hosts.check("POST", "/translate", [host, (b"origin", origin)])
 
 
 @pytest.mark.parametrize("name", ["https://example.org", "example.org:8000", "", "a b"])

@@ -51,9 +51,10 @@ async def health() -> Health:
 
 @router.get("/ready", responses={503: {"model": Ready}})
 async def ready(request: Request) -> Response:
-    """Readiness: 503 while the server is shutting down, so that a load balancer sends it no more requests."""
+    """Readiness: 503 while the server is shutting down or after an internal failure, so that a load balancer sends it no more
+    requests."""
     context = context_of(request)
-    is_ready = context.admission.is_ready and not context.admission.is_draining
+    is_ready = context.admission.is_ready and not context.admission.is_draining and context.service.is_alive
     models = [f"{source}-{target}" for source, target in sorted(context.service.pairs)]
     state = Ready(status="ready" if is_ready else "not ready", models=models)
     return JSONResponse(state.model_dump(), status_code=200 if is_ready else 503)

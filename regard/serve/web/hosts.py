@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -28,10 +29,14 @@ _READING = frozenset({"GET", "HEAD"})
 
 @dataclass(frozen=True)
 class Hosts:
-    """The names of `--host` and `--allow-host`; localhost and the loopback addresses are always among them."""
+    """The names of `--host` and `--allow-host`; localhost and the loopback addresses are always among them.
+
+    A server that listens on all addresses (`any_address`) answers to each, and to names without a dot, such as those of machines
+    and containers in a local network: a page on the web has neither."""
 
     names: Sequence[str] = ()
-    any_address: bool = False  # a server that listens on all addresses answers to each; a page cannot forge an address
+    any_address: bool = False
+    pages: Sequence[str] = ()  # of --allow-host: pages there are the server's own, even if a proxy changes `Host`
 
     @classmethod
     def of(cls, bound: str, allowed: Sequence[str]) -> Hosts:
@@ -48,7 +53,10 @@ class Hosts:
                 )
             names.append(name.removeprefix("*") if name.startswith("*.") else name)
         address = _address(bound)
-        return cls([*names, bound.lower()], any_address=address is not None and address.is_unspecified)
+        if address is None or not address.is_unspecified:
+            return cls([*names, bound.lower()], pages=names)
+        machine = socket.gethostname().lower()
+        return cls([*names, machine, f"{machine.partition('.')[0]}.local"], any_address=True, pages=names)
 
     def allow(self, name: str) -> bool:
         """Whether the server answers to this name, without a port.
@@ -62,9 +70,7 @@ class Hosts:
             return True
         if (address := _address(name)) is not None and (address.is_loopback or self.any_address):
             return True
-        return any(
-            name == one or (one.startswith(".") and (name.endswith(one) or name == one[1:])) for one in self.names
-        )
+        return (self.any_address and "." not in name) or _is_among(name, self.names)
 
     def check(self, method: str, path: str, headers: Sequence[tuple[bytes, bytes]]) -> None:
         """Raise `HttpRefused` for a name that is not this server's, or for a request that a page of another server makes."""
@@ -77,8 +83,21 @@ class Hosts:
             )
         origin = _last(headers, b"origin")
         is_public = method in _READING and (path in _PUBLIC or path.startswith("/static/"))
-        if origin and not is_public and not _is_same(origin, name, port):
+        if origin and not is_public and not (_is_same(origin, name, port) or self._is_own(origin)):
             raise HttpRefused(403, "requests from pages of other servers are refused (the Origin header names one)")
+
+    def _is_own(self, origin: str) -> bool:
+        """Whether a page is at a name of `--allow-host`."""
+        try:
+            parts = urlsplit(origin)
+            name = parts.hostname
+        except ValueError:
+            return False
+        return parts.scheme in ("http", "https") and name is not None and _is_among(name.rstrip("."), self.pages)
+
+
+def _is_among(name: str, names: Sequence[str]) -> bool:
+    return any(name == one or (one.startswith(".") and (name.endswith(one) or name == one[1:])) for one in names)
 
 
 def split_host(host: str) -> tuple[str | None, int | None]:

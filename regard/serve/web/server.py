@@ -189,6 +189,7 @@ def keep_watch(connections: Connections, admission: Admission, metrics: Metrics)
 
     def tick() -> None:
         nonlocal reported
+        loop.call_later(pause, tick)  # first: an error, such as one of too many open files, must not end the watch
         now = loop.time()
         connections.sweep(now)
         metrics.connections.set(len(connections))
@@ -198,7 +199,6 @@ def keep_watch(connections: Connections, admission: Admission, metrics: Metrics)
             reported = now
         if trimmer is not None:
             trimmer.tick(admission.in_flight, now)
-        loop.call_later(pause, tick)
 
     tick()
 
