@@ -380,8 +380,8 @@ class Batcher:
             if job.on_hypotheses is not None and not job.future.done():
                 try:
                     job.on_hypotheses(number, hypotheses)
-                except Exception as error:  # noqa: BLE001 - reported through the future
-                    failed.append((job, error))
+                except Exception as raised:  # noqa: BLE001 - reported through the future
+                    failed.append((job, raised))
         for job, error in failed:
             with suppress(InvalidStateError):  # it was cancelled
                 job.future.set_exception(error)
