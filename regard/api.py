@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from regard.argument_types import check_path, check_text, check_texts
 from regard.bundle import Bundle, find_bundle, load_bundle
 from regard.data.corpus import check_file
 from regard.errors import UserError
@@ -16,7 +18,7 @@ from regard.explain.explanation import EXAMPLE, Explanation
 from regard.files import write_atomic
 from regard.generate.engines.select import make_engine
 from regard.generate.options import SearchOptions
-from regard.progress import OnProgress
+from regard.progress import OnProgress, progress_if
 from regard.translation.alignment import TextAlignment, align_texts
 from regard.translation.alternatives import Alternative, find_alternatives
 from regard.translation.constraints import TextConstraints
@@ -29,6 +31,8 @@ from regard.translation.translator import Translator
 
 if TYPE_CHECKING:
     from regard.explain.explainer import Explainer
+
+_LOG = logging.getLogger("regard")
 
 
 class Model:
@@ -53,9 +57,22 @@ class Model:
         self.options = TranslationOptions.of(bundle)
         self.engine = make_engine(bundle, engine, device, batch, others)
         self.max_length = min(one.max_length for one in (bundle, *others))
+        self._models = 1 + len(others)
+        _LOG.info("loaded %r", self)
 
     def __repr__(self) -> str:
-        return f"<regard.Model {self.bundle.source} → {self.bundle.target}, {type(self.engine).__name__}>"
+        ensemble = f", ensemble of {self._models} models" if self._models > 1 else ""
+        return f"<regard.Model {self.source} → {self.target} ({self.bundle.folder.name}){ensemble}, {type(self.engine).__name__}>"
+
+    @property
+    def source(self) -> str:
+        """The source language, such as "en"."""
+        return self.bundle.source
+
+    @property
+    def target(self) -> str:
+        """The target language, such as "de"."""
+        return self.bundle.target
 
     def translate(
         self,
@@ -65,9 +82,11 @@ class Model:
         alpha: float | None = None,
         prefix: str | Sequence[str] | None = None,
         phrases: Sequence[str] | Sequence[Sequence[str]] | None = None,
+        progress: bool = False,
         **search: Any,
     ) -> str | list[str]:
         """Translate a text (returns a string) or a list of texts (returns a list). Options default to the model's settings.
+        `progress` shows a progress bar on standard error.
 
         `prefix` is a forced prefix, one for all texts or one for each; the search may extend its last word unless it ends in a
         space. `phrases` must appear as whole words: a list for all texts, or a list of lists. If a translation lacks what was asked
@@ -79,9 +98,11 @@ class Model:
         """
         if "nbest" in search:
             raise UserError("translate returns one translation per sentence; call `nbest` for more")
-        lines = [text] if isinstance(text, str) else list(text)
+        lines = [text] if isinstance(text, str) else check_texts("text", text, alternative="a string or ")
         options = self.search_options(beam, alpha, 1, **search)
-        results = self._translator(options).translate(lines, constraints=_text_constraints(lines, prefix, phrases))
+        constraints = _text_constraints(lines, prefix, phrases)
+        with progress_if(progress, "translating", len(lines)) as done:
+            results = self._translator(options).translate(lines, done, constraints)
         if said := unmet_note(results):
             warnings.warn(said, stacklevel=2)
         texts = [result.text for result in results]
@@ -96,15 +117,18 @@ class Model:
         alpha: float | None = None,
         prefix: str | Sequence[str] | None = None,
         phrases: Sequence[str] | Sequence[Sequence[str]] | None = None,
+        progress: bool = False,
         **search: Any,
     ) -> list[Result]:
         """The `n` best translations of each sentence with their scores. `words=True` adds the log-probability of each word,
         `alignment=True` the source words that it is aligned to. Other options as for `translate`."""
-        if isinstance(text, str):
-            raise TypeError("`text` must be a list of sentences, but is one string")
-        lines = list(text)
+        lines = check_texts("text", text, of="sentences")
+        if not isinstance(n, int):
+            raise TypeError(f"`n` must be a whole number, but is {n!r}")
         options = self.search_options(beam, alpha, n, **search)
-        return self._translator(options).translate(lines, constraints=_text_constraints(lines, prefix, phrases))
+        constraints = _text_constraints(lines, prefix, phrases)
+        with progress_if(progress, "translating", len(lines)) as done:
+            return self._translator(options).translate(lines, done, constraints)
 
     def translate_file(
         self,
@@ -114,6 +138,7 @@ class Model:
         column: str | None = None,
         force: bool = False,
         on_progress: OnProgress | None = None,
+        progress: bool = False,
         beam: int | None = None,
         alpha: float | None = None,
         **search: Any,
@@ -122,9 +147,10 @@ class Model:
 
         `target` defaults to the name of the source with the target language in it, letter.de.docx for letter.docx. An existing file
         is overwritten only with `force`, the source never. `column` is for .csv and .tsv. `on_progress` is called with the number
-        of sentences newly finished. `search` takes the search options of `translate`.
+        of sentences newly finished; `progress` shows a progress bar. `search` takes the search options of `translate`.
         """
-        source = Path(source)
+        source = check_path("source", source)
+        target = None if target is None else check_path("target", target)
         check_file(source)
         kind = find_kind(source.name)
         if target is None:
@@ -136,7 +162,8 @@ class Model:
         options = self.search_options(beam, alpha, 1, **search)
 
         def translate(sentences: list[str]) -> list[str]:
-            return [result.text for result in self.stream(sentences, options, on_progress=on_progress)]
+            with progress_if(progress, "translating", len(sentences), "sentences", on_progress) as done:
+                return [result.text for result in self.stream(sentences, options, on_progress=done)]
 
         languages = Languages(self.bundle.source, self.bundle.target)
         content, note = translate_local(source, languages, translate, column, self.align)
@@ -165,6 +192,7 @@ class Model:
         >>> [*load("tests/golden/bundle-1", engine="torch").follow("a b c")][-1]
         'c b a'
         """
+        check_text("text", text)
         options = self.search_options(beam, alpha, 1, **search)
         [constraints] = _text_constraints([text], prefix, phrases) or [TextConstraints()]
         return self.follow_line(text, options, constraints)
@@ -181,6 +209,8 @@ class Model:
         >>> [word.word for word in load("tests/golden/bundle-1").alternatives("a b c", "c b", k=2)][0]
         'a'
         """
+        check_text("text", text)
+        check_text("prefix", prefix)
         return find_alternatives(self._translator(self.options).text_side, self.engine, text, prefix, k)
 
     @property
@@ -208,8 +238,7 @@ class Model:
 
     def token_scores(self, src: Sequence[str], tgt: Sequence[str]) -> list[list[float]]:
         """The natural log-probability of each token of the given translations; the last is the end token's."""
-        if isinstance(src, str) or isinstance(tgt, str):
-            raise TypeError("`src` and `tgt` must be lists of sentences, but one is a string")
+        src, tgt = check_texts("src", src, of="sentences"), check_texts("tgt", tgt, of="sentences")
         if len(src) != len(tgt):
             raise ValueError(f"`src` and `tgt` must have the same length, but have {len(src)} and {len(tgt)} sentences")
         return self._translator(self.options).score(src, tgt)
@@ -233,6 +262,7 @@ class Model:
         >>> load("tests/golden/bundle-1").explain("a b c", force={1: "b"}).target.words[0]
         'b'
         """
+        check_text("text", text)
         options = self.search_options(beam, alpha, 1).search
         return self._explainer.explain(text, options, target=target, prefix=prefix, force=force, top=top)
 
@@ -258,6 +288,8 @@ class Model:
             search["glossary"] = Glossary.of(glossary)
         elif isinstance(glossary, (str, Path)):
             search["glossary"] = Glossary.read(Path(glossary))
+        elif glossary is not None and not isinstance(glossary, Glossary):
+            raise TypeError(f"`glossary` must be a mapping or the path of a file, but is {glossary!r}")
         if "keep" in search:
             keep = search["keep"]
             search["keep"] = (keep,) if isinstance(keep, str) else tuple(keep)
@@ -274,7 +306,11 @@ def _text_constraints(
         return []
     if isinstance(phrases, str):
         raise TypeError("`phrases` must be a list of phrases, but is one string")
-    prefixes = [prefix or ""] * len(lines) if isinstance(prefix, str | None) else list(prefix)
+    prefixes = (
+        [prefix or ""] * len(lines)
+        if isinstance(prefix, str | None)
+        else check_texts("prefix", prefix, alternative="a string or ")
+    )
     common = [phrase for phrase in phrases or () if isinstance(phrase, str)]
     by_line = [tuple(some) for some in phrases or () if not isinstance(some, str)] or [tuple(common)] * len(lines)
     if common and len(common) != len(phrases or ()):
@@ -299,6 +335,8 @@ def load(
     A list of models with the same vocabulary forms an ensemble, which averages their probabilities. `engine` is "auto", "torch" or
     "ctranslate2" (see `generate/engines/select.py`); `batch` is the number of sentences per batch, 0 for the engine's default.
     """
+    if model is not None and not isinstance(model, (str, Path, Sequence)):
+        raise TypeError(f"`model` must be a path, the name of a built-in model or a list of them, but is {model!r}")
     names = [model] if model is None or isinstance(model, (str, Path)) else list(model)
     if not names:
         raise UserError("`model` must name at least one model, but is an empty list; leave it out for the built-in one")

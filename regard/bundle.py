@@ -59,6 +59,10 @@ class Bundle:
     alignment: AlignmentHeads | None = None  # which attention aligns words, if that was measured
     manifest: str = field(default="", compare=False, repr=False)  # SHA-256 of manifest.json when the bundle was read
 
+    def __repr__(self) -> str:
+        layers = f"{self.config.encoder_layers}+{self.config.decoder_layers} layers"
+        return f"<regard.Bundle {self.source} → {self.target}, d_model {self.config.d_model}, {layers}, {self.folder}>"
+
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """Loaded when first used."""

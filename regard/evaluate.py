@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from regard.argument_types import check_texts
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -61,6 +62,10 @@ class Scores:
     metrics: tuple[Metric, ...]
     sentences: int
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        sentences = f"{self.sentences:,} sentence{'' if self.sentences == 1 else 's'}"
+        return f"<regard.Scores {', '.join(f'{metric.name} {metric}' for metric in self.metrics)}; {sentences}>"
 
     def __getitem__(self, name: str) -> Metric:
         for metric in self.metrics:
@@ -142,6 +147,9 @@ class Comparison:
     differences: tuple[MetricDifference, ...]
     bootstrap: int
     trials: int = 0
+
+    def __repr__(self) -> str:
+        return f"<regard.Comparison of {self.name_a} and {self.name_b}: {self.summary()}>"
 
     @property
     def test(self) -> dict[str, Any]:
@@ -426,6 +434,7 @@ def _randomization_p_value(
 
 
 def _check_lines(*texts: tuple[str, Sequence[str]]) -> None:
+    texts = tuple((name, check_texts(name, lines)) for name, lines in texts)
     *others, (reference_name, references) = texts
     if not references:
         raise UserError(f"{reference_name} must have at least one line, but is empty")

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING, TextIO
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 OnProgress = Callable[[int], None]  # called with the number of units newly finished
 
+_IS_HIDDEN = ContextVar("regard.progress.hidden", default=False)
 QUIET_SECONDS = 10.0  # without a terminal: pause before the first line and between two
 # The time left is shown after this many units or this share of the work, whichever comes first: the speed is noise before.
 ENOUGH_UNITS = 10
@@ -31,6 +33,9 @@ def progress(description: str, total: int | None, unit: str = "lines", before: i
             ...
             on_progress(1)
     """
+    if _IS_HIDDEN.get():
+        yield lambda units: None
+        return
     show = _bar if is_terminal(sys.stderr) else _plain_lines
     with show(description, total, unit, before) as advance:
         # Callers report every line, but an update takes a lock, and a screen needs only ten a second.
@@ -48,6 +53,36 @@ def progress(description: str, total: int | None, unit: str = "lines", before: i
         finally:
             if pending:
                 advance(pending)
+
+
+@contextmanager
+def progress_if(
+    shown: bool, description: str, total: int, unit: str = "lines", also: OnProgress | None = None
+) -> Iterator[OnProgress | None]:
+    """`progress` if it is to be shown; `also` is called as well."""
+    if not shown:
+        yield also
+        return
+    with progress(description, total, unit) as on_progress:
+        if also is None:
+            yield on_progress
+            return
+
+        def both(units: int) -> None:
+            on_progress(units)
+            also(units)
+
+        yield both
+
+
+@contextmanager
+def hidden_progress() -> Iterator[None]:
+    """No progress is shown in this block, for programs that have standard error for themselves."""
+    token = _IS_HIDDEN.set(True)
+    try:
+        yield
+    finally:
+        _IS_HIDDEN.reset(token)
 
 
 def is_terminal(stream: TextIO) -> bool:

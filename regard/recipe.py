@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from regard.argument_types import check_path
 from regard.bounds import (
     MAX_ALPHA,
     MAX_BEAM,
@@ -220,8 +221,9 @@ _SECTIONS: dict[str, type] = {
 }
 
 
-def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe file; `overrides` are "section.key=value" with the value in TOML (bare words are strings)."""
+    path = check_path("path", path)
     try:
         with open_input(path) as file:
             values = tomllib.loads(file.read().decode("utf-8"))

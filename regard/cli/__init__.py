@@ -5,6 +5,7 @@ Any other exception is a bug in Regard: a traceback, how to report it, and 70.""
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import sys
 import traceback
@@ -51,14 +52,19 @@ VERBS = (
 )
 DISTRIBUTED = (train, translate, augment)  # the verbs that torchrun can start in several processes
 
+_ENGINES = logging.getLogger("regard.engines")
 _HALF_LINE = 800  # characters of either end of a message that is too long
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     process = ProcessInfo()
+    notes = _Notes()
+    _ENGINES.addHandler(notes)
+    _ENGINES.setLevel(logging.INFO)
     try:
         process = process_info()
+        notes.prefix = process.name
         with first_reports():
             parser = make_parser()
             if completion.VARIABLE in os.environ:
@@ -97,6 +103,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"lines above"
         )
         return _leave(INTERNAL_ERROR)
+    finally:
+        _ENGINES.removeHandler(notes)
+
+
+class _Notes(logging.Handler):
+    """What the engines log, as lines on standard error."""
+
+    prefix = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _say(f"{self.prefix}{record.getMessage()}")
 
 
 def _say(message: str) -> None:

@@ -78,6 +78,9 @@ class Tokenizer:
         self._reserved = frozenset(self.span_ids + self.tag_ids)
         self._tags = frozenset(self.tag_ids)
 
+    def __repr__(self) -> str:
+        return f"<regard.Tokenizer {self.kind}, {self.vocab_size:,} pieces>"
+
     def _ids_of(self, pieces: Sequence[str]) -> tuple[int, ...]:
         ids = (self._source.piece_to_id(piece) for piece in pieces)
         return tuple(i for i in ids if self._source.is_control(i))

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 from regard.data.pieces import Piece, TokenizedSide
 from regard.errors import UserError
+from regard.escaping import shorten
 from regard.explain.beam import Node
 from regard.generate.options import Matrix
 
@@ -112,6 +113,9 @@ class Explanation:
     alignment: WordAlignment
     saliency: Saliency
     beam: list[Node]  # the tree of the search; for a given translation, of the model's own search
+
+    def __repr__(self) -> str:
+        return f"<regard.Explanation of {shorten(self.text)} → {shorten(self.translation)}>"
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -122,7 +123,9 @@ class SearchOptions:
 def refuse_unknown(given: Iterable[str], known: Sequence[str]) -> None:
     """Refuse options that are not among the known ones."""
     if unknown := sorted(set(given) - set(known)):
-        raise UserError(f"there is no search option {unknown[0]!r}; there are {', '.join(known)}")
+        near = difflib.get_close_matches(unknown[0], known, 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        raise UserError(f"there is no search option {unknown[0]!r}; {hint}")
 
 
 # The forced beginning of a translation: at each position a token, or several to choose from.

@@ -6,6 +6,7 @@ It shows the records of metrics.jsonl; train records also have "progress" (0 to 
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import os
 import re
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
+_LOG = logging.getLogger("regard.training")
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS = "_.-=+*%#"
 _BEST = "best so far"
@@ -221,6 +223,20 @@ class LiveDisplay(Display):
     def _room(self) -> int:
         """Columns inside the frame."""
         return self._console.width - 4
+
+
+class LogDisplay(PlainDisplay):
+    """The lines of the plain display as records of `logging`, for programs; logger regard.training, level INFO."""
+
+    def __init__(self) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        for line in text.splitlines():
+            _LOG.info("%s", printable(line))
+
+    def stopping(self, text: str) -> None:
+        """Nothing: a signal handler must not wait for the lock of `logging`."""
 
 
 def make_display(stream: TextIO | None = None) -> Display:

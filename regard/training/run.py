@@ -11,12 +11,14 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from regard.argument_types import check_instance
 from regard.bundle import Bundle, load_bundle
 from regard.errors import Interrupted, RegardError
 from regard.parallel.ranks import EndedElsewhere, Ranks, join
+from regard.progress import hidden_progress
 from regard.recipe import Recipe, recipe_from_dict, resolve_paths
 from regard.training.alignment import measure_alignment_heads
-from regard.training.display import Display, make_display
+from regard.training.display import Display, LogDisplay, make_display
 from regard.training.fine_tuning import resolve_recipe
 from regard.training.finish import final_weights, report_facts, score_test_set, warn_if_worse, write_model
 from regard.training.folder import RunFolder, write_recipe
@@ -37,17 +39,29 @@ from regard.training.setup import make_trainer
 
 
 def train(
-    recipe: Recipe, out: Path | str | None = None, *, resume: bool = False, display: Display | None = None
+    recipe: Recipe,
+    out: Path | str | None = None,
+    *,
+    resume: bool = False,
+    display: Display | None = None,
+    progress: bool = True,
 ) -> Bundle:
     """Train a model from a recipe in the run folder `out` (default: runs/SOURCE-TARGET) and return its bundle.
+
+    With `progress=False` nothing is printed: the same lines go to `logging`, logger regard.training, level INFO.
 
     Under torchrun several processes train together (`regard/parallel/ranks.py`); the first one prepares, writes and prints.
     """
     started = time.perf_counter()
+    check_instance("recipe", recipe, Recipe, "load_recipe(path) reads one")
     folder = RunFolder(Path(out or f"runs/{recipe.data.source}-{recipe.data.target}"))
     with ExitStack() as stack:
         ranks = stack.enter_context(join(recipe.train.device, recipe.train.shard))
-        display = display or (make_display() if ranks.is_first else Display())
+        if not progress:
+            stack.enter_context(hidden_progress())
+        if display is None and ranks.is_first:
+            display = make_display() if progress else LogDisplay()
+        display = display or Display()
         recipe = resolve_on_first(recipe, folder, ranks)
         opened = ranks.run_on_first(lambda: open_run(recipe, folder, resume, display, stack, ranks)) or OpenRun()
         if ranks.broadcast(opened.is_finished):

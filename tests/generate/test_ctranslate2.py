@@ -283,18 +283,19 @@ def test_learned_positions_end_a_translation(tokenizer: Tokenizer, tmp_path: Pat
 
 
 def test_what_is_longer_than_the_table_of_positions_is_given_to_torch(
-    tokenizer: Tokenizer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tokenizer: Tokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "regard.engines")
     model = random_model(tokenizer, {"encoder_layers": 1, "decoder_layers": 1})
     bundle = save_model(tmp_path / "bundle", model, tokenizer)
     theirs, ours = engine_of(bundle), TorchEngine.from_bundle(bundle, "cpu")
     long = random_ids(1, 20)[0] * 1100
     src, tgt = [long[:1023], long[:1024], [100]], [[100], [100], [100]]
     assert theirs.score(src[:1], tgt[:1])[0] == pytest.approx(ours.score(src, tgt)[0], abs=1e-4)
-    assert capfd.readouterr().err == ""
+    assert caplog.messages == []
     for scores, expected in zip(theirs.score(src, tgt), ours.score(src, tgt), strict=True):
         assert scores == pytest.approx(expected, abs=1e-4)
-    assert capfd.readouterr().err.count("left to torch") == 1
+    assert caplog.text.count("left to torch") == 1
     told: list[int] = []
     options = SearchOptions(beam=1, max_extra=1020)
     found = theirs.translate([[100], [100, 101, 102, 103], []], options, told.extend)

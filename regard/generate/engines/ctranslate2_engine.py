@@ -18,9 +18,9 @@ near-ties can flip; `tests/generate/test_ctranslate2.py` tests this.
 
 from __future__ import annotations
 
+import logging
 import math
 import re
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -57,11 +57,12 @@ from regard.generate.options import (
     forbidden_ids,
 )
 from regard.generate.search.constrained import constrained_search
-from regard.parallel.processes import own_threads, process_info
+from regard.parallel.processes import own_threads
 
 if TYPE_CHECKING:
     from regard.generate.engines.torch_engine import TorchEngine
 
+_LOG = logging.getLogger("regard.engines")
 MIN_VERSION = (4, 8)  # the earliest that was tested
 _BATCH = 64  # sentences of a batch
 _BATCHES_AHEAD = 4  # batches submitted ahead per worker: one may take as long as several others
@@ -390,10 +391,10 @@ class CTranslate2Engine:
         return self._fallback(f"{_are_left(what)}: ctranslate2 cannot do it")
 
     def _fallback(self, note: str) -> TorchEngine:
-        """Torch's engine, with a note on standard error the first time."""
+        """Torch's engine, with a note in the log the first time; the command line prints that log."""
         if note not in self._notes and not self.is_quiet:
             self._notes.add(note)
-            sys.stderr.write(f"regard: {process_info().name}{note}\n")
+            _LOG.info("%s", note)
         return self.torch_engine
 
     @property
