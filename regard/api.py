@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.argument_types import check_path, check_text, check_texts
+from regard.arguments import check_path, check_text, check_texts
 from regard.bundle import Bundle, find_bundle, load_bundle
 from regard.data.corpus import check_file
 from regard.errors import UserError

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from regard.argument_types import check_texts
+from regard.arguments import check_texts
 from regard.errors import UserError
 
 if TYPE_CHECKING:

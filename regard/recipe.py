@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from regard.argument_types import check_path
+from regard.arguments import check_path
 from regard.bounds import (
     MAX_ALPHA,
     MAX_BEAM,

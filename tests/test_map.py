@@ -39,7 +39,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("config", "layout", "device"),
     ("files", "progress", "builtin", "version", "toml", "html_page"),
     ("bounds",),
-    ("argument_types",),
+    ("arguments",),
     ("errors",),
     ("escaping",),
 )

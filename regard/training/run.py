@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from regard.argument_types import check_instance
+from regard.arguments import check_instance
 from regard.bundle import Bundle, load_bundle
 from regard.errors import Interrupted, RegardError
 from regard.parallel.ranks import EndedElsewhere, Ranks, join
