@@ -31,6 +31,12 @@ def add(verbs: Any) -> None:
     parser.add_argument("--keys", type=Path, metavar="FILE", help="file of API keys; without it no key is needed")
     parser.add_argument("--new-key", metavar="NAME", help="add a key with this name to --keys FILE, print it and exit")
     parser.add_argument(
+        "--glossaries",
+        type=Path,
+        metavar="DIR",
+        help="folder where clients may store glossaries with DeepL's API, each key its own; needs --keys",
+    )
+    parser.add_argument(
         "--run",
         dest="watched",  # `run` is taken: the verb's function
         type=Path,
@@ -107,5 +113,6 @@ def run(arguments: argparse.Namespace) -> None:
             run=arguments.watched,
             allowed_hosts=arguments.allow_host,
             trusted_proxies=arguments.trusted_proxy,
+            glossaries=arguments.glossaries,
         )
     )

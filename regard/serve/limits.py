@@ -28,6 +28,7 @@ class Limits:
     beam: int = 16  # the widest beam, and the most samples
     terms: int = 200  # of a glossary and kept words together
     term_characters: int = 100  # of each side of a term, of a kept word, of a phrase
+    glossaries: int = 100  # stored under one key, each with as many entries as terms
     sentence_terms: int = 16  # constraints on one sentence: glossary terms and phrases
     seconds: float = 60  # from the last byte of a request to the answer
     file_seconds: float = 600  # the same for a document

@@ -27,7 +27,9 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, s
     """A server that requires a key, with a model from English to German, since deep-translator has a list of languages."""
     folder = tmp_path_factory.mktemp("keyed")
     key = add_key(folder / "keys.json", "alice")
-    with running("--keys", str(folder / "keys.json"), "-m", str(make_bundle(folder / "en-de").folder)) as one:
+    store = ("--glossaries", str(folder / "glossaries"), "--limit", "glossaries=3")
+    model = make_bundle(folder / "en-de").folder
+    with running("--keys", str(folder / "keys.json"), *store, "-m", str(model)) as one:
         yield one, key
 
 
@@ -106,3 +108,55 @@ def test_the_other_clients_send_their_key(keyed: tuple[Running, str]) -> None:
     assert deepl.Translator(key, server_url=server.url).translate_text("a b c", target_lang="TGT").text == "c b a"
     with pytest.raises(deepl.AuthorizationException, match="auth_key is missing or unknown"):
         deepl.Translator("wrong", server_url=server.url).get_usage()
+
+
+def test_deepls_own_client_stores_glossaries(keyed: tuple[Running, str], tmp_path: Path) -> None:
+    server, key = keyed
+    client = deepl.Translator(key, server_url=server.url)
+    pairs = [(pair.source_lang, pair.target_lang) for pair in client.get_glossary_languages()]
+    assert pairs == [("en", "de"), ("src", "tgt")]
+    assert client.list_glossaries() == []
+    stored = client.create_glossary("letters", "SRC", "TGT", {"a": "k", "c": "c"})
+    assert (stored.name, stored.entry_count, stored.ready) == ("letters", 2, True)
+    assert (stored.source_lang, stored.target_lang) == ("SRC", "TGT")
+    other = client.create_glossary_from_csv("more", "SRC", "TGT", 'a,l\n"b",m,src,tgt\n')
+    assert client.get_glossary_entries(other) == {"a": "l", "b": "m"}
+    assert [one.glossary_id for one in client.list_glossaries()] == [stored.glossary_id, other.glossary_id]
+    assert vars(client.get_glossary(stored.glossary_id)) == vars(stored)
+
+    def translated(**named: object) -> str:
+        return str(client.translate_text("a b c", source_lang="SRC", target_lang="TGT", **named).text)
+
+    sent = {"glossary": {"a": "k", "c": "c"}}
+    assert translated(glossary=stored) == translated(extra_body_parameters=sent) != translated()
+    assert client.translate_text_with_glossary("a b c", stored).text == translated(glossary=stored)
+    both = {"glossary": {"a": "k", "c": "c", "b": "m"}}  # of two entries for a term, the first counts
+    assert translated(glossary_ids=[stored, other]) == translated(extra_body_parameters=both)
+    (tmp_path / "in.txt").write_text("a b c", encoding="utf-8")
+    client.translate_document_from_filepath(
+        tmp_path / "in.txt", tmp_path / "out.txt", source_lang="SRC", target_lang="TGT", glossary=stored
+    )
+    assert (tmp_path / "out.txt").read_text(encoding="utf-8") == translated(glossary=stored)
+
+    client.create_glossary("third", "SRC", "TGT", {"a": "k"})
+    with pytest.raises(deepl.DeepLException, match="at most 3 glossaries; delete one"):
+        client.create_glossary("fourth", "SRC", "TGT", {"a": "k"})
+    with pytest.raises(deepl.DeepLException, match="glossary from src to tgt; name one for these languages"):
+        client.translate_text("a", source_lang="EN", target_lang="DE", glossary=stored.glossary_id)
+    for one in client.list_glossaries():
+        client.delete_glossary(one)
+    assert client.list_glossaries() == []
+    for call in (client.get_glossary, client.get_glossary_entries, client.delete_glossary):
+        with pytest.raises(deepl.GlossaryNotFoundException, match="this key has no glossary"):
+            call(stored.glossary_id)
+    with pytest.raises(deepl.DeepLException, match="this key has no glossary with this glossary_id"):
+        translated(glossary=stored.glossary_id)
+
+
+def test_a_server_without_stored_glossaries_says_so(server: Running) -> None:
+    client = deepl.Translator("any", server_url=server.url)
+    assert client.get_glossary_languages() == []
+    with pytest.raises(deepl.DeepLException, match="stores no glossaries; send the entries as glossary with each text"):
+        client.create_glossary("letters", "SRC", "TGT", {"a": "k"})
+    with pytest.raises(deepl.DeepLException, match="glossary_ids is not supported by this server; send the entries"):
+        client.translate_text("a", source_lang="SRC", target_lang="TGT", glossary_ids=["x"])

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from regard.serve.document_files import DocumentFiles
 from regard.serve.document_jobs import DocumentJobs
 from regard.serve.explainers import Explainers
+from regard.serve.glossary_store import GlossaryStore
 from regard.serve.keys import Keys
 from regard.serve.limits import Limits
 from regard.serve.service import Service
@@ -21,6 +22,7 @@ from regard.serve.watch import Watch
 from regard.serve.web import (
     deepl,
     deepl_documents,
+    deepl_glossaries,
     explain_routes,
     libretranslate,
     page_routes,
@@ -87,6 +89,7 @@ def make_app(
     watch: Watch | None = None,
     hosts: Hosts | None = None,
     proxies: Proxies | None = None,
+    glossaries: GlossaryStore | None = None,
 ) -> Gate:
     """The application as uvicorn runs it."""
     app = FastAPI(
@@ -99,7 +102,7 @@ def make_app(
     )
     app.include_router(libretranslate.router)
     app.include_router(deepl.router)
-    for part in (deepl_documents, word_routes, explain_routes, training_routes, page_routes):
+    for part in (deepl_documents, deepl_glossaries, word_routes, explain_routes, training_routes, page_routes):
         app.include_router(part.router)
     app.include_router(router)
     counters = metrics or Metrics()
@@ -116,6 +119,7 @@ def make_app(
         DocumentJobs(document_files.folder / "documents"),
         Explainers(service.limits.explain_places),
         watch,
+        glossaries,
     )
     for error_type in REFUSALS:
         app.add_exception_handler(error_type, _refused)

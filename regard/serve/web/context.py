@@ -10,6 +10,7 @@ from regard.serve.document_files import DocumentFiles
 from regard.serve.document_jobs import DocumentJobs
 from regard.serve.explainers import Explainers
 from regard.serve.fairness import CLIENT
+from regard.serve.glossary_store import GlossaryStore
 from regard.serve.keys import Key, Keys
 from regard.serve.service import Answer, OnSentence, Service, TranslateRequest
 from regard.serve.watch import Watch
@@ -30,6 +31,7 @@ class Context:
     document_jobs: DocumentJobs
     explainers: Explainers
     watch: Watch | None = None  # the training run to show
+    glossaries: GlossaryStore | None = None  # None: this server stores none; else every client has a key
 
 
 def context_of(request: Request) -> Context:

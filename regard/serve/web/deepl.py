@@ -1,22 +1,19 @@
-"""The part of DeepL's API that clients need to translate text; documents are in `deepl_documents.py`. Unsupported options are
+"""The part of DeepL's API that clients need to translate text; documents are in `deepl_documents.py`, stored
+glossaries in `deepl_glossaries.py`. Unsupported options are
 refused by name, never ignored."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 from fastapi import APIRouter, Request
 
-from regard.errors import InputError
-from regard.serve.refusal import Forbidden, LanguageError
 from regard.serve.service import TranslateRequest
 from regard.serve.web.context import admit, answer, context_of
+from regard.serve.web.deepl_errors import ERRORS, deepl_names
+from regard.serve.web.deepl_glossaries import with_stored
 from regard.serve.web.fields import FORM, body_of, parse_body, read_fields
 from regard.serve.web.schemas import (
-    DeepLError,
     DeepLFields,
     DeepLLanguage,
     DeepLTranslation,
@@ -31,9 +28,6 @@ from regard.serve.web.status import HttpRefused
 from regard.translation.languages import language_name
 from regard.translation.markup.tags import Xml
 
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": DeepLError} for status in (400, 403, 408, 413, 415, 422, 429, 500, 501, 503)
-}
 router = APIRouter(prefix="/v2", tags=["DeepL"], responses=ERRORS)
 _NO_LIMIT = 1_000_000_000_000  # clients require a number
 
@@ -57,7 +51,7 @@ async def translate(request: Request) -> DeepLTranslations:
         by_sentence=split not in ("0", "false"),
         joins_lines=None if fields.split_sentences is None else split == "nonewlines",
         xml=xml_of(fields),
-        search=search_of(fields),
+        search=await with_stored(request, fields, search_of(fields)),
         context=fields.context or "",
     )
     with deepl_names():
@@ -77,23 +71,11 @@ async def translate(request: Request) -> DeepLTranslations:
     return DeepLTranslations(translations=translations)
 
 
-@contextmanager
-def deepl_names() -> Iterator[None]:
-    """Turn errors about a language or a key into ones with DeepL's names of the fields."""
-    try:
-        yield
-    except LanguageError as error:
-        raise InputError(f"{error.field}_lang {error.rule}") from None
-    except Forbidden as error:
-        raise Forbidden(str(error).replace("api_key", "auth_key", 1)) from None
-
-
 def check_options(fields: DeepLUnsupported) -> None:
     """Refuse options that no model here supports."""
     for name in DeepLUnsupported.model_fields:
         if name != "formality" and getattr(fields, name):
-            remedy = "send the entries themselves as glossary" if name.startswith("glossary") else "leave it out"
-            raise HttpRefused(400, f"{name} is not supported by this server; {remedy}")
+            raise HttpRefused(400, f"{name} is not supported by this server; leave it out")
     if fields.formality not in (None, "", "default", "prefer_more", "prefer_less"):
         raise HttpRefused(
             400,

@@ -11,7 +11,9 @@ from fastapi import APIRouter, Request, Response
 from regard.serve.document_files import room_for
 from regard.serve.document_jobs import DocumentHandle, DocumentState
 from regard.serve.web.context import Context, admit, context_of, find_key
-from regard.serve.web.deepl import ERRORS, check_options, deepl_names
+from regard.serve.web.deepl import check_options
+from regard.serve.web.deepl_errors import ERRORS, deepl_names
+from regard.serve.web.deepl_glossaries import with_stored
 from regard.serve.web.fields import body_of, file_body_of, read_fields, read_upload
 from regard.serve.web.logs import log
 from regard.serve.web.schemas import (
@@ -19,13 +21,12 @@ from regard.serve.web.schemas import (
     DeepLDocumentFields,
     DeepLDocumentKey,
     DeepLDocumentStatus,
-    DeepLError,
 )
 from regard.serve.web.search_fields import terms_only
 from regard.serve.web.status import REFUSALS, HttpRefused
 from regard.translation.documents.formats import MEDIA_TYPES, kind_of, output_kind
 
-router = APIRouter(prefix="/v2", tags=["DeepL"], responses={**ERRORS, 404: {"model": DeepLError}})
+router = APIRouter(prefix="/v2", tags=["DeepL"], responses=ERRORS)
 # Clients poll only every five seconds, so a status request waits a little for a document that is nearly done.
 _WAIT_SECONDS, _POLL_SECONDS = 1.0, 0.05
 
@@ -42,7 +43,7 @@ async def send(request: Request) -> DeepLDocument:
         raise HttpRefused(400, "output_format must be that of the file; leave it out")
     if len(upload.content) > limits.file_bytes:
         raise HttpRefused(413, f"file may have at most {limits.file_bytes} bytes; send it in parts")
-    search = terms_only(fields)
+    search = await with_stored(request, fields, terms_only(fields))
     search.check(limits)
     with deepl_names():
         if fields.source_lang:

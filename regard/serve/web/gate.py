@@ -30,6 +30,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 GONE = 499  # in logs and metrics: the client disconnected before the answer
 FILES = frozenset({"/translate_file", "/v2/document"})  # documents have their own limits
+GLOSSARIES = "/v2/glossaries/"
 DOWNLOADS, DOCUMENTS = "/download_file/", "/v2/document/"  # what follows is a secret, and not logged
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _DRAIN_SECONDS = 2.0
@@ -221,7 +222,7 @@ class Gate:
         scope["request_id"] = exchange.request_id
         scope["facts"] = {}  # what handlers add to the log line
         path = scope["path"] if scope["path"] in self.paths else "other"
-        for prefix in (DOWNLOADS, DOCUMENTS):
+        for prefix in (DOWNLOADS, DOCUMENTS, GLOSSARIES):
             if scope["path"].startswith(prefix):
                 path = prefix
         try:

@@ -183,13 +183,19 @@ ModelType = Literal["latency_optimized", "quality_optimized"]
 Tags = str | list[str] | None  # a list, or separated by commas
 
 
+class DeepLStoredTerms(BaseModel):
+    """Stored glossaries to translate with."""
+
+    glossary_id: str | None = Field(None, description="a string: the id of a stored glossary; needs source_lang")
+    glossary_ids: str | list[str] | None = Field(
+        None,
+        description="a list of at most 5 ids of stored glossaries, or a string with commas between them; needs source_lang",
+    )
+
+
 class DeepLUnsupported(BaseModel):
     """DeepL's options that no model here supports. They must be left out."""
 
-    glossary_id: str | None = Field(None, description="left out: not supported; send the entries as glossary")
-    glossary_ids: str | list[str] | None = Field(
-        None, description="left out: not supported; send the entries as glossary"
-    )
     style_id: str | None = Field(None, description="left out: not supported")
     translation_memory_id: str | None = Field(None, description="left out: not supported")
     custom_instructions: str | list[str] | None = Field(None, description="left out: not supported")
@@ -197,7 +203,7 @@ class DeepLUnsupported(BaseModel):
     formality: str | None = Field(None, description="default, prefer_more or prefer_less, which have no effect")
 
 
-class DeepLFields(SearchFields, DeepLUnsupported):
+class DeepLFields(SearchFields, DeepLStoredTerms, DeepLUnsupported):
     """A text or a list of texts to translate."""
 
     text: str | list[str] = Field(description="a string or a list of strings: the text to translate")
@@ -233,7 +239,7 @@ class DeepLFields(SearchFields, DeepLUnsupported):
     auth_key: str | None = Field(None, description="a string: the API key, if the server requires one")
 
 
-class DeepLDocumentFields(TermFields, DeepLUnsupported):
+class DeepLDocumentFields(TermFields, DeepLStoredTerms, DeepLUnsupported):
     """How to translate a document."""
 
     target_lang: str = Field(description="the language code to translate into")
@@ -279,6 +285,44 @@ class DeepLTranslation(BaseModel):
 
 class DeepLTranslations(BaseModel):
     translations: list[DeepLTranslation]
+
+
+class DeepLGlossaryFields(BaseModel):
+    """A glossary to store."""
+
+    name: str = Field(description="a string: a name for people")
+    source_lang: str = Field(description="the language code of the terms")
+    target_lang: str = Field(description="the language code of their translations")
+    entries: str = Field(description="a string with a term and its translation on each line")
+    entries_format: Literal["tsv", "csv"] = Field("tsv", description="tsv or csv")
+    auth_key: str | None = Field(None, description="a string: the API key")
+
+
+class DeepLGlossary(BaseModel):
+    """A stored glossary, without its entries."""
+
+    glossary_id: str
+    name: str
+    ready: bool
+    source_lang: str
+    target_lang: str
+    creation_time: str
+    entry_count: int
+
+
+class DeepLGlossaries(BaseModel):
+    glossaries: list[DeepLGlossary]
+
+
+class DeepLGlossaryPair(BaseModel):
+    source_lang: str
+    target_lang: str
+
+
+class DeepLGlossaryPairs(BaseModel):
+    """The language pairs for which a glossary can be stored."""
+
+    supported_languages: list[DeepLGlossaryPair]
 
 
 class DeepLLanguage(BaseModel):

@@ -20,6 +20,7 @@ from regard.bundle import Bundle
 from regard.errors import UserError
 from regard.serve.document_files import DocumentFiles
 from regard.serve.fairness import FairShares
+from regard.serve.glossary_store import GlossaryStore
 from regard.serve.keys import Keys, load_keys
 from regard.serve.limits import Limits
 from regard.serve.private_files import document_folder
@@ -59,6 +60,7 @@ class Settings:
     run: Path | None = None  # a run folder to watch
     allowed_hosts: Sequence[str] = ()  # names that the server answers to, besides its own
     trusted_proxies: Sequence[str] = ()  # addresses or networks
+    glossaries: Path | None = None  # a folder for the glossaries of clients
 
 
 class GracefulShutdown:
@@ -100,6 +102,7 @@ def serve(settings: Settings) -> None:
         raise UserError(f"--workers must be between 1 and 256, but is {settings.workers}")
     Hosts.of(settings.host, settings.allowed_hosts)  # so that an error in it is reported at once
     Proxies.parse(settings.trusted_proxies)
+    glossaries_of(settings)
     set_up_logs()
     listener = listen(
         settings.host, settings.port
@@ -121,7 +124,7 @@ def run_worker(settings: Settings, listening: socket.socket, folder: Path) -> No
     watch = Watch(settings.run) if settings.run else None
     proxies = Proxies.parse(settings.trusted_proxies)
     hosts = Hosts.of(settings.host, settings.allowed_hosts)
-    app = make_app(service, DocumentFiles(folder), keys, metrics, watch, hosts, proxies)
+    app = make_app(service, DocumentFiles(folder), keys, metrics, watch, hosts, proxies, glossaries_of(settings))
     open_files = raise_file_limit(limits.connections * 16 // 15 + 80)  # see `most_connections`
     connections = Connections.within(limits, open_files, proxies)
     connections.on_close = lambda reason: metrics.closed.labels(reason).inc()
@@ -225,6 +228,15 @@ def load_service(settings: Settings, metrics: Metrics) -> Service:
 def bundles_of(settings: Settings) -> list[Bundle]:
     """The models to serve; none are needed to watch a run."""
     return find_bundles(settings.models) if settings.models or settings.run is None else []
+
+
+def glossaries_of(settings: Settings) -> GlossaryStore | None:
+    """Where clients may store glossaries. Each has its own, so they need keys."""
+    if settings.glossaries is None:
+        return None
+    if settings.keys is None:
+        raise UserError("--glossaries needs --keys FILE: each key has its own glossaries; make one with --new-key NAME")
+    return GlossaryStore(settings.glossaries, settings.limits.glossaries)
 
 
 def uvicorn_config(app: Gate, connections: Connections) -> uvicorn.Config:
