@@ -105,6 +105,11 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """For example "1 pair", "1,234 pairs"; `plural` where it is not the noun with an s."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 def _rate(speed: float, unit: str) -> list[str]:
     """For example 1,234 lines/s or 2.5 lines/s; nothing where it would round to zero."""
     if speed < 0.05:

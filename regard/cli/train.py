@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -94,6 +95,7 @@ def _overrides(arguments: argparse.Namespace) -> list[str]:
 
 def run(arguments: argparse.Namespace) -> None:
     """Choose or read the recipe and train; --dry-run and --dump-recipe stop before."""
+    started = time.perf_counter()  # choosing a recipe is part of train.minutes
     is_first = process_info().is_first  # under torchrun only the first process prints
     with first_reports():
         recipe, name, lines = chosen_recipe(arguments, is_first)
@@ -105,7 +107,7 @@ def run(arguments: argparse.Namespace) -> None:
         return
     from regard.training.run import train
 
-    train(recipe, _out(arguments, name), resume=arguments.resume)
+    train(recipe, _out(arguments, name), resume=arguments.resume, started=started)
 
 
 def _out(arguments: argparse.Namespace, name: str) -> Path:
@@ -128,19 +130,19 @@ def chosen_recipe(arguments: argparse.Namespace, is_first: bool) -> tuple[Recipe
 
             lines = describe_run(recipe)
         return recipe, Path(inputs[0]).stem, lines
-    from regard.training.auto import choose_recipe, measure_speed
+    from regard.training.auto import choose_recipe
 
     choice = choose_recipe(Path(inputs[0]), Path(inputs[1]), overrides, partial(_check, arguments))
     name = _name(choice.recipe)
-    return choice.recipe, name, [] if silent else choice.describe(measure_speed(choice.recipe))
+    return choice.recipe, name, [] if silent else choice.describe(arguments.dry_run)
 
 
 def _check(arguments: argparse.Namespace, recipe: Recipe) -> None:
     """Fail before the two files are read, if the run would be refused whatever they contain."""
-    from regard.training.auto import own_process_device
     from regard.training.check import check_machine
     from regard.training.fine_tuning import check_init, resolve_recipe
     from regard.training.folder import RunFolder, check_folder
+    from regard.training.speed import own_process_device
 
     recipe = resolve_recipe(recipe)
     if not arguments.resume:

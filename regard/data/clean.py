@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regard.data.corpus import shorten
+from regard.progress import counted
 
 EMPTY = "empty"
 TOO_LONG = "too long"
@@ -81,7 +82,7 @@ class CleanAccount:
             f"  dropped, {reason}: {self.dropped[reason]:,}, first {self.examples[reason]}"
             for reason in _in_order(self.dropped)
         ]
-        return [f"{self.read:,} pairs read, {self.kept:,} kept{share}", *reasons]
+        return [f"{counted(self.read, 'pair')} read, {self.kept:,} kept{share}", *reasons]
 
     def to_json(self) -> dict[str, Any]:
         reasons = _in_order(self.dropped)

@@ -164,8 +164,10 @@ def check_settings(settings: Mapping[str, Any], saved: Mapping[str, Any], state:
     """Refuse to resume with other settings than those saved in the state file."""
     for key in dict.fromkeys([*settings, *saved]):  # in the caller's order: the most telling first
         if settings.get(key) != saved.get(key):
+            now = repr(settings[key]) if key in settings else "not set"
+            before = f"with {saved[key]!r}" if key in saved else "without it"
             raise UserError(
-                f"--resume: {key} is {settings.get(key)!r}, but {state} was started with {saved.get(key)!r}; "
+                f"--resume: {key} is {now}, but {state} was started {before}; "
                 f"use the same, or remove {state} and the .partial files to start over"
             )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,24 +11,21 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from regard.config import ModelConfig
-from regard.data.batch import make_batch
-from regard.data.corpus import Corpus, check_corpus, read_lines
-from regard.data.slot_batch import fit_slots
-from regard.device import compute_dtype, describe, pick_device
+from regard.data.corpus import Corpus, Pair, check_corpus, read_lines
+from regard.device import compute_dtype, describe
 from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.parallel.processes import process_info
-from regard.parallel.ranks import own_device
+from regard.progress import counted
 from regard.recipe import Recipe, TrainRecipe, apply_overrides, recipe_from_dict, resolve_paths
-from regard.training.check import check_machine, pick_fast_path
+from regard.training.check import check_machine
+from regard.training.expect import Amount, duration, epochs, few_pairs_warning, other_start, too_short_warning
 from regard.training.fine_tuning import FINE_TUNING_LR, check_init, init_notes, load_init_bundle, resolve_recipe
-from regard.training.optimizer import make_optimizer, set_learning_rate
-from regard.training.prepare import find_corpora
-from regard.training.update import WARM_UPDATES, PlainUpdate, SlotUpdate, UpdateOptions, UpdateResult
+from regard.training.prepare import choose_evaluation_sets, find_corpora
+from regard.training.speed import Speed, measure_speed, own_process_device
 from regard.translation.languages import guess_language
 
 SAMPLE_LINES = 500
@@ -80,27 +76,14 @@ class Choice:
     pairs: int
     words: int
 
-    def describe(self, speed: Speed) -> list[str]:
-        """The choice in a few lines for the terminal; `speed` comes from `measure_speed`."""
+    def describe(self, is_dry_run: bool = False) -> list[str]:
+        """The choice in a few lines for the terminal. Trains for about two seconds to measure the speed; a dry run also reads the
+        text a second time, for the pairs that the run would hold out."""
         data = self.recipe.data
-        held_out = [
-            f"{spec:,} pairs for {name}"
-            for name, spec in (("validation", data.valid), ("testing", data.test))
-            if isinstance(spec, int) and spec
-        ]
         return [
-            f"{self.files}: {self.pairs:,} pairs, {data.source} → {data.target}",
-            *([f"held out: {' and '.join(held_out)}"] if held_out else []),
-            *_model_lines(_resolved(self.recipe), speed, self.pairs, self.words),
+            f"{self.files}: {counted(self.pairs, 'pair')}, {data.source} → {data.target}",
+            *_run_lines(_resolved(self.recipe), self.pairs, self.words, is_dry_run),
         ]
-
-
-@dataclass(frozen=True)
-class Speed:
-    """Target tokens per second of a run on this machine, or None where that was not measured."""
-
-    rate: float | None
-    note: str  # how it was measured, or why it was not
 
 
 def choose_recipe(
@@ -164,12 +147,6 @@ def _refuse_all(choices: Sequence[Callable[[], Recipe]], check: Callable[[Recipe
     raise errors[0]
 
 
-def own_process_device(name: str) -> torch.device:
-    """The device that this process trains on, alone or as one of several."""
-    place = process_info()
-    return pick_device(name) if place.size == 1 else own_device(name, place.local_rank)
-
-
 def describe_run(recipe: Recipe) -> list[str]:
     """What a run of this recipe would be, for `--dry-run`; reads the text and trains for about two seconds to measure the speed."""
     recipe = _resolved(recipe)
@@ -182,9 +159,30 @@ def describe_run(recipe: Recipe) -> list[str]:
         pairs += corpus.weight * corpus_pairs
         words += corpus.weight * corpus_words
     return [
-        f"{data.source} → {data.target}: {pairs:,.0f} pairs per epoch",
-        *_model_lines(recipe, measure_speed(recipe), int(pairs), int(words)),
+        f"{data.source} → {data.target}: {counted(round(pairs), 'pair')} per epoch",
+        *_run_lines(recipe, int(pairs), int(words), is_dry_run=True),
     ]
+
+
+def _run_lines(recipe: Recipe, pairs: int, words: int, is_dry_run: bool) -> list[str]:
+    """What would be held out, the model, the machine, the time, and whether all of it can suffice."""
+    speed, tokens = measure_speed(recipe), int(words * PIECES_PER_WORD) + pairs
+    held_out = list[str]()
+    valid, test = list[Pair](), list[Pair]()
+    if is_dry_run:
+        chosen, valid, test = choose_evaluation_sets(recipe, find_corpora(recipe), held_out.append)
+        if chosen is not None:
+            sets = (("validation", chosen.valid), ("testing", chosen.test))
+            named = [f"{counted(len(each), 'pair')} for {name}" for name, each in sets if each]
+            held_out.append(f"held out: {' and '.join(named)}")
+    lines = [*held_out, *_model_lines(recipe), _duration_line(recipe.train, speed, tokens)]
+    warning = few_pairs_warning(recipe, pairs)
+    if warning and not is_dry_run:
+        return lines  # the run itself warns of too little text
+    if not warning and speed.rate is not None:
+        amount = Amount(pairs, tokens, _epochs(recipe.train, speed.rate, tokens))
+        warning = too_short_warning(recipe, amount, speed.rate)
+    return [*lines, warning + other_start(recipe, test or valid)] if warning else lines
 
 
 def _resolved(recipe: Recipe) -> Recipe:
@@ -196,7 +194,7 @@ def _resolved(recipe: Recipe) -> Recipe:
     return replace(recipe, tokenizer=replace(recipe.tokenizer, vocab_size=size))
 
 
-def _model_lines(recipe: Recipe, speed: Speed, pairs: int, words: int) -> list[str]:
+def _model_lines(recipe: Recipe) -> list[str]:
     config = recipe.model.config(recipe.tokenizer.vocab_size)
     device, size = own_process_device(recipe.train.device), process_info().size
     dtype = compute_dtype(recipe.train.precision, device)
@@ -209,7 +207,6 @@ def _model_lines(recipe: Recipe, speed: Speed, pairs: int, words: int) -> list[s
         f"about {_num_parameters(config) / 1e6:.1f} million parameters",
         f"machine: {describe(device)}, {'fp32' if dtype is None else 'bf16'}"
         + (f"; {size} processes, each on its own device" if size > 1 else ""),
-        _duration_line(recipe.train, speed, int(words * PIECES_PER_WORD) + pairs),
     ]
 
 
@@ -253,79 +250,19 @@ def _num_parameters(config: ModelConfig) -> int:
         return Transformer(config).num_parameters()
 
 
-def measure_speed(recipe: Recipe) -> Speed:
-    """Train on made-up sentences for about two seconds; with several processes, the speed of this one times their number."""
-    recipe = _resolved(recipe)
-    train, size = recipe.train, process_info().size
-    if train.shard and size > 1:
-        return Speed(None, "a sharded model needs all of its processes")
-    config, device = recipe.model.config(recipe.tokenizer.vocab_size), own_process_device(train.device)
-    try:
-        rate = size * measure_rate(config, device, compute_dtype(train.precision, device), train, size)
-    except torch.OutOfMemoryError:
-        return Speed(None, f"an update does not fit the memory; raise train.accumulate ({train.accumulate})")
-    if size == 1:
-        return Speed(rate, "measured")
-    return Speed(rate, f"{size} times the measured speed of one process, without gradient exchange")
-
-
 def _duration_line(train: TrainRecipe, speed: Speed, tokens: int) -> str:
     if speed.rate is None:
         return f"time: not measured, since {speed.note}"
     measured = f"{speed.rate:,.0f} target tokens/s ({speed.note})"
+    number = _epochs(train, speed.rate, tokens)
     if train.minutes:
-        epochs = train.minutes * 60 * speed.rate / tokens
-        return f"time: {train.minutes:g} minutes, about {epochs:.1f} epochs at {measured}"
-    total = train.epochs * tokens if train.epochs else float(train.steps * train.batch_tokens)
-    return f"time: about {_duration(total / speed.rate)} at {measured}, for {total / tokens:.1f} epochs"
+        minutes = f"{train.minutes:g} minute{'' if train.minutes == 1 else 's'}"
+        return f"time: {minutes}, about {epochs(number)} at {measured}"
+    return f"time: about {duration(number * tokens / speed.rate)} at {measured}, for {epochs(number)}"
 
 
-def _duration(seconds: float) -> str:
-    minutes = seconds / 60
-    if minutes < 90:
-        whole = max(1, round(minutes))
-        return f"{whole} minute{'s' * (whole > 1)}"
-    return f"{minutes / 60:.1f} hours" if minutes < 48 * 60 else f"{minutes / 60 / 24:.1f} days"
-
-
-def measure_rate(
-    config: ModelConfig,
-    device: torch.device,
-    dtype: torch.dtype | None,
-    train: TrainRecipe,
-    size: int = 1,
-    length: int = 20,
-) -> float:
-    """Target tokens per second of training on made-up sentences: a few updates to warm up, then about two seconds of them. Of
-    `size` processes, measures one alone on its share of an update."""
-    model = Transformer(config).to(device).train()
-    optimizer = make_optimizer(model, train)
-    set_learning_rate(optimizer, 1e-4)
-    options = UpdateOptions(train.label_smoothing, train.clip, dtype, train.rdrop)
-    # On a CPU a small batch runs at the same speed per token.
-    batch_tokens = min(train.batch_tokens, 2_000) if device.type == "cpu" else train.batch_tokens
-    num_parts = -(-train.accumulate // size)
-    part_tokens = max(length, -(-batch_tokens // (num_parts * size)))
-    pairs = part_tokens // length
-    lengths = np.full(pairs, length - 1)  # and </s>
-    ids = np.random.default_rng(0).integers(config.vocab_size, size=int(lengths.sum()))
-    sentences = ids, lengths, ids, lengths, 0, 0
-    count = num_parts * pairs * length
-    path = pick_fast_path(train, device, size)
-    if path is not None:
-        path = replace(path, compile=False)  # it gains a few percent and takes most of the wait
-    update: Callable[[], UpdateResult]
-    if path is None:
-        batches = [make_batch(*sentences)] * num_parts
-        update = partial(PlainUpdate(model, optimizer, options), batches, count)
-    else:
-        slots = fit_slots(lengths, lengths, None, part_tokens, length)
-        words = [slots.pack(*sentences, count)] * num_parts
-        update = partial(SlotUpdate(model, optimizer, options, slots, num_parts, path), words, count)
-    for _ in range(1 if path is None else WARM_UPDATES + 1):  # these also compile and capture
-        float(update().total)  # waits for the device
-    started, updates = time.perf_counter(), 0
-    while updates < 1 or time.perf_counter() - started < 2.0:
-        float(update().total)
-        updates += 1
-    return updates * count / (time.perf_counter() - started)
+def _epochs(train: TrainRecipe, rate: float, tokens: int) -> float:
+    """The length of a run in epochs of so many target tokens."""
+    if train.epochs:
+        return train.epochs
+    return (train.minutes * 60 * rate if train.minutes else train.steps * train.batch_tokens) / tokens

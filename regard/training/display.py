@@ -182,15 +182,20 @@ class LiveDisplay(Display):
 
         record, total = self._record, self._limits[0]
         step = f"{record['step']:,}" + (f" / {total:,}" if total else "")
-        figures = [("step", step), ("epoch", f"{record['epoch']:.2f}"), ("loss", _number(record.get("loss"), ".3f"))]
+        figures = [
+            ("step", step),
+            ("epoch", f"{record['epoch']:.2f}"),
+            ("training loss", _number(record.get("loss"), ".3f")),
+        ]
         figures += [("tok/s", f"{record['tokens_per_second']:,.0f}"), ("lr", f"{record['lr']:.1e}")]
         figures += [("grad", _number(record.get("grad_norm"), ".2f"))]
         lines = [_fitted(figures, self._room())]
         if len(self._losses) > 1:
             blocks = _BLOCKS if self._unicode else _ASCII_BLOCKS
-            curve = sparkline(self._losses, max(10, min(60, self._room() - 16)), blocks)
             first, last = (f"{loss:.2f}" for loss in (self._losses[0], self._losses[-1]))
-            lines.append(Text.assemble((f"loss {first} ", "dim"), (curve, "cyan"), f" {last}", no_wrap=True))
+            name = f"its running mean {first} "
+            curve = sparkline(self._losses, max(10, min(60, self._room() - len(name) - len(last) - 1)), blocks)
+            lines.append(Text.assemble((name, "dim"), (curve, "cyan"), f" {last}", no_wrap=True))
         return Group(*lines)
 
     def _validation(self) -> Text:

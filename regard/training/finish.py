@@ -25,7 +25,7 @@ from regard.errors import UserError
 from regard.evaluate import Scores, score
 from regard.files import check_new_folder
 from regard.generate.engines.torch_engine import TorchEngine
-from regard.progress import progress
+from regard.progress import counted, progress
 from regard.recipe import CorpusEntry, Recipe, TrainRecipe, load_recipe
 from regard.training.alignment import measure_alignment_heads
 from regard.training.checkpoint import (
@@ -306,6 +306,11 @@ def average(run: Path, last: int, out: Path, say: Callable[[str], None]) -> tupl
     check_new_folder(out)
     paths = checkpoints_to_average(folder, last, say)
     recipe = load_recipe(folder.recipe)
+    if len(paths) < last:
+        kept = (
+            f"train.average = {recipe.train.average} keeps no more" if recipe.train.average < last else "it has no more"
+        )
+        say(f"{run}: averages {counted(len(paths), 'checkpoint')}, not {last}: {kept}")
     tokenizer = Tokenizer.load(folder.tokenizer)
     check_tokenizer(saved_fingerprint(paths[-1], folder), tokenizer, folder)
     config = recipe.model.config(tokenizer.vocab_size)

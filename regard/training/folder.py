@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 import shlex
@@ -132,6 +133,11 @@ def check_same_run(old: Recipe, new: Recipe, where: Path) -> None:
 def _differences(old: Recipe, new: Recipe) -> Iterator[tuple[str, str, Any, Any]]:
     """Section, field, old value, new value. Recipes of early versions lack some fields, so defaults are filled in."""
     before, after = (recipe.with_defaults(protect=False, guard=False).to_dict() for recipe in (old, new))
+    for values, recipe in (
+        (before, old),
+        (after, new),
+    ):  # every field, since a preset sets fields that the recipe does not name
+        values["model"] = {**dataclasses.asdict(recipe.model.config(1000)), **recipe.model.fields}
     for section, values in before.items():
         for key in sorted(values.keys() | after[section].keys()):
             if values.get(key) != after[section].get(key):

@@ -31,6 +31,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
 from regard.models.transformer import Transformer
 from regard.parallel.ranks import Ranks
+from regard.progress import counted
 from regard.recipe import TrainRecipe
 from regard.training.checkpoint import prune, random_states, save_checkpoint
 from regard.training.display import Display
@@ -243,8 +244,9 @@ class Trainer:
             result = self.apply(prepared.parts, prepared.count)  # type: ignore[arg-type]
         except torch.OutOfMemoryError as error:
             raise RegardError(
-                f"out of memory at step {state.step} with {prepared.count} target tokens in {len(prepared.parts)} "
-                f"micro-batch(es); set train.accumulate = {2 * recipe.accumulate} and resume, or on the fast path start over"
+                f"out of memory at step {state.step} with {prepared.count} target tokens in "
+                f"{counted(len(prepared.parts), 'micro-batch', 'micro-batches')}; "
+                f"set train.accumulate = {2 * recipe.accumulate} and resume, or on the fast path start over"
             ) from error
         window.total += result.total
         window.nll += result.nll

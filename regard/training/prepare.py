@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -14,7 +15,7 @@ from regard.data.store import Store, add_checksums, prepare_store, store_key
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
 from regard.files import write_atomic
-from regard.progress import progress
+from regard.progress import counted, progress
 from regard.recipe import Recipe
 from regard.training.display import Display
 from regard.training.fine_tuning import tokenizer_from_init
@@ -48,23 +49,50 @@ def find_corpora(recipe: Recipe) -> list[Corpus]:
     """The training corpora. Checks every file that the recipe names, before a run folder is made."""
     data = recipe.data
     root = Path(data.root)
-    for spec in (data.valid, data.test):
+    for name, spec in (("valid", data.valid), ("test", data.test)):
         if isinstance(spec, str):
-            resolve(spec, root, data.source, data.target)
-    found = [resolve_all(entry.path, root, data.source, data.target, entry.weight) for entry in data.train]
-    return list(chain.from_iterable(found))
+            with _named(f"data.{name}"):
+                resolve(spec, root, data.source, data.target)
+    found = []
+    for number, entry in enumerate(data.train, 1):
+        with _named("data.train" if len(data.train) == 1 else f"data.train, corpus {number}"):
+            found += resolve_all(entry.path, root, data.source, data.target, entry.weight)
+    return found
+
+
+@contextmanager
+def _named(field: str) -> Iterator[None]:
+    """Errors in the block name this field of the recipe."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{field}: {error}") from None
 
 
 def make_evaluation_sets(
     recipe: Recipe, corpora: list[Corpus], folder: RunFolder, display: Display
 ) -> tuple[HeldOut | None, list[Pair], list[Pair]]:
-    """Validation and test pairs, read from files or held out from the training text and written to the run folder."""
+    """Validation and test pairs; those held out from the training text are written to the run folder."""
+    held_out, valid, test = choose_evaluation_sets(recipe, corpora, display.say)
+    for name, chosen in (("valid", held_out.valid), ("test", held_out.test)) if held_out else ():
+        for side, language in enumerate((recipe.data.source, recipe.data.target)):
+            if chosen:
+                folder.held_out.mkdir(exist_ok=True)
+                text = "".join(f"{pair[side]}\n" for pair in chosen)
+                write_atomic(folder.held_out / f"{name}.{language}", text)
+    return held_out, valid, test
+
+
+def choose_evaluation_sets(
+    recipe: Recipe, corpora: list[Corpus], say: Callable[[str], None]
+) -> tuple[HeldOut | None, list[Pair], list[Pair]]:
+    """Validation and test pairs, read from files or held out from the training text; writes nothing."""
     data = recipe.data
     num_valid = data.valid if isinstance(data.valid, int) else 0
     num_test = data.test if isinstance(data.test, int) else 0
     # Files first: reading them is quick, so a mistake shows at once.
-    valid = [] if num_valid else _read_pairs(str(data.valid), recipe, display)
-    test = [] if num_test or not data.test else _read_pairs(str(data.test), recipe, display)
+    valid = [] if num_valid else _read_pairs(str(data.valid), recipe, say)
+    test = [] if num_test or not data.test else _read_pairs(str(data.test), recipe, say)
     if not num_valid and not valid:
         raise UserError(f"data.valid must hold at least one pair, but {data.valid} is empty")
     held_out = None
@@ -74,21 +102,16 @@ def make_evaluation_sets(
         held_out = hold_out(stripped, num_valid, num_test, recipe.train.seed)
         for name, chosen, wanted in (("valid", held_out.valid, num_valid), ("test", held_out.test, num_test)):
             if len(chosen) < wanted:
-                display.say(
-                    f"data.{name}: held out {len(chosen):,} pairs, not {wanted:,}: at most a tenth of the text is held out"
+                say(
+                    f"data.{name}: held out {counted(len(chosen), 'pair')}, not {wanted:,}: at most a tenth of the text is held out"
                 )
-            for side, language in enumerate((data.source, data.target)):
-                text = "".join(f"{pair[side]}\n" for pair in chosen)
-                if text:
-                    folder.held_out.mkdir(exist_ok=True)
-                    write_atomic(folder.held_out / f"{name}.{language}", text)
         valid, test = held_out.valid if num_valid else valid, held_out.test if num_test else test
     return held_out, valid, test
 
 
-def _read_pairs(spec: str, recipe: Recipe, display: Display) -> list[Pair]:
+def _read_pairs(spec: str, recipe: Recipe, say: Callable[[str], None]) -> list[Pair]:
     corpus = resolve(spec, Path(recipe.data.root), recipe.data.source, recipe.data.target)
-    return [(src.strip(), tgt.strip()) for src, tgt in corpus.pairs(display.say)]
+    return [(src.strip(), tgt.strip()) for src, tgt in corpus.pairs(say)]
 
 
 def language_notes(recipe: Recipe, corpora: Sequence[Corpus]) -> list[str]:

@@ -19,6 +19,7 @@ from regard.progress import hidden_progress
 from regard.recipe import Recipe, recipe_from_dict, resolve_paths
 from regard.training.alignment import measure_alignment_heads
 from regard.training.display import Display, LogDisplay, make_display
+from regard.training.expect import few_pairs_warning
 from regard.training.fine_tuning import resolve_recipe
 from regard.training.finish import final_weights, report_facts, score_test_set, warn_if_worse, write_model
 from regard.training.folder import RunFolder, write_recipe
@@ -36,6 +37,7 @@ from regard.training.prepare import (
 from regard.training.report import write_report
 from regard.training.same_data import check_store, check_tokenizer, check_valid
 from regard.training.setup import make_trainer
+from regard.training.verdict import verdict
 
 
 def train(
@@ -45,14 +47,16 @@ def train(
     resume: bool = False,
     display: Display | None = None,
     progress: bool = True,
+    started: float | None = None,
 ) -> Bundle:
     """Train a model from a recipe in the run folder `out` (default: runs/SOURCE-TARGET) and return its bundle.
 
-    With `progress=False` nothing is printed: the same lines go to `logging`, logger regard.training, level INFO.
+    With `progress=False` nothing is printed: the same lines go to `logging`, logger regard.training, level INFO. `train.minutes`
+    counts from `started`, a time of `time.perf_counter` (default: now).
 
     Under torchrun several processes train together (`regard/parallel/ranks.py`); the first one prepares, writes and prints.
     """
-    started = time.perf_counter()
+    started = time.perf_counter() if started is None else started
     check_instance("recipe", recipe, Recipe, "load_recipe(path) reads one")
     folder = RunFolder(Path(out or f"runs/{recipe.data.source}-{recipe.data.target}"))
     with ExitStack() as stack:
@@ -84,10 +88,11 @@ def train(
         if bundle is None:  # not the first process
             return load_bundle(folder.model)
         display.close()
-        write_report(folder.path, recipe.to_dict(), read_metrics(folder.metrics), report_facts(bundle, data.store))
+        records = read_metrics(folder.metrics)
+        write_report(folder.path, recipe.to_dict(), records, report_facts(bundle, data.store))
     display.say(
         f"model   {folder.model} ({bundle.facts['weights']})\nreport  {folder.report}\n"
-        f'try it  regard translate -m {folder.path} "..."'
+        + verdict(recipe, folder, bundle, data, records)
     )
     return bundle
 
@@ -114,6 +119,8 @@ def prepare_data(recipe: Recipe, opened: OpenRun, folder: RunFolder, display: Di
     check_tokenizer(started, tokenizer, folder)
     store = make_store(recipe, corpora, held_out, tokenizer, folder, display)  # cleans the pairs on the way
     check_store(started, store, corpora, folder)
+    if not started and (warning := few_pairs_warning(recipe, len(store))):
+        display.say(warning)
     return PreparedData(tokenizer, store, valid, test)
 
 

@@ -22,6 +22,7 @@ from regard.device import compute_dtype, describe
 from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.parallel.ranks import Ranks
+from regard.progress import counted
 from regard.recipe import Recipe, TrainRecipe
 from regard.training.check import pick_fast_path
 from regard.training.checkpoint import load_checkpoint, save_start
@@ -85,8 +86,9 @@ def make_trainer(
     if recipe.train.fast == "auto" and device.type == "cuda" and (missing := missing_requirement(device, autocast)):
         display.say(f"using the plain path; the fast path, several times faster, needs {missing}")
     display.say(
-        f"{recipe.data.source} → {recipe.data.target}: {model.num_parameters():,} parameters, {len(store):,} pairs, "
-        f"{feed.updates_per_epoch:,.0f} updates per epoch; {describe(device)}, {'fp32' if autocast is None else 'bf16'}"
+        f"{recipe.data.source} → {recipe.data.target}: {model.num_parameters():,} parameters, "
+        f"{counted(len(store), 'pair')}, {counted(round(feed.updates_per_epoch), 'update')} per epoch; "
+        f"{describe(device)}, {'fp32' if autocast is None else 'bf16'}"
         + (f"; {ranks.size} processes" if ranks.size > 1 else "")
     )
     display.start(length.total_steps, length.total_seconds)

@@ -12,16 +12,21 @@ import torch
 from regard.builtin import BUILTIN
 from regard.config import ModelConfig
 from regard.errors import UserError
+from regard.progress import counted
 from regard.recipe import TrainRecipe, recipe_from_dict
-from regard.training.auto import CPU_TIERS, GPU_TIERS, Choice, Tier, choose_recipe, measure_rate, measure_speed
+from regard.training.auto import CPU_TIERS, GPU_TIERS, Choice, Tier, choose_recipe, describe_run
+from regard.training.display import Display
 from regard.training.fine_tuning import check_init, resolve_recipe
+from regard.training.folder import RunFolder
+from regard.training.prepare import find_corpora, make_evaluation_sets
+from regard.training.speed import Rate, measure_rate, measure_speed
 from regard.training.update import WARM_UPDATES, PlainUpdate, SlotUpdate
 from tests.tiny import reversal_pairs, write_pairs
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.training.auto.measure_rate", lambda *_: 1000.0)
+    monkeypatch.setattr("regard.training.speed.measure_rate", lambda *_: Rate(1000.0, 1000.0))
 
 
 def files(folder: Path, source: str, target: str, pairs: int = 50) -> tuple[Path, Path]:
@@ -30,7 +35,7 @@ def files(folder: Path, source: str, target: str, pairs: int = 50) -> tuple[Path
 
 
 def described(choice: Choice) -> list[str]:
-    return choice.describe(measure_speed(choice.recipe))
+    return choice.describe(is_dry_run=True)
 
 
 def test_languages_come_from_the_file_names(tmp_path: Path) -> None:
@@ -57,6 +62,7 @@ def test_the_choice_is_said_and_has_a_time(tmp_path: Path) -> None:
     said = "\n".join(described(choice))
     assert "500 pairs, en → de" in said
     assert "held out: 10 pairs for validation and 10 pairs for testing" in said
+    assert "500 pairs will not suffice to learn a language" in said and "start from en-de" in said
     assert "1,000 target tokens/s (measured)" in said
     assert (choice.recipe.data.valid, choice.recipe.data.test) == (10, 10)
 
@@ -64,21 +70,21 @@ def test_the_choice_is_said_and_has_a_time(tmp_path: Path) -> None:
 def test_the_time_of_several_processes_is_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = files(tmp_path, "corpus.en", "corpus.de", 500)
     sets = ["train.device=cpu", "train.epochs=1000"]
-    alone = described(choose_recipe(*paths, sets))[-1]
+    alone = described(choose_recipe(*paths, sets))[-2]
     shares: list[int] = []
 
-    def rate(config: Any, device: Any, dtype: Any, train: Any, size: int) -> float:
+    def rate(config: Any, device: Any, dtype: Any, train: Any, size: int) -> Rate:
         shares.append(size)
-        return 1000.0
+        return Rate(1000.0, 1000.0)
 
-    monkeypatch.setattr("regard.training.auto.measure_rate", rate)
+    monkeypatch.setattr("regard.training.speed.measure_rate", rate)
     monkeypatch.setenv("WORLD_SIZE", "4")
-    *_, machine, together = described(choose_recipe(*paths, sets))
+    *_, machine, together, _ = described(choose_recipe(*paths, sets))
     assert shares == [4] and "; 4 processes" in machine
     assert "4,000 target tokens/s (4 times the measured speed of one process" in together
     minutes = [int(line.split("about ")[1].split(" minutes")[0]) for line in (alone, together)]
     assert minutes[0] >= 40 and minutes[1] == pytest.approx(minutes[0] / 4, abs=1)
-    split = described(choose_recipe(*paths, [*sets, "train.shard=true", "train.monitor=loss"]))[-1]
+    split = described(choose_recipe(*paths, [*sets, "train.shard=true", "train.monitor=loss"]))[-2]
     assert split.startswith("time: not measured") and shares == [4]
 
 
@@ -101,7 +107,7 @@ def test_a_finished_model_has_the_shape_and_the_vocabulary(tmp_path: Path) -> No
 def test_a_time_budget_replaces_the_epochs(tmp_path: Path) -> None:
     choice = choose_recipe(*files(tmp_path, "corpus.en", "corpus.de"), ["train.minutes=5"])
     assert (choice.recipe.train.minutes, choice.recipe.train.epochs) == (5.0, 0.0)
-    assert "time: 5 minutes" in described(choice)[-1]
+    assert "time: 5 minutes, about" in described(choice)[-2]
 
 
 @pytest.mark.parametrize("tiers", [CPU_TIERS, GPU_TIERS], ids=["cpu", "gpu"])
@@ -122,7 +128,7 @@ def test_every_tier_is_a_valid_recipe_and_larger_text_gets_a_larger_model(tiers:
 def test_the_device_has_a_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = files(tmp_path, "corpus.en", "corpus.de")
     on_cpu = choose_recipe(*paths, ["train.device=cpu"]).recipe
-    monkeypatch.setattr("regard.training.auto.pick_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr("regard.training.speed.pick_device", lambda _: torch.device("cuda"))
     on_gpu = choose_recipe(*paths).recipe
     assert on_gpu.train.batch_tokens > on_cpu.train.batch_tokens
 
@@ -149,14 +155,56 @@ def test_a_rate_is_measured_on_the_updates_of_the_run(
         counts.append(count)
         return call(self, parts, count)
 
-    clock = iter([0.0, 0.5, 1.0, 1.5, 2.0, 4.0])  # when it begins, after each of four updates, and at the end
-
-    def now() -> float:
-        assert len(counts) >= to_warm_up
-        return next(clock)
-
+    ticks = iter([float(tick) / 4 for tick in range(1000)])
+    clock = SimpleNamespace(perf_counter=lambda: next(ticks), process_time=lambda: next(ticks) / 3)
     monkeypatch.setattr(kind, "__call__", counted)
-    monkeypatch.setattr("regard.training.auto.time", SimpleNamespace(perf_counter=now))
+    monkeypatch.setattr("regard.training.speed.time", clock)
     rate = measure_rate(config, torch.device("cpu"), None, train, processes)
-    assert counts == [200] * (to_warm_up + 4)  # ten sentences of 20 tokens, in one part or in two
-    assert rate == pytest.approx(4 * 200 / 4.0)
+    # Ten sentences of 20 tokens, in one part or in two: to warm up, for a second by the clock and one of CPU time.
+    assert set(counts) == {200} and len(counts) > to_warm_up + 2
+    assert rate.now == pytest.approx(200 / 0.25)
+    assert rate.undisturbed == pytest.approx(200 * 3 / 0.25 * torch.get_num_threads() ** 0.6)
+
+
+def test_other_programs_do_not_change_the_estimate_but_are_mentioned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = resolve_recipe(choose_recipe(*files(tmp_path, "corpus.en", "corpus.de")).recipe)
+    quiet = measure_speed(recipe)
+    monkeypatch.setattr("regard.training.speed.measure_rate", lambda *_: Rate(1000.0, 90.0))
+    busy = measure_speed(recipe)
+    assert busy.rate == quiet.rate and quiet.note == "measured"
+    assert busy.note == "measured; other programs slow it down to 90 now"
+
+
+def test_the_measured_threads_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr("regard.training.speed.SAMPLE_SECONDS", 0.0)
+    config = ModelConfig(100, d_model=16, d_ff=16, num_heads=2, encoder_layers=1, decoder_layers=1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        measure_rate(config, torch.device("cpu"), None, TrainRecipe(steps=1, batch_tokens=40))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("pairs", [5, 7, 30, 500])
+def test_a_dry_run_holds_out_what_the_run_holds_out(tmp_path: Path, pairs: int) -> None:
+    choice = choose_recipe(*files(tmp_path, "corpus.en", "corpus.de", pairs))
+    said = "\n".join(described(choice))
+    assert said == "\n".join([said.splitlines()[0], *describe_run(choice.recipe)[1:]])
+    (tmp_path / "run").mkdir()
+    _, valid, test = make_evaluation_sets(
+        choice.recipe, find_corpora(choice.recipe), RunFolder(tmp_path / "run"), Display()
+    )
+    assert (
+        f"held out: {counted(len(valid), 'pair')} for validation and {counted(len(test), 'pair')} for testing" in said
+    )
+    assert "1 pairs" not in said and "1 minutes" not in said
+
+
+def test_a_typo_in_set_is_blamed_on_set(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^--set: train\.minuts is not known; did you mean minutes\?"):
+        choose_recipe(*files(tmp_path, "corpus.en", "corpus.de"), ["train.minuts=3"])

@@ -76,6 +76,13 @@ def test_loss_that_is_no_number_is_said_and_survived(loss: float | None) -> None
     assert "loss 3.412" in live(100, train(), train(loss=loss), train())
 
 
+def test_the_losses_of_the_panel_are_told_apart() -> None:
+    shown = live(100, train(loss=7.0), train(), valid())
+    assert (
+        "training loss 3.412" in shown and "its running mean 7.00" in shown and "valid  step 1,200  loss 2.913" in shown
+    )
+
+
 def test_control_characters_of_a_model_reach_no_screen_and_no_log() -> None:
     harmful = "a\x1b[2Jb\rc\x07d\x9be\u202ef\ng"
     assert printable(harmful) == "a�[2Jb�c�d�e�f�g"

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from regard.data.corpus import Corpus
-from regard.recipe import recipe_from_dict
-from regard.training.prepare import language_notes
+from regard.errors import UserError
+from regard.recipe import load_recipe, recipe_from_dict
+from regard.training.prepare import find_corpora, language_notes
 from tests.commands import fails
 from tests.tiny import write_recipe
 from tests.training.runs import quiet
@@ -55,6 +56,21 @@ def test_a_third_column_is_said_in_one_line(tmp_path: Path) -> None:
         f"{tmp_path}/train.tsv: only the first two columns are used, source and target; more are on 2 of 400 lines, "
         "first on line 7"
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("data.valid=no.{src,tgt}", r"^data\.valid: .*no\.src: there is no such file"),
+        ("data.test=no*.{src,tgt}", r"^data\.test: 'no\*\.\{src,tgt\}': must match at least one file"),
+        ("data.train=no.tsv", r"^data\.train: .*no\.tsv: there is no such file"),
+        ('data.train=["train.{src,tgt}", "no.tsv"]', r"^data\.train, corpus 2: .*no\.tsv: there is no such file"),
+        ("data.train=train.{tgt,src}", r"^data\.train: .*the source side must come first"),
+    ],
+)
+def test_a_corpus_error_names_its_field(tmp_path: Path, change: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        find_corpora(load_recipe(write_recipe(tmp_path), [change]))
 
 
 @pytest.mark.parametrize("arguments", [["train.src", "train.tgt"], ["recipe.toml"]])

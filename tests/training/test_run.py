@@ -160,7 +160,10 @@ def test_regard_average_makes_a_bundle_of_an_unfinished_run(tmp_path: Path, caps
     quiet(write_recipe(tmp_path / "recipe"), run)
     shutil.rmtree(run / "model")
     assert main(["average", str(run), "--last", "2", "-o", str(tmp_path / "bundle")]) == 0
-    assert "step-000035, step-000040" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "step-000035, step-000040" in shown.out and not shown.err
+    assert main(["average", str(run), "--last", "50", "-o", str(tmp_path / "more")]) == 0
+    assert f"{run}: averages 5 checkpoints, not 50: train.average = 5 keeps no more" in capsys.readouterr().err
     assert main(["translate", "-m", str(tmp_path / "bundle"), "--device", "cpu", "a b"]) == 0
     assert main(["average", str(run), "-o", str(tmp_path / "bundle")]) == 2
     assert "already exists" in capsys.readouterr().err
@@ -195,6 +198,8 @@ def test_another_recipe_is_not_resumed_but_a_longer_one_is(tmp_path: Path, capsy
     changed = ["train", str(recipe), "--out", str(tmp_path / "run"), "--resume", "--set", "model.d_ff=128"]
     assert main(changed) == 2
     assert "model.d_ff must stay 64, as the run was started" in capsys.readouterr().err
+    assert main([*changed[:-1], "model.norm_position=pre"]) == 2  # a field that the recipe leaves to the preset
+    assert "model.norm_position must stay 'post', as the run was started" in capsys.readouterr().err
     quiet(recipe, tmp_path / "run", "train.steps=20", resume=True)
     assert load_bundle(tmp_path / "run" / "model").facts["steps"] == 20
 
