@@ -15,6 +15,7 @@ from regard.data.extend import extend_tokenizer, unknown_characters
 from regard.data.tokenizer import Tokenizer, check_joint
 from regard.errors import UserError
 from regard.models.transformer import Transformer
+from regard.progress import counted
 from regard.recipe import INIT, ModelRecipe, Recipe, check_positions
 
 # Settings that may differ from the init model; its weights fix all others.
@@ -86,17 +87,17 @@ def tokenizer_from_init(recipe: Recipe, lines: Callable[[], Iterator[str]], say:
     if wanted.extend:
         tokenizer = extend_tokenizer(old, lines(), wanted.extend, wanted.character_coverage, seed)
         say(
-            f"vocabulary of {tokenizer.vocab_size:,} pieces: {old.vocab_size:,} of {recipe.train.init}, "
+            f"vocabulary of {tokenizer.vocab_size:,} pieces: {old.vocab_size:,} of {init_shown(recipe.train.init)}, "
             f"{tokenizer.vocab_size - old.vocab_size:,} new"
         )
         remedy = "a larger tokenizer.extend or tokenizer.character_coverage"
     else:
         tokenizer, remedy = old, "tokenizer.extend"
-        say(f"vocabulary of {old.vocab_size:,} pieces, from {recipe.train.init}")
+        say(f"vocabulary of {old.vocab_size:,} pieces, from {init_shown(recipe.train.init)}")
     if tokenizer.kind == "joint" and (unknown := unknown_characters(tokenizer, lines(), seed)):
         shown = " ".join(character for character, _ in unknown.most_common(10))
         say(
-            f"{len(unknown)} characters of the new text are not in the vocabulary and are spelled in bytes: {shown}"
+            f"{counted(len(unknown), 'character')} of the new text not in the vocabulary, spelled in bytes: {shown}"
             f"{' …' if len(unknown) > 10 else ''} ({remedy} adds pieces for them)"
         )
     return tokenizer
@@ -127,6 +128,11 @@ def load_init_weights(recipe: Recipe, model: Transformer, tokenizer: Tokenizer) 
 def _with_new_rows(tensor: Tensor, spelled: list[list[int]]) -> Tensor:
     """A row for each new piece: the mean of the rows of the old pieces that spelled it so far."""
     return torch.cat([tensor, torch.stack([tensor[ids].mean(dim=0) for ids in spelled])])
+
+
+def init_shown(path: str) -> str:
+    """The init model for messages: a built-in one by its name."""
+    return next((name for name, folder in builtin_models().items() if str(folder) == path), path)
 
 
 def init_name(path: str) -> str:

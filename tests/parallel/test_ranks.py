@@ -116,7 +116,7 @@ def test_batches_of_one_shape_muon_and_bpe_dropout_are_shared_out_too(recipe: Pa
 @pytest.mark.slow
 def test_the_first_process_alone_writes_and_prints(two: Path) -> None:
     said = (two.parent / "said").read_text()
-    assert said.count("valid  step 8 ") == said.count("try it ") == said.count("; 2 processes") == 1
+    assert said.count("valid  step 8 ") == said.count("verdict ") == said.count("; 2 processes") == 1
     assert [r["step"] for r in read_metrics(two / "metrics.jsonl") if r["kind"] == "train"] == list(range(1, STEPS + 1))
     assert not list(two.rglob("*.tmp"))
 

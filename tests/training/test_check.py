@@ -158,7 +158,7 @@ def test_what_would_fit_more_text_is_not_refused_before_the_text_is_counted(
     """`train.shard` goes with the recipe for millions of pairs as it is, and not with those for fewer."""
     one, other = write_pairs(tmp_path, "corpus", reversal_pairs(50, 1))
     files = one.rename(tmp_path / "corpus.en"), other.rename(tmp_path / "corpus.de")
-    monkeypatch.setattr("regard.training.auto.pick_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr("regard.training.speed.pick_device", lambda name: torch.device("cuda"))
     monkeypatch.setattr("regard.training.auto._count", lambda corpus: (5_000_000, 100_000_000))
     assert choose_recipe(*files, ["train.shard=true"]).recipe.train.shard
     monkeypatch.setattr("regard.training.auto._count", lambda corpus: (50, 500))
@@ -183,7 +183,7 @@ def test_several_gpus_get_a_part_of_every_update_each(tmp_path: Path, monkeypatc
     files = one.rename(tmp_path / "corpus.en"), other.rename(tmp_path / "corpus.de")
     assert choose_recipe(*files).recipe.train.accumulate == 1
     monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setattr("regard.training.auto.own_device", lambda *_: torch.device("cuda"))
+    monkeypatch.setattr("regard.training.speed.own_device", lambda *_: torch.device("cuda"))
     assert choose_recipe(*files).recipe.train.accumulate == 4
     assert choose_recipe(*files, ["train.accumulate=8"]).recipe.train.accumulate == 8
 
