@@ -163,7 +163,9 @@ def test_regard_average_makes_a_bundle_of_an_unfinished_run(tmp_path: Path, caps
     shown = capsys.readouterr()
     assert "step-000035, step-000040" in shown.out and not shown.err
     assert main(["average", str(run), "--last", "50", "-o", str(tmp_path / "more")]) == 0
-    assert f"{run}: averages 5 checkpoints, not 50: train.average = 5 keeps no more" in capsys.readouterr().err
+    assert (
+        f"{run}: averages 6 checkpoints, not 50: the run keeps no more (train.average = 5)" in capsys.readouterr().err
+    )
     assert main(["translate", "-m", str(tmp_path / "bundle"), "--device", "cpu", "a b"]) == 0
     assert main(["average", str(run), "-o", str(tmp_path / "bundle")]) == 2
     assert "already exists" in capsys.readouterr().err
