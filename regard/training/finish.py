@@ -307,9 +307,7 @@ def average(run: Path, last: int, out: Path, say: Callable[[str], None]) -> tupl
     paths = checkpoints_to_average(folder, last, say)
     recipe = load_recipe(folder.recipe)
     if len(paths) < last:
-        kept = (
-            f"train.average = {recipe.train.average} keeps no more" if recipe.train.average < last else "it has no more"
-        )
+        kept = f"the run keeps no more (train.average = {recipe.train.average})"
         say(f"{run}: averages {counted(len(paths), 'checkpoint')}, not {last}: {kept}")
     tokenizer = Tokenizer.load(folder.tokenizer)
     check_tokenizer(saved_fingerprint(paths[-1], folder), tokenizer, folder)
