@@ -203,8 +203,3 @@ def test_a_dry_run_holds_out_what_the_run_holds_out(tmp_path: Path, pairs: int) 
         f"held out: {counted(len(valid), 'pair')} for validation and {counted(len(test), 'pair')} for testing" in said
     )
     assert "1 pairs" not in said and "1 minutes" not in said
-
-
-def test_a_typo_in_set_is_blamed_on_set(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^--set: train\.minuts is not known; did you mean minutes\?"):
-        choose_recipe(*files(tmp_path, "corpus.en", "corpus.de"), ["train.minuts=3"])
