@@ -14,7 +14,7 @@ DATA ?=
 # How many processes share the tests; auto: one per core.
 WORKERS ?= auto
 
-BENCHMARKS := attention_cpu train_throughput decode_throughput translate_soak serve_load fairness store_checksums alignment documents
+BENCHMARKS := attention_cpu train_throughput decode_throughput translate_soak serve_load fairness store_checksums alignment documents detection
 GPU_BENCHMARKS := train_throughput profile_step loss_curves decode_throughput
 
 .DEFAULT_GOAL := help

@@ -23,7 +23,16 @@ from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer, used_files
 from regard.errors import UserError
 from regard.escaping import shorten
-from regard.files import MANIFEST, atomic_folder, check_manifest, path_inside, read_json, sha256, write_manifest
+from regard.files import (
+    MANIFEST,
+    atomic_folder,
+    cache_folder,
+    check_manifest,
+    path_inside,
+    read_json,
+    sha256,
+    write_manifest,
+)
 from regard.recipe import DecodeRecipe, check_decode
 from regard.weights import Stored, check_finite, check_header, readable, scale_name
 
@@ -143,6 +152,21 @@ def save_bundle(
 
 def load_bundle(folder: Path) -> Bundle:
     """Read a bundle and check all of it but the tensors, which engines check when they read them."""
+    settings = _read_settings(folder)
+    tokenizer_files = (f"tokenizer/{name}" for name in used_files(folder / "tokenizer"))
+    check_manifest(folder, (CONFIG, WEIGHTS, CARD, RECIPE, *tokenizer_files))
+    bundle = _named_from_settings(folder, settings)
+    check_header(bundle.weights, bundle.config, bundle.stored)
+    return bundle
+
+
+def read_bundle(folder: Path) -> Bundle:
+    """What config.json says of a bundle, for a list of many: its other files are neither read nor checked."""
+    return _named_from_settings(folder, _read_settings(folder))
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    """config.json, if it is of a format that this version reads."""
     path = path_inside(folder, CONFIG)
     settings = read_json(path)
     number = settings.get("format")
@@ -152,14 +176,15 @@ def load_bundle(folder: Path) -> Bundle:
         raise UserError(
             f"{folder}: bundle format must be at most {FORMAT} for this version of Regard, but is {number}; upgrade Regard"
         )
-    tokenizer_files = (f"tokenizer/{name}" for name in used_files(folder / "tokenizer"))
-    check_manifest(folder, (CONFIG, WEIGHTS, CARD, RECIPE, *tokenizer_files))
+    return settings
+
+
+def _named_from_settings(folder: Path, settings: Mapping[str, Any]) -> Bundle:
+    """`_from_settings`, whose errors name the file."""
     try:
-        bundle = _from_settings(folder, settings)
+        return _from_settings(folder, settings)
     except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    check_header(bundle.weights, bundle.config, bundle.stored)
-    return bundle
+        raise UserError(f"{path_inside(folder, CONFIG)}: {error}") from None
 
 
 def _from_settings(folder: Path, settings: Mapping[str, Any]) -> Bundle:
@@ -230,8 +255,14 @@ def _check_unchanged(bundle: Bundle) -> None:
         raise BundleGone(f"{bundle.folder}: was removed or replaced after it was opened; load it again")
 
 
+def cached_models() -> dict[str, Path]:
+    """The folders of the bundles in the cache, by name: models that people put there to be found from everywhere."""
+    found = (folder.parent for folder in (cache_folder() / "models").glob(f"*/{CONFIG}"))
+    return {folder.name: folder for folder in sorted(found)}
+
+
 def find_bundle(model: str | Path | None) -> Path:
-    """The bundle folder that `-m` names: a bundle, the model in a run folder, or a built-in model."""
+    """The bundle folder that `-m` names: a bundle, the model in a run folder, or a built-in or cached model."""
     models = builtin_models()
     if model is None:
         if DEFAULT not in models:
@@ -251,9 +282,11 @@ def find_bundle(model: str | Path | None) -> Path:
             f"or make a model from its checkpoints: regard average {folder} -o MODEL"
         )
     if not folder.exists():
-        if str(model) in models:
-            return models[str(model)]
-        known = f", or a built-in model ({', '.join(models)})" if models else ""
+        cached = {name: one for name, one in cached_models().items() if name not in models}
+        if found := (models | cached).get(str(model)):
+            return found
+        kind = "built-in or cached" if cached else "built-in"
+        known = f", or a {kind} model ({', '.join(models | cached)})" if models | cached else ""
         raise UserError(f"{folder}: there is no such model; name a bundle or a run folder{known}")
     raise UserError(f"{folder}: must be a bundle or a run folder, but has no config.json")
 

@@ -271,6 +271,13 @@ def write_manifest(folder: Path, **facts: Any) -> None:
     (folder / MANIFEST).write_text(json.dumps({**facts, "files": hashes}, indent=2) + "\n", encoding="utf-8")
 
 
+def cache_folder() -> Path:
+    """Where Regard keeps models that it converted, and where people may put models to be found by name."""
+    if given := os.environ.get("REGARD_CACHE"):
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "regard"
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in this file; a UserError where there is none."""
     check_regular(path, "it is read more than once")

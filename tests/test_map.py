@@ -23,6 +23,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("serve",),
     ("explain",),
     ("training",),
+    ("catalogue",),
     ("translation",),
     ("export",),
     ("comparison",),

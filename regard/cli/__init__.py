@@ -22,6 +22,7 @@ from regard.cli import (
     export,
     import_,
     info,
+    models,
     score,
     serve,
     train,
@@ -47,6 +48,7 @@ VERBS = (
     import_,
     augment,
     average,
+    models,
     info,
     completion,
 )

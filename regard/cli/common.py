@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from regard.api import Model
     from regard.translation.constraints import TextConstraints
 
-_NAMED = "a bundle, a run folder or a built-in model"
+_NAMED = "a bundle, a run folder or the name of a built-in or cached model"
 MODEL = f"{_NAMED} (default: {DEFAULT})"
 ENSEMBLE = f"{MODEL}; repeat for an ensemble of models with the same vocabulary"
 ALL = f"{_NAMED}; repeatable (default: all built-in models)"

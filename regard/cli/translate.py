@@ -21,6 +21,7 @@ from regard.cli.common import (
     load_model,
     verb,
 )
+from regard.cli.languages import InputLanguage, add_languages, choose_model
 from regard.cli.translate_documents import DocumentJob, open_job, run_job, take_file_names
 from regard.data.corpus import COMPRESSION_SUFFIXES
 from regard.errors import Interrupted, UserError
@@ -55,6 +56,7 @@ def add(verbs: Any) -> None:
         help="sentences to translate, or a document (default: read -i or standard input)",
     )
     add_model(parser, several=ENSEMBLE)
+    add_languages(parser)
     parser.add_argument(
         "-i",
         "--input",
@@ -104,22 +106,25 @@ def run(arguments: argparse.Namespace) -> None:
         if opened is None:
             crew.help(lambda: partial(_work, arguments, *load()))
             return
+        language = InputLanguage()
         if isinstance(opened, DocumentJob):
             model, options = crew.load(load)
             work = partial(_work, arguments, model, options)
-            run_job(opened, arguments, model, crew, work, partial(_settings, arguments))
+            look = partial(language.look, model.bundle)
+            run_job(opened, arguments, model, crew, work, partial(_settings, arguments), look)
             return
         out, total = opened
         with out:
             model, options = crew.load(load)
+            blocks = language.watch(model.bundle, _blocks(arguments, model.chunk * crew.size))
             if arguments.follow:
-                for block in _blocks(arguments, model.chunk):
+                for block in blocks:
                     for line in block:
                         _follow(model, options, line, out, arguments)
                 return
             steps = _PERCENT if crew.size == 1 and _is_one_long_line(arguments, total) else 1
             work = partial(_work, arguments, model, options, steps=steps)
-            _translate_blocks(_blocks(arguments, model.chunk * crew.size), total, out, crew, work, arguments)
+            _translate_blocks(blocks, total, out, crew, work, arguments)
 
 
 def _open(arguments: argparse.Namespace, crew: Crew) -> DocumentJob | tuple[LineFile, int]:
@@ -127,6 +132,7 @@ def _open(arguments: argparse.Namespace, crew: Crew) -> DocumentJob | tuple[Line
     from regard.translation.lines import LineFile
 
     _check_inputs(arguments)
+    choose_model(arguments)
     job = open_job(arguments)
     if job is None:
         _check(arguments, crew)
@@ -215,6 +221,7 @@ def _check(arguments: argparse.Namespace, crew: Crew) -> None:
 
 
 def _load(arguments: argparse.Namespace, device: str) -> tuple[Model, TranslationOptions]:
+    choose_model(arguments)
     model = load_model(arguments, device)
     search = given_search(arguments)
     if arguments.words or arguments.alignment:

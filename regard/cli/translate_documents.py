@@ -112,14 +112,16 @@ def run_job(
     crew: Crew,
     work: Callable[[list[str], OnProgress], list[str]],
     settings: Callable[[], Mapping[str, Any]],
+    look: Callable[[list[str]], None],
 ) -> None:
-    """Translate; `work` translates lines, on every process of the crew."""
+    """Translate; `work` translates lines, on every process of the crew. `look` sees the sentences before that."""
     from regard.progress import progress
     from regard.translation.documents.files import Languages, translate_local
 
     languages = Languages(model.bundle.source, model.bundle.target)
 
     def translate(done: OnProgress, sentences: list[str]) -> list[str]:
+        look(sentences)
         found: list[str] = []
         size = model.chunk * crew.size
         for start in range(0, len(sentences), size):

@@ -18,9 +18,10 @@ from regard.serve.search import PLAIN, SearchRequest
 from regard.serve.served_model import ServedModel
 from regard.serve.thread_pool import ThreadPool
 from regard.translation.alignment import TextAlignment, align_texts
+from regard.translation.detection import Detected, detect, find_other_language, sample_of
 from regard.translation.documents.document import Plan, join_plans
 from regard.translation.documents.formats import open_document
-from regard.translation.languages import detect, language_name, match_code
+from regard.translation.languages import language_name, match_code
 from regard.translation.markup.elements import MarkupParser
 from regard.translation.markup.marked_text import MarkedText, parse_plain
 from regard.translation.markup.tags import Xml
@@ -61,14 +62,6 @@ class TranslateRequest:
 
 
 @dataclass(frozen=True)
-class Detected:
-    """The detected language of a text, with the confidence in per cent."""
-
-    language: str
-    confidence: float
-
-
-@dataclass(frozen=True)
 class Answer:
     """The translations of one text, best first, and its source language."""
 
@@ -77,6 +70,16 @@ class Answer:
     detected: Detected | None
     alignment: TextAlignment | None = None
     unmet: Sequence[Unmet] = ()  # what was asked for and is not in the translation
+    other: Detected | None = None  # the language of the text, if it clearly is not `source`
+
+
+class Prepared(NamedTuple):
+    """A text of a request in sentences, and the model that translates it."""
+
+    served: ServedModel
+    detected: Detected | None
+    other: Detected | None  # the language of the text, if it clearly is not the model's
+    plan: Plan
 
 
 @dataclass(frozen=True)
@@ -200,61 +203,56 @@ class Service:
         if request.alignments:
             on_sentence = collector
         if sum(map(len, request.texts)) <= INLINE_CHARACTERS and request.source is not None:
-            models, plans = self._prepare(request)
+            prepared = self._prepare(request)
         else:
-            models, plans = await self._prepare_in(self.texts, request)
+            prepared = await self._prepare_in(self.texts, request)
         translations: dict[int, TranslatedPlan] = {}
-        for served in {id(model): model for model, _ in models}.values():
-            mine = [number for number, (model, _) in enumerate(models) if model is served]
+        for served in {id(one.served): one.served for one in prepared}.values():
+            mine = [number for number, one in enumerate(prepared) if one.served is served]
+            plans = [prepared[number].plan for number in mine]
             translated = await self.translate_plans(
-                served, [plans[n] for n in mine], request.alternatives, _renumbered(on_sentence, mine), request.search
+                served, plans, request.alternatives, _renumbered(on_sentence, mine), request.search
             )
             translations |= zip(mine, translated, strict=True)
         answers = [
-            Answer(translations[number].texts, model.bundle.source, detected, unmet=translations[number].unmet)
-            for number, (model, detected) in enumerate(models)
+            Answer(
+                translations[number].texts,
+                one.served.bundle.source,
+                one.detected,
+                unmet=translations[number].unmet,
+                other=one.other,
+            )
+            for number, one in enumerate(prepared)
         ]
         if not request.alignments:
             return answers
         return [
-            dataclasses.replace(answer, alignment=await align(model, plan, collector.translations(number, plan)))
-            for number, (answer, (model, _), plan) in enumerate(zip(answers, models, plans, strict=True))
-            if isinstance(plan, Split)
+            dataclasses.replace(
+                answer, alignment=await align(one.served, one.plan, collector.translations(number, one.plan))
+            )
+            for number, (answer, one) in enumerate(zip(answers, prepared, strict=True))
+            if isinstance(one.plan, Split)
         ]
 
-    async def _prepare_in(
-        self, pool: ThreadPool, request: TranslateRequest
-    ) -> tuple[list[tuple[ServedModel, Detected | None]], list[Plan]]:
+    async def _prepare_in(self, pool: ThreadPool, request: TranslateRequest) -> list[Prepared]:
         """Prepare the texts in portions, between which a pool serves others."""
         portions = [request.texts[slice(*portion)] for portion in portions_of(request.texts)]
         parts = await pool.run_each(
             self._prepare, [dataclasses.replace(request, texts=portion) for portion in portions]
         )
-        return [model for models, _ in parts for model in models], [plan for _, plans in parts for plan in plans]
+        return [one for part in parts for one in part]
 
-    def _prepare(self, request: TranslateRequest) -> tuple[list[tuple[ServedModel, Detected | None]], list[Plan]]:
+    def _prepare(self, request: TranslateRequest) -> list[Prepared]:
         models: list[tuple[ServedModel, Detected | None]] = []
         if request.source is None:
             models += [self.detect_for(text, request.target, request.context) for text in request.texts]
         else:
             models += [(self.find(request.source, request.target), None)] * len(request.texts)
-        plans: list[Plan] = []
-        for text, (model, _) in zip(request.texts, models, strict=True):
-            language, by_sentence = model.bundle.source, request.by_sentence and not request.search.is_of_one_sentence
-            if request.search.is_of_one_sentence:
-                check_one_line(text)
-            joins = request.is_html if request.joins_lines is None else request.joins_lines
-            if request.is_html or request.xml is not None:
-                plans.append(MarkedText(text, language, by_sentence=by_sentence, joins_lines=joins, xml=request.xml))
-            elif request.parse_markup is not None:
-                plans.append(MarkedText(text, language, by_sentence=by_sentence, parse_markup=request.parse_markup))
-            elif joins:
-                plans.append(
-                    MarkedText(text, language, by_sentence=by_sentence, joins_lines=True, parse_markup=parse_plain)
-                )
-            else:
-                plans.append(split_text(text, language, by_sentence=by_sentence))
-        return models, plans
+        prepared = []
+        for text, (served, detected) in zip(request.texts, models, strict=True):
+            plan = _plan(request, text, served.bundle.source)
+            prepared.append(Prepared(served, detected, other_language(served, plan), plan))
+        return prepared
 
     async def translate_plans(
         self,
@@ -356,6 +354,26 @@ class Service:
 
 
 PlannedText = tuple[Plan, list[list[str]]]  # a text, and for each version the translations of its sentences
+
+
+def _plan(request: TranslateRequest, text: str, language: str) -> Plan:
+    """A text of the request in sentences, with the parser that its markup needs."""
+    by_sentence = request.by_sentence and not request.search.is_of_one_sentence
+    if request.search.is_of_one_sentence:
+        check_one_line(text)
+    joins = request.is_html if request.joins_lines is None else request.joins_lines
+    if request.is_html or request.xml is not None:
+        return MarkedText(text, language, by_sentence=by_sentence, joins_lines=joins, xml=request.xml)
+    if request.parse_markup is not None:
+        return MarkedText(text, language, by_sentence=by_sentence, parse_markup=request.parse_markup)
+    if joins:
+        return MarkedText(text, language, by_sentence=by_sentence, joins_lines=True, parse_markup=parse_plain)
+    return split_text(text, language, by_sentence=by_sentence)
+
+
+def other_language(served: ServedModel, plan: Plan) -> Detected | None:
+    """The language of a text, if it clearly is not the one that the model reads."""
+    return find_other_language(sample_of(plan.sentences), served.bundle.source, served.bundle.target)
 
 
 def _unmet(results: Sequence[Result]) -> list[Unmet]:

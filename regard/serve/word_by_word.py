@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from regard.serve.batched_sentences import search_sentences
 from regard.serve.refusal import refusing
 from regard.serve.served_model import ServedModel
-from regard.serve.service import Detected, Service, TranslateRequest, check_one_line
+from regard.serve.service import Service, TranslateRequest, check_one_line, other_language
 from regard.translation.alternatives import Alternative, find_alternatives
+from regard.translation.detection import Detected
 from regard.translation.glossary import Variants, find_variants
 from regard.translation.results import Unmet
 from regard.translation.sentences import Split, split_text
@@ -55,6 +56,7 @@ class WordedText:
     after: str
     served: ServedModel
     detected: Detected | None
+    other: Detected | None = None  # the language of the text, if it clearly is not the model's
 
 
 async def translate_words(service: Service, request: TranslateRequest) -> WordedText:
@@ -64,6 +66,7 @@ async def translate_words(service: Service, request: TranslateRequest) -> Worded
     served, detected, plan = await service.texts.run(
         _prepare, service, request, text, request.search.is_of_one_sentence
     )
+    other = await service.texts.run(other_language, served, plan)
     results = await search_sentences(served, plan.sentences, request.alternatives, words=True, search=request.search)
     terms = await served.texts.run(_terms, served, request, plan.sentences) if request.search.has_terms else {}
     sentences, position = [], 0
@@ -77,7 +80,7 @@ async def translate_words(service: Service, request: TranslateRequest) -> Worded
             ]
             listed.setdefault(one.text, WordedTranslation(one.text, place_words(one.text, one.words, held)))
         sentences.append(WordedSentence(before, plan.pieces[place], list(listed.values()), result.unmet))
-    return WordedText(sentences, "".join(plan.pieces[position:]), served, detected)
+    return WordedText(sentences, "".join(plan.pieces[position:]), served, detected, other)
 
 
 async def other_words(service: Service, request: TranslateRequest, count: int) -> list[Alternative]:

@@ -1,4 +1,4 @@
-"""Languages: names, codes, and which language a file or a text is in."""
+"""Languages: names, codes, and which language a training file is in."""
 
 from __future__ import annotations
 
@@ -95,7 +95,15 @@ def is_in_other(sample: Sequence[str], language: str, other: str) -> bool:
 
 
 def classify(text: str) -> tuple[str, float]:
-    """The likeliest language of a text and its probability, among those that the classifier knows."""
+    """The likeliest language of a text and its probability as the classifier has it, which is far too sure; `detection.py` has a
+    calibrated one."""
+    ranking = rank_languages(text)
+    best = ranking[0][1]
+    return ranking[0][0], 1.0 / sum(math.exp(score - best) for _, score in ranking)
+
+
+def rank_languages(text: str) -> list[tuple[str, float]]:
+    """The languages that the classifier knows, with their log-probabilities up to a constant, best first."""
     try:
         import py3langid  # type: ignore[import-untyped]
     except ImportError:
@@ -103,9 +111,7 @@ def classify(text: str) -> tuple[str, float]:
             "recognising a language by its text needs one more package; run: pip install py3langid, "
             "or name the files NAME.xx"
         ) from None
-    ranking = py3langid.rank(text)  # (code, log-probability up to a constant), best first
-    best = float(ranking[0][1])
-    return str(ranking[0][0]), 1.0 / sum(math.exp(float(score) - best) for _, score in ranking)
+    return [(str(code), float(score)) for code, score in py3langid.rank(text)]
 
 
 _NAMES = dict(
@@ -155,11 +161,3 @@ def match_code(wanted: str, known: Iterable[str]) -> str | None:
 
 def _plain(code: str) -> str:
     return code.strip().replace("_", "-").lower()
-
-
-def detect(text: str) -> tuple[str, float] | None:
-    """The likeliest language of a text and its probability in per cent; None for a text without letters."""
-    if not re.search(r"[^\W\d_]", text):
-        return None
-    code, probability = classify(text[:5_000])
-    return code, round(100 * probability, 1)

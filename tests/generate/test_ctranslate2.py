@@ -24,6 +24,7 @@ from regard.bundle import Bundle, load_bundle, save_bundle
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
+from regard.files import cache_folder
 from regard.generate.engines import ctranslate2_cache, ctranslate2_model, select
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine, share_cores
 from regard.generate.engines.ctranslate2_model import WeightFormat, convert, read_weights, sinusoids, vocabularies
@@ -648,11 +649,11 @@ def test_the_cache_lies_where_the_environment_says(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("REGARD_CACHE", "/one")
     monkeypatch.setenv("XDG_CACHE_HOME", "/two")
     monkeypatch.setenv("HOME", "/three")
-    assert ctranslate2_cache.cache_folder() == Path("/one")
+    assert cache_folder() == Path("/one")
     monkeypatch.delenv("REGARD_CACHE")
-    assert ctranslate2_cache.cache_folder() == Path("/two/regard")
+    assert cache_folder() == Path("/two/regard")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert ctranslate2_cache.cache_folder() == Path("/three/.cache/regard")
+    assert cache_folder() == Path("/three/.cache/regard")
 
 
 # --- which engine ---

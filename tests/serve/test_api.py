@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.serve.server import GOLDEN, Running, running
+from tests.test_catalogue import copy_model
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +75,25 @@ def test_an_unsure_language_is_told_as_unsure(server: Running) -> None:
     (unsure,) = server.post("/detect", json={"q": "Hello"}).json()
     assert unsure["confidence"] < 50
     assert server.post("/detect", json={"q": "12 + 3"}).json() == []
+
+
+def test_a_text_in_another_language_is_said_in_the_reply(tmp_path: Path) -> None:
+    german, english = "Wo ist der nächste Bahnhof, bitte?", "Where is the nearest station, please?"
+    with running(model=copy_model(tmp_path / "model", "en", "de")) as server:
+        fields = {"source": "en", "target": "de"}
+        one = server.post("/translate", json={"q": f"<p>{german}</p>", "format": "html", **fields}).json()
+        assert one["otherLanguage"]["language"] == "de" and 90 <= one["otherLanguage"]["confidence"] < 100
+        assert "otherLanguage" not in server.post("/translate", json={"q": english, **fields}).json()
+        several = server.post("/translate", json={"q": [english, german], **fields}).json()["otherLanguage"]
+        assert several == [None, one["otherLanguage"]]
+        detected = server.post("/translate", json={"q": german, "target": "de"}).json()
+        assert detected["detectedLanguage"] == {"confidence": 0.0, "language": "en"}
+        assert detected["otherLanguage"] == one["otherLanguage"]
+        words = server.post("/sentences", json={"q": german, **fields}).json()
+        assert words["otherLanguage"] == one["otherLanguage"]
+        deepl_fields = {"text": [english, german], "source_lang": "EN", "target_lang": "DE"}
+        first, second = server.post("/v2/translate", json=deepl_fields).json()["translations"]
+        assert "other_language" not in first and second["other_language"] == one["otherLanguage"]
 
 
 def test_a_form_may_hold_letters_as_they_are(server: Running) -> None:

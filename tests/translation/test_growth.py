@@ -20,9 +20,9 @@ from regard.errors import InputError
 from regard.generate.options import Constraints, Engine, Hypothesis, Matrix, OnFinished, SearchOptions
 from regard.serve.word_by_word import place_words
 from regard.translation.alignment import align_texts
+from regard.translation.detection import detect
 from regard.translation.glossary import Glossary, find_variants, insert_terms
 from regard.translation.guard import is_foreign, runs_away
-from regard.translation.languages import detect
 from regard.translation.markup.inline_markdown import parse_inline_markdown
 from regard.translation.markup.marked_text import MarkedText
 from regard.translation.markup.tags import Xml

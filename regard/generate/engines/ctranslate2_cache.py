@@ -24,19 +24,20 @@ from typing import IO
 
 from regard.bundle import Bundle
 from regard.errors import UserError
-from regard.files import MANIFEST, atomic_folder, check_manifest, sha256, sweep_temporaries, write_manifest
+from regard.files import (
+    MANIFEST,
+    atomic_folder,
+    cache_folder,
+    check_manifest,
+    sha256,
+    sweep_temporaries,
+    write_manifest,
+)
 from regard.generate.engines.ctranslate2_model import CONVERTER, WeightFormat, convert
 
 _UNUSED_SECONDS = 30 * 24 * 3600.0
 _LOCK = ".lock"
 _ENTRY = re.compile(r"[0-9a-f]{32}-[a-z0-9]+-\d+")  # other programs may keep files here, too
-
-
-def cache_folder() -> Path:
-    """Where Regard keeps files that it can make again."""
-    if given := os.environ.get("REGARD_CACHE"):
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "regard"
 
 
 @contextmanager

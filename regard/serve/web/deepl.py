@@ -22,6 +22,7 @@ from regard.serve.web.schemas import (
     DeepLUsage,
     ModelType,
     UnmetReply,
+    language_reply,
 )
 from regard.serve.web.search_fields import search_of
 from regard.serve.web.status import HttpRefused
@@ -65,6 +66,7 @@ async def translate(request: Request) -> DeepLTranslations:
             billed_characters=len(text),
             model_type_used=model_type if fields.model_type else None,
             unmet=[UnmetReply(**dataclasses.asdict(lost)) for lost in one.unmet] or None,
+            other_language=language_reply(one.other),
         )
         for one, text in zip(answers, texts, strict=True)
     ]

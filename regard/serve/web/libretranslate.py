@@ -24,11 +24,12 @@ from regard.serve.web.schemas import (
     TranslateFileReply,
     TranslateReply,
     UnmetReply,
+    language_reply,
 )
 from regard.serve.web.search_fields import search_of, terms_only
 from regard.serve.web.status import HttpRefused
+from regard.translation.detection import detect
 from regard.translation.documents.formats import MEDIA_TYPES, kind_of, output_kind
-from regard.translation.languages import detect
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": Error} for status in (400, 403, 404, 408, 413, 415, 422, 429, 500, 501, 503)
@@ -75,11 +76,7 @@ def to_reply(fields: TranslateFields, answers: list[Answer]) -> TranslateReply:
     """From the service's answers, one per text, to LibreTranslate's reply."""
     texts = [one.translations[0] for one in answers]
     others = [one.translations[1 : fields.alternatives + 1] for one in answers] if fields.alternatives else None
-    detected = [
-        DetectedLanguage(confidence=one.detected.confidence, language=one.detected.language)
-        for one in answers
-        if one.detected is not None
-    ]
+    detected = [reply for one in answers if (reply := language_reply(one.detected))]
     aligned = [
         AlignmentReply(
             source=list(one.alignment.source), target=list(one.alignment.target), pairs=list(one.alignment.pairs)
@@ -88,6 +85,7 @@ def to_reply(fields: TranslateFields, answers: list[Answer]) -> TranslateReply:
         if one.alignment is not None
     ]
     unmet = [[UnmetReply(**dataclasses.asdict(lost)) for lost in one.unmet] for one in answers]
+    other_languages = [language_reply(one.other) for one in answers]
     if isinstance(fields.q, list):
         return TranslateReply(
             translatedText=texts,
@@ -95,6 +93,7 @@ def to_reply(fields: TranslateFields, answers: list[Answer]) -> TranslateReply:
             detectedLanguage=detected or None,
             alignments=aligned if fields.alignments else None,
             unmet=unmet if any(unmet) else None,
+            otherLanguage=other_languages if any(other_languages) else None,
         )
     return TranslateReply(
         translatedText=texts[0],
@@ -102,6 +101,7 @@ def to_reply(fields: TranslateFields, answers: list[Answer]) -> TranslateReply:
         detectedLanguage=detected[0] if detected else None,
         alignments=aligned[0] if aligned else None,
         unmet=unmet[0] or None,
+        otherLanguage=other_languages[0],
     )
 
 
@@ -114,7 +114,7 @@ async def detect_language(request: Request) -> list[DetectedLanguage]:
         raise HttpRefused(413, f"q may have at most {limit} characters; a page of text is enough")
     admit(request, fields.api_key, 0)
     found = await context_of(request).service.texts.run(detect, fields.q)
-    return [DetectedLanguage(confidence=found[1], language=found[0])] if found else []
+    return [reply] if (reply := language_reply(found)) else []
 
 
 @router.post("/translate_file", response_model=TranslateFileReply, openapi_extra=file_body_of(FileFields))

@@ -8,6 +8,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field
 
 from regard.serve.search import RANGES
+from regard.translation.detection import Detected
+
+OTHER_LANGUAGE = (
+    "the language that the text seems to be in, if that clearly is not the source language; left out otherwise"
+)
 
 
 class TermFields(BaseModel):
@@ -108,6 +113,11 @@ class DetectedLanguage(BaseModel):
     language: str
 
 
+def language_reply(found: Detected | None) -> DetectedLanguage | None:
+    """A detected language as replies have it."""
+    return None if found is None else DetectedLanguage(confidence=found.confidence, language=found.language)
+
+
 class AlignmentReply(BaseModel):
     """The word alignment between a text and its translation."""
 
@@ -134,6 +144,9 @@ class TranslateReply(BaseModel):
     alignments: AlignmentReply | list[AlignmentReply] | None = None
     unmet: list[UnmetReply] | list[list[UnmetReply]] | None = Field(
         None, description="what was asked for and is not in the translation; left out if there is no such thing"
+    )
+    otherLanguage: DetectedLanguage | list[DetectedLanguage | None] | None = Field(  # noqa: N815
+        None, description=OTHER_LANGUAGE
     )
 
 
@@ -281,6 +294,7 @@ class DeepLTranslation(BaseModel):
     unmet: list[UnmetReply] | None = Field(
         None, description="what was asked for and is not in the translation; left out if there is no such thing"
     )
+    other_language: DetectedLanguage | None = Field(None, description=OTHER_LANGUAGE)
 
 
 class DeepLTranslations(BaseModel):
@@ -391,6 +405,7 @@ class SentencesReply(BaseModel):
     source: str
     target: str
     detectedLanguage: DetectedLanguage | None = None  # noqa: N815
+    otherLanguage: DetectedLanguage | None = Field(None, description=OTHER_LANGUAGE)  # noqa: N815
 
 
 class AlternativesFields(BaseModel):

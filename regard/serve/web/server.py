@@ -38,7 +38,7 @@ from regard.serve.web.prometheus import Metrics
 from regard.serve.web.protocol import make_protocol
 from regard.serve.web.proxies import Proxies
 from regard.serve.web.workers import supervise
-from regard.translation.languages import detect
+from regard.translation.detection import detect
 
 _BACKLOG = 4_096  # connections that wait to be accepted; the system may allow fewer
 

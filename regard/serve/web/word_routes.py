@@ -15,12 +15,12 @@ from regard.serve.web.schemas import (
     AlternativesFields,
     AlternativesReply,
     AlternativeWord,
-    DetectedLanguage,
     SentenceReply,
     SentencesFields,
     SentencesReply,
     TranslationReply,
     UnmetReply,
+    language_reply,
 )
 from regard.serve.web.search_fields import search_of, terms_of
 from regard.serve.word_by_word import WordedSentence, other_words, translate_words
@@ -42,14 +42,14 @@ async def sentences(request: Request) -> SentencesReply:
     admit(request, fields.api_key, wanted.characters)
     found = await translate_words(context.service, wanted)
     context.metrics.characters.inc(wanted.characters)
-    bundle, taken = found.served.bundle, found.detected
-    detected = DetectedLanguage(confidence=taken.confidence, language=taken.language) if taken else None
+    bundle = found.served.bundle
     return SentencesReply(
         sentences=[_sentence_reply(one) for one in found.sentences],
         after=found.after,
         source=bundle.source,
         target=bundle.target,
-        detectedLanguage=detected,
+        detectedLanguage=language_reply(found.detected),
+        otherLanguage=language_reply(found.other),
     )
 
 

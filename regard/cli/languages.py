@@ -1,0 +1,86 @@
+"""The languages of `regard translate`: --from and --to choose the model, and input in another language is noticed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from regard.errors import UserError
+from regard.escaping import escape
+
+if TYPE_CHECKING:
+    from regard.bundle import Bundle
+    from regard.translation.detection import LanguageNotice
+
+
+def add_languages(parser: argparse.ArgumentParser) -> None:
+    """--from and --to."""
+    parser.add_argument(
+        "--from",
+        dest="from_language",
+        metavar="LANGUAGE",
+        help="code of the language to translate from, such as de; with --to it chooses a model of `regard models`",
+    )
+    parser.add_argument(
+        "--to", dest="to_language", metavar="LANGUAGE", help="code of the language to translate into, such as en"
+    )
+
+
+def choose_model(arguments: argparse.Namespace) -> None:
+    """Put the model for --from and --to into the arguments; if -m names one, check that it fits."""
+    source, target = arguments.from_language, arguments.to_language
+    if source is None and target is None:
+        return
+    from regard.bundle import find_bundle, read_bundle
+    from regard.catalogue import find_model
+    from regard.translation.languages import match_code
+
+    if not arguments.model:
+        arguments.model = [str(find_model(source, target).folder)]
+        return
+    for name in arguments.model:
+        bundle = read_bundle(find_bundle(name))
+        pairs = (("--from", source, bundle.source), ("--to", target, bundle.target))
+        for option, wanted, known in pairs:
+            if wanted is not None and match_code(wanted, [known]) is None:
+                raise UserError(
+                    f"{option} {wanted}: -m {name} translates from {bundle.source} to {bundle.target}; leave out -m to choose "
+                    f"a model by its languages, or leave out {option}"
+                )
+
+
+class InputLanguage:
+    """Prints one line, once per run, if the input is not in the model's language."""
+
+    def __init__(self) -> None:
+        """Create it before the model is loaded: loading the language classifier takes most of a second, too."""
+        self._notice: LanguageNotice | None = None
+        self._loading = threading.Thread(target=_load_classifier, daemon=True)
+        self._loading.start()
+
+    def watch(self, bundle: Bundle, blocks: Iterable[list[str]]) -> Iterator[list[str]]:
+        """Pass blocks of input lines on, having looked at each."""
+        for block in blocks:
+            self.look(bundle, block)
+            yield block
+
+    def look(self, bundle: Bundle, lines: list[str]) -> None:
+        """Look at some lines of the input before they are translated."""
+        from regard.catalogue import named_pairs
+        from regard.translation.detection import LanguageNotice
+
+        self._notice = self._notice or LanguageNotice(bundle.source, bundle.target, named_pairs)
+        self._loading.join()
+        if said := self._notice.look(lines):
+            print(f"regard: {escape(said)}", file=sys.stderr)
+
+
+def _load_classifier() -> None:
+    from regard.translation.languages import rank_languages
+
+    with suppress(UserError):  # the package is not installed
+        rank_languages("")

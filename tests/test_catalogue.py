@@ -1,0 +1,127 @@
+"""`regard models`, and --from and --to, which choose among them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from regard.bundle import add_facts, find_bundle
+from regard.catalogue import list_models
+from regard.cli import main
+from regard.files import read_json, write_manifest
+from tests.commands import fails
+
+GOLDEN = Path(__file__).parent / "golden" / "bundle-1"
+
+
+def copy_model(folder: Path, source: str, target: str) -> Path:
+    """The golden bundle with other languages."""
+    shutil.copytree(GOLDEN, folder)
+    settings = read_json(folder / "config.json") | {"source": source, "target": target}
+    (folder / "config.json").write_text(json.dumps(settings))
+    write_manifest(folder, format=1)
+    return folder
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a run, a bundle and other things, and a cache with one model."""
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    copy_model(tmp_path / "cache" / "models" / "small-nl", "nl", "sv")
+    work = tmp_path / "work"
+    run = copy_model(work / "runs" / "fr-it" / "model", "fr", "it")
+    (run.parent / "metrics.jsonl").touch()
+    copy_model(work / "mine", "de", "nl")
+    copy_model(work / ".hidden" / "one", "fr", "it")
+    (work / "other").mkdir()
+    (work / "other" / "config.json").write_text("{}")  # not of Regard
+    monkeypatch.chdir(work)
+    return work
+
+
+def test_all_places_are_listed_with_languages_size_and_scores(places: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    metric = {"name": "BLEU", "score": 32.49, "confidence": 1.2, "signature": "s"}
+    add_facts(places / "mine", {"test": {"metrics": {"bleu": metric}}})
+    assert main(["models"]) == 0
+    rows = {line.split()[0]: line for line in capfd.readouterr().out.splitlines()}
+    assert list(rows) == ["model", "en-de", "de-en", "small-nl", "mine", "runs/fr-it"]
+    assert "built-in  English → German" in rows["en-de"]
+    assert "18.9 MB" in rows["en-de"]
+    assert rows["en-de"].endswith("BLEU 21.7 (news-newstest2013) to 46.2 (tatoeba-test), 7 test sets")
+    assert "cached    Dutch → Swedish" in rows["small-nl"]
+    assert rows["mine"].endswith("BLEU 32.5 (test)")
+    assert "local     French → Italian" in rows["runs/fr-it"]
+    assert rows["runs/fr-it"].endswith("not measured")
+    for model in list_models():
+        assert find_bundle(model.name).resolve() == model.folder.resolve()
+
+
+def test_json_has_every_score(places: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "--json", "mine"]) == 0
+    listed = {one["model"]: one for one in json.loads(capfd.readouterr().out)}
+    assert list(listed) == ["en-de", "de-en", "small-nl", "mine"]
+    assert listed["en-de"]["scores"]["tatoeba-test"]["bleu"]["score"] == pytest.approx(46.2, abs=0.05)
+    assert (listed["mine"]["source"], listed["mine"]["target"], listed["mine"]["place"]) == ("de", "nl", "local")
+    files = [file for file in (places / "mine").rglob("*") if file.is_file()]
+    assert listed["mine"]["bytes"] == sum(file.stat().st_size for file in files)
+
+
+def test_a_model_that_cannot_be_read_is_listed_with_the_reason(places: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (places / "mine" / "config.json").write_text('{"format": 99}')
+    assert main(["models"]) == 0
+    assert "mine" in (out := capfd.readouterr().out)
+    assert "cannot be read: mine: bundle format must be at most" in out
+    assert "there is no such folder" in fails(capfd, "models", "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("options", "model"),
+    [
+        (["--from", "nl", "--to", "sv"], "small-nl"),
+        (["--from", "FR"], "runs/fr-it"),
+        (["--to", "nl"], "mine"),
+    ],
+)
+def test_languages_choose_the_model(
+    places: Path, capfd: pytest.CaptureFixture[str], options: list[str], model: str
+) -> None:
+    assert main(["translate", "--device", "cpu", "-m", model, "a b c"]) == 0
+    expected = capfd.readouterr().out
+    assert main(["translate", "--device", "cpu", *options, "a b c"]) == 0
+    assert capfd.readouterr().out == expected == "c b a\n"
+
+
+def test_a_built_in_model_comes_before_a_local_one(places: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    copy_model(places / "another", "de", "en")
+    assert main(["translate", "--from", "de", "--to", "en", "Guten Morgen!"]) == 0
+    assert capfd.readouterr().out == "Good morning.\n"
+
+
+def test_languages_that_choose_no_model_are_refused(places: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    said = fails(capfd, "translate", "--from", "ja", "--to", "en", "x")
+    assert "--from ja --to en: there is no such model" in said
+    assert "en → de, de → en, nl → sv, de → nl, fr → it" in said
+    said = fails(capfd, "translate", "--from", "en", "-m", "de-en", "x")
+    assert "--from en: -m de-en translates from de to en" in said
+    copy_model(places / "second", "fr", "it")
+    said = fails(capfd, "translate", "--from", "fr", "x")
+    assert "--from fr fits several models; choose one: -m second (fr → it), -m runs/fr-it (fr → it)" in said
+
+
+def test_input_in_another_language_is_noticed_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = str(copy_model(tmp_path / "model", "en", "de"))
+    german = "Wo ist der nächste Bahnhof, bitte? Ich komme aus Köln."
+    file = tmp_path / "page.html"
+    file.write_text(f"<p>{german}</p>")
+    for arguments in ([german, german], ["--follow", "--engine", "torch", german], ["-i", str(file)]):
+        assert main(["translate", "--device", "cpu", "-m", model, *arguments]) == 0
+        said = capfd.readouterr().err
+        assert said == (
+            "regard: the input looks like German (99% sure), but the model translates from English; "
+            "for German to English use --from de --to en\n"
+        )
+    assert main(["translate", "--device", "cpu", "-m", model, "Where is the nearest station, please?"]) == 0
+    assert capfd.readouterr().err == ""
