@@ -52,8 +52,8 @@ def chunked(body: bytes) -> Iterator[bytes]:
 
 def test_a_body_one_byte_over_the_limit_is_refused_also_in_chunks() -> None:
     def body(size: int) -> bytes:
-        empty = json.dumps({**BODY, "ignored": ""}).encode()
-        return json.dumps({**BODY, "ignored": "x" * (size - len(empty))}).encode()
+        empty = json.dumps({**BODY, "secret": ""}).encode()
+        return json.dumps({**BODY, "secret": "x" * (size - len(empty))}).encode()
 
     with running("--limit", "body_bytes=200_000") as server:
         headers = {"content-type": "application/json"}
