@@ -141,8 +141,8 @@ class TrainRecipe:
     # Weight (alpha) of R-Drop, which pulls together the predictions of two passes with different dropout; 5 is common, 0: off.
     rdrop: float = 0.0
     bpe_dropout: float = 0.0  # probability of skipping a merge when a word of the training text is tokenized
-    # Fine-tuning: the model whose weights and vocabulary the run starts from. A bundle or run folder, relative to the recipe's
-    # folder, or the name of a built-in model.
+    # Fine-tuning: the model whose weights and vocabulary the run starts from, and which is written if no step beats it. A bundle or
+    # run folder, relative to the recipe's folder, or the name of a built-in model.
     init: str = ""
     precision: Precision = "auto"  # number format of matrix products; `auto`: bf16 where the hardware supports it
     # The fast path on GPUs: `auto`, `off`, or some of slots, attention, residual, feedforward, loss, compile, graph, with commas.

@@ -82,7 +82,7 @@ class Choice:
         data = self.recipe.data
         return [
             f"{self.files}: {counted(self.pairs, 'pair')}, {data.source} → {data.target}",
-            *_run_lines(_resolved(self.recipe), self.pairs, self.words, is_dry_run),
+            *_run_lines(_resolved(self.recipe), self.pairs, self.words, is_dry_run, "--init"),
         ]
 
 
@@ -160,11 +160,11 @@ def describe_run(recipe: Recipe) -> list[str]:
         words += corpus.weight * corpus_words
     return [
         f"{data.source} → {data.target}: {counted(round(pairs), 'pair')} per epoch",
-        *_run_lines(recipe, int(pairs), int(words), is_dry_run=True),
+        *_run_lines(recipe, int(pairs), int(words), True, "train.init"),
     ]
 
 
-def _run_lines(recipe: Recipe, pairs: int, words: int, is_dry_run: bool) -> list[str]:
+def _run_lines(recipe: Recipe, pairs: int, words: int, is_dry_run: bool, init: str) -> list[str]:
     """What would be held out, the model, the machine, the time, and whether all of it can suffice."""
     speed, tokens = measure_speed(recipe), int(words * PIECES_PER_WORD) + pairs
     held_out = list[str]()
@@ -182,7 +182,7 @@ def _run_lines(recipe: Recipe, pairs: int, words: int, is_dry_run: bool) -> list
     if not warning and speed.rate is not None:
         amount = Amount(pairs, tokens, _epochs(recipe.train, speed.rate, tokens))
         warning = too_short_warning(recipe, amount, speed.rate)
-    return [*lines, warning + other_start(recipe, test or valid)] if warning else lines
+    return [*lines, warning + other_start(recipe, test or valid, init)] if warning else lines
 
 
 def _resolved(recipe: Recipe) -> Recipe:

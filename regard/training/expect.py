@@ -66,12 +66,13 @@ def too_short_warning(recipe: Recipe, amount: Amount, rate: float) -> str | None
     return f"{epochs(amount.epochs)} will not suffice: give it {duration(amount.enough_epochs * amount.tokens / rate)}"
 
 
-def other_start(recipe: Recipe, held_out: Sequence[Pair]) -> str:
-    """The remedy that needs no more text and time, for the end of a warning: a model to start from, and its score."""
+def other_start(recipe: Recipe, held_out: Sequence[Pair], setting: str = "train.init") -> str:
+    """The remedy that needs no more text and time, for the end of a warning: a model to start from, with its score.
+    `setting` is how to choose it: two files have the option, while a recipe has more to change, as docs/guide.md says."""
     name = f"{recipe.data.source}-{recipe.data.target}"
     if name not in builtin_models():
-        return ", or start from a trained model (train.init)"
-    start = f", or start from {name} (--set train.init={name})"
+        return f", or start from a trained model ({setting})"
+    start = f", or start from {name} ({setting}{' ' + name if setting.startswith('-') else ''})"
     if len(held_out) < ENOUGH_TO_JUDGE:
         return start
     return f"{start}, which already scores {builtin_score(name, held_out, recipe.train.device):.1f} BLEU on your held-out text"

@@ -85,7 +85,7 @@ def _longer(recipe: Recipe, amount: Amount, rate: float) -> str:
     """The option that makes the run long enough, in the unit of its recipe."""
     train = recipe.train
     if train.minutes:
-        return f"--set train.minutes={max(1, round(amount.enough_epochs * amount.tokens / rate / 60))}"
+        return f"--minutes {max(1, round(amount.enough_epochs * amount.tokens / rate / 60))}"
     if train.epochs:
-        return f"--set train.epochs={math.ceil(amount.enough_epochs)}"
-    return f"--set train.steps={math.ceil(amount.enough_epochs * amount.tokens / train.batch_tokens)}"
+        return f"--epochs {math.ceil(amount.enough_epochs)}"
+    return f"--steps {math.ceil(amount.enough_epochs * amount.tokens / train.batch_tokens)}"

@@ -80,7 +80,8 @@ def test_a_built_in_model_is_offered_with_its_score_on_the_held_out_text(
 ) -> None:
     assert other_start(recipe(tmp_path), PAIRS) == ", or start from a trained model (train.init)"
     monkeypatch.setattr("regard.training.expect.builtin_score", lambda *_: 51.64)
-    start = ", or start from en-de (--set train.init=en-de)"
+    start = ", or start from en-de (train.init)"
+    assert other_start(recipe(tmp_path, *EN_DE), [], "--init") == ", or start from en-de (--init en-de)"
     assert other_start(recipe(tmp_path, *EN_DE), PAIRS[:3]) == start  # too few to judge by
     assert (
         other_start(recipe(tmp_path, *EN_DE), PAIRS) == f"{start}, which already scores 51.6 BLEU on your held-out text"
@@ -127,12 +128,9 @@ def test_a_model_that_does_not_translate_is_not_to_be_tried(tmp_path: Path) -> N
     assert said.startswith(
         "verdict test set: BLEU 0.4: this model does not translate yet. 1.0 epochs did not suffice: "
     )
-    assert (
-        "give it 40 minutes in all (regard train runs/x/recipe.toml --out runs/x --resume --set train.minutes=40)"
-        in said
-    )
-    assert "--set train.epochs=10)" in judged(tmp_path, 0.4, ("train.epochs=1", "train.steps=0"))
-    assert "--set train.steps=22500)" in judged(tmp_path, 0.4)  # of 200 tokens
+    assert "give it 40 minutes in all (regard train runs/x/recipe.toml --out runs/x --resume --minutes 40)" in said
+    assert "--epochs 10)" in judged(tmp_path, 0.4, ("train.epochs=1", "train.steps=0"))
+    assert "--steps 22500)" in judged(tmp_path, 0.4)  # of 200 tokens
     assert "400 pairs will not suffice" in judged(tmp_path, 0.4, pairs=400)
     assert "the two sides may not match" in judged(tmp_path, 0.4, pairs=1_000_000)
     assert "nothing was gained" in judged(tmp_path, 40.0, weights=UNCHANGED)
