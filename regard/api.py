@@ -161,14 +161,18 @@ class Model:
             raise UserError("translate_file writes one translation per sentence; leave out nbest")
         options = self.search_options(beam, alpha, 1, **search)
 
+        results: list[Result] = []
+
         def translate(sentences: list[str]) -> list[str]:
             with progress_if(progress, "translating", len(sentences), "sentences", on_progress) as done:
-                return [result.text for result in self.stream(sentences, options, on_progress=done)]
+                found = list(self.stream(sentences, options, on_progress=done))
+            results.extend(result for result in found if result.unmet)
+            return [result.text for result in found]
 
         languages = Languages(self.bundle.source, self.bundle.target)
         content, note = translate_local(source, languages, translate, column, self.align)
-        if note:
-            warnings.warn(f"{source}: {note}", stacklevel=2)
+        for said in filter(None, (note, unmet_note(results))):
+            warnings.warn(f"{source}: {said}", stacklevel=2)
         write_atomic(Path(target), content)
         return Path(target)
 

@@ -8,12 +8,14 @@ import json
 import re
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from regard.serve.keys import hash_key
 from regard.serve.private_files import reserve, write_private
+from regard.translation.results import Unmet
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _SECONDS = 600.0  # after the end of the work
@@ -32,6 +34,7 @@ class DocumentState:
     status: DocumentStatus = "translating"
     characters: int = 0
     error: str = ""
+    unmet: Sequence[tuple[str, str]] = ()  # options and texts that were asked for and are not in the translation
 
 
 @dataclass(frozen=True)
@@ -62,12 +65,13 @@ class DocumentJobs:
             raise
         return handle
 
-    def finish(self, handle: DocumentHandle, content: bytes, characters: int) -> None:
+    def finish(self, handle: DocumentHandle, content: bytes, characters: int, unmet: Sequence[Unmet] = ()) -> None:
         """Store the translated document, unless it was removed meanwhile. Raises `Unavailable` if there is no room for it."""
         state = self._read(handle.id)
         if state is not None:
             write_private(self._result(handle.id), content)
-            self._write(handle, DocumentState(state.key_sha256, state.kind, state.ends, "done", characters))
+            lost = [(one.option, one.text) for one in unmet]
+            self._write(handle, DocumentState(state.key_sha256, state.kind, state.ends, "done", characters, unmet=lost))
 
     def fail(self, handle: DocumentHandle, error: str) -> None:
         """Record that the translation failed, with the message for the client."""

@@ -103,6 +103,14 @@ class TranslatedPlan(NamedTuple):
     unmet: list[Unmet]
 
 
+class TranslatedFile(NamedTuple):
+    """A translated document."""
+
+    content: bytes
+    characters: int  # of text in the original
+    unmet: list[Unmet]  # what was asked for and is not in the translation
+
+
 class Service:
     """All served models."""
 
@@ -316,8 +324,8 @@ class Service:
         column: str | None = None,
         on_sentence: OnSentence | None = None,
         search: SearchRequest = PLAIN,
-    ) -> tuple[bytes, int]:
-        """The translated document, and the number of characters of text in the original."""
+    ) -> TranslatedFile:
+        """Translate a document."""
         limits = self.limits
         search.check(limits)
         document = await self._reading.run(open_document, data, kind, limits.unpacked_bytes, column, target)
@@ -332,7 +340,9 @@ class Service:
         plans = await self._documents.run(document.plans, served.bundle.source)
         most = limits.file_tokens
         translations = await self.translate_plans(served, plans, 0, on_sentence, search, most) if plans else []
-        return await self._documents.run(document.save, [one.texts[0] for one in translations]), characters
+        content = await self._documents.run(document.save, [one.texts[0] for one in translations])
+        unmet = list(dict.fromkeys(lost for one in translations for lost in one.unmet))
+        return TranslatedFile(content, characters, unmet)
 
     @property
     def abandoned_documents(self) -> int:

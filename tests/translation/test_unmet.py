@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import regard.api
@@ -12,7 +14,7 @@ from regard.translation.glossary import Glossary
 from regard.translation.results import Result, Translation, Unmet, unmet_note
 from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
-from tests.serve.server import running
+from tests.serve.server import running, until
 from tests.translation.test_growth import Echo, tokenizer
 
 WISHES = TextConstraints("Das ", ("Haus", "green"))
@@ -44,7 +46,7 @@ def test_a_line_that_is_copied_whole_lacks_everything() -> None:
     assert [one.option for one in result.unmet] == ["prefix", "phrases", "phrases"]
 
 
-def test_the_command_line_and_python_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_and_python_say_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     result = Result("a", (Translation("b", 0.0),), unmet=(Unmet("phrases", "x"),))
     assert unmet_note([result, Result("c", (Translation("d", 0.0),))]) == (
         "asked for, but not in the translation of 'a': phrases: 'x'"
@@ -54,6 +56,9 @@ def test_the_command_line_and_python_say_so(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("regard.translation.constraints.ConstraintBuilder.unmet", lambda *_: result.unmet)
     with pytest.warns(UserWarning, match="asked for, but not in the translation of 'a b': phrases: 'x'"):
         model.translate("a b", prefix="b ")
+    (tmp_path / "a.txt").write_text("a b\n", encoding="utf-8")
+    with pytest.warns(UserWarning, match=r"a\.txt: asked for, but not in the translation of 'a b': phrases: 'x'"):
+        model.translate_file(tmp_path / "a.txt", glossary={"a": "h"})
 
 
 def test_both_http_apis_and_the_page_say_so() -> None:
@@ -67,6 +72,14 @@ def test_both_http_apis_and_the_page_say_so() -> None:
         assert "unmet" not in server.post("/translate", json={"q": "a b", **pair}).json()
         theirs = {"text": ["a b"], "source_lang": "src", "target_lang": "tgt", "prefix": "b "}
         assert server.post("/v2/translate", json=theirs).json()["translations"][0]["unmet"] == lost
+        terms = {"glossary": "a\th", **pair}
+        document = server.post("/translate_file", files={"file": ("a.txt", b"a b\n\na")}, data=terms).json()
+        assert document["unmet"] == lost
+        terms = {"glossary": "a\th", "source_lang": "src", "target_lang": "tgt"}
+        handle = server.post("/v2/document", files={"file": ("a.txt", b"a b")}, data=terms).json()
+        where, secret = f"/v2/document/{handle['document_id']}", {"document_key": handle["document_key"]}
+        until(lambda: server.post(where, json=secret).json()["status"] == "done")
+        assert server.post(where, json=secret).json()["unmet"] == lost
         page = server.post("/sentences", json={"q": "a b", "prefix": "b ", **pair}).json()
         assert page["sentences"][0]["unmet"] == lost
 

@@ -66,9 +66,9 @@ export function startDocuments(settings, pair, terms) {
     if (column) form.set("column", column);
     Object.entries(terms()).forEach(([name, lines]) => form.set(name, lines));
     status.textContent = "Reading…";
-    let finished = 0, url = "";
+    let finished = 0, url = "", unmet = [];
     await postForm("translate_file", form, controller.signal, (name, data) => {
-      if (name === "result") { url = data.translatedFileUrl; return; }
+      if (name === "result") { url = data.translatedFileUrl; unmet = data.unmet ?? []; return; }
       finished += 1;
       bar.value = finished / data.total;
       status.textContent = `${finished.toLocaleString("en")} of ${data.total.toLocaleString("en")} sentences`;
@@ -80,6 +80,7 @@ export function startDocuments(settings, pair, terms) {
     remove.addEventListener("click", () => URL.revokeObjectURL(link.href));
     bar.remove();
     status.textContent = `Translated, ${finished.toLocaleString("en")} ${finished === 1 ? "sentence" : "sentences"}.`;
+    if (unmet.length) status.textContent += ` Not in the translation, though asked for: ${unmet.map((lost) => lost.text).join(", ")}`;
     actions.prepend(link);
     remove.textContent = "Remove";
   }

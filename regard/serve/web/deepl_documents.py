@@ -21,6 +21,7 @@ from regard.serve.web.schemas import (
     DeepLDocumentFields,
     DeepLDocumentKey,
     DeepLDocumentStatus,
+    UnmetReply,
 )
 from regard.serve.web.search_fields import terms_only
 from regard.serve.web.status import REFUSALS, HttpRefused
@@ -57,15 +58,17 @@ async def send(request: Request) -> DeepLDocument:
     async def work() -> int:
         async with asyncio.timeout(limits.file_seconds):
             with deepl_names():
-                content, characters = await context.service.translate_file(
+                translated = await context.service.translate_file(
                     upload.content, kind, fields.source_lang or None, fields.target_lang, search=search
                 )
         if key is not None:
-            key.owe(characters)
-        context.metrics.characters.inc(characters)
+            key.owe(translated.characters)
+        context.metrics.characters.inc(translated.characters)
         # Last, since a client may ask for its usage as soon as the document is done.
-        await asyncio.to_thread(context.document_jobs.finish, handle, content, characters)
-        return characters
+        await asyncio.to_thread(
+            context.document_jobs.finish, handle, translated.content, translated.characters, translated.unmet
+        )
+        return translated.characters
 
     async def run() -> None:
         start = time.monotonic()
@@ -108,6 +111,7 @@ async def status_of(request: Request, document_id: str) -> DeepLDocumentStatus:
         seconds_remaining=left,
         billed_characters=state.characters if state.status == "done" else None,
         error_message=state.error or None,
+        unmet=[UnmetReply(option=option, text=text) for option, text in state.unmet] or None,
     )
 
 

@@ -117,7 +117,12 @@ async def detect_language(request: Request) -> list[DetectedLanguage]:
     return [reply] if (reply := language_reply(found)) else []
 
 
-@router.post("/translate_file", response_model=TranslateFileReply, openapi_extra=file_body_of(FileFields))
+@router.post(
+    "/translate_file",
+    response_model=TranslateFileReply,
+    response_model_exclude_none=True,
+    openapi_extra=file_body_of(FileFields),
+)
 async def translate_file(request: Request) -> TranslateFileReply | Response:
     """Translate a document, and reply with a URL that is valid for some minutes. With `Accept: text/event-stream`, progress is
     sent, too."""
@@ -135,15 +140,16 @@ async def translate_file(request: Request) -> TranslateFileReply | Response:
         files = context.document_files
         name = await asyncio.to_thread(files.begin, output_kind(kind), room_for(upload.content))
         try:
-            content, characters = await context.service.translate_file(
+            translated = await context.service.translate_file(
                 upload.content, kind, source, fields.target, fields.column or None, on_sentence, search
             )
-            count(request, fields.api_key, characters)
-            await asyncio.to_thread(files.finish, name, content)
+            count(request, fields.api_key, translated.characters)
+            await asyncio.to_thread(files.finish, name, translated.content)
         except BaseException:
             files.give_up(name)
             raise
-        return {"translatedFileUrl": str(request.url_for("download_file", name=name))}
+        reply = {"translatedFileUrl": str(request.url_for("download_file", name=name))}
+        return reply | ({"unmet": list(map(dataclasses.asdict, translated.unmet))} if translated.unmet else {})
 
     if wants_events(request):
         return await stream(work)

@@ -165,6 +165,7 @@ class TranslateFileReply(BaseModel):
     """Where to download the translated document."""
 
     translatedFileUrl: str  # noqa: N815 - LibreTranslate's name
+    unmet: list[UnmetReply] | None = Field(None, description="terms that were asked for and are not in the translation")
 
 
 class Language(BaseModel):
@@ -284,6 +285,7 @@ class DeepLDocumentStatus(BaseModel):
     seconds_remaining: int | None = Field(None, description="an upper bound")
     billed_characters: int | None = None
     error_message: str | None = None
+    unmet: list[UnmetReply] | None = Field(None, description="terms that were asked for and are not in the translation")
 
 
 class DeepLTranslation(BaseModel):
