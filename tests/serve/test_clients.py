@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +15,10 @@ from deep_translator.exceptions import AuthorizationException, ServerException
 from libretranslatepy import LibreTranslateAPI
 
 from regard.serve.keys import add_key
-from tests.serve.server import Running, running
+from tests.serve.server import PATIENCE, Running, running
 from tests.tiny import make_bundle
+
+JAVASCRIPT = Path(__file__).parent / "javascript"
 
 
 @pytest.fixture(scope="module")
@@ -160,3 +165,37 @@ def test_a_server_without_stored_glossaries_says_so(server: Running) -> None:
         client.create_glossary("letters", "SRC", "TGT", {"a": "k"})
     with pytest.raises(deepl.DeepLException, match="glossary_ids is not supported by this server; send the entries"):
         client.translate_text("a", source_lang="SRC", target_lang="TGT", glossary_ids=["x"])
+
+
+@pytest.mark.skipif(
+    shutil.which("node") is None or not (JAVASCRIPT / "node_modules").exists(),
+    reason="needs node, and `npm ci` in tests/serve/javascript",
+)
+def test_the_clients_in_javascript_work_unchanged(keyed: tuple[Running, str], tmp_path: Path) -> None:
+    server, key = keyed
+    command = ["node", str(JAVASCRIPT / "clients.mjs"), server.url, key, str(tmp_path)]
+    answers = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE).stdout)
+    headers = {"authorization": f"Bearer {key}"}
+    body = {"q": "Good morning!", "source": "en", "target": "de"}
+    ours = server.post("/translate", json=body, headers=headers).json()["translatedText"]
+    assert answers.pop("formality")["error"].startswith("Bad request, message: formality must be default")
+    assert answers.pop("no glossary")["error"].startswith("Glossary not found, message: this key has no glossary")
+    assert answers == {
+        "text": "c b a",
+        "texts": ["b a", "d c"],
+        "options": "c b a",
+        "model type": "quality_optimized",
+        "html": "c <b>b</b> a",
+        "xml": "<d><k>a b</k><t>c b a</t></d>",
+        "sources": ["en", "src"],
+        "targets": ["de", "tgt"],
+        "usage": True,
+        "glossary pairs": 2,
+        "glossary": 1,
+        "glossaries": ["letters"],
+        "glossary entries": {"a": "k"},
+        "with glossary": "c b k",
+        "delete glossary": None,
+        "document": "c b a",
+        "npm translate": ours,
+    }
