@@ -6,6 +6,7 @@ import io
 import json
 import lzma
 import os
+import pty
 import signal
 import stat
 import subprocess
@@ -99,7 +100,8 @@ def test_an_interrupted_file_is_finished_with_resume(
     partial.write_text("done before\nhal", encoding="utf-8")
 
     resumed = [*command, "--resume", "-m"]
-    assert "--resume: beam is 3, but" in fails(capfd, *resumed, bundle, "--beam", "3")
+    told = fails(capfd, *resumed, bundle, "--beam", "3")
+    assert "--resume: beam is 3, but" in told and " was started without it;" in told
     assert "--resume: keep is ['a'], but" in fails(capfd, *resumed, bundle, "--keep", "a")
     other = make_bundle(tmp_path / "other", decoder_layers=2)
     assert "--resume: model is" in fails(capfd, *resumed, str(other.folder))
@@ -154,6 +156,60 @@ def test_json_is_one_document_and_nothing_else(bundle: str, capfd: pytest.Captur
     assert document[1]["translations"][0]["text"] == ""
     assert main(["info", bundle, "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["source"] == "en"
+
+
+def test_info_takes_a_model_as_the_other_verbs_do(bundle: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", bundle]) == 0
+    card = capfd.readouterr().out
+    assert main(["info", "-m", bundle]) == 0
+    assert capfd.readouterr().out == card
+    assert "leave out MODEL or -m" in fails(capfd, "info", bundle, "-m", bundle)
+
+
+def test_a_built_in_model_is_named_and_not_its_folder(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    told = fails(capfd, "translate", "-m", "en-de", "-m", "de-en", "x")
+    assert told.startswith("regard: de-en: the models of an ensemble must share a tokenizer") and "/en-de" not in told
+
+
+def test_average_says_that_there_are_fewer_checkpoints(
+    bundle: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from regard.bundle import load_bundle
+
+    made = (load_bundle(Path(bundle)), ["step-000010", "step-000020"])
+    monkeypatch.setattr("regard.training.finish.average", lambda *_: made)
+    assert main(["average", "run", "--last", "50", "-o", "out"]) == 0
+    assert "note: the run has only 2 of the 50 checkpoints that --last asks for" in capfd.readouterr().err
+    assert main(["average", "run", "--last", "2", "-o", "out"]) == 0
+    assert capfd.readouterr().err == ""
+
+
+def test_a_bundle_need_not_be_imported(bundle: str, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    told = fails(capfd, "import", "--from", "transformers", bundle, "-o", str(tmp_path / "x"))
+    assert f"{bundle}: is a bundle of Regard already; use it as it is: -m {bundle}" in told
+
+
+def test_explain_says_what_it_wrote(bundle: str, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert main(["explain", "a b", "-m", bundle, "-o", str(page)]) == 0
+    assert f"{page}: written\n" in capfd.readouterr().err
+
+
+def test_a_person_at_a_terminal_is_told_to_type(bundle: str) -> None:
+    leader, follower = pty.openpty()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "regard", "translate", "-m", bundle, "--device", "cpu"],
+            stdin=follower, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        )  # fmt: skip
+        os.write(leader, b"a b\n\x04")
+        out, err = process.communicate(timeout=PATIENCE)
+    finally:
+        os.close(leader)
+        os.close(follower)
+    assert err.startswith("type a line and press Enter to translate it; Ctrl-D ends\n")
+    assert out.strip()
 
 
 def test_info_shows_the_card(bundle: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -320,8 +376,13 @@ def test_bash_completes_a_command(tmp_path: Path) -> None:
 
 
 def test_bad_search_options_are_refused(bundle: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert "beam must be at least 1" in fails(capfd, "translate", "-m", bundle, "--beam", "0", "x")
-    assert "nbest must be between" in fails(capfd, "translate", "-m", bundle, "--beam", "2", "--nbest", "3", "x")
+    assert "--beam must be at least 1" in fails(capfd, "translate", "-m", bundle, "--beam", "0", "x")
+    told = fails(capfd, "translate", "-m", bundle, "--top-k", "3", "x")
+    assert "--temperature, --top-k, --top-p and --seed are for sampling; add --sample, or leave" in told
+    assert "use a wider beam" in fails(capfd, "translate", "-m", bundle, "--beam", "2", "--mbr", "bleu", "x")
+    assert "--nbest must be between 1 and the beam (2)" in fails(
+        capfd, "translate", "-m", bundle, "--beam", "2", "--nbest", "3", "x"
+    )
     assert "device must be" in fails(capfd, "translate", "-m", bundle, "--device", "toaster", "x")
 
 

@@ -25,4 +25,6 @@ def run(arguments: argparse.Namespace) -> None:
         sys.stderr.write(f"{text}\n")
 
     bundle, used = average(arguments.run_folder, arguments.last, arguments.output, report)
+    if len(used) < arguments.last:
+        report(f"note: the run has only {len(used)} of the {arguments.last} checkpoints that --last asks for")
     sys.stdout.write(f"{bundle.folder}: average of {', '.join(used)}\n")

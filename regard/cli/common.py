@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,12 +107,26 @@ def add_all_search(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--seed", type=int, metavar="S", help="with --sample: random seed (default: 0)")
 
 
+_SEARCH_OPTIONS = (
+    "beam", "alpha", "nbest", "glossary", "keep", "mbr", "coverage", "no_repeat", "max_repeat", "groups", "diversity", "sample",
+    "temperature", "top_k", "top_p", "seed",
+)  # fmt: skip
+# Not in "a wider beam": there it is a word.
+_OPTION_NAME = re.compile(rf"(?<![\w-])(?<!\ba )(?<!\bthe )(?<!\bwider )({'|'.join(_SEARCH_OPTIONS)})(?![\w-])")
+
+
+@contextmanager
+def naming_options() -> Iterator[None]:
+    """Errors about search options name them as on the command line: --top-k, where Python has top_k."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(_OPTION_NAME.sub(lambda match: f"--{match[0].replace('_', '-')}", str(error))) from None
+
+
 def given_search(arguments: argparse.Namespace) -> dict[str, Any]:
     """The search options that were given, apart from beam and alpha, by their names in the Python API."""
-    names = (
-        "glossary", "keep", "mbr", "coverage", "no_repeat", "max_repeat", "groups", "diversity", "sample", "temperature", "top_k",
-        "top_p", "seed",
-    )  # fmt: skip
+    names = (name for name in _SEARCH_OPTIONS if name not in ("beam", "alpha", "nbest"))
     return {name: value for name in names if (value := getattr(arguments, name)) is not None}
 
 

@@ -16,6 +16,7 @@ from regard.cli.common import (
     given_constraints,
     given_search,
     load_model,
+    naming_options,
     print_result,
     verb,
 )
@@ -132,7 +133,8 @@ def translate_all(
     """The best translation of each line, with progress."""
     from regard.progress import progress
 
-    options = model.search_options(arguments.beam, arguments.alpha, 1, **given_search(arguments))
+    with naming_options():
+        options = model.search_options(arguments.beam, arguments.alpha, 1, **given_search(arguments))
     with progress(description, len(sources)) as done:
         return [
             result.text

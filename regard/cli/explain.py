@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.cli.common import MODEL, add_search, verb
+from regard.cli.common import MODEL, add_search, naming_options, verb
 from regard.errors import UserError
-from regard.escaping import for_terminal, shorten
+from regard.escaping import escape, for_terminal, shorten
 
 
 def add(verbs: Any) -> None:
@@ -78,7 +78,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"{' and '.join(given)}: for figures only; add -o figure.svg, or leave out")
     force = _forced(arguments.force)
     bundle = load_bundle(find_bundle(arguments.model))
-    search = SearchOptions.of(bundle).changed(arguments.beam, arguments.alpha, 1)
+    with naming_options():
+        search = SearchOptions.of(bundle).changed(arguments.beam, arguments.alpha, 1)
     from regard.explain.explainer import Explainer
 
     explanation = Explainer(bundle).explain(
@@ -98,6 +99,7 @@ def run(arguments: argparse.Namespace) -> None:
             "pieces": arguments.pieces,
         }
         explanation.save(arguments.output, **(options if arguments.output.suffix.lower() in FIGURES else {}))
+        sys.stderr.write(f"{escape(str(arguments.output))}: written\n")
     # Not indented: attention matrices with a number per line would be unreadable.
     text = json.dumps(explanation.to_json()) if arguments.json else explanation.translation
     sys.stdout.write((for_terminal(text) if sys.stdout.isatty() else text) + "\n")

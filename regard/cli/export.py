@@ -22,7 +22,11 @@ def add(verbs: Any) -> None:
         "--to", required=True, metavar="FORMAT", help="ctranslate2, onnx, transformers, or bundle (a smaller one)"
     )
     parser.add_argument("-m", "--model", metavar="MODEL", help=MODEL)
-    parser.add_argument("--weights", metavar="TYPE", help="fp32, fp16 or int8 (default: fp32; for --to bundle, int8)")
+    parser.add_argument(
+        "--weights",
+        metavar="TYPE",
+        help="ctranslate2: fp32 (default), fp16, int8; bundle: int8 (default), fp16, fp32; onnx, transformers: fp32",
+    )
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="a new folder")
     parser.add_argument("--json", action="store_true", help="print JSON")
 

@@ -7,12 +7,14 @@ import sys
 from typing import Any
 
 from regard.cli.common import MODEL, print_result, verb
+from regard.errors import UserError
 from regard.escaping import escape
 
 
 def add(verbs: Any) -> None:
     parser = verb(verbs, "info", run, "show languages, parameters, vocabulary, training data and scores of a model")
     parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL)
+    parser.add_argument("-m", "--model", dest="named", metavar="MODEL", help="the same")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -22,7 +24,9 @@ def run(arguments: argparse.Namespace) -> None:
 
     from regard.bundle import find_bundle, load_bundle
 
-    bundle = load_bundle(find_bundle(arguments.model))
+    if arguments.model is not None and arguments.named is not None:
+        raise UserError("info shows one model; leave out MODEL or -m")
+    bundle = load_bundle(find_bundle(arguments.model if arguments.named is None else arguments.named))
     document = {
         "folder": str(bundle.folder),
         "source": bundle.source,

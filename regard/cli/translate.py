@@ -19,6 +19,7 @@ from regard.cli.common import (
     given_constraints,
     given_search,
     load_model,
+    naming_options,
     verb,
 )
 from regard.cli.languages import InputLanguage, add_languages, choose_model
@@ -226,7 +227,8 @@ def _load(arguments: argparse.Namespace, device: str) -> tuple[Model, Translatio
     search = given_search(arguments)
     if arguments.words or arguments.alignment:
         search |= {"words": True, "alignment": arguments.alignment}
-    return model, model.search_options(arguments.beam, arguments.alpha, arguments.nbest, **search)
+    with naming_options():
+        return model, model.search_options(arguments.beam, arguments.alpha, arguments.nbest, **search)
 
 
 def _blocks(arguments: argparse.Namespace, size: int) -> Iterator[list[str]]:
@@ -236,6 +238,8 @@ def _blocks(arguments: argparse.Namespace, size: int) -> Iterator[list[str]]:
 
     if arguments.input or arguments.text:
         return _cut(read_lines(arguments.input) if arguments.input else arguments.text, size)
+    if sys.stdin.isatty():
+        sys.stderr.write("type a line and press Enter to translate it; Ctrl-D ends\n")
     return read_available(standard_input(), size)
 
 

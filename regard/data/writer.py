@@ -164,10 +164,10 @@ def check_settings(settings: Mapping[str, Any], saved: Mapping[str, Any], state:
     """Refuse to resume with other settings than those saved in the state file."""
     for key in dict.fromkeys([*settings, *saved]):  # in the caller's order: the most telling first
         if settings.get(key) != saved.get(key):
-            now = repr(settings[key]) if key in settings else "not set"
-            before = f"with {saved[key]!r}" if key in saved else "without it"
+            now, before = settings.get(key), saved.get(key)
             raise UserError(
-                f"--resume: {key} is {now}, but {state} was started {before}; "
+                f"--resume: {key} is {'not set' if now is None else repr(now)}, but {state} was started "
+                f"{'without it' if before is None else f'with {before!r}'}; "
                 f"use the same, or remove {state} and the .partial files to start over"
             )
 

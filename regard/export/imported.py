@@ -98,6 +98,8 @@ def import_marian(
         raise UserError(
             f"{folder}: must be a folder with a Marian model (config.json, source.spm, ...), but is not a folder"
         )
+    if (folder / "manifest.json").is_file() and (folder / "tokenizer").is_dir():
+        raise UserError(f"{folder}: is a bundle of Regard already; use it as it is: -m {folder}")
     check_new_folder(out)
     settings = _DEFAULTS | {key: value for key, value in read_json(folder / "config.json").items() if value is not None}
     search = _read_search(folder, settings)

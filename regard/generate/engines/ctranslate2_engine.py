@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.builtin import shown_name
 from regard.bundle import Bundle
 from regard.errors import RegardError, UserError
 from regard.generate.engines.batches import beam_batch, check_constraints, cut_batches, length_limit
@@ -366,7 +367,7 @@ class CTranslate2Engine:
             cut_batches(order, limits, together, _BATCH_TOKENS, same_length=to_limit), submit
         ):
             if not all(map(math.isfinite, result.scores)):
-                raise RegardError(f"{self.bundle.folder}: {NOTHING_FOUND}")
+                raise RegardError(f"{shown_name(self.bundle.folder)}: {NOTHING_FOUND}")
             scored = zip(result.hypotheses, result.scores, strict=True)
             yield number, [(tuple(self._ids[piece] for piece in pieces), log_prob) for pieces, log_prob in scored]
 

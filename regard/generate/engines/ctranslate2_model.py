@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from regard.aligning import AlignmentHeads
+from regard.builtin import shown_name
 from regard.bundle import Bundle
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
@@ -73,7 +74,7 @@ def positions(bundle: Bundle) -> int:
 def convert(bundle: Bundle, folder: Path, weights: WeightFormat) -> None:
     """Write the converted bundle into an existing folder."""
     if reason := refusal(bundle):
-        raise UserError(f"{bundle.folder}: {reason}; use --engine torch, or export to another format")
+        raise UserError(f"{shown_name(bundle.folder)}: {reason}; use --engine torch, or export to another format")
     try:
         weights_read = with_heads_first(read_weights(bundle), bundle.config, bundle.alignment_heads)
         variables, aliases = _variables(bundle.config, weights_read, positions(bundle), bundle.alignment_heads)

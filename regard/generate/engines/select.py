@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from regard.bounds import MAX_BATCH, check_whole
+from regard.builtin import shown_name
 from regard.bundle import Bundle
 from regard.errors import UserError
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine, import_ctranslate2
@@ -35,8 +36,8 @@ def make_engine(
     for other in others:
         if other.tokenizer.fingerprint != bundle.tokenizer.fingerprint:
             raise UserError(
-                f"{other.folder}: the models of an ensemble must share a tokenizer, but this one differs from that of "
-                f"{bundle.folder}"
+                f"{shown_name(other.folder)}: the models of an ensemble must share a tokenizer, but this one differs from that of "
+                f"{shown_name(bundle.folder)}"
             )
     check_whole("batch", batch, 0, MAX_BATCH)
     if engine not in get_args(EngineName):
