@@ -40,8 +40,9 @@ def verdict(recipe: Recipe, folder: RunFolder, bundle: Bundle, data: PreparedDat
     if found is None and (warning := few_pairs_warning(recipe, len(data.store))):
         return f"verdict {warning}{other_start(recipe, [])}"
     bleu, where = found or (math.inf, "")
-    if bleu < USELESS or (found is None and best.get("perplexity", 0.0) >= _USELESS_PERPLEXITY):
-        said = f"{where} BLEU {bleu:.1f}" if found else f"the validation perplexity is {best['perplexity']:,.0f}"
+    perplexity = float(best.get("perplexity") or 0.0)
+    if bleu < USELESS or (found is None and perplexity >= _USELESS_PERPLEXITY):
+        said = f"{where} BLEU {bleu:.1f}" if found else f"validation set: perplexity {perplexity:,.0f}"
         return f"verdict {said}: this model does not translate yet. {_remedy(recipe, folder, data, records)}"
     tried = f'try it  regard translate -m {shlex.quote(str(folder.path))} "..."'
     return f"expect  {where} BLEU {bleu:.1f}: the gist is often lost\n{tried}" if bleu < GIST else tried
@@ -62,8 +63,8 @@ def _remedy(recipe: Recipe, folder: RunFolder, data: PreparedData, records: Sequ
     start = "" if recipe.train.init else other_start(recipe, data.test or data.valid or [])
     if warning := few_pairs_warning(recipe, len(data.store)):
         return f"{warning}{start}"
-    steps = [record for record in records if record["kind"] == "train"]
-    amount = amount_trained(data.store, float(steps[-1]["epoch"]) if steps else 0.0)
+    steps = [record for record in records if record["kind"] == "train" and record.get("tokens_per_second")]
+    amount = amount_trained(data.store, float(steps[-1].get("epoch") or 0.0) if steps else 0.0)
     if not recipe.train.init and amount.epochs < amount.enough_epochs and steps:
         rate = statistics.median(float(record["tokens_per_second"]) for record in steps)
         needed = duration(amount.enough_epochs * amount.tokens / rate)

@@ -138,6 +138,14 @@ def test_a_model_that_does_not_translate_is_not_to_be_tried(tmp_path: Path) -> N
         assert "try it" not in judged(tmp_path, bleu)
 
 
+def test_without_translations_the_perplexity_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.training.expect.FEW_PAIRS", 1)
+    path = write_recipe(tmp_path / "recipe", steps=2, validate_sentences=0)
+    said = quiet(path, tmp_path / "run")
+    assert "verdict validation set: perplexity " in said and "try it" not in said
+    assert "try it" in quiet(path, tmp_path / "learnt", "train.steps=60", "train.lr=5e-3")
+
+
 def test_a_model_that_translates_is_to_be_tried(tmp_path: Path) -> None:
     tried = 'try it  regard translate -m runs/x "..."'
     assert judged(tmp_path, 20.0) == tried
