@@ -195,6 +195,12 @@ def check_new_file(path: Path) -> None:
         raise UserError(f"{path}: must be a file, but is a device or a pipe; write to it with > {path}")
 
 
+def check_overwrite(path: Path, force: bool) -> None:
+    """Refuse to overwrite the file of -o without --force."""
+    if path.exists() and not force:
+        raise UserError(f"-o {path}: already exists; choose another name, or add --force to overwrite it")
+
+
 def is_same_file(one: Path, other: Path) -> bool:
     try:
         return one.is_file() and one.samefile(other)

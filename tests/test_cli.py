@@ -240,6 +240,10 @@ def test_evaluate_scores_a_model_and_a_file_alike(
     command = ["evaluate", "--json", "--bootstrap", "20", "--reference", str(reference)]
     assert main([*command, "-m", bundle, "--device", "cpu", "--source", str(source), "-o", str(output)]) == 0
     by_model = json.loads(capfd.readouterr().out)
+    again = [*command, "-m", bundle, "--device", "cpu", "--source", str(source), "-o", str(output)]
+    assert f"-o {output}: already exists; choose another name, or add --force" in fails(capfd, *again)
+    assert main([*again, "--force"]) == 0
+    assert json.loads(capfd.readouterr().out) == by_model
     assert main([*command, "--hypothesis", str(output)]) == 0
     assert json.loads(capfd.readouterr().out) == by_model
     assert "version:" in by_model["metrics"]["bleu"]["signature"]

@@ -11,7 +11,7 @@ from typing import Any
 from regard.cli.common import add_all_search, add_engine, find_models, given_search, load_model, print_result, verb
 from regard.cli.evaluate import check_pairs, translate_all
 from regard.errors import UserError
-from regard.files import check_new_file, is_same_file, write_atomic
+from regard.files import check_new_file, check_overwrite, is_same_file, write_atomic
 
 _TRIALS = 10_000
 
@@ -143,8 +143,7 @@ def _check_output(arguments: argparse.Namespace) -> None:
     ]
     if any(file is not None and is_same_file(file, output) for file in inputs):
         raise UserError(f"-o {output}: must not be one of the input files; name another")
-    if output.exists() and not arguments.force:
-        raise UserError(f"-o {output}: already exists; choose another name, or add --force to overwrite it")
+    check_overwrite(output, arguments.force)
 
 
 def _given_for_models(arguments: argparse.Namespace) -> list[str]:

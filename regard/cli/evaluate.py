@@ -22,7 +22,7 @@ from regard.cli.common import (
 )
 from regard.errors import UserError
 from regard.escaping import escape
-from regard.files import check_new_file, is_same_file, write_atomic
+from regard.files import check_new_file, check_overwrite, is_same_file, write_atomic
 
 if TYPE_CHECKING:
     from regard.api import Model
@@ -51,6 +51,7 @@ def add(verbs: Any) -> None:
     )
     add_all_search(parser)
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="also write the model's translations to FILE")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing FILE")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -73,6 +74,7 @@ def run(arguments: argparse.Namespace) -> None:
         for given_file in (arguments.source, arguments.reference, arguments.against):
             if given_file is not None and is_same_file(given_file, arguments.output):
                 raise UserError(f"-o {arguments.output}: must not be one of the input files; name another")
+        check_overwrite(arguments.output, arguments.force)
     references = list(read_lines(arguments.reference))
     language = arguments.target_language
     if arguments.hypothesis:

@@ -26,7 +26,7 @@ from regard.cli.languages import InputLanguage, add_languages, choose_model
 from regard.cli.translate_documents import DocumentJob, open_job, run_job, take_file_names
 from regard.data.corpus import COMPRESSION_SUFFIXES
 from regard.errors import Interrupted, UserError
-from regard.files import check_new_file, is_same_file
+from regard.files import check_new_file, check_overwrite, is_same_file
 
 if TYPE_CHECKING:
     from regard.api import Model
@@ -152,10 +152,7 @@ def _open(arguments: argparse.Namespace, crew: Crew) -> DocumentJob | tuple[Line
         raise UserError("translate needs TEXT, -i FILE or standard input, but got none of them")
     if arguments.output and not arguments.resume:
         check_new_file(arguments.output)
-        if arguments.output.exists() and not arguments.force:
-            raise UserError(
-                f"-o {arguments.output}: already exists; choose another name, or add --force to overwrite it"
-            )
+        check_overwrite(arguments.output, arguments.force)
     settings = _settings(arguments) if arguments.input and arguments.output and _is_plain(arguments) else None
     return LineFile(arguments.output, arguments.resume, settings, is_kept=not arguments.json), total
 
