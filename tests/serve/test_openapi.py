@@ -26,7 +26,7 @@ def test_no_request_is_answered_with_an_unexpected_error(server: Running, mode: 
     tried = []
     for result in document.get_all_operations():
         operation = result.ok()
-        if mode is GenerationMode.NEGATIVE and operation.method == "get":
+        if mode is GenerationMode.NEGATIVE and operation.method in ("get", "delete"):
             continue  # they have nothing that could be wrong
 
         @settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck))
