@@ -25,6 +25,13 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _RATED = re.compile(rf"[{SPACES}]?(?:fps|[kKMGT]?Hz)\b")
+# Before a number in brackets: after a word it is a quantity, "the stadium (39,625)", but not after one that places a point.
+_QUANTIFIES = re.compile(
+    rf"(?<!\w)(?!(?:at|to|from|by|in|is|and|or|between|through|near|points?|pixels?|positions?|coordinates?|pairs?|tuples?|cells?"
+    rf"|vectors?|an?|bei|zu|von|nach|und|oder|ist|zwischen|durch|Punkte?|Pixel|Koordinaten?|Paare?|Tupel|Zellen?|Vektor)\b)"
+    rf"[^\W\d_]{{2,}}[{SPACES}]\($",
+    re.IGNORECASE,
+)
 # After a decimal number that is not a version, a chapter or a time of day.
 _MEASURED = re.compile(
     rf"[{SPACES}-]?(?:[%‰°]|(?:per[{SPACES}]?cent|[mbt]r?illion|euro|dollar|pound|cent|degree|(?:kilo|centi|milli)?met(?:er|re)"
@@ -113,6 +120,8 @@ def _is_name(text: str, place: Span) -> bool:
     is_pair = (
         text[begin - 1 : begin] == "(" and text[end : end + 1] == ")" and re.fullmatch("[0-9]+,[0-9]+", text[begin:end])
     )
+    if is_pair and re.fullmatch("[1-9][0-9]{0,2},[0-9]{3}", text[begin:end]):
+        is_pair = not _QUANTIFIES.search(text, max(0, begin - 60), begin)
     is_named = "." in text[begin:end] and _NAMED.search(text, max(0, begin - 30), begin)
     return bool(is_address or is_time or is_pair or is_named or _IN_CODE.search(text, max(0, begin - 3), begin))
 
