@@ -117,7 +117,7 @@ def _is_name(text: str, place: Span) -> bool:
             and not _MEASURED.match(text, end)
         )
     )
-    is_pair = (
+    is_pair = bool(
         text[begin - 1 : begin] == "(" and text[end : end + 1] == ")" and re.fullmatch("[0-9]+,[0-9]+", text[begin:end])
     )
     if is_pair and re.fullmatch("[1-9][0-9]{0,2},[0-9]{3}", text[begin:end]):

@@ -38,5 +38,13 @@ def test_no_request_is_answered_with_an_unexpected_error(server: Running, mode: 
 
         run()
         tried.append(f"{operation.method.upper()} {operation.path}")
-    paths = ("/translate", "/detect", "/translate_file", "/v2/translate", "/v2/document", "/v2/document/{document_id}")
+    paths = (
+        "/translate",
+        "/detect",
+        "/translate_file",
+        "/v2/translate",
+        "/v2/glossaries",
+        "/v2/document",
+        "/v2/document/{document_id}",
+    )
     assert {f"POST {path}" for path in paths} <= set(tried)

@@ -30,6 +30,7 @@ _MAX_PARTS, _MAX_PART_BYTES = 20, 131_072  # of a form, its file not counted; on
 def body_of(*schemas: type[BaseModel]) -> dict[str, Any]:
     """The OpenAPI description of a body that may be JSON or a form."""
     schema = schemas[0].model_json_schema(ref_template="#/components/schemas/{model}")
+    schema["additionalProperties"] = False
     return {"requestBody": {"required": True, "content": {JSON: {"schema": schema}, FORM: {"schema": schema}}}}
 
 
@@ -40,6 +41,7 @@ def file_body_of(schema: type[BaseModel]) -> dict[str, Any]:
         "type": "object",
         "properties": {"file": {"type": "string", "format": "binary"}, **fields["properties"]},
         "required": ["file", *fields["required"]],
+        "additionalProperties": False,
     }
     return {"requestBody": {"required": True, "content": {MULTIPART: {"schema": content}}}}
 
