@@ -6,7 +6,8 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -21,8 +22,9 @@ from regard.parallel.ranks import Ranks
 from regard.recipe import DecodeRecipe, Recipe, load_recipe
 from regard.training.display import Display
 from regard.training.fine_tuning import load_init_bundle, load_init_weights, resolve_recipe
+from regard.training.finish import warn_if_worse
 from regard.training.folder import RunFolder
-from regard.training.loop import Trainer
+from regard.training.loop import RunState, Trainer
 from regard.training.metrics import read_metrics
 from regard.training.run import resolve_on_first, train
 from regard.training.validate import Validator
@@ -209,6 +211,17 @@ def test_the_same_bleu_with_a_lower_loss_beats_the_start(
     ):
         assert chosen in quiet(recipe, tmp_path / name, f"train.lr={rate}")
         assert [record["best"] for record in validations(tmp_path / name)] == [True, name == "better"]
+
+
+@pytest.mark.parametrize(("best", "is_worse"), [(-40.0, True), (-47.9, False), (-50.0, False)])
+def test_a_run_of_an_earlier_version_says_that_it_ended_worse(best: float, is_worse: bool) -> None:
+    """It has no copy of the weights that it started from."""
+    notes: list[str] = []
+    trainer = SimpleNamespace(
+        state=RunState(start=-47.9, best=best), recipe=SimpleNamespace(monitor="bleu"), note=notes.append
+    )
+    warn_if_worse(cast(Any, trainer))
+    assert ["(BLEU 47.9), so the model of this run is worse" in note for note in notes] == [True] * is_worse
 
 
 def test_a_damaged_start_is_named_and_the_run_ends_with_what_it_has(old: Path, tmp_path: Path) -> None:
