@@ -10,6 +10,8 @@ from typing import Any
 from regard.errors import UserError
 from regard.escaping import shorten
 
+MAX_VOCABULARY = 10_000_000  # pieces
+MAX_WORKERS = 1_024  # processes that prepare text
 MAX_BEAM = 10_000  # an engine may allow fewer: see `generate/engines/batches.py`
 MAX_BATCH = 65_536  # sentences that are searched together
 MAX_EXTRA = 10_000  # tokens by which an output may exceed its source

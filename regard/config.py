@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from regard.bounds import check_flag, check_number, check_whole
+from regard.bounds import MAX_VOCABULARY, check_flag, check_number, check_whole
 from regard.errors import UserError
 from regard.escaping import shorten
 
@@ -17,7 +17,7 @@ Positions = Literal["sinusoidal", "learned", "rotary"]
 
 _CHOICES = {"norm_position": NormPosition, "norm": Norm, "activation": Activation, "positions": Positions}
 _LARGEST = {
-    "vocab_size": 10_000_000,
+    "vocab_size": MAX_VOCABULARY,
     "d_model": 65_536,
     "d_ff": 1_048_576,
     "num_heads": 4_096,

@@ -24,6 +24,8 @@ from regard.bounds import (
     MAX_BEAM,
     MAX_EXTRA,
     MAX_LENGTH,
+    MAX_VOCABULARY,
+    MAX_WORKERS,
     check_flag,
     check_label,
     check_number,
@@ -456,7 +458,6 @@ def _check_ranges(recipe: Recipe, where: str) -> None:
         "train.batch_tokens": train.batch_tokens,
         "train.accumulate": train.accumulate,
         "train.average": train.average,
-        "tokenizer.vocab_size": recipe.tokenizer.vocab_size,
     }
     for name, value in at_least_one.items():
         if value < 1:
@@ -476,6 +477,8 @@ def _check_ranges(recipe: Recipe, where: str) -> None:
         check_label("data.source", data.source)
         check_label("data.target", data.target)
         check_whole("data.max_length", data.max_length, 1, MAX_LENGTH)
+        check_whole("tokenizer.vocab_size", recipe.tokenizer.vocab_size, 1, MAX_VOCABULARY)
+        check_whole("train.workers", train.workers, 0, MAX_WORKERS)
         check_decode(recipe.decode)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None

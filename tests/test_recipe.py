@@ -95,6 +95,12 @@ def test_a_root_said_on_the_command_line_is_meant_from_there(tmp_path: Path, mon
         (changed("train", shard=True, monitor="bleu"), "train.monitor must be 'loss' with train.shard"),
         (changed("train", rdrop=-1.0), "train.rdrop must not be negative"),
         ({**changed("train", rdrop=5.0), "model": {"dropout": 0.0}}, "train.rdrop needs model.dropout above 0"),
+        (changed("tokenizer", vocab_size=0), "tokenizer.vocab_size must be at least 1, but is 0"),
+        (
+            changed("tokenizer", vocab_size=10**12),
+            "tokenizer.vocab_size must be at most 10,000,000, but is 1000000000000",
+        ),
+        (changed("train", workers=10**9), "train.workers must be at most 1,024, but is 1000000000"),
         (changed("train", batch_tokens=0), "train.batch_tokens must be at least 1"),
         (changed("train", fast="slots, grpah,x"), "graph with commas, but has 'grpah'"),
         (changed("train", fast="auto,slots"), "train.fast must be auto, off, or some of slots, attention,"),
