@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-import threading
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from regard.errors import UserError
@@ -57,10 +55,7 @@ class InputLanguage:
     """Prints one line, once per run, if the input is not in the model's language."""
 
     def __init__(self) -> None:
-        """Create it before the model is loaded: loading the language classifier takes most of a second, too."""
         self._notice: LanguageNotice | None = None
-        self._loading = threading.Thread(target=_load_classifier, daemon=True)
-        self._loading.start()
 
     def watch(self, bundle: Bundle, blocks: Iterable[list[str]]) -> Iterator[list[str]]:
         """Pass blocks of input lines on, having looked at each."""
@@ -74,13 +69,5 @@ class InputLanguage:
         from regard.translation.detection import LanguageNotice
 
         self._notice = self._notice or LanguageNotice(bundle.source, bundle.target, named_pairs)
-        self._loading.join()
         if said := self._notice.look(lines):
             print(f"regard: {escape(said)}", file=sys.stderr)
-
-
-def _load_classifier() -> None:
-    from regard.translation.languages import rank_languages
-
-    with suppress(UserError):  # the package is not installed
-        rank_languages("")

@@ -20,7 +20,7 @@ from regard.serve.thread_pool import ThreadPool
 from regard.translation.alignment import TextAlignment, align_texts
 from regard.translation.detection import Detected, detect, find_other_language, sample_of
 from regard.translation.documents.document import Plan, join_plans
-from regard.translation.documents.formats import open_document
+from regard.translation.documents.readers import open_document
 from regard.translation.languages import language_name, match_code
 from regard.translation.markup.elements import MarkupParser
 from regard.translation.markup.marked_text import MarkedText, parse_plain

@@ -32,6 +32,19 @@ _ALIKE = (
     "uz uzs",
     "pt gl",
 )
+# Frequent words that few other languages have. Loading the classifier takes longer than translating a sentence, and a text with
+# enough of these does not need it.
+_FREQUENT = {
+    "en": frozenset(
+        "the and to you that it with this what where when are have not she they would my your from there his their which will been "
+        "has can could should does did how who why but about if all one out up just into than then our these don't it's i'm".split()
+    ),
+    "de": frozenset(
+        "der die das und ist nicht ich ein eine einen einem einer zu den dem des mit sie auf wir für von sich auch wie haben hat "
+        "wird im aus bei oder aber wenn kann noch nach über mein dein sein bin sind wurde werden nur vom zum zur ihr".split()
+    ),
+}
+_FREQUENT_SHARE = 0.15  # of the words of a text; running text has about twice as many
 _GROUP = {code: group for group in _ALIKE for code in group.split()}
 
 
@@ -60,7 +73,9 @@ def find_other_language(text: str, source: str, target: str) -> Detected | None:
 
     A classifier that does not know `source` is believed only where it finds `target`, as in a text for the other direction.
     """
-    if sum(map(str.isalpha, text[:_MOST_CHARACTERS])) < _FEWEST_LETTERS:
+    text = text[:_MOST_CHARACTERS]
+    wanted, other = _first(source), _first(target)
+    if sum(map(str.isalpha, text)) < _FEWEST_LETTERS or _is_plainly(text, wanted):
         return None
     try:
         found = detect(text)
@@ -68,10 +83,16 @@ def find_other_language(text: str, source: str, target: str) -> Detected | None:
         return None
     if found is None or found.confidence < _SURE or found.language == "zxx":  # zxx: no language at all
         return None
-    wanted, other = _first(source), _first(target)
     if _are_alike(found.language, wanted) or not (wanted in _known_codes() or found.language == other):
         return None
     return found
+
+
+def _is_plainly(text: str, language: str) -> bool:
+    """Whether the frequent words of a text show that it is in this language; False if they do not."""
+    words = re.findall(r"[^\W\d_]+(?:'[^\W\d_]+)?", text.lower())
+    frequent = [word for word in words if word in _FREQUENT.get(language, ())]
+    return len(set(frequent)) >= 2 and len(frequent) >= _FREQUENT_SHARE * len(words)
 
 
 class LanguageNotice:

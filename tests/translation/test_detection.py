@@ -92,3 +92,22 @@ def test_a_sample_ends_where_detection_stops_looking() -> None:
     taken = iter(["word " * 500] * 50)
     assert len(sample_of(taken)) == 5_000
     assert len(list(taken)) == 48
+
+
+@pytest.mark.parametrize(("lines", "source", "target"), [(ENGLISH, "en", "de"), (GERMAN, "de", "en")])
+def test_frequent_words_spare_the_classifier(
+    monkeypatch: pytest.MonkeyPatch, lines: list[str], source: str, target: str
+) -> None:
+    """It takes longer to load than a sentence takes to translate."""
+
+    def refuse(text: str) -> list[tuple[str, float]]:
+        raise AssertionError("the classifier was loaded")
+
+    monkeypatch.setattr("regard.translation.detection.rank_languages", refuse)
+    assert find_other_language("\n".join(lines), source, target) is None
+
+
+def test_a_few_frequent_words_do_not_hide_another_language() -> None:
+    dutch = "Waar is het station van deze stad, en wat is de beste weg naar het centrum?"
+    assert (found := find_other_language(dutch, "en", "de")) is not None and found.language == "nl"
+    assert (found := find_other_language(" ".join(GERMAN), "en", "de")) is not None and found.language == "de"

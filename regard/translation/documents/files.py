@@ -14,7 +14,7 @@ from regard.data.writer import check_settings
 from regard.errors import InputError, Interrupted, UserError
 from regard.files import check_new_file, check_regular, is_same_file, read_json, sha256, write_atomic
 from regard.translation.documents.document import AlignPairs, join_plans
-from regard.translation.documents.formats import LOCAL_BYTES, find_kind, list_kinds, open_document, output_kind
+from regard.translation.documents.formats import LOCAL_BYTES, find_kind, list_kinds, output_kind
 
 TranslateLines = Callable[[list[str]], list[str]]
 STATE = ".regard-translate.json"
@@ -67,6 +67,8 @@ def translate_document(
 ) -> tuple[bytes, str]:
     """The translated document, and a note for the user, if any. `translate` gets every different sentence once, `align` those
     with elements inside and their translations."""
+    from regard.translation.documents.readers import open_document  # here: plain text does not need the readers
+
     document = open_document(data, kind, LOCAL_BYTES, column, languages.target)
     plans = document.plans(languages.source)
     sentences = list(dict.fromkeys(sentence for plan in plans for sentence in plan.sentences if sentence))

@@ -10,7 +10,8 @@ import pytest
 
 from regard.errors import InputError, InputTooLarge
 from regard.translation.documents.archives import ARCHIVES, unpack
-from regard.translation.documents.formats import open_document
+from regard.translation.documents.formats import ARCHIVE_KINDS
+from regard.translation.documents.readers import open_document
 from tests.translation.documents.test_documents import MOST, packed, shouted
 
 NAMES = {
@@ -125,7 +126,7 @@ XML = {
 
 
 def test_every_archive_is_tried() -> None:
-    assert XML.keys() == ARCHIVES.keys()
+    assert XML.keys() == ARCHIVES.keys() == ARCHIVE_KINDS
 
 
 @pytest.mark.parametrize("kind", XML)

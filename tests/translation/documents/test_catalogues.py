@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from regard.errors import InputError, InputTooLarge
-from regard.translation.documents.formats import open_document
+from regard.translation.documents.readers import open_document
 from tests.translation.documents.test_documents import MOST, shouted
 
 

@@ -20,7 +20,8 @@ from regard.serve.document_files import DocumentFiles
 from regard.serve.document_jobs import DocumentJobs
 from regard.serve.web.status import as_http
 from regard.translation.documents.archives import unpack
-from regard.translation.documents.formats import kind_of, open_document
+from regard.translation.documents.formats import kind_of
+from regard.translation.documents.readers import open_document
 from regard.translation.markup.marked_text import MarkedText
 from tests.serve.server import Running, held_by, running, until
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regard.translation.documents.formats import open_document
+from regard.translation.documents.readers import open_document
 from tests.translation.documents.test_documents import MOST, shouted
 
 

@@ -15,7 +15,7 @@ from lxml import etree
 from regard.errors import InputError
 from regard.serve.web.status import as_http
 from regard.translation.documents.archives import unpack
-from regard.translation.documents.formats import open_document
+from regard.translation.documents.readers import open_document
 from regard.translation.documents.run_filling import spread
 from tests.serve.server import Running, running
 from tests.translation.documents.test_documents import DRAWING, MOST, WORD, docx, packed, run, shouted

@@ -13,7 +13,7 @@ import regard
 from regard.errors import InputError
 from regard.translation.documents import pdf
 from regard.translation.documents.files import Languages, translate_document
-from regard.translation.documents.formats import open_document
+from regard.translation.documents.readers import open_document
 from tests.translation.documents.test_documents import MOST, shouted
 
 GOLDEN = str(Path(__file__).parents[2] / "golden" / "bundle-1")

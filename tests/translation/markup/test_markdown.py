@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.translation.documents.document import Document
-from regard.translation.documents.formats import open_document
+from regard.translation.documents.readers import open_document
 from regard.translation.markup.marked_text import MarkedText
 
 
