@@ -32,6 +32,7 @@ from regard.builtin import DEFAULT
 from regard.bundle import Bundle, find_bundle, load_bundle
 from regard.data.corpus import read_lines
 from regard.serve.limits import Limits
+from regard.translation.long_words import MOST_CHARACTERS
 
 NORMAL, CONNECTIONS, ROUNDS = 16, 8, 4
 MOST_GROWTH, MOST_LOSS = 3.0, 0.02
@@ -78,7 +79,7 @@ def attacks(lines: list[str], source: str, target: str) -> dict[str, list[bytes]
 
     return {
         "long sentences": [ask(clauses[: most // 2]), ask(clauses[most // 2 : most])],
-        "no space": [ask(most * "x"), ask((most // 1_000) * (999 * "x" + " "))],
+        "no space": [ask(most * "x"), ask(most // (MOST_CHARACTERS + 1) * (MOST_CHARACTERS * "x" + " "))],
         "short texts": [ask(lines[:256])],
         "html": [
             ask(f"<p {(most - 1_000) // 6 * attribute}>{lines[0]}</p>", format="html"),

@@ -1,4 +1,4 @@
-"""Words too long to translate. A thousand characters without a space are no word of any language but data: a key, an encoded
+"""Words too long to translate. Two hundred characters without a space are no word of any language but data: a key, an encoded
 file, minified code. They are copied, so that such a word costs next to nothing, whatever its length."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-MOST_CHARACTERS = 1_000
+MOST_CHARACTERS = 200
 # Scripts without spaces between words, with their punctuation: Thai, Lao, Tibetan, Burmese, Khmer, Japanese, Chinese.
 _NO_SPACES = (
     r"\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff"

@@ -129,7 +129,7 @@ export function startTranslate(languages, settings, openExplain) {
     const marks = [...(unsure ? [[element("span", { class: "unsure" }, "dotted"), " words are unsure"]] : []),
       ...(out.querySelector(".w.held") ? [[element("span", { class: "held" }, "underlined"), unsure ? " ones are your terms" : " words are your terms"]] : [])];
     at("hint").replaceChildren(...(marks.length ? marks.flatMap((mark, i) => (i ? [", ", ...mark] : mark)) : full ? ["Choose a word to change it"] : []));
-    const unmet = new Set(state.sentences.flatMap((one) => one.chosen ? [] : one.unmet.map((lost) => lost.text)));
+    const unmet = new Set(state.sentences.flatMap((one) => one.chosen ? [] : (one.unmet ?? []).map((lost) => lost.text)));
     if (unmet.size) showProblem(`Not in the translation, though asked for: ${[...unmet].join(", ")}`);
     drawAlternatives();
   }
