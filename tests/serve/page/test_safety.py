@@ -198,7 +198,11 @@ def test_no_payload_runs_from_a_bundle_or_a_run(browser: Browser, tmp_path: Path
     records = [
         {"kind": "train", "step": 1, "loss": 2.0, "nll": 1.0, "lr": 0.1},
         {"kind": "valid", "step": 2, "loss": 1.0, "bleu": 3.0, "samples": samples},
-        {"kind": "test", "name": name, "scores": {"metrics": {"x": {"name": name, "score": 1.0, "signature": name}}}},
+        {
+            "kind": "test",
+            "name": name,
+            "scores": {"sentences": 9, "metrics": {"x": {"name": name, "score": 1.0, "signature": name}}},
+        },
         *({"kind": "note", "text": one} for one in PAYLOADS),
     ]
     (run / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")

@@ -33,7 +33,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         "confidence": 1.0,
         "signature": "nrefs:1|bs:1000|seed:12345|case:mixed|eff:no",
     }
-    append(folder / "run", {"kind": "test", "name": "test", "scores": {"metrics": {"bleu": bleu}}})
+    append(folder / "run", {"kind": "test", "name": "test", "scores": {"sentences": 9, "metrics": {"bleu": bleu}}})
     back = relabelled(folder / "back", "tgt", "src")
     with running("-m", str(back), "--run", str(folder / "run")) as server:
         yield server
