@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from regard.generate.options import Engine
+from regard.serve.batched_sentences import portions_of
 from regard.serve.thread_pool import ThreadPool
 from regard.translation.alignment import TextAlignment, align_texts
 from regard.translation.sentences import Split
 from regard.translation.text_side import TextSide
 
-_PORTION = 16  # sentences that are aligned in one go: other requests take turns in between
+_PORTION_CHARACTERS = 300  # aligned in one go: some tens of milliseconds, after which it is another client's turn
 
 if TYPE_CHECKING:
     from regard.serve.service import OnSentence, SentenceProgress
@@ -44,13 +45,20 @@ class SentenceCollector:
 
 async def align(served: _Served, split: Split, translations: Sequence[str]) -> TextAlignment:
     """Align the words of a text with those of its translation, sentence by sentence."""
-    side = served.text_side
     pairs = list(zip(split.sentences, translations, strict=True))
-    portions = [pairs[first : first + _PORTION] for first in range(0, len(pairs), _PORTION)]
-    found = await served.threads.run_each(
+    return place(split, translations, await align_sentences(served, pairs, served.threads))
+
+
+async def align_sentences(
+    served: _Served, pairs: Sequence[tuple[str, str]], threads: ThreadPool
+) -> list[TextAlignment]:
+    """Align sentences with their translations, on these threads, a few at a time."""
+    side = served.text_side
+    portions = [pairs[slice(*bounds)] for bounds in portions_of([source for source, _ in pairs], _PORTION_CHARACTERS)]
+    found = await threads.run_each(
         lambda portion: align_texts(served.engine, side.tokenizer, portion, side.max_length), portions
     )
-    return place(split, translations, [one for some in found for one in some])
+    return [one for some in found for one in some]
 
 
 def place(split: Split, translations: Sequence[str], found: Sequence[TextAlignment]) -> TextAlignment:

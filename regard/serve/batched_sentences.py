@@ -66,8 +66,8 @@ async def search_sentences(
     return results
 
 
-def portions_of(sentences: Sequence[str]) -> list[tuple[int, int]]:
-    """Sentences in portions of a few thousand characters, as ranges: other clients take turns between two portions.
+def portions_of(sentences: Sequence[str], most: int = _PORTION_CHARACTERS) -> list[tuple[int, int]]:
+    """Sentences in portions of about `most` characters, as ranges: other clients take turns between two portions.
 
     >>> portions_of(["a", 3_000 * "b", "c"])
     [(0, 2), (2, 3)]
@@ -75,7 +75,7 @@ def portions_of(sentences: Sequence[str]) -> list[tuple[int, int]]:
     portions, first, characters = [], 0, 0
     for number, sentence in enumerate(sentences):
         characters += len(sentence)
-        if characters >= _PORTION_CHARACTERS:
+        if characters >= most:
             portions.append((first, number + 1))
             first, characters = number + 1, 0
     return [*portions, (first, len(sentences))] if first < len(sentences) or not portions else portions

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from regard.errors import InputError, InputTooLarge
-from regard.serve.alignments import SentenceCollector, align
+from regard.serve.alignments import SentenceCollector, align, align_sentences
 from regard.serve.batched_sentences import INLINE_CHARACTERS, portions_of, search_sentences
 from regard.serve.fairness import FairShares
 from regard.serve.limits import Limits
@@ -17,7 +17,7 @@ from regard.serve.refusal import LanguageError
 from regard.serve.search import PLAIN, SearchRequest
 from regard.serve.served_model import ServedModel
 from regard.serve.thread_pool import ThreadPool
-from regard.translation.alignment import TextAlignment, align_texts
+from regard.translation.alignment import TextAlignment
 from regard.translation.detection import Detected, detect, find_other_language, sample_of
 from regard.translation.documents.document import Plan, join_plans
 from regard.translation.documents.readers import open_document
@@ -30,7 +30,6 @@ from regard.translation.sentences import Split, split_text
 
 _USUAL_BEAM = 4  # a request with a wider beam may have less text
 _PORTION = 16  # texts that are joined in one go
-_ALIGNED = 8  # sentences that are aligned in one go; what others wait for takes its turn in between
 _DOCUMENT_THREADS = 2  # besides the one that parses them
 _CLEAR, _CONTEXT = (
     90,
@@ -294,7 +293,8 @@ class Service:
         planned = [(plan, _versions(some)) for plan, some in zip(plans, results, strict=True)]
         is_short = sum(map(len, sentences)) <= INLINE_CHARACTERS
         pairs = _to_align(planned) if is_short else await self.texts.run(_to_align, planned)
-        aligned = iter(await self._align(served, pairs)) if pairs else None
+        # Not among the alignments that clients ask for, where it could be refused.
+        aligned = iter(await align_sentences(served, pairs, self.texts)) if pairs else None
 
         def join(some: Sequence[PlannedText]) -> list[list[str]]:
             return [_join(plan, versions, aligned) for plan, versions in some]
@@ -305,15 +305,6 @@ class Service:
             portions = [planned[first : first + _PORTION] for first in range(0, len(planned), _PORTION)]
             joined = [texts for some in await self.texts.run_each(join, portions) for texts in some]
         return [TranslatedPlan(texts, _unmet(some)) for texts, some in zip(joined, results, strict=True)]
-
-    async def _align(self, served: ServedModel, pairs: Sequence[tuple[str, str]]) -> list[TextAlignment]:
-        """Align sentences with elements in them; not among the words of others, where it could be refused."""
-        side = served.text_side
-        portions = [pairs[first : first + _ALIGNED] for first in range(0, len(pairs), _ALIGNED)]
-        found = await self.texts.run_each(
-            lambda portion: align_texts(served.engine, side.tokenizer, portion, side.max_length), portions
-        )
-        return [one for some in found for one in some]
 
     async def translate_file(
         self,
