@@ -118,7 +118,7 @@ def test_the_commands_take_the_default_where_no_model_is_named(
 def test_the_help_says_which_one_that_is(verb: str, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match=r"^0$"):
         main([verb, "--help"])
-    assert "built-in model (default: en-de)" in " ".join(capfd.readouterr().out.split())
+    assert "built-in or cached model (default: en-de)" in " ".join(capfd.readouterr().out.split())
 
 
 def test_it_is_served_where_no_model_is_named(tmp_path: Path) -> None:

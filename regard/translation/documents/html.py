@@ -79,7 +79,7 @@ def _quoted(value: str, translation: str) -> str:
 
 
 def _with_language(text: str, target: str) -> str:
-    """The page with the language of its root element set.
+    r"""The page with the language of its root element set.
 
     >>> _with_language('<html lang="en" xml:lang=en><p>', "de")
     '<html lang="de" xml:lang="de"><p>'

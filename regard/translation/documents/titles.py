@@ -18,11 +18,11 @@ _PLACE = re.compile(
 
 
 def take_out_titles(line: str, first: int) -> tuple[str, list[str]]:
-    """The line with marks, numbered from `first`, and the texts that they stand for.
+    r"""The line with marks, numbered from `first`, and the texts that they stand for.
 
     >>> line, titles = take_out_titles("see ![a cat](x.png 'Tom') and [b](y \"c d\")", 0)
     >>> line.replace("\x01", "#"), titles
-    ("see ![#0#](x.png '#1#') and [b](y \"#2#\")", ['a cat', 'Tom', 'c d'])
+    ('see ![#0#](x.png \'#1#\') and [b](y "#2#")', ['a cat', 'Tom', 'c d'])
     """
     if ("](" not in line and "![" not in line) or _MARK in line:
         return line, []
