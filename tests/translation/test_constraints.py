@@ -506,7 +506,7 @@ def test_wrong_commands_get_one_line(tmp_path: Path, capfd: pytest.CaptureFixtur
     base = ("translate", "-m", str(GOLDEN), "--device", "cpu", "a")
     assert "add --json" in fails(capfd, *base, "--words")
     assert "leave out --json" in fails(capfd, *base, "--follow", "--json")
-    assert "add sample" in fails(capfd, *base, "--seed", "3")
+    assert "add --sample" in fails(capfd, *base, "--seed", "3")
     assert "cannot do sample" in fails(capfd, *base, "--engine", "ctranslate2", "--sample")
     assert "no-terms.tsv" in fails(capfd, *base, "--glossary", str(tmp_path / "no-terms.tsv"))
     text = tmp_path / "text"
