@@ -143,9 +143,14 @@ class ModelConfig:
         values = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
         return {name: value for name, value in values.items() if name in _FIRST or value != self.default(name)}
 
-    def unsupported(self, known: Collection[str] = ()) -> str | None:
-        """The first setting beyond `known` and those of the first version that is not at its default, as "model.parallel = True".
-        None: there is none. For exporters and engines, which support the settings that they name and no other."""
+    def unsupported(
+        self, known: Collection[str] = (), choices: Mapping[str, Collection[Any]] | None = None
+    ) -> str | None:
+        """The first setting that an exporter or engine does not know, as "model.parallel = True"; None: it knows them all. It knows
+        those of the first version, of some of them perhaps only the `choices`; later ones only if `known` names them."""
+        for name, values in (choices or {}).items():
+            if (value := getattr(self, name)) not in values:
+                return f"model.{name} = {value!r}"
         for name, value in self.to_dict().items():
             if name in TABLES:
                 base = {f: getattr(self, f) for f in STACK_FIELDS} if name in get_args(Side) else {}
