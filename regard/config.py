@@ -147,7 +147,11 @@ class ModelConfig:
         self, known: Collection[str] = (), choices: Mapping[str, Collection[Any]] | None = None
     ) -> str | None:
         """The first setting that an exporter or engine does not know, as "model.parallel = True"; None: it knows them all. It knows
-        those of the first version, of some of them perhaps only the `choices`; later ones only if `known` names them."""
+        those of the first version, of some of them perhaps only the `choices`; later ones, and models of one stack, only if `known`
+        names them (`encoder_layers`: it may be 0)."""
+        for name in ("encoder_layers", "decoder_layers"):
+            if not getattr(self, name) and name not in known:
+                return f"model.{name} = 0"
         for name, values in (choices or {}).items():
             if (value := getattr(self, name)) not in values:
                 return f"model.{name} = {value!r}"
