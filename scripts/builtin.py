@@ -42,6 +42,7 @@ from typing import Any
 
 from regard.data.corpus import read_lines
 from regard.files import sha256, write_atomic
+from scripts.builtin_text.__main__ import PARTS
 
 HERE = Path(__file__).resolve().parent
 RECIPES = HERE.parent / "recipes" / "builtin"
@@ -53,12 +54,12 @@ MONOLINGUAL = "mono/common-voice"
 # What the student learns from in the teacher's words, the most useful first, in case there is no time for all of it. A small model
 # learns little from still more of one kind of text: four parts of Europarl are enough for it, and the noise of one.
 DISTILLED = (
-    "tatoeba/train", MONOLINGUAL, "dict-de/ding-examples", "made/people", "europarl/train-00", "made/games", "made/documents",
+    "tatoeba/train", MONOLINGUAL, "dict-de/ding-examples", "europarl/train-00", "made/games", "made/documents",
     "software/libreoffice", "software/debian-packages", "software/godot", "bible/train", "software/catalogues",
     "europarl/train-01", "europarl/train-02", "europarl/train-03",
 )  # fmt: skip
 NO_NOISE = ("europarl/train-01", "europarl/train-02", "europarl/train-03")
-PIECE = 25_000  # lines that a process translates at a time
+PIECE = 16_384  # lines that a process translates at a time
 # A student that starts from a model is trained like a new one, with a shorter warm-up: it has new kinds of text to learn.
 FROM_MODEL = ("--set", "train.lr=1e-3", "--set", "train.warmup=500", "--set", "train.seed=2")
 SCORING = 1.3  # minutes for everything after the student, if the time is limited
@@ -119,7 +120,7 @@ class Making:
 
     def make_text(self) -> Record:
         run("-m", "scripts.builtin_text", self.source, self.target, self.data, self.text / "made")
-        return self.inputs(TEXT_READS), sorted((self.text / "made").glob("*.xz"))
+        return self.inputs(TEXT_READS), [path for part in PARTS for path in self.files(f"made/{part}", ".xz")]
 
     def make_back(self) -> Record:
         alone, made = self.data / f"{MONOLINGUAL}.{self.target}.xz", "made/back-common-voice"
@@ -198,6 +199,7 @@ class Making:
 
     def make_int8(self) -> Record:
         small = self.out / self.pair
+        self.score_beside("student", self.jobs)
         if not small.exists():
             call_regard("export", "--to", "bundle", "--weights", "int8", "-m", self.student, "-o", small)
         return bundle_files(self.student), bundle_files(small)
