@@ -40,6 +40,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from regard.bundle import add_facts
 from regard.data.corpus import read_lines
 from regard.files import sha256, write_atomic
 from scripts.builtin_text.__main__ import PARTS
@@ -189,6 +190,8 @@ class Making:
             last = self.out / "student-last"
             if not last.exists():
                 call_regard("average", self.out / "student", "--last", "1", "--out", last)
+                facts = _facts(trained)
+                add_facts(last, {name: facts[name] for name in ("device", "pairs", "corpora", "minutes", "init")})
         read = [path for folder in ("distilled", "noised", "made") for path in (self.text / folder).iterdir()]
         return [RECIPES / "student.toml", *read], bundle_files(self.student)
 
@@ -311,7 +314,7 @@ def _values(options: Sequence[str]) -> list[str]:
     return [value for option, value in itertools.pairwise(options) if option == "--set"]
 
 
-def _facts(bundle: Path) -> dict[str, str]:
+def _facts(bundle: Path) -> dict[str, Any]:
     return dict(json.loads((bundle / "config.json").read_text(encoding="utf-8"))["facts"])
 
 
