@@ -37,7 +37,7 @@ def make_samples(bundle: Bundle) -> Samples:
     draw = random.Random(1)
     reserved = {*forbidden_ids(tokenizer), tokenizer.eos_id}
     pieces = [i for i in range(tokenizer.vocab_size) if i not in reserved]
-    longest = max(1, min(LONGEST, bundle.max_length, bundle.config.max_positions - 2))
+    longest = max(1, min(LONGEST, bundle.max_length, (bundle.config.longest or LONGEST + 2) - 2))
     lengths = [1 + round((longest - 1) * n / (SENTENCES - 1)) for n in range(SENTENCES)]
     src = [draw.choices(pieces, k=length) for length in lengths]
     engine = TorchEngine.from_bundle(bundle, "cpu")

@@ -52,7 +52,7 @@ def open_run(
         if was_started:  # every checkpoint is damaged, so the run starts over
             check_init(recipe)
         return OpenRun(corpora, damaged=tuple(damaged))
-    check_checkpoint(newest, pick_fast_path(recipe.train, ranks.device, ranks.size))
+    check_checkpoint(newest, pick_fast_path(recipe.train, recipe.model.config(1000), ranks.device, ranks.size))
     if folder.metrics.exists():
         read_metrics(folder.metrics)  # refuses a damaged file now, and not when the report is written
     return OpenRun(corpora, False, newest.name, tuple(damaged), saved_fingerprint(newest, folder))

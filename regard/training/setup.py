@@ -60,7 +60,7 @@ def make_trainer(
     checkpoint = ranks.broadcast(opened.checkpoint)
     model, shadow = make_model(recipe, tokenizer, folder, ranks, is_fresh=checkpoint is None)
     optimizer = make_optimizer(model, recipe.train)
-    path = pick_fast_path(recipe.train, device, ranks.size)
+    path = pick_fast_path(recipe.train, model.config, device, ranks.size)
     feed = make_feed(recipe, store, tokenizer, path, ranks)
     length = run_length(recipe.train, feed)
     state, notes = RunState(), [f"skipped: {reason}" for reason in opened.damaged]

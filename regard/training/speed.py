@@ -124,7 +124,7 @@ def _made_up_update(
     ids = np.random.default_rng(0).integers(config.vocab_size, size=int(lengths.sum()))
     sentences = ids, lengths, ids, lengths, 0, 0
     count = num_parts * pairs * length
-    path = pick_fast_path(train, device, size)
+    path = pick_fast_path(train, config, device, size)
     if path is None:
         batches = [make_batch(*sentences)] * num_parts
         return partial(PlainUpdate(model, optimizer, options), batches, count), count, 1

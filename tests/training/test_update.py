@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import re
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from regard.models.transformer import Transformer
 from regard.nn import block
 from regard.recipe import FAST_PARTS, TrainRecipe
 from regard.training.checkpoint import _load_optimizer, _optimizer_tensors
-from regard.training.fast import KERNELS, FastPath, fast_path
+from regard.training.fast import KERNELS, FastPath, fast_path, plain_path_field
 from regard.training.muon import MuonWithAdamW
 from regard.training.optimizer import make_optimizer, set_learning_rate
 from regard.training.update import WARM_UPDATES, PlainUpdate, SlotUpdate, UpdateOptions, UpdateResult
@@ -291,6 +292,25 @@ def test_what_a_cpu_cannot_do_is_refused_by_name(name: str) -> None:
     message = rf"^train\.fast: {name} needs a CUDA device; remove it, or use auto$"
     with pytest.raises(UserError, match=message):
         fast_path(f"slots,{name}", torch.device("cpu"), torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"attention_dropout": 0.1}, "model.attention_dropout"),
+        ({"positions": "relative"}, "model.positions = 'relative'"),
+    ],
+)
+def test_a_model_that_the_kernels_cannot_compute_takes_the_plain_path(settings: dict[str, Any], named: str) -> None:
+    assert plain_path_field(TrainRecipe(), tiny_config(decoder=settings)) == named
+    assert (
+        plain_path_field(TrainRecipe(), tiny_config(norm_position="pre", attention_bias="none", norm_bias=False)) == ""
+    )
+    assert fast_path("auto", torch.device("cuda"), torch.bfloat16, plain_path_field=named) is None
+    with pytest.raises(
+        UserError, match=rf"train\.fast must be auto or off, since {re.escape(named)} needs the plain path"
+    ):
+        fast_path("slots", torch.device("cuda"), torch.bfloat16, plain_path_field=named)
 
 
 def test_rdrop_goes_without_the_fused_loss(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,11 +70,12 @@ def length_limit(
     limit = len(sentence) + options.max_extra if constraint.max_tokens is None else constraint.max_tokens
     least = len(constraint.prefix) + sum(phrase.min_length for phrase in constraint.phrases)
     limit = max(limit, least)
-    if config.positions != "learned":
+    decoder = config.decoder_stack
+    if decoder is None or decoder.positions != "learned":
         return limit
-    if least >= config.max_positions:
+    if least >= decoder.max_positions:
         raise UserError(
-            f"the prefix and the phrases together must have fewer than {config.max_positions} tokens, the limit of this model, "
+            f"the prefix and the phrases together must have fewer than {decoder.max_positions} tokens, the limit of this model, "
             f"but have {least}; shorten them"
         )
-    return min(limit, config.max_positions - 1)
+    return min(limit, decoder.max_positions - 1)

@@ -94,11 +94,12 @@ class TorchEngine:
     def from_bundle(
         cls, bundle: Bundle, device: str = "auto", batch: int = 0, others: Sequence[Bundle] = ()
     ) -> TorchEngine:
-        """In slots and fp16 on a GPU with Triton, unless it is an ensemble; else in batches and fp32."""
+        """In slots and fp16 on a GPU with Triton, unless it is an ensemble or has relative positions, which the cache of slots does
+        not take; else in batches and fp32."""
         tokenizer = bundle.tokenizer
         model = load_model(bundle)
         picked = pick_device(device)
-        slots = on_triton(picked) and not others
+        slots = on_triton(picked) and not others and model.decoder.relative is None
         if slots:
             model = model.half()  # its 11 bits of precision flip fewer near-ties than the 8 of bf16
         return cls(
