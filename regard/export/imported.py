@@ -10,8 +10,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,10 @@ from torch import Tensor
 from regard.bounds import MAX_LENGTH, check_flag, check_label, check_number, check_whole
 from regard.bundle import Bundle, save_bundle
 from regard.config import ModelConfig
-from regard.data.tokenizer import Tokenizer, read_model
+from regard.data.sentencepieces import read_model
+from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Special, Vocabulary, read_pieces
-from regard.errors import UserError
+from regard.errors import UserError, naming
 from regard.escaping import shorten
 from regard.export import marian
 from regard.export.marian_file import read_tensors, take_embeddings, take_positions
@@ -105,7 +105,7 @@ def import_marian(
     search = _read_search(folder, settings)
     where = folder / "config.json"
     _refuse(settings, _FIXED, where, "a bundle cannot hold such a model")
-    with _naming(where):
+    with naming(where):
         _check_kinds(settings)
     tokenizer_settings = _read_optional(folder / "tokenizer_config.json")
     forbidden = _forbidden(search, folder)
@@ -121,7 +121,7 @@ def import_marian(
     check_finite(weights_file, ((name, bool(weight.isfinite().all())) for name, weight in weights.items()))
     longest = min(settings["max_position_embeddings"], _length(tokenizer_settings.get("model_max_length")), MAX_LENGTH)
     guessed = _languages(folder, tokenizer_settings)
-    with _naming(folder):
+    with naming(folder):
         check_label("source", source or guessed[0])
         check_label("target", target or guessed[1])
     return save_bundle(
@@ -145,15 +145,6 @@ def import_marian(
 
 
 # --- settings ---
-
-
-@contextmanager
-def _naming(where: Path) -> Iterator[None]:
-    """Put the name of a file before the message of a check."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
 
 
 def _check_kinds(settings: Mapping[str, Any]) -> None:
@@ -213,7 +204,7 @@ def _forbidden(search: Mapping[str, Any], folder: Path) -> list[int]:
             )
         ids += words
     for i in ids:
-        with _naming(folder):
+        with naming(folder):
             check_whole("an id of bad_words_ids or suppress_tokens", i, 0)
     return [i for i in ids if i != search["eos_token_id"]]  # transformers never forbids the end either
 
@@ -230,7 +221,7 @@ def _decode(search: Mapping[str, Any], folder: Path) -> DecodeRecipe:
     beam, penalty = search.get("num_beams", 1), search.get("length_penalty", 1.0)
     if not isinstance(penalty, (int, float)) or penalty < 0:
         raise UserError(f"{folder}: length_penalty must be 0 or more, but is {shorten(penalty)}")
-    with _naming(folder):
+    with naming(folder):
         checked = check_decode(DecodeRecipe(beam=beam, alpha=penalty))
     return replace(checked, alpha=float(penalty))
 
