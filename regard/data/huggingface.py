@@ -126,7 +126,7 @@ class JsonPieces:
 
     def check(self, folder: Path) -> None:
         """Refuse a file with ids that the model does not have, or that fails at some text."""
-        with _refusing(folder / JSON_FILE):
+        with refusing(folder / JSON_FILE):
             largest = max(self.raw_pieces, default=0)
             for text in _TRIALS:
                 self.decode(self.encode(text, "source", True), True)
@@ -248,14 +248,14 @@ def import_tokenizers() -> Any:
 
 def _build(settings: Mapping[str, Any], name: str) -> Any:
     tokenizers = import_tokenizers()
-    with _refusing(name):
+    with refusing(name):
         tokenizer = tokenizers.Tokenizer.from_str(json.dumps(settings))
     tokenizer.encode_special_tokens = True  # typed names of control tokens are text, even the hidden ones
     return tokenizer
 
 
 @contextmanager
-def _refusing(where: Path | str) -> Iterator[None]:
+def refusing(where: Path | str) -> Iterator[None]:
     """Around work on a file of unknown origin. The package is written in Rust: what it cannot take is an exception of any type, or
     a panic, which is no Exception."""
     try:

@@ -154,8 +154,8 @@ class Tokenizer:
     # --- text to ids ---
 
     def encode(self, text: str, side: Side = "source", at_start: bool = True) -> list[int]:
-        """The ids of a text, without `<s>` and `</s>`. The side only matters to imported models. Without `at_start` the text goes on
-        from another: Regard's own vocabulary then puts no space before it."""
+        """The ids of a text, without `<s>` and `</s>`. The side only matters to imported models. Without `at_start` the text goes
+        on from another: Regard's own vocabulary then puts no space before it."""
         return self._codec.encode(_SURROGATES.sub("\ufffd", text), side, at_start) if text else []
 
     def encode_batch(self, texts: Sequence[str], side: Side = "source") -> list[list[int]]:
@@ -301,10 +301,10 @@ class Tokenizer:
             vocabulary = read_vocabulary(folder, description, folder / _DESCRIPTION)
         with naming(folder):
             tokenizer = cls(models, vocabulary, description.get("protects") is True, controls)
-        tokenizer._check(folder)
+        tokenizer.check(folder)
         return tokenizer
 
-    def _check(self, folder: Path) -> None:
+    def check(self, folder: Path) -> None:
         """Refuse a tokenizer that would fail at some text, or lose a part of it."""
         if self.kind == "joint" and len(self._reserved) != NUM_SPANS + NUM_TAGS:
             raise UserError(f"{folder / 'joint.model'}: must hold Regard's reserved pieces, but lacks them")
