@@ -155,7 +155,9 @@ def save_bundle(
         (temporary / "tokenizer").mkdir()
         tokenizer.save(temporary / "tokenizer")
         (temporary / RECIPE).write_text(recipe_toml, encoding="utf-8")
-        bundle = Bundle(temporary, config, source, target, decode, max_length, dict(facts), stored, alignment, task=task)
+        bundle = Bundle(
+            temporary, config, source, target, decode, max_length, dict(facts), stored, alignment, task=task
+        )
         (temporary / CARD).write_text(make_card(bundle), encoding="utf-8")
         write_manifest(temporary, format=number)
     return dataclasses.replace(bundle, folder=folder)

@@ -105,6 +105,12 @@ FALCON = Family(
         "alibi": False,
         "bias": False,
     },
-    fixed={"multi_query": True, "parallel_attn": True, "new_decoder_architecture": False, "alibi": False, "bias": False},
+    fixed={
+        "multi_query": True,
+        "parallel_attn": True,
+        "new_decoder_architecture": False,
+        "alibi": False,
+        "bias": False,
+    },
     prefix="transformer.",
 )
