@@ -124,8 +124,8 @@ def save_bundle(
     alignment: AlignmentHeads | None = None,
     task: str = "translate",
 ) -> Bundle:
-    """Write a bundle atomically, replacing one in the same folder. `weights` are already in the form that `stored` names. `source` and
-    `target` are languages, and empty where the task is not translation."""
+    """Write a bundle atomically, replacing one in the same folder. `weights` are already in the form that `stored` names. `source`
+    and `target` are languages, and empty where the task is not translation."""
     from safetensors.torch import save_file
 
     check_task_shape(task, config)
@@ -209,8 +209,8 @@ def task_of(config: ModelConfig) -> str:
 
 
 def load_bundle(folder: Path, task: str | None = None) -> Bundle:
-    """Read a bundle and check all of it but the tensors, which engines check when they read them. With `task`, a model for another is
-    refused."""
+    """Read a bundle and check all of it but the tensors, which engines check when they read them. With `task`, a model for another
+    task is refused."""
     settings = _read_settings(folder)
     tokenizer_files = (f"tokenizer/{name}" for name in used_files(folder / "tokenizer"))
     check_manifest(folder, (CONFIG, WEIGHTS, CARD, RECIPE, *tokenizer_files))

@@ -70,8 +70,8 @@ class Controls:
         known = {field.name for field in fields(cls)}
         if not isinstance(content, dict) or not known.issuperset(content):
             raise UserError("controls must give the ids that stand for no text, but does not")
-        values = {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
-        return cls(**{"vocab_size": None, **values})
+        values: dict[str, Any] = {"vocab_size": None, **content}
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
 class JsonPieces:

@@ -61,6 +61,20 @@ class Tokenizer:
     """A tokenizer. Regard's own loses nothing: `decode(encode(text)) == text` for every text, except that lone surrogates become
     U+FFFD."""
 
+    # Ids that are not text; -1 where a tokenizer has none of a kind.
+    unk_id: int
+    bos_id: int
+    eos_id: int
+    pad_id: int
+    mask_id: int
+    span_ids: tuple[int, ...]
+    tag_ids: tuple[int, ...]
+    stop_ids: tuple[int, ...]  # each ends what is generated
+    # What stands before an input, between the two texts of a pair, and after an input.
+    opening: tuple[int, ...]
+    between: tuple[int, ...]
+    closing: tuple[int, ...]
+
     def __init__(
         self,
         models: Sequence[bytes],
@@ -89,7 +103,6 @@ class Tokenizer:
         self._tags = frozenset(self.tag_ids)
 
     def _read_special_ids(self) -> None:
-        """Ids that are not text; -1 where a model has none of a kind."""
         self.span_ids, self.tag_ids, self.mask_id = (), (), -1
         if self.controls is not None:
             given = self.controls
@@ -98,21 +111,16 @@ class Tokenizer:
             self.mask_id, self.stop_ids = given.mask, given.stops
             return
         processor = self._processor
-        self.unk_id: int = processor.unk_id()
-        self.bos_id: int = processor.bos_id()
-        self.eos_id: int = processor.eos_id()
-        self.pad_id: int = processor.pad_id()
+        self.unk_id, self.bos_id = processor.unk_id(), processor.bos_id()
+        self.eos_id, self.pad_id = processor.eos_id(), processor.pad_id()
         if self.vocabulary is not None:
             special = self.vocabulary.special
             self.unk_id, self.bos_id, self.eos_id, self.pad_id = special.unk, special.start, special.end, special.pad
         self.span_ids = self._ids_of(_SPANS)
         self.tag_ids = self._ids_of(_TAGS)
         self.mask_id = self.tag_ids[-1] if self.tag_ids else -1
-        # What stands before an input, between the two texts of a pair, and after an input.
-        self.opening: tuple[int, ...] = ()
-        self.between: tuple[int, ...] = (self.eos_id,)
-        self.closing: tuple[int, ...] = (self.eos_id,)
-        self.stop_ids: tuple[int, ...] = (self.eos_id,)  # each ends what is generated
+        self.opening, self.between, self.closing = (), (self.eos_id,), (self.eos_id,)
+        self.stop_ids = (self.eos_id,)
 
     def __repr__(self) -> str:
         return f"<regard.Tokenizer {self.kind}, {self.vocab_size:,} pieces>"

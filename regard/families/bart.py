@@ -1,5 +1,5 @@
-"""BART: the paper's Transformer with GELU, learned positions that begin at row 2, and a norm on the embeddings of both stacks, which
-may differ in shape."""
+"""BART: the paper's Transformer with GELU, learned positions that begin at row 2, and a norm on the embeddings. Its two stacks may
+differ in shape."""
 
 from __future__ import annotations
 
@@ -28,18 +28,14 @@ LAYER = LayerNames(
 
 
 def _read(fields: Fields, head: HeadKind) -> ModelConfig:
-    shapes = {
-        side: {
-            "d_ff": fields.whole(f"{side}_ffn_dim"),
-            "num_heads": fields.whole(f"{side}_attention_heads"),
-        }
-        for side in _STACKS
-    }
-    differing = {name: value for name, value in shapes["decoder"].items() if value != shapes["encoder"][name]}
+    d_ff, num_heads = fields.whole("encoder_ffn_dim"), fields.whole("encoder_attention_heads")
+    decoder = {"d_ff": fields.whole("decoder_ffn_dim"), "num_heads": fields.whole("decoder_attention_heads")}
+    both = {"d_ff": d_ff, "num_heads": num_heads}
     return ModelConfig(
         vocab_size=fields.whole("vocab_size"),
         d_model=fields.whole("d_model"),
-        **shapes["encoder"],
+        d_ff=d_ff,
+        num_heads=num_heads,
         encoder_layers=fields.whole("encoder_layers"),
         decoder_layers=fields.whole("decoder_layers"),
         dropout=fields.number("dropout"),
@@ -51,12 +47,12 @@ def _read(fields: Fields, head: HeadKind) -> ModelConfig:
         embedding_scale=fields.flag("scale_embedding"),
         embedding_norm=True,
         output_bias=True,
-        decoder=differing,
+        decoder={name: value for name, value in decoder.items() if value != both[name]},
     )
 
 
 def _write(config: ModelConfig) -> dict[str, Any]:
-    sides = {}
+    sides: dict[str, Any] = {}
     for side, stack in config.stacks.items():
         sides |= {f"{side}_layers": stack.layers, f"{side}_ffn_dim": stack.d_ff}
         sides[f"{side}_attention_heads"] = stack.num_heads
@@ -121,8 +117,8 @@ BART = Family(
     },
     prefix="model.",
     tokenizer="roberta",
-    aliases={
-        name: "model.shared.weight"
-        for name in ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
-    },
+    aliases=dict.fromkeys(
+        ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"),
+        "model.shared.weight",
+    ),
 )

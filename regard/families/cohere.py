@@ -1,5 +1,5 @@
-"""Cohere's Command R, whose block is PaLM's: attention and feed-forward side by side under one LayerNorm without bias, few key/value
-heads, scaled logits."""
+"""Cohere's Command R, whose block is PaLM's: attention and feed-forward side by side under one LayerNorm without bias, few
+key/value heads, scaled logits."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ _LARGEST = 10_000_000  # of every whole number
 
 
 class Fields:
-    """The settings of a model of another program. A field that is missing or null has that program's default; each is checked by kind
-    as it is read."""
+    """The settings of a model of another program. A field that is missing or null has that program's default; each is checked by
+    kind as it is read."""
 
     def __init__(self, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
         self.given = {name: value for name, value in given.items() if value is not None}
@@ -125,11 +125,11 @@ def is_same(one: ModelConfig, other: ModelConfig) -> bool:
     return _computed(one) == _computed(other)
 
 
-def _computed(config: ModelConfig) -> Any:
+def _computed(config: ModelConfig) -> tuple[object, ...]:
     stacks = []
     for stack in config.stacks.values():
-        unused = {} if stack.positions == "learned" else {"max_positions": 0}
-        stacks.append(replace(stack, dropout=0.0, attention_dropout=0.0, **unused))
+        rows = stack.max_positions if stack.positions == "learned" else 0
+        stacks.append(replace(stack, dropout=0.0, attention_dropout=0.0, max_positions=rows))
     head = replace(config.head_settings, dropout=0.0)
     return stacks, config.front_settings, head, config.vocab_size, config.tie_embeddings, config.output_bias
 

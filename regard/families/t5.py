@@ -1,5 +1,5 @@
-"""T5 and T5 1.1: relative positions as a bias of the scores, RMSNorm, no biases, scores that are not scaled. T5 scales its logits and
-shares one matrix; 1.1 has gated GELU and mostly an output matrix of its own."""
+"""T5 and T5 1.1: relative positions as a bias of the scores, RMSNorm, no biases, scores that are not scaled. T5 scales its logits
+and shares one matrix; 1.1 has gated GELU and mostly an output matrix of its own."""
 
 from __future__ import annotations
 
