@@ -26,47 +26,16 @@ from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Special, Vocabulary, read_pieces
 from regard.errors import UserError, naming
 from regard.escaping import shorten
-from regard.export import marian
 from regard.export.marian_file import read_tensors, take_embeddings, take_positions
+from regard.families import marian
+from regard.families.table import from_theirs
 from regard.files import check_new_folder, read_json, sha256
 from regard.models.transformer import Transformer
 from regard.recipe import DecodeRecipe, check_decode
 from regard.version import __version__
 from regard.weights import check_finite
 
-# Marian's defaults for fields that config.json lacks.
-_DEFAULTS: dict[str, Any] = {
-    "vocab_size": 58101,
-    "decoder_vocab_size": None,
-    "d_model": 1024,
-    "encoder_layers": 12,
-    "decoder_layers": 12,
-    "encoder_ffn_dim": 4096,
-    "decoder_ffn_dim": 4096,
-    "encoder_attention_heads": 16,
-    "decoder_attention_heads": 16,
-    "activation_function": "gelu",
-    "dropout": 0.1,
-    "scale_embedding": False,
-    "max_position_embeddings": 1024,
-    "share_encoder_decoder_embeddings": True,
-    "tie_word_embeddings": True,
-    "decoder_start_token_id": 58100,
-    "eos_token_id": 0,
-    "pad_token_id": 58100,
-}
 _LARGEST = 1_000_000  # of every number of pieces, layers or dimensions
-_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
-# Fields of older models, and the one value of each that Regard supports.
-_FIXED: dict[str, Any] = {
-    "model_type": "marian",
-    "is_encoder_decoder": True,
-    "normalize_before": False,
-    "normalize_embedding": False,
-    "layernorm_embedding": False,
-    "add_final_layer_norm": False,
-    "static_position_embeddings": True,
-}
 # Search settings that Regard does not have, and the value that turns each off.
 _OFF: dict[str, Any] = {
     "do_sample": False,
@@ -101,10 +70,12 @@ def import_marian(
     if (folder / "manifest.json").is_file() and (folder / "tokenizer").is_dir():
         raise UserError(f"{folder}: is a bundle of Regard already; use it as it is: -m {folder}")
     check_new_folder(out)
-    settings = _DEFAULTS | {key: value for key, value in read_json(folder / "config.json").items() if value is not None}
+    settings = marian.DEFAULTS | {
+        key: value for key, value in read_json(folder / "config.json").items() if value is not None
+    }
     search = _read_search(folder, settings)
     where = folder / "config.json"
-    _refuse(settings, _FIXED, where, "a bundle cannot hold such a model")
+    _refuse(settings, marian.FIXED, where, "a bundle cannot hold such a model")
     with naming(where):
         _check_kinds(settings)
     tokenizer_settings = _read_optional(folder / "tokenizer_config.json")
@@ -149,7 +120,7 @@ def import_marian(
 
 def _check_kinds(settings: Mapping[str, Any]) -> None:
     """Each value must be of the kind of its default; ids are checked with the search."""
-    for name, default in _DEFAULTS.items():
+    for name, default in marian.DEFAULTS.items():
         value = settings[name]
         if isinstance(default, bool):
             check_flag(name, value)
@@ -348,7 +319,8 @@ def _convert(
     vocab_size = tokenizer.vocab_size
     bias = _output_bias(tensors, settings, tokenizer, renormalise)
     embeddings = take_embeddings(tensors, settings, vocab_size, file)
-    config = _config(settings, vocab_size, tied=len(embeddings) == 1, output_bias=bool(bias.any()), where=where)
+    with naming(where):
+        config = marian.read_settings(settings, vocab_size, tied=len(embeddings) == 1, output_bias=bool(bias.any()))
     take_positions(tensors, config.d_model, file)
     tensors |= {**embeddings, marian.OUTPUT_BIAS: bias}
     needed = {name for entry in marian.entries(config) for name in entry.theirs} | {marian.OUTPUT_BIAS}
@@ -356,7 +328,7 @@ def _convert(
         raise UserError(f"{file}: tensor {min(missing)} is missing")
     if extra := set(tensors) - needed:
         raise UserError(f"{file}: tensor {min(extra)} has no place in a bundle; this is not a plain Marian model")
-    weights = marian.from_marian(tensors, config)
+    weights = from_theirs(marian.entries(config), tensors)
     with torch.device("meta"):
         expected = Transformer(config).state_dict()
     for name, tensor in expected.items():
@@ -377,31 +349,3 @@ def _output_bias(
     padding = range(_vocab_sizes(settings)[1], tokenizer.vocab_size)
     bias[[*(tokenizer.vocabulary.special.forbidden if renormalise else ()), *padding]] = _IMPOSSIBLE
     return bias
-
-
-def _config(settings: Mapping[str, Any], vocab_size: int, tied: bool, output_bias: bool, where: Path) -> ModelConfig:
-    for name in ("attention_heads", "ffn_dim"):
-        ours, other = settings[f"encoder_{name}"], settings[f"decoder_{name}"]
-        if ours != other:
-            raise UserError(
-                f"{where}: encoder_{name} and decoder_{name} must be equal, but are {ours} and {other}; "
-                "a bundle has one value for both"
-            )
-    activation = _ACTIVATIONS.get(settings["activation_function"])
-    if activation is None:
-        raise UserError(
-            f"{where}: activation_function must be one of {', '.join(_ACTIVATIONS)}, "
-            f"but is {settings['activation_function']!r}"
-        )
-    return ModelConfig(
-        vocab_size=vocab_size,
-        d_model=settings["d_model"],
-        d_ff=settings["encoder_ffn_dim"],
-        num_heads=settings["encoder_attention_heads"],
-        encoder_layers=settings["encoder_layers"],
-        decoder_layers=settings["decoder_layers"],
-        dropout=settings["dropout"],
-        activation=activation,  # type: ignore[arg-type]
-        tie_embeddings=tied,
-        output_bias=output_bias,
-    )
