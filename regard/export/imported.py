@@ -109,7 +109,7 @@ def import_marian(
             "regard": __version__,
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "parameters": sum(weight.numel() for weight in weights.values()),
-            "imported": f"{_name(folder)}, a Marian model of Hugging Face's transformers",
+            "imported": f"{model_name(folder)}, a Marian model of Hugging Face's transformers",
             "imported_weights": f"{weights_file.name}, SHA-256 {sha256(weights_file)}",
         },
     )
@@ -201,7 +201,7 @@ def _length(value: Any) -> float:
     return value if isinstance(value, int) and value > 1 else math.inf  # tokenizers without a limit say 1e30
 
 
-def _name(folder: Path) -> str:
+def model_name(folder: Path) -> str:
     """The model's name: its folder's, or the repository's in a cache of the Hugging Face Hub."""
     for part in reversed(folder.resolve().parts):
         if part.startswith("models--"):
@@ -211,7 +211,7 @@ def _name(folder: Path) -> str:
 
 def _languages(folder: Path, tokenizer_settings: Mapping[str, Any]) -> tuple[str, str]:
     """The languages in the tokenizer's settings, else those in the model's name, else "source" and "target"."""
-    named = re.search(r"opus-mt-(?:tc-\w+-)?(\w+)-(\w+)$", _name(folder))
+    named = re.search(r"opus-mt-(?:tc-\w+-)?(\w+)-(\w+)$", model_name(folder))
     from_name = (named[1], named[2]) if named else ("source", "target")
     return (
         tokenizer_settings.get("source_lang") or from_name[0],

@@ -110,7 +110,10 @@ def layer_entries(names: LayerNames, stack: StackConfig, ours: str, theirs: str)
             is_transposed = names.transposed and kind == "weight"
             yield Entry(f"{ours}.{name}.{kind}", parts, lengths, rows, transposed=is_transposed)
     for name, part in {**_SINGLE, **_NORMS}.items():
-        if part in names.parts and (stack.cross or not name.startswith("cross")):
+        has_part = not (
+            (name.startswith("cross") and not stack.cross) or (part == "feed_forward_norm" and stack.parallel)
+        )
+        if part in names.parts and has_part:
             for kind in _kinds(stack, name):
                 is_transposed = names.transposed and kind == "weight" and name in _SINGLE
                 place = f"{theirs}.{names.parts[part]}.{kind}"
