@@ -15,6 +15,7 @@ from torch import Tensor
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError
+from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
 
 TOLERANCE = 1e-4  # of the standard deviation of the original's outputs
@@ -62,12 +63,15 @@ def compare_models(
     more than rounding."""
     if "T5" in architecture and not config.tie_embeddings:
         return None, "transformers 5 replaces T5's output matrix by its embedding"
+    gguf = {"gguf_file": folder.name} if folder.is_file() else {}
+    place = folder.parent if folder.is_file() else folder
     try:
         with quiet_transformers() as transformers:
-            theirs = getattr(transformers, architecture).from_pretrained(folder, dtype=torch.float32).eval()
-            _check_tokenizer(folder, tokenizer, transformers)
-    except ModuleNotFoundError as error:
-        return None, f"the package {error.name} is not installed"
+            theirs = getattr(transformers, architecture).from_pretrained(place, dtype=torch.float32, **gguf).eval()
+            if not gguf:  # transformers' reading of a tokenizer in GGUF leaves out how text is cut
+                _check_tokenizer(folder, tokenizer, transformers)
+    except ImportError as error:
+        return None, f"transformers needs {error.name or 'more packages'}, which is not installed"
     model = Transformer(config)
     model.load_state_dict(dict(weights))
     return _difference(model.eval(), theirs, config, architecture), ""
@@ -88,7 +92,8 @@ def _difference(model: Transformer, theirs: Any, config: ModelConfig, architectu
     if not largest <= TOLERANCE:  # NaN, too
         raise RegardError(
             f"the imported model does not compute what {architecture} does: outputs differ by up to {largest:.2g} of their "
-            f"standard deviation, and only {TOLERANCE:g} would be rounding; nothing was written. Please report it with its config.json"
+            f"standard deviation, and only {TOLERANCE:g} would be rounding; nothing was written. Please report it with its "
+            "config.json"
         )
     return Difference(largest, sum(one.numel() for _, one in pairs))
 

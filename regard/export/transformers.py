@@ -8,9 +8,8 @@ odd text.
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from regard.bundle import Bundle, load_weights
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
+from regard.export.original import quiet_transformers
 from regard.export.verify import Samples
 from regard.families import marian
 from regard.families.table import to_theirs
@@ -56,24 +56,14 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
 @contextmanager
 def _quiet_transformers() -> Iterator[Any]:
     """The package, without its progress bars and its advice to install sacremoses."""
-    try:
-        import transformers
-    except ModuleNotFoundError:
-        raise UserError(
-            "--to transformers needs the package transformers, which is not installed; pip install 'regard[export]'"
-        ) from None
-    logging: Any = transformers.utils.logging
-    had_bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Recommended: pip install sacremoses", UserWarning)
-            yield transformers
-    finally:
-        logging.set_verbosity(verbosity)
-        if had_bars:
-            logging.enable_progress_bar()
+    with ExitStack() as stack:
+        try:
+            transformers = stack.enter_context(quiet_transformers())
+        except ModuleNotFoundError:
+            raise UserError(
+                "--to transformers needs the package transformers, which is not installed; pip install 'regard[export]'"
+            ) from None
+        yield transformers
 
 
 def refuse_unknown(config: ModelConfig) -> None:
