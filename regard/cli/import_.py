@@ -19,7 +19,7 @@ def add(verbs: Any) -> None:
         "import",
         run,
         "convert a model of transformers, Marian or llama.cpp to a bundle",
-        "Convert a model of another program to a bundle. A folder of Hugging Face transformers may hold Marian (such as OPUS-MT), BART, "
+        "Convert a model of another program to a bundle. A folder of Hugging Face transformers may hold Marian (OPUS-MT), BART, "
         "T5, BERT, RoBERTa, ALBERT, GPT-2, GPT-J, Falcon, LLaMA, Mistral, Qwen2 or Cohere; its family is found by itself. Marian's "
         "own .npz has its vocabulary beside it; a .gguf file of llama.cpp must be a LLaMA. Where transformers is installed, the "
         "result is compared with the original; if they differ by more than rounding, nothing is written.",

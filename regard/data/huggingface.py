@@ -71,7 +71,8 @@ class Controls:
         if not isinstance(content, dict) or not known.issuperset(content):
             raise UserError("controls must give the ids that stand for no text, but does not")
         values: dict[str, Any] = {"vocab_size": None, **content}
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        return cls(**values)
 
 
 class JsonPieces:

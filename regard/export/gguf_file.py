@@ -22,6 +22,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError, naming
 from regard.escaping import shorten
 from regard.export.importing import Imported, Source, convert, finish
+from regard.export.sentencepiece_json import added_token, bpe_json
 from regard.families.llama import LLAMA
 from regard.files import check_new_folder, check_regular
 
@@ -196,15 +197,7 @@ def _tokenizer(fields: Mapping[str, Any], vocab_size: int) -> Tokenizer:
     if (kind := given.get("model")) not in makers:
         raise UserError(f"tokenizer.ggml.model must be one of {', '.join(makers)}, but is {shorten(kind)}")
     added = [
-        {
-            "id": i,
-            "content": piece,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": own in (_CONTROL, _UNKNOWN),
-        }
+        added_token(i, piece, own in (_CONTROL, _UNKNOWN))
         for i, (piece, own) in enumerate(zip(pieces, kinds, strict=True))
         if own in (_UNKNOWN, _CONTROL, _ADDED)
     ]
@@ -258,27 +251,6 @@ def _sentencepiece_model(given: Mapping[str, Any], pieces: Sequence[str], kinds:
     scores = given.get("scores")
     if not isinstance(scores, list) or len(scores) != len(pieces):
         raise UserError("tokenizer.ggml.scores must give a score for each piece, but is missing or something else")
-    vocabulary = {piece: i for i, piece in enumerate(pieces)}
-    ranked = []
-    for piece, score, kind in zip(pieces, scores, kinds, strict=True):
-        if kind in (_UNKNOWN, _CONTROL, _BYTE):
-            continue
-        parts = ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
-        ranked += [(score, left, right) for left, right in parts if left in vocabulary and right in vocabulary]
-    ranked.sort(key=lambda merge: -merge[0])
-    unknown = [piece for piece, kind in zip(pieces, kinds, strict=True) if kind == _UNKNOWN]
-    space = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
-    prepend = [{"type": "Prepend", "prepend": "\u2581"}] if given.get("add_space_prefix", True) else []
-    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prepend else []
-    back = [
-        {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
-        {"type": "ByteFallback"},
-        {"type": "Fuse"},
-    ]
-    model: dict[str, Any] = {"type": "BPE", "vocab": vocabulary, "byte_fallback": True, "fuse_unk": True}
-    model |= {"merges": [[left, right] for _, left, right in ranked], "unk_token": unknown[0] if unknown else None}
-    return {
-        "normalizer": {"type": "Sequence", "normalizers": [*prepend, space]},
-        "decoder": {"type": "Sequence", "decoders": [*back, *strip]},
-        "model": model,
-    }
+    not_text = {i for i, kind in enumerate(kinds) if kind in (_UNKNOWN, _CONTROL, _BYTE)}
+    unknown = list(kinds).index(_UNKNOWN) if _UNKNOWN in kinds else -1
+    return bpe_json(pieces, scores, not_text, unknown, prefix=given.get("add_space_prefix", True) is True)

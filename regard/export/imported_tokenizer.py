@@ -14,14 +14,13 @@ from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import read_pieces
 from regard.errors import UserError, naming
 from regard.escaping import shorten
+from regard.families.family import TokenizerStyle
 from regard.files import read_json
 
 Shape = Literal["encoder", "decoder", "both"]  # which stacks a model has
-# How a folder without tokenizer.json is read: as GPT-2's tokenizer, as RoBERTa's, which frames its input, or as BERT's.
-Style = Literal["gpt2", "roberta", "bert"]
 
 # The control tokens of each style where the files name no others.
-_USUAL: dict[Style, dict[str, str]] = {
+_USUAL: dict[TokenizerStyle, dict[str, str]] = {
     "gpt2": dict.fromkeys(("bos", "eos", "unk"), "<|endoftext|>"),
     "roberta": {
         "bos": "<s>",
@@ -48,7 +47,7 @@ _UNREAD = (
 
 
 def read_tokenizer(
-    folder: Path, settings: Mapping[str, Any], shape: Shape, style: Style | None, vocab_size: int
+    folder: Path, settings: Mapping[str, Any], shape: Shape, style: TokenizerStyle | None, vocab_size: int
 ) -> tuple[Tokenizer, list[str]]:
     """The tokenizer, and notes for the person who imports it. `settings` are those of the model and of its search."""
     described = _describe(folder)
@@ -102,7 +101,7 @@ def _without(folder: Path, settings: Mapping[str, Any], shape: Shape, vocab_size
 # --- the file ---
 
 
-def _content(folder: Path, described: Mapping[str, Any], style: Style | None) -> bytes | None:
+def _content(folder: Path, described: Mapping[str, Any], style: TokenizerStyle | None) -> bytes | None:
     """A tokenizer.json, as it is or made from older files; None where there are none."""
     if (folder / "tokenizer.json").exists():
         return _with_added(read_file(folder / "tokenizer.json"), folder, described)
@@ -164,7 +163,7 @@ def _special(
     ]
 
 
-def _bytes_json(folder: Path, described: Mapping[str, Any], style: Style) -> dict[str, Any]:
+def _bytes_json(folder: Path, described: Mapping[str, Any], style: TokenizerStyle) -> dict[str, Any]:
     """GPT-2's byte-level BPE, as transformers makes it from these files."""
     vocabulary = read_pieces(folder / "vocab.json")
     lines = read_file(folder / "merges.txt").decode("utf-8", "replace").splitlines()

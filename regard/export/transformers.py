@@ -21,6 +21,7 @@ from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
 from regard.export.original import quiet_transformers
+from regard.export.to_family import write_family
 from regard.export.verify import Samples
 from regard.families import marian
 from regard.families.table import to_theirs
@@ -33,6 +34,9 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
     """Write the bundle into `folder` in Marian's format, load it with transformers, and score the samples."""
     if weights != "fp32":
         raise UserError(f"--weights must be fp32 for --to transformers, but is {weights!r}")
+    if bundle.task != "translate" or bundle.tokenizer.controls is not None:
+        with _quiet_transformers() as transformers:
+            return write_family(bundle, folder, samples, transformers)
     refuse_unknown(bundle.config)
     from safetensors.torch import save_file
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from regard.bounds import check_flag, check_number, check_whole
 from regard.config import ModelConfig
@@ -14,6 +14,8 @@ from regard.escaping import shorten
 from regard.families.table import Entry
 from regard.settings import HeadKind
 
+# How a folder without tokenizer.json is read: as GPT-2's tokenizer, as RoBERTa's, which frames its input, or as BERT's.
+TokenizerStyle = Literal["gpt2", "roberta", "bert"]
 _LARGEST = 10_000_000  # of every whole number
 
 
@@ -94,7 +96,7 @@ class Family:
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of fields that config.json lacks
     fixed: Mapping[str, Any] = field(default_factory=dict)  # the one value of each of these that Regard supports
     prefix: str = ""  # of the names of all but the head; some files leave it out
-    tokenizer: str | None = None  # how a folder without tokenizer.json is read
+    tokenizer: TokenizerStyle | None = None
     # Tensors that files may have beside the model's own: constants, copies, and heads that the architecture does not use.
     ignored: Sequence[str] = ()  # how their names end
     unused: Sequence[str] = ()  # how names begin that import mentions as left out
