@@ -86,11 +86,13 @@ def _without(folder: Path, settings: Mapping[str, Any], shape: Shape, vocab_size
         start, end = _id(settings, "decoder_start_token_id", folder), _id(settings, "eos_token_id", folder)
     else:
         start, end = _id(settings, "bos_token_id", folder), _id(settings, "eos_token_id", folder)
+    pad = _id(settings, "pad_token_id", folder)
     with naming(folder):
         controls = Controls(
             vocab_size,
-            start=start if start is not None else -1,
-            end=end if end is not None else -1,
+            start=-1 if start is None else start,
+            end=-1 if end is None else end,
+            pad=-1 if pad is None else pad,
             closing=(end,) if shape == "both" and end is not None else (),
             stops=() if end is None else (end,),
         )

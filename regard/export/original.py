@@ -74,18 +74,23 @@ def compare_models(
         return None, f"transformers needs {error.name or 'more packages'}, which is not installed"
     model = Transformer(config)
     model.load_state_dict(dict(weights))
-    return _difference(model.eval(), theirs, config, architecture), ""
+    return _difference(model.eval(), theirs, tokenizer.pad_id, architecture), ""
 
 
 @torch.no_grad()
-def _difference(model: Transformer, theirs: Any, config: ModelConfig, architecture: str) -> Difference:
-    generator = torch.Generator().manual_seed(1)
+def _difference(model: Transformer, theirs: Any, pad_id: int, architecture: str) -> Difference:
+    config, generator = model.config, torch.Generator().manual_seed(1)
+    # Some models give the padding no position.
+    pieces = torch.tensor([i for i in range(config.vocab_size) if i != pad_id] or [0])
+
+    def draw(count: int) -> Tensor:
+        return pieces[torch.randint(len(pieces), (count,), generator=generator)]
+
     pairs = []
     for length in _LENGTHS:
         length = min(length, config.longest or length)
-        ids = torch.randint(config.vocab_size, (length,), generator=generator)
+        ids, other = draw(length), draw(max(1, length // 2))
         types = torch.randint(max(1, config.front_settings.token_types), (length,), generator=generator)
-        other = torch.randint(config.vocab_size, (max(1, length // 2),), generator=generator)
         pairs.append((outputs(model, ids, types, other), their_outputs(theirs, config, ids, types, other)))
     scale = torch.cat([one.flatten() for _, one in pairs]).std().clamp_min(1e-30)
     largest = max(float((ours - one).abs().max() / scale) for ours, one in pairs)

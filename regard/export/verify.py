@@ -40,6 +40,8 @@ def make_samples(bundle: Bundle) -> Samples:
     tokenizer = bundle.tokenizer
     draw = random.Random(1)
     reserved = {*forbidden_ids(tokenizer), tokenizer.eos_id}
+    if bundle.task != "translate":
+        reserved.add(tokenizer.pad_id)  # some models give the padding no position
     pieces = [i for i in range(tokenizer.vocab_size) if i not in reserved]
     longest = max(1, min(LONGEST, bundle.max_length, (bundle.config.longest or LONGEST + 2) - 2))
     lengths = [1 + round((longest - 1) * n / (SENTENCES - 1)) for n in range(SENTENCES)]
