@@ -82,20 +82,20 @@ def _token(value: Any) -> str | None:
 
 def _without(folder: Path, settings: Mapping[str, Any], shape: Shape, vocab_size: int) -> tuple[Tokenizer, list[str]]:
     """For a folder without a tokenizer: its text is the ids themselves."""
-    if shape == "both":
-        start, end = _id(settings, "decoder_start_token_id", folder), _id(settings, "eos_token_id", folder)
-    else:
-        start, end = _id(settings, "bos_token_id", folder), _id(settings, "eos_token_id", folder)
-    pad = _id(settings, "pad_token_id", folder)
-    with naming(folder):
-        controls = Controls(
-            vocab_size,
-            start=-1 if start is None else start,
-            end=-1 if end is None else end,
-            pad=-1 if pad is None else pad,
-            closing=(end,) if shape == "both" and end is not None else (),
-            stops=() if end is None else (end,),
-        )
+
+    def first(name: str) -> int:
+        i = _id(settings, name, folder)
+        return -1 if i is None or i >= vocab_size else i  # the settings of other models are often left as they are
+
+    start, end = first("decoder_start_token_id" if shape == "both" else "bos_token_id"), first("eos_token_id")
+    controls = Controls(
+        vocab_size,
+        start=start,
+        end=end,
+        pad=first("pad_token_id"),
+        closing=(end,) if shape == "both" and end >= 0 else (),
+        stops=() if end < 0 else (end,),
+    )
     note = f"{folder} has no tokenizer.json; the bundle takes token ids as numbers, with spaces between them, in place of text"
     return Tokenizer([], controls=controls), [note]
 

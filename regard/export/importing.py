@@ -102,7 +102,7 @@ def import_model(
     check_new_folder(out)
     found = _find(folder)
     config = _read_config(found)
-    every = {**found.family.defaults, **found.settings, **found.search}
+    every = {**found.family.defaults, **_without_nulls(found.settings), **found.search}
     tokenizer, notes = read_tokenizer(folder, every, _shape(config), found.family.tokenizer, config.vocab_size)
     weights, left_out = convert(found, config, read_safetensors(list(found.files)))
     return finish(found, config, weights, tokenizer, out, source, target, [*notes, *left_out], compare)
@@ -125,9 +125,12 @@ def _find(folder: Path) -> Source:
         known = ", ".join(family.heads)
         raise UserError(f"{where}: architectures must be one of {known}, but is {shorten(architecture)}")
     path = folder / "generation_config.json"
-    search = {name: value for name, value in read_json(path).items() if value is not None} if path.exists() else {}
-    given = {name: value for name, value in settings.items() if value is not None}
-    return Source(folder, family, architecture, given | _pooling(folder), search, weight_files(folder))
+    search = _without_nulls(read_json(path)) if path.exists() else {}
+    return Source(folder, family, architecture, settings | _pooling(folder), search, weight_files(folder))
+
+
+def _without_nulls(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _pooling(folder: Path) -> dict[str, Any]:
@@ -284,7 +287,7 @@ def finish(
 
 def _decode(found: Source, task: str) -> DecodeRecipe:
     """The search of `generate` in transformers."""
-    search = {**found.settings, **found.search}
+    search = {**_without_nulls(found.settings), **found.search}
     if task != "translate":
         return DecodeRecipe(beam=1, alpha=0.0)
     beam, penalty = search.get("num_beams", 1), search.get("length_penalty", 1.0)

@@ -123,9 +123,11 @@ def their_outputs(theirs: Any, config: ModelConfig, ids: Tensor, types: Tensor, 
     found = theirs(**given)
     head = config.head_settings
     if head.kind != "vector":
-        return Tensor(found.logits[0] if found.logits.ndim == 3 else found.logits)
+        logits: Tensor = found["prediction_logits" if "prediction_logits" in found else "logits"]
+        return logits[0] if logits.ndim == 3 else logits
     if head.pooling == "tanh-first":
-        return Tensor(found.pooler_output)
+        pooled: Tensor = found.pooler_output
+        return pooled
     hidden: Tensor = found.last_hidden_state[0]
     return hidden[:1] if head.pooling == "first" else hidden.mean(0, keepdim=True)
 

@@ -25,6 +25,7 @@ class Fields:
 
     def __init__(self, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
         self.given = {name: value for name, value in given.items() if value is not None}
+        self.nulls = {name for name, value in given.items() if value is None}
         self.defaults = defaults
 
     def _get(self, name: str, default: Any) -> Any:

@@ -66,7 +66,8 @@ def _refuse_windows(fields: Fields) -> None:
     kinds = fields.given.get("layer_types", ())
     if isinstance(kinds, (list, tuple)) and any(kind != "full_attention" for kind in kinds):
         raise UserError("layer_types must all be 'full_attention', but has sliding windows; a bundle cannot hold them")
-    if fields.has("sliding_window") and fields.flag("use_sliding_window", True):
+    has_window = fields.has("sliding_window") and "sliding_window" not in fields.nulls
+    if has_window and fields.flag("use_sliding_window", True):
         window = fields.whole("sliding_window")
         raise UserError(f"sliding_window must be null, but is {window}; a bundle cannot hold such a model")
 

@@ -42,7 +42,7 @@ def from_theirs(entries: Iterable[Entry], tensors: Mapping[str, Tensor]) -> dict
         for axis, order in ((0, entry.rows), (1, entry.columns)):
             if len(order):
                 weight = weight.index_select(axis, torch.as_tensor(order))
-        weights[entry.ours] = weight.contiguous()
+        weights[entry.ours] = weight.clone() if entry.only_read else weight.contiguous()
     return weights
 
 
