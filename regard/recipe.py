@@ -101,6 +101,8 @@ class TokenizerRecipe:
     extend: int = (
         0  # with `train.init`: the largest number of pieces to add to that model's vocabulary for the new text
     )
+    # Use the vocabulary in this folder, `tokenizer` of another run or model, and learn none; relative to the recipe's folder.
+    folder: str = ""
 
 
 @dataclass(frozen=True)
@@ -246,8 +248,10 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def resolve_paths(values: dict[str, Any], start: Path) -> None:
-    """Make `data.root` and `train.init` absolute, from the folder `start`, in place."""
-    data, train = values.get("data"), values.get("train")
+    """Make `data.root`, `tokenizer.folder` and `train.init` absolute, from the folder `start`, in place."""
+    data, tokenizer, train = values.get("data"), values.get("tokenizer"), values.get("train")
+    if isinstance(tokenizer, dict) and isinstance(folder := tokenizer.get("folder"), str) and folder:
+        tokenizer["folder"] = str((start / folder).resolve())
     if isinstance(data, dict) and isinstance(data.setdefault("root", "."), str):
         data["root"] = str((start / data["root"]).resolve())
     if isinstance(train, dict) and isinstance(init := train.get("init"), str) and init:
@@ -556,6 +560,8 @@ def _check_init(recipe: Recipe, where: str) -> None:
             if given:
                 raise UserError(f"{where}: {name} needs train.init, the model to start from")
         return
+    if wanted.folder:
+        raise UserError(f"{where}: tokenizer.folder must not be set with train.init, whose vocabulary is used")
     # character_coverage decides which characters of the new text get pieces, so it goes with extend.
     for name in ("vocab_size", "split_digits", *([] if wanted.extend else ["character_coverage"])):
         if getattr(wanted, name) != getattr(defaults, name):

@@ -97,6 +97,6 @@ STACK_FIELDS = tuple(f.name for f in dataclasses.fields(StackConfig))[4:]  # tho
 TABLES: dict[str, type] = {"encoder": StackConfig, "decoder": StackConfig, "front": FrontConfig, "head": HeadConfig}
 # The settings of the first version of bundles, which always have them.
 FIRST_SETTINGS = (
-    "vocab_size", "d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers", "dropout", "norm_position", "norm", "activation",
-    "positions", "num_kv_heads", "tie_embeddings", "max_positions", "norm_eps",
+    "vocab_size", "d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers", "dropout", "norm_position", "norm",
+    "activation", "positions", "num_kv_heads", "tie_embeddings", "max_positions", "norm_eps",
 )  # fmt: skip

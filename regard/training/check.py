@@ -17,7 +17,7 @@ from regard.training.fast import FastPath, fast_path, plain_path_field
 from regard.training.fine_tuning import check_init
 from regard.training.folder import RunFolder, check_folder
 from regard.training.metrics import import_tensorboard
-from regard.training.prepare import find_corpora
+from regard.training.prepare import find_corpora, load_vocabulary
 
 
 def check_run(recipe: Recipe, folder: RunFolder, resume: bool, device: torch.device, num_ranks: int) -> list[Corpus]:
@@ -26,6 +26,8 @@ def check_run(recipe: Recipe, folder: RunFolder, resume: bool, device: torch.dev
     check_folder(folder, recipe, resume)
     if not folder.is_started:
         check_init(recipe)
+        if recipe.tokenizer.folder:
+            load_vocabulary(recipe)
     return find_corpora(recipe)
 
 

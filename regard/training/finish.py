@@ -260,6 +260,7 @@ def public_recipe(recipe: Recipe) -> Recipe:
     return dataclasses.replace(
         recipe,
         data=dataclasses.replace(data, root=".", train=train, valid=valid, test=test),
+        tokenizer=dataclasses.replace(recipe.tokenizer, folder=Path(recipe.tokenizer.folder).name),
         train=dataclasses.replace(recipe.train, init=init_name(recipe.train.init)),
     )
 

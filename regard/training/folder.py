@@ -24,6 +24,7 @@ _CHANGEABLE = {
         "save_every", "log_every", "workers", "tensorboard", "device", "fast", "recompute",
     },
     "data": {"test", "root"},  # test only as a corpus, not as pairs held out from the training text
+    "tokenizer": {"folder"},  # the run has its own copy
     "decode": {"beam", "alpha", "max_extra", "guard"},
 }  # fmt: skip
 LOCK = ".lock"

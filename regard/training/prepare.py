@@ -143,6 +143,11 @@ def make_tokenizer(
         tokenizer.save(folder.tokenizer)
         return tokenizer
     wanted = recipe.tokenizer
+    if wanted.folder:
+        tokenizer = load_vocabulary(recipe)
+        tokenizer.save(folder.tokenizer)
+        display.say(f"vocabulary of {tokenizer.vocab_size:,} pieces, from {wanted.folder}")
+        return tokenizer
     with progress("learning the vocabulary", None) as done:
         tokenizer = Tokenizer.train(
             _training_lines(corpora, held_out, done),
@@ -155,6 +160,22 @@ def make_tokenizer(
         )
     changed = f" ({wanted.vocab_size:,} requested)" if tokenizer.vocab_size != wanted.vocab_size else ""
     display.say(f"vocabulary of {tokenizer.vocab_size:,} pieces{changed}")
+    return tokenizer
+
+
+def load_vocabulary(recipe: Recipe) -> Tokenizer:
+    """The vocabulary in `tokenizer.folder`."""
+    wanted = recipe.tokenizer
+    try:
+        tokenizer = Tokenizer.load(Path(wanted.folder))
+    except UserError as error:
+        raise UserError(f"tokenizer.folder: {error}") from None
+    if bool(wanted.protect) != tokenizer.protects:
+        how = "with" if tokenizer.protects else "without"
+        raise UserError(
+            f"tokenizer.folder: {wanted.folder} was made {how} protected spans; set tokenizer.protect = "
+            f"{'true' if tokenizer.protects else 'false'}"
+        )
     return tokenizer
 
 

@@ -66,6 +66,28 @@ def test_a_run_starts_with_the_weights_and_vocabulary_of_another(old: Path, tmp_
     assert str(old) not in (bundle.folder / "recipe.toml").read_text()
 
 
+def test_a_run_may_use_the_vocabulary_of_another(old: Path, tmp_path: Path) -> None:
+    values = {"steps": 2, "average": 1}
+    recipe = write_recipe(tmp_path / "recipe", **values)
+    listener = Listener()
+    bundle = train(load_recipe(recipe, [f"tokenizer.folder={old / 'tokenizer'}"]), tmp_path / "run", display=listener)
+    assert bundle.tokenizer.fingerprint == load_bundle(old / "model").tokenizer.fingerprint
+    assert f"pieces, from {old / 'tokenizer'}" in listener.said
+    assert str(old) not in (tmp_path / "run" / "model" / "recipe.toml").read_text()
+    for change, message in (
+        (f"tokenizer.folder={tmp_path}", "tokenizer.folder: "),
+        ("tokenizer.protect=true", "was made without protected spans; set tokenizer.protect = false"),
+        (f"train.init={old}", "tokenizer.folder must not be set with train.init"),
+    ):
+        with pytest.raises(UserError, match=message):
+            train(
+                load_recipe(recipe, [f"tokenizer.folder={old / 'tokenizer'}", change]),
+                tmp_path / "other",
+                display=Display(),
+            )
+    assert not (tmp_path / "other").exists()
+
+
 def test_new_text_gets_new_pieces(old: Path, tmp_path: Path) -> None:
     recipe = fine_tuning(tmp_path / "recipe", init=str(old), steps=4)
     write_pairs(tmp_path / "recipe", "train", [("ɛno yɛ", "asɛm kɛse"), ("ɔkɔɔ fie", "anɔpa yi")] * 50)
