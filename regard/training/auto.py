@@ -24,7 +24,7 @@ from regard.recipe import Recipe, TrainRecipe, apply_overrides, recipe_from_dict
 from regard.training.check import check_machine
 from regard.training.expect import Amount, duration, epochs, few_pairs_warning, other_start, too_short_warning
 from regard.training.fine_tuning import FINE_TUNING_LR, check_init, init_notes, load_init_bundle, resolve_recipe
-from regard.training.prepare import choose_evaluation_sets, find_corpora
+from regard.training.prepare import choose_evaluation_sets, find_corpora, language_notes
 from regard.training.speed import Speed, measure_speed, own_process_device
 from regard.translation.languages import guess_language
 
@@ -170,7 +170,9 @@ def _run_lines(recipe: Recipe, pairs: int, words: int, is_dry_run: bool, init: s
     held_out = list[str]()
     valid, test = list[Pair](), list[Pair]()
     if is_dry_run:
-        chosen, valid, test = choose_evaluation_sets(recipe, find_corpora(recipe), held_out.append)
+        corpora = find_corpora(recipe)
+        held_out += language_notes(recipe, corpora)
+        chosen, valid, test = choose_evaluation_sets(recipe, corpora, held_out.append)
         if chosen is not None:
             sets = (("validation", chosen.valid), ("testing", chosen.test))
             named = [f"{counted(len(each), 'pair')} for {name}" for name, each in sets if each]

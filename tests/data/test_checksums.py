@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -151,7 +152,7 @@ def test_the_content_is_the_ids_and_the_texts_are_the_lines(
     assert (again.content, again.texts) == (before.content, before.texts)
 
 
-def test_each_piece_is_checked_again_once_per_epoch() -> None:
+def test_each_piece_is_checked_again_once_per_epoch(tmp_path: Path) -> None:
     seen: list[int] = []
 
     class Counted(Piece):
@@ -161,7 +162,8 @@ def test_each_piece_is_checked_again_once_per_epoch() -> None:
 
     data = np.zeros(4, np.uint8)
     [digest] = digests_of({"x": data})["x"]
-    pieces = [Counted(Path("x"), start, data, digest) for start in range(10)]
+    (tmp_path / "x").write_bytes(bytes(13))  # up to the end of the last piece
+    pieces = [Counted(tmp_path / "x", start, data, digest) for start in range(10)]
     recheck = Recheck(pieces, start=0.5)
     for _ in range(8):
         recheck.advance(1 / 8)
@@ -196,3 +198,22 @@ def test_a_store_that_changes_during_a_run_ends_it_within_an_epoch(
         train_an_epoch()
     for feed in feeds:
         feed.close()
+
+
+@pytest.mark.parametrize("name", ["source.ids", "target.offsets"])
+def test_a_store_that_is_cut_short_during_a_run_ends_it_before_it_is_read(
+    folder: Path, tokenizer: Tokenizer, name: str
+) -> None:
+    copy = folder.with_name(f"cut-{name}")
+    shutil.copytree(folder, copy)
+    store = Store.open(copy)
+    sampler = Sampler(store.src_lengths, store.tgt_lengths, 60, seed=1)
+    feed = Feed(store, sampler, 1, 2, 1, None)
+    size = (copy / name).stat().st_size
+    os.truncate(copy / name, size // 2)
+    with pytest.raises(UserError, match=rf"{name}: must have {size:,} bytes, but has {size // 2:,}: cut short while"):
+        next(feed)
+    (copy / name).unlink()
+    with pytest.raises(UserError, match=rf"{name}: must have {size:,} bytes, but has 0"):
+        Recheck(store.pieces).advance(0.0)
+    feed.close()

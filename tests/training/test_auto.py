@@ -49,6 +49,14 @@ def test_languages_can_be_said(tmp_path: Path) -> None:
     assert (data.source, data.target) == ("xx", "yy")
 
 
+def test_a_dry_run_says_that_the_languages_are_swapped(tmp_path: Path) -> None:
+    english, german = tmp_path / "corpus.en", tmp_path / "corpus.de"
+    german.write_text("The house stands at the end of the street.\nWe talked about what happened.\n" * 30)
+    english.write_text("Das Haus steht am Ende der Straße.\nWir sprachen über das, was geschah.\n" * 30)
+    for said in (described(choose_recipe(english, german)), describe_run(choose_recipe(english, german).recipe)):
+        assert sum("the source side looks like German, not English" in line for line in said) == 1
+
+
 def test_one_language_on_both_sides_is_doubted(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     one, _ = files(tmp_path, "corpus.en", "x.de")
