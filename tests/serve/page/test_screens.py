@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.browser import lowest_contrast, unnamed, without_focus_mark
-from tests.serve.page.conftest import open_page, relabelled
+from tests.serve.page.conftest import OFFERS_ALL, open_page, relabelled
 from tests.serve.page.test_training import append, train_record, valid_record
 from tests.serve.server import Running, running
 from tests.tiny import write_recipe
@@ -35,7 +35,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     }
     append(folder / "run", {"kind": "test", "name": "test", "scores": {"sentences": 9, "metrics": {"bleu": bleu}}})
     back = relabelled(folder / "back", "tgt", "src")
-    with running("-m", str(back), "--run", str(folder / "run")) as server:
+    with running("-m", str(back), "--run", str(folder / "run"), code=OFFERS_ALL) as server:
         yield server
 
 
