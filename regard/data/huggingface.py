@@ -125,14 +125,14 @@ class JsonPieces:
         vocabulary: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
         return {i: piece.removeprefix(_MARK) for piece, i in sorted(vocabulary.items(), key=lambda entry: entry[1])}
 
-    def check(self, folder: Path) -> None:
+    def check(self, folder: Path, file: str = JSON_FILE) -> None:
         """Refuse a file with ids that the model does not have, or that fails at some text."""
-        with refusing(folder / JSON_FILE):
+        with refusing(folder / file):
             largest = max(self.raw_pieces, default=0)
             for text in _TRIALS:
                 self.decode(self.encode(text, "source", True), True)
         if largest >= self.vocab_size:
-            raise UserError(f"{folder / JSON_FILE}: ids must be below {self.vocab_size:,}, but one is {largest:,}")
+            raise UserError(f"{folder / file}: ids must be below {self.vocab_size:,}, but one is {largest:,}")
 
 
 class NumberPieces:
@@ -166,7 +166,7 @@ class NumberPieces:
     def piece_texts(self) -> list[str]:
         return list("0123456789")
 
-    def check(self, folder: Path) -> None:
+    def check(self, folder: Path, file: str = "") -> None:
         pass
 
 
