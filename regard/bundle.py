@@ -50,7 +50,6 @@ FORMAT = 2  # the highest readable format; all earlier ones stay readable
 # Bundles are written in the lowest format that can hold them: 2 for compressed weights, else 1.
 FORMAT_OF: dict[Stored, int] = {"fp32": 1, "fp16": 2, "int8": 2}
 CONFIG, CARD, RECIPE, WEIGHTS = "config.json", "card.md", "recipe.toml", "model.safetensors"
-_LATER_SWITCHES = ("output_bias",)  # omitted when off, since older versions refuse unknown fields
 
 
 @dataclass(frozen=True)
@@ -125,10 +124,9 @@ def save_bundle(
     with atomic_folder(folder) as temporary:
         contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
         save_file(contiguous, str(temporary / WEIGHTS))
-        switches = dataclasses.asdict(config)
         settings = {
             "format": FORMAT_OF[stored],
-            "model": {k: v for k, v in switches.items() if v or k not in _LATER_SWITCHES},
+            "model": config.to_dict(),
             "source": source,
             "target": target,
             "decode": dataclasses.asdict(decode),
@@ -203,6 +201,8 @@ def _from_settings(folder: Path, settings: Mapping[str, Any]) -> Bundle:
         check_label(name, settings.get(name))
     check_whole("max_length", settings.get("max_length"), 1, MAX_LENGTH)
     config = ModelConfig(**{"vocab_size": None, **parts["model"]})
+    for name in ("encoder_layers", "decoder_layers"):
+        check_whole(f"model.{name}", getattr(config, name), 1)  # a translation model has both stacks
     bundle = Bundle(
         folder=folder,
         config=config,

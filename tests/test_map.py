@@ -38,6 +38,8 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("parallel",),
     ("aligning",),
     ("config", "layout", "device"),
+    ("rules",),
+    ("settings",),
     ("files", "progress", "builtin", "version", "toml", "html_page"),
     ("bounds",),
     ("arguments",),

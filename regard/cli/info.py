@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
         "folder": str(bundle.folder),
         "source": bundle.source,
         "target": bundle.target,
-        "model": dataclasses.asdict(bundle.config),
+        "model": bundle.config.to_dict(),
         "decode": dataclasses.asdict(bundle.decode),
         "max_length": bundle.max_length,
         "stored": bundle.stored,

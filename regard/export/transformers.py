@@ -89,10 +89,10 @@ def refuse_unknown(config: ModelConfig) -> None:
     unknown = [name for name, choices in _KNOWN.items() if getattr(config, name) not in choices]
     if config.kv_heads != config.num_heads:
         unknown.append("num_kv_heads")
-    if unknown:
-        value = getattr(config, unknown[0])
+    named = f"model.{unknown[0]} = {getattr(config, unknown[0])!r}" if unknown else config.unsupported(("output_bias",))
+    if named:
         raise UserError(
-            f"model.{unknown[0]} = {value!r} is not known to transformers' Marian, which is exactly the paper's model; "
+            f"{named} is not known to transformers' Marian, which is exactly the paper's model; "
             "use --to ctranslate2 or --to onnx"
         )
 
