@@ -34,6 +34,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("weights",),
     ("recipe",),
     ("models",),
+    ("families",),
     ("nn", "data"),
     ("parallel",),
     ("aligning",),

@@ -29,6 +29,7 @@ def run(arguments: argparse.Namespace) -> None:
     bundle = load_bundle(find_bundle(arguments.model if arguments.named is None else arguments.named))
     document = {
         "folder": str(bundle.folder),
+        "task": bundle.task,
         "source": bundle.source,
         "target": bundle.target,
         "model": bundle.config.to_dict(),

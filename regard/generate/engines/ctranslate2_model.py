@@ -111,6 +111,8 @@ def vocabularies(tokenizer: Tokenizer, vocab_size: int) -> tuple[list[str], list
             {i: piece for piece, i in side.items()}
             for side in (tokenizer.vocabulary.source, tokenizer.vocabulary.target)
         ]
+    elif tokenizer.controls is not None:
+        known = [tokenizer.raw_pieces()]
     else:
         processors = [sentencepiece.SentencePieceProcessor(model_proto=model) for model in tokenizer.models]
         known = [{i: p.id_to_piece(i) for i in range(p.get_piece_size())} for p in processors]
