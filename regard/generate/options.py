@@ -36,7 +36,9 @@ class SearchOptions:
 
     beam: int = 4  # 1: greedy
     alpha: float = 0.6  # hypotheses are ranked by log-probability / ((5 + |Y|) / 6)^alpha, |Y| counting the end token
-    max_extra: int = 50  # a translation has at most this many tokens more than its source, a continuation this many in all
+    max_extra: int = (
+        50  # a translation has at most this many tokens more than its source, a continuation this many in all
+    )
     nbest: int = 1  # hypotheses to return
     coverage: float = 0.0  # penalty of a finished hypothesis for source tokens that were hardly attended to
     no_repeat: int = 0  # n-gram size that may not repeat; 0 disables
@@ -212,6 +214,37 @@ class Engine(Protocol):
 
     def next_log_probs(self, src: Sequence[int], prefix: Sequence[int]) -> list[float]:
         """The log-probability of every token of the vocabulary after a target prefix."""
+        ...
+
+
+class TextEngine(Protocol):
+    """Continues texts with a model without an encoder: prompts in, hypotheses for what follows out, best first, in the order of the
+    input. An empty prompt stands for the start of a text."""
+
+    batch: int  # most prompts computed together
+    parallel: int  # calls of `generate` worth running at once, each in its own thread
+    takes_phrases: bool  # whether it enforces `Constraints.phrases` itself
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        options: SearchOptions,
+        on_finished: OnFinished | None = None,
+        constraints: Sequence[Constraints] = (),  # one for each prompt, or none at all
+    ) -> list[list[Hypothesis]]: ...
+
+    def score(self, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Log-probabilities of the tokens of given texts after their prompts, and last that the text ends there."""
+        ...
+
+    def stream(
+        self, prompt: Sequence[int], options: SearchOptions, constraint: Constraints | None = None
+    ) -> Iterator[tuple[int, ...]]:
+        """Yield the final part of what follows one prompt as it grows, and at last all of it."""
+        ...
+
+    def next_log_probs(self, prompt: Sequence[int], prefix: Sequence[int]) -> list[float]:
+        """The log-probability of every token of the vocabulary after a prompt and what follows it so far."""
         ...
 
 

@@ -136,9 +136,7 @@ class SelfCache:
             if group.tokens is None:
                 return self._extend(group, q, k, v, scale, bias)
             output = torch.empty_like(q) if output is None else output
-            output[group.tokens] = self._extend(
-                group, q[group.tokens], k[group.tokens], v[group.tokens], scale, bias
-            )
+            output[group.tokens] = self._extend(group, q[group.tokens], k[group.tokens], v[group.tokens], scale, bias)
         assert output is not None
         return output
 
@@ -169,9 +167,7 @@ class SelfCache:
         # (rows, kv_heads, count * shared, d_head) -> (tokens, num_heads, d_head)
         return heads.view(rows, kv_heads, count, -1, d_head).transpose(1, 2).reshape(q.shape)
 
-    def _own_bias(
-        self, group: StepGroup, queries: Tensor, kv_heads: int, bias: PositionBias | None
-    ) -> Tensor | None:
+    def _own_bias(self, group: StepGroup, queries: Tensor, kv_heads: int, bias: PositionBias | None) -> Tensor | None:
         """What to add to the scores of a row's own tokens, (1, kv_heads or 1, count * shared, length): later tokens of the same step
         are hidden."""
         if bias is None and group.count == 1:
@@ -305,7 +301,9 @@ class PromptCache:
 class PromptCrossCache:
     """In the place of a `CrossCache` while prompts are read: attends from each prompt to its source."""
 
-    def __init__(self, k: Tensor, v: Tensor, layout: SequenceLayout, memory_layout: SequenceLayout, kernel: Kernel) -> None:
+    def __init__(
+        self, k: Tensor, v: Tensor, layout: SequenceLayout, memory_layout: SequenceLayout, kernel: Kernel
+    ) -> None:
         self._k, self._v, self._layout, self._memory_layout, self._kernel = k, v, layout, memory_layout, kernel
 
     def attend(self, q: Tensor, scale: float) -> Tensor:

@@ -47,7 +47,9 @@ class Places:
         tokens, (tokens,), row by row, and an upper bound on them."""
         counts = [1] * len(self.read) if counts is None else list(counts)
         if len(counts) != len(self.read) or min(counts, default=1) < 1:
-            raise ValueError(f"a step needs one or more tokens for each of {len(self.read)} sentences, but gets {counts}")
+            raise ValueError(
+                f"a step needs one or more tokens for each of {len(self.read)} sentences, but gets {counts}"
+            )
         starts = [prompt + read for prompt, read in zip(self.prompts, self.read, strict=True)]
         self.read = [read + count for read, count in zip(self.read, counts, strict=True)]
         self.groups = self._groups(counts, starts)

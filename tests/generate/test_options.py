@@ -270,9 +270,9 @@ def test_any_number_of_options_together_finds_what_the_oracle_finds(data: st.Dat
 
 def test_the_pairs_above_are_all_that_can_meet() -> None:
     refused = {frozenset(pair) for pair in itertools.combinations(OPTIONS, 2)} - {frozenset(pair) for pair in PAIRS}
-    for pair in refused - {frozenset(two) for two in itertools.combinations(WIDTHS, 2)} - {
-        frozenset(("coverage", "continued"))
-    }:
+    for pair in (
+        refused - {frozenset(two) for two in itertools.combinations(WIDTHS, 2)} - {frozenset(("coverage", "continued"))}
+    ):
         assert "groups" in pair
         with pytest.raises(UserError, match="sample and groups exclude each other"):
             SearchOptions(beam=4, groups=2, sample=True)

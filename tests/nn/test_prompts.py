@@ -208,9 +208,7 @@ def bits(
 def assert_independent(model: Transformer, lengths: list[int], beam: int, steps: list[int], seed: int) -> None:
     vocab_size = model.config.vocab_size
     prompts = random_sentences(lengths, vocab_size, seed)
-    tokens = [
-        one.view(beam, -1) for one in random_sentences([beam * sum(steps)] * len(lengths), vocab_size, seed + 1)
-    ]
+    tokens = [one.view(beam, -1) for one in random_sentences([beam * sum(steps)] * len(lengths), vocab_size, seed + 1)]
     together = bits(model, prompts, tokens, beam, steps)
     for number in range(len(lengths)):
         alone = bits(model, prompts[number : number + 1], tokens[number : number + 1], beam, steps)

@@ -55,7 +55,9 @@ class BeamState:
     overdue: Tensor | None = None  # (U, W) whether the hypothesis continues only because phrases are missing
     steered: Tensor | None = None  # (U, W) whether a lone hypothesis was just made to start or continue a phrase
     attended: Tensor | None = None  # (U, W, K) attention that each source token has received so far, for coverage
-    prompts: Tensor | None = None  # (U, P) what each unit continues, -1 before shorter ones; None: nothing, or no rule counts it
+    prompts: Tensor | None = (
+        None  # (U, P) what each unit continues, -1 before shorter ones; None: nothing, or no rule counts it
+    )
 
     @property
     def text(self) -> Tensor:
