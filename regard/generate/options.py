@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # Constraints can always be met, so that only NaN and infinity leave a search without a result.
 NOTHING_FOUND = "no translation was found: the model's outputs are not finite"
+NO_CONTINUATION = NOTHING_FOUND.replace("translation", "continuation")
 
 
 @dataclass(frozen=True)

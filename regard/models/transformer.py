@@ -213,8 +213,8 @@ class Transformer(nn.Module):
         cache.admit(assignment, layout, keys_values)
 
     def step(self, tokens: Tensor, cache: DecoderCache | SlotCache, counts: Sequence[int] | None = None) -> Tensor:
-        """The newest token of every row, (rows,) -> logits of the next one, (rows, vocab_size). With counts, several: `counts[n]` for
-        each row of sentence n, packed row by row, (tokens,) -> (tokens, vocab_size)."""
+        """The newest token of every row, (rows,) -> logits of the next one, (rows, vocab_size). With counts it is several tokens:
+        `counts[n]` of each row of sentence n, packed row by row, (tokens,) -> (tokens, vocab_size)."""
         positions, longest = cache.begin_step(counts)
         x = self.decoder.enter(self.embed_target(tokens), positions, longest)
         layer_caches: Sequence[StepCache] = cache.layers

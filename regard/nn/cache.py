@@ -168,8 +168,8 @@ class SelfCache:
         return heads.view(rows, kv_heads, count, -1, d_head).transpose(1, 2).reshape(q.shape)
 
     def _own_bias(self, group: StepGroup, queries: Tensor, kv_heads: int, bias: PositionBias | None) -> Tensor | None:
-        """What to add to the scores of a row's own tokens, (1, kv_heads or 1, count * shared, length): later tokens of the same step
-        are hidden."""
+        """What to add to the scores of a row's own tokens, (1, kv_heads or 1, count * shared, length): later tokens of the same
+        step are hidden."""
         if bias is None and group.count == 1:
             return None
         places = torch.arange(group.length, device=queries.device)
@@ -195,8 +195,8 @@ class SelfCache:
         scale: float,
         bias: PositionBias | None,
     ) -> Tensor:
-        """Attention of queries (rows, kv_heads, count * shared, d_head) to their prompts and to the row's own keys and values (rows,
-        kv_heads, length, d_head); the rows of a sentence share its prompt."""
+        """Attention of queries (rows, kv_heads, count * shared, d_head) to their prompts and to the row's own keys and values
+        (rows, kv_heads, length, d_head); the rows of a sentence share its prompt."""
         assert self.prompts is not None
         [prompt] = [one for one in self.prompts.groups if one.keys.shape[2] == group.prompt]
         prompt_keys, prompt_values, padding = prompt.keys, prompt.values, prompt.bias
@@ -204,7 +204,7 @@ class SelfCache:
         if group.members is not None:
             prompt_keys, prompt_values = prompt_keys[group.members], prompt_values[group.members]
             padding = padding[group.members]
-        sentences, (rows, kv_heads, _, d_head) = prompt_keys.shape[0], queries.shape
+        sentences, rows, kv_heads = prompt_keys.shape[0], *queries.shape[:2]
 
         def by_sentence(x: Tensor) -> Tensor:
             """(rows, kv_heads, n, d) -> (sentences, kv_heads, beam * n, d)"""

@@ -4,7 +4,7 @@ likeliest token each time, beams, samples, rules about repetition; and decoders 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -150,7 +150,7 @@ def test_repetition_counts_the_prompt_as_in_transformers(name: str, options: Any
 
 
 @pytest.fixture
-def our_chances(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[random.Random]]:
+def our_chances(monkeypatch: pytest.MonkeyPatch) -> list[random.Random]:
     """Lets transformers draw with our random numbers, of which each row has its own: the likeliest tokens first."""
     chances: list[random.Random] = []
 
@@ -162,7 +162,7 @@ def our_chances(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[random.Random]
         return tokens.gather(1, (cumulative <= uniform * cumulative[:, -1:]).sum(dim=-1, keepdim=True))
 
     monkeypatch.setattr(torch, "multinomial", multinomial)
-    yield chances
+    return chances
 
 
 class Turns(random.Random):

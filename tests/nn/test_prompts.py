@@ -105,11 +105,11 @@ def test_hypotheses_share_a_prompt_and_take_over_each_others_tokens(switches: di
     cache = prompted(model, prompts, beam)
     read(model, cache, tokens[:, :3], [1, 2])
     assert all(layer.self_attention.prompts is not None for layer in cache.layers)
-    held = [group.keys for layer in cache.layers for group in layer.self_attention.prompts.groups]  # type: ignore[union-attr]
+    held = [group.keys for layer in cache.layers for group in layer.self_attention.prompts.groups]
     assert [keys.shape[0] for keys in held[:2]] == [1, 1]  # once for each sentence, not for each hypothesis
     origin = torch.tensor([2, 0, 0, 4, 3, 4, 8, 8, 6])
     cache.select(origin)
-    after = [group.keys for layer in cache.layers for group in layer.self_attention.prompts.groups]  # type: ignore[union-attr]
+    after = [group.keys for layer in cache.layers for group in layer.self_attention.prompts.groups]
     assert all(one is other for one, other in zip(held, after, strict=True)), "reordering does not touch prompts"
     logits = read(model, cache, tokens[:, 3:], [2])
     histories = torch.cat((tokens[origin, :3], tokens[:, 3:]), dim=1)

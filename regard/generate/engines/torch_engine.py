@@ -19,7 +19,7 @@ from torch import Tensor
 from regard.aligning import AlignmentHeads
 from regard.bundle import Bundle, load_weights
 from regard.device import pick_device, with_index
-from regard.errors import RegardError, UserError
+from regard.errors import InputError, RegardError, UserError
 from regard.generate.engines.batches import beam_batch, check_constraints, cut_batches, length_limit
 from regard.generate.engines.slot_engine import SlotDecoder
 from regard.generate.engines.stepper import Stepper, encode, mean_probability, with_end
@@ -337,6 +337,7 @@ class TorchEngine:
     def score(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[float]]:
         """As `Engine.score` and `TextEngine.score`; of an ensemble, of the mean probabilities."""
         src = self._checked(src)
+        self._check_texts(src, tgt)
         results: list[list[float]] = [[] for _ in src]
         order = sorted(range(len(src)), key=lambda number: (len(tgt[number]), len(src[number])))
         lengths = [(max if self.has_encoder else sum)(map(len, pair)) for pair in zip(src, tgt, strict=True)]
@@ -368,6 +369,16 @@ class TorchEngine:
         for target in targets:
             yield list(islice(values, len(target) + 1))
 
+    def _check_texts(self, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> None:
+        """Refuse texts that are longer, with their prompts, than learned positions allow."""
+        stacks = [model.config.decoder_stack for model in self.models if not self.has_encoder]
+        most = min((one.max_positions for one in stacks if one and one.positions == "learned"), default=None)
+        longest = max((len(prompt) + len(text) for prompt, text in zip(prompts, texts, strict=True)), default=0)
+        if most is not None and longest > most:
+            raise InputError(
+                f"a text with its prompt must have at most {most:,} tokens, the limit of this model, but has {longest:,}"
+            )
+
     def _decode(self, model: Transformer, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> Tensor:
         """Decoder states before each token of given outputs and before their end tokens, (tgt_tokens, d_model)."""
         if not self.has_encoder:
@@ -385,6 +396,7 @@ class TorchEngine:
     def next_log_probs(self, src: Sequence[int], prefix: Sequence[int]) -> list[float]:
         """As `Engine.next_log_probs` and `TextEngine.next_log_probs`; of an ensemble, of the mean probabilities."""
         [src] = self._checked([src])
+        self._check_texts([src], [prefix])
         by_model = []
         with self._exclusive():
             for model in self.models:

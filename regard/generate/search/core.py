@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import InputError, RegardError
-from regard.generate.options import NOTHING_FOUND, Hypothesis, SearchOptions
+from regard.generate.options import NO_CONTINUATION, NOTHING_FOUND, Hypothesis, SearchOptions
 from regard.generate.search.allowed import (
     end_at_limit,
     follow_prefixes,
@@ -343,11 +343,17 @@ def search_steps(
 def _nothing_found(log_probs: Tensor, spec: SearchSpec, sentence: int) -> RegardError:
     """Why a sentence has no hypothesis. Log-probabilities (U, W, V) of excluded tokens are -inf, so that only NaN shows that the
     model has failed."""
-    if any(spec.phrases) and spec.phrases[sentence] is not None and not bool(log_probs.isnan().any()):
-        return InputError(
-            "no translation can have all required phrases and terms with this prefix and length; leave some of them out"
-        )
-    return RegardError(NOTHING_FOUND)
+    if not bool(log_probs.isnan().any()):
+        if any(spec.phrases) and spec.phrases[sentence] is not None:
+            what = "continuation" if spec.prompts else "translation"
+            return InputError(
+                f"no {what} can have all required phrases and terms with this prefix and length; leave some of them out"
+            )
+        if spec.prompts and spec.options.counts_text:
+            return InputError(
+                "no token may follow that no_repeat and max_repeat allow, and this model has no end token; allow fewer tokens"
+            )
+    return RegardError(NO_CONTINUATION if spec.prompts else NOTHING_FOUND)
 
 
 def beam_search(
