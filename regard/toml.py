@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def dump_toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
-    """Tables of plain values as TOML. Characters that are not printable are escaped.
+def dump_toml(sections: Mapping[str, Any]) -> str:
+    """Plain values, which must come first, and tables of them as TOML. Characters that are not printable are escaped.
 
     >>> print(dump_toml({"data": {"source": "en", "train": ["a.tsv", {"path": "b.tsv", "weight": 2.0}]}}), end="")
     [data]
@@ -20,6 +20,9 @@ def dump_toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
     """
     blocks = []
     for name, values in sections.items():
+        if not isinstance(values, Mapping):
+            blocks.append(f"{name} = {_toml_value(values)}\n")
+            continue
         lines = [f"[{name}]", *(f"{key} = {_toml_value(value)}" for key, value in values.items())]
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)

@@ -14,15 +14,16 @@ from typing import Any
 import torch
 
 from regard.config import ModelConfig
-from regard.data.corpus import Corpus, Pair, check_corpus, read_lines
+from regard.data.corpus import Corpus, RecordSource, Texts, check_corpus, read_lines
 from regard.device import compute_dtype, describe
 from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.parallel.processes import process_info
 from regard.progress import counted
 from regard.recipe import Recipe, TrainRecipe, apply_overrides, recipe_from_dict, resolve_paths
+from regard.tasks.translate import too_little
 from regard.training.check import check_machine
-from regard.training.expect import Amount, duration, epochs, few_pairs_warning, other_start, too_short_warning
+from regard.training.expect import Amount, duration, epochs, other_start, too_short_warning
 from regard.training.fine_tuning import FINE_TUNING_LR, check_init, init_notes, load_init_bundle, resolve_recipe
 from regard.training.prepare import choose_evaluation_sets, find_corpora
 from regard.training.speed import Speed, measure_speed, own_process_device
@@ -168,21 +169,22 @@ def _run_lines(recipe: Recipe, pairs: int, words: int, is_dry_run: bool, init: s
     """What would be held out, the model, the machine, the time, and whether all of it can suffice."""
     speed, tokens = measure_speed(recipe), int(words * PIECES_PER_WORD) + pairs
     held_out = list[str]()
-    valid, test = list[Pair](), list[Pair]()
+    scored = list[Texts]()
     if is_dry_run:
-        chosen, valid, test = choose_evaluation_sets(recipe, find_corpora(recipe), held_out.append)
-        if chosen is not None:
-            sets = (("validation", chosen.valid), ("testing", chosen.test))
-            named = [f"{counted(len(each), 'pair')} for {name}" for name, each in sets if each]
+        sets = choose_evaluation_sets(recipe, find_corpora(recipe), held_out.append)
+        scored = sets.test or sets.valid
+        if sets.held_out is not None:
+            parts = (("validation", sets.held_out.valid), ("testing", sets.held_out.test))
+            named = [f"{counted(len(each), 'pair')} for {name}" for name, each in parts if each]
             held_out.append(f"held out: {' and '.join(named)}")
     lines = [*held_out, *_model_lines(recipe), _duration_line(recipe.train, speed, tokens)]
-    warning = few_pairs_warning(recipe, pairs)
+    warning = too_little(recipe, pairs)
     if warning and not is_dry_run:
         return lines  # the run itself warns of too little text
     if not warning and speed.rate is not None:
         amount = Amount(pairs, tokens, _epochs(recipe.train, speed.rate, tokens))
         warning = too_short_warning(recipe, amount, speed.rate)
-    return [*lines, warning + other_start(recipe, test or valid, init)] if warning else lines
+    return [*lines, warning + other_start(recipe, scored, init)] if warning else lines
 
 
 def _resolved(recipe: Recipe) -> Recipe:
@@ -210,10 +212,11 @@ def _model_lines(recipe: Recipe) -> list[str]:
     ]
 
 
-def _count(corpus: Corpus) -> tuple[int, int]:
+def _count(corpus: RecordSource) -> tuple[int, int]:
     """The number of pairs, and of words on the target side; reading checks the two files."""
     pairs = words = 0
-    for _, tgt in corpus.pairs():
+    for record in corpus.records():
+        tgt = record.texts[-1]
         pairs += 1
         words += max(1, len(tgt.split()), len(tgt) // 12)
     return pairs, words

@@ -18,13 +18,14 @@ import numpy as np
 import torch
 
 from regard.config import ModelConfig
-from regard.data.batch import make_batch
-from regard.data.slot_batch import fit_slots
+from regard.data.pair_slots import fit_slots
+from regard.data.pairs import make_batch
 from regard.device import compute_dtype, pick_device
 from regard.models.transformer import Transformer
 from regard.parallel.processes import process_info
 from regard.parallel.ranks import own_device
 from regard.recipe import Recipe, TrainRecipe
+from regard.tasks.translate import loss
 from regard.training.check import pick_fast_path
 from regard.training.optimizer import make_optimizer, set_learning_rate
 from regard.training.update import WARM_UPDATES, PlainUpdate, SlotUpdate, UpdateOptions, UpdateResult
@@ -127,8 +128,9 @@ def _made_up_update(
     path = pick_fast_path(train, device, size)
     if path is None:
         batches = [make_batch(*sentences)] * num_parts
-        return partial(PlainUpdate(model, optimizer, options), batches, count), count, 1
+        return partial(PlainUpdate(loss, model, optimizer, options), batches, count), count, 1
     path = replace(path, compile=False)  # it gains a few percent and takes most of the wait
     slots = fit_slots(lengths, lengths, None, part_tokens, length)
     words = [slots.pack(*sentences, count)] * num_parts
-    return partial(SlotUpdate(model, optimizer, options, slots, num_parts, path), words, count), count, WARM_UPDATES + 1
+    fast = SlotUpdate(loss, model, optimizer, options, slots, num_parts, path)
+    return partial(fast, words, count), count, WARM_UPDATES + 1
