@@ -68,7 +68,7 @@ def attend_to_own_place(attention: CrossAttention, config: ModelConfig) -> None:
     d_model, half = config.d_model, config.d_model // 2
     unit = torch.eye(d_model)
     # A norm takes the mean away; what it was is seen at the dimension that would be 0.
-    place = (unit[: config.d_head] - unit[-2]).repeat(config.num_heads, 1)
+    place = (unit[: config.head_width] - unit[-2]).repeat(config.num_heads, 1)
     attention.q.weight.copy_(SHARPNESS * place)
     keys, values = attention.kv.weight.chunk(2)
     keys.copy_(place)

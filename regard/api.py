@@ -344,5 +344,5 @@ def load(
     names = [model] if model is None or isinstance(model, (str, Path)) else list(model)
     if not names:
         raise UserError("`model` must name at least one model, but is an empty list; leave it out for the built-in one")
-    first, *others = [load_bundle(find_bundle(name)) for name in names]
+    first, *others = [load_bundle(find_bundle(name), "translate") for name in names]
     return Model(first, device=device, batch=batch, engine=engine, others=others)

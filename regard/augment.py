@@ -169,7 +169,7 @@ class _Job:
         choose: Choose,
         filter: Filter,
     ) -> _Job:
-        bundle = load_bundle(find_bundle(model))
+        bundle = load_bundle(find_bundle(model), "translate")
         source, target = (bundle.source, bundle.target) if method == "distill" else (bundle.target, bundle.source)
         specs = [inputs] if isinstance(inputs, str) else list(inputs)
         _check_labels(output, bundle, method, (source, target))

@@ -36,6 +36,8 @@ from regard.config import ModelConfig
 from regard.errors import UserError
 from regard.files import open_input
 from regard.models.presets import PRESETS
+from regard.rules import refuse_unknown_keys, table_keys
+from regard.settings import TABLES
 from regard.toml import dump_toml
 
 T = TypeVar("T")
@@ -329,11 +331,22 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
         if not (equals and dot and section and key):
             raise UserError(f"--set {override}: must look like section.key=value, for example train.steps=1000")
         _refuse_unknown([section], _SECTIONS, "--set: section")
+        table, dot, inner = key.partition(".")
+        if section == "model" and dot and table in TABLES:  # model.encoder.d_ff
+            refuse_unknown_keys(table, [inner], "--set ")
+            part = _table(_table(values, section, section), table, f"{section}.{table}")
+            part[inner] = _parse_value(text.strip())
+            continue
         _refuse_unknown([key], _known_keys(_SECTIONS[section]), f"--set {section}.")
-        part = values.setdefault(section, {})
-        if not isinstance(part, dict):
-            raise UserError(f"[{section}] must be a table, but is {part!r}")
-        part[key] = _parse_value(text.strip())
+        _table(values, section, section)[key] = _parse_value(text.strip())
+
+
+def _table(values: dict[str, Any], name: str, shown: str) -> dict[str, Any]:
+    """The table of this name, made if there is none."""
+    part = values.setdefault(name, {})
+    if not isinstance(part, dict):
+        raise UserError(f"[{shown}] must be a table, but is {part!r}")
+    return part
 
 
 def _parse_value(text: str) -> Any:
@@ -386,7 +399,10 @@ def field_names() -> list[str]:
     >>> field_names()[:2]
     ['data.source', 'data.target']
     """
-    return [*(f"{name}.{key}" for name, section in _SECTIONS.items() for key in _known_keys(section)), "task"]
+    plain = [
+        f"{name}.{key}" for name, section in _SECTIONS.items() for key in _known_keys(section) if key not in TABLES
+    ]
+    return [*plain, *(f"model.{table}.{key}" for table in TABLES for key in table_keys(table)), "task"]
 
 
 def _refuse_unknown(given: Iterable[str], known: Sequence[str] | Mapping[str, Any], where: str) -> None:
@@ -408,6 +424,8 @@ def _model_recipe(values: Mapping[str, Any], where: str) -> ModelRecipe:
         )
     hints = get_type_hints(ModelConfig)
     fields = {k: _convert(v, hints[k], f"{where}: model.{k}") for k, v in values.items() if k != "preset"}
+    for table in (table for table in TABLES if table in fields):
+        refuse_unknown_keys(table, fields[table], f"{where}: ")
     recipe = ModelRecipe(preset, fields)
     recipe.config(vocab_size=1000)  # raises on an impossible combination
     return recipe
@@ -450,6 +468,15 @@ def _section(section: type[T], values: Mapping[str, Any], where: str, name: str)
     return section(**converted)
 
 
+_KINDS: dict[type, str] = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    dict: "a table",
+}
+
+
 def _convert(value: Any, hint: Any, where: str) -> Any:
     """Check a value against the field's type; integers become floats where needed, nothing else is converted."""
     if get_origin(hint) is Literal:
@@ -466,8 +493,7 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     if isinstance(value, str) and not _is_text(value):
         raise UserError(f"{where} must be valid UTF-8, but is {value!r}; rename the file or folder")
     if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
-        wanted = " or ".join({"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false"}.get(
-            kind.__name__, kind.__name__) for kind in accepted)  # fmt: skip
+        wanted = " or ".join(_KINDS.get(kind, kind.__name__) for kind in accepted)
         raise UserError(f"{where} must be {wanted}, but is {value!r}")
     return value
 
@@ -488,6 +514,7 @@ def _check(recipe: Recipe, where: str) -> None:
     _check_fast(recipe.train.fast, where)
     _check_init(recipe, where)
     check_positions(recipe, where)
+    _check_stacks(recipe, where)
     data, noun = recipe.data, "pair" if recipe.task == "translate" else "document"
     if isinstance(data.valid, int) and data.valid < 1:
         raise UserError(
@@ -497,13 +524,27 @@ def _check(recipe: Recipe, where: str) -> None:
         raise UserError(f"{where}: data.test must not be negative, but is {data.test}")
 
 
+def _check_stacks(recipe: Recipe, where: str) -> None:
+    """Translation reads with an encoder and writes with a decoder; `generate` only writes, `fill` only reads."""
+    if recipe.model.preset == INIT:
+        return
+    config, left_out = recipe.model.config(vocab_size=1000), TASK_DEFAULTS[recipe.task].get("model", {})
+    task = "translation" if recipe.task == "translate" else f"the task {recipe.task}"
+    for name in ("encoder_layers", "decoder_layers"):
+        layers = getattr(config, name)
+        if name in left_out and layers:
+            raise UserError(f"{where}: model.{name} must be 0 for {task}, but is {layers}")
+        if name not in left_out and not layers:
+            raise UserError(f"{where}: model.{name} must be at least 1 for {task}, but is 0")
+
+
 def check_positions(recipe: Recipe, where: str) -> None:
-    """Refuse sentences longer than the table of learned positions."""
+    """Refuse sequences longer than the table of learned positions; those of translation have an end mark besides."""
     longest, config = recipe.data.max_length, recipe.model.config(vocab_size=1000)
-    if config.positions == "learned" and longest >= config.max_positions:
-        raise UserError(
-            f"{where}: data.max_length ({longest}) must be below model.max_positions ({config.max_positions})"
-        )
+    marks = 1 if recipe.task == "translate" else 0
+    if config.longest is not None and longest + marks > config.longest:
+        how = "below" if marks else "at most"
+        raise UserError(f"{where}: data.max_length ({longest}) must be {how} model.max_positions ({config.longest})")
 
 
 def _check_ranges(recipe: Recipe, where: str) -> None:

@@ -30,8 +30,8 @@ from regard.data.arrays import Int64Array
 from regard.data.clean import EMPTY, HELD_OUT, CleanAccount, CleanOptions, is_empty, length_fault
 from regard.data.corpus import Record
 from regard.data.split import HeldOut
-from regard.data.tokenizer import Side, Tokenizer
-from regard.data.vocabulary import Vocabulary
+from regard.data.tokenizer import Tokenizer
+from regard.data.vocabulary import Side
 from regard.errors import RegardError, UserError
 
 # (tokenizer, records) -> token ids of each record, column by column. A top-level function of a module without torch: worker
@@ -255,22 +255,20 @@ def _read_exactly(pipe: IO[bytes], size: int) -> bytes:
 
 def _encoder_message(encoder: ChunkEncoder) -> tuple[Any, list[bytes]]:
     held_out = None if encoder.held_out is None else asdict(encoder.held_out)
-    vocabulary = encoder.tokenizer.vocabulary
+    tokenizer, models = encoder.tokenizer.to_message()
     content = {
         "clean": asdict(encoder.clean),
         "held_out": held_out,
         "dtype": encoder.dtype,
         "encode_records": [encoder.encode_records.__module__, encoder.encode_records.__qualname__],
-        "protects": encoder.tokenizer.protects,
-        "vocabulary": None if vocabulary is None else json.loads(vocabulary.to_bytes()),
+        "tokenizer": tokenizer,
     }
-    return content, list(encoder.tokenizer.models)
+    return content, models
 
 
 def _parse_encoder(content: Any, models: list[bytes]) -> ChunkEncoder:
     held_out = None if content["held_out"] is None else HeldOut(**content["held_out"])
-    vocabulary = None if content["vocabulary"] is None else Vocabulary.from_json(content["vocabulary"])
-    tokenizer = Tokenizer(models, vocabulary, content["protects"])
+    tokenizer = Tokenizer.from_message(content["tokenizer"], models)
     module, name = content["encode_records"]
     encode_records: EncodeRecords = getattr(import_module(module), name)
     return ChunkEncoder(tokenizer, CleanOptions(**content["clean"]), held_out, content["dtype"], encode_records)

@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.aligning import AlignmentHeads
 from regard.bundle import Bundle
 from regard.data.pieces import TokenizedSide, group_words, is_punctuation
-from regard.data.tokenizer import Side
+from regard.data.vocabulary import Side
 from regard.errors import UserError
 from regard.explain.beam import BeamRecorder, Node
 from regard.explain.explanation import (

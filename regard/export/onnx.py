@@ -112,8 +112,8 @@ def make_graphs(model: Transformer) -> dict[str, Graph]:
     source = torch.zeros(2, 5, dtype=torch.int64)
     target = torch.zeros(2, 3, dtype=torch.int64)
     memory = torch.zeros(2, 5, config.d_model)
-    cross_example = [torch.zeros(2, config.kv_heads, 5, config.d_head) for _ in cross]
-    past_example = [torch.zeros(2, config.kv_heads, 4, config.d_head) for _ in past]
+    cross_example = [torch.zeros(2, config.kv_heads, 5, config.head_width) for _ in cross]
+    past_example = [torch.zeros(2, config.kv_heads, 4, config.head_width) for _ in past]
     src, tgt, new = ({0: "batch", 1: name} for name in ("src_len", "tgt_len", "new_len"))
     cross_sizes, past_sizes = ([{0: "batch", 2: name} for _ in cross] for name in ("src_len", "past_len"))
     return {
@@ -225,7 +225,7 @@ def make_settings(bundle: Bundle, graphs: dict[str, Graph]) -> dict[str, Any]:
         "vocab_size": config.vocab_size,
         "decoder_layers": config.decoder_layers,
         "kv_heads": config.kv_heads,
-        "d_head": config.d_head,
+        "d_head": config.head_width,
         "max_length": bundle.max_length,
         "max_extra": bundle.decode.max_extra,
         "max_positions": max_positions(bundle),
@@ -335,7 +335,7 @@ def make_readme(bundle: Bundle) -> str:
         target=bundle.target,
         encode=_ENCODE if bundle.tokenizer.vocabulary is None else _ENCODE_WITH_VOCABULARY,
         kv_heads=config.kv_heads,
-        d_head=config.d_head,
+        d_head=config.head_width,
         max_length=bundle.max_length,
         limit=limit,
     )

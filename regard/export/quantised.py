@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.bundle import Bundle, load_bundle, load_weights, save_bundle
 from regard.errors import UserError
-from regard.export.verify import Samples
+from regard.export.verify import Samples, answers
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.weights import Stored, scale_name
 
@@ -42,8 +42,12 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
         facts=bundle.facts,
         stored=stored,
         alignment=bundle.alignment,
+        task=bundle.task,
     )
-    return TorchEngine.from_bundle(load_bundle(folder), "cpu").score(samples.src, samples.tgt)
+    written = load_bundle(folder)
+    if bundle.task != "translate":
+        return answers(written, samples.src)
+    return TorchEngine.from_bundle(written, "cpu").score(samples.src, samples.tgt)
 
 
 def store(name: str, weight: Tensor, stored: Stored) -> dict[str, Tensor]:

@@ -203,6 +203,8 @@ def forbidden_ids(tokenizer: Tokenizer) -> list[int]:
     """Tokens that no translation may contain because they stand for no text. An imported model has its own list."""
     if tokenizer.vocabulary is not None:
         return list(tokenizer.vocabulary.special.forbidden)
+    if tokenizer.controls is not None:
+        return list(tokenizer.controls.forbidden)
     spans = () if tokenizer.protects else tokenizer.span_ids
     ids = (tokenizer.unk_id, tokenizer.bos_id, tokenizer.pad_id, *spans, *tokenizer.tag_ids)
     return [i for i in ids if i >= 0]  # a model without padding says -1, which would mean the last piece

@@ -25,9 +25,10 @@ from regard.nn.dropout import Dropout
 from regard.nn.embedding import LearnedPositions, NoPositions, SinusoidalPositions
 from regard.nn.linear import linear
 from regard.nn.slot_cache import SlotAssignment, SlotCache, SlotLayerCache
+from regard.settings import StackConfig
 
 
-def make_positions(config: ModelConfig) -> nn.Module:
+def make_positions(config: StackConfig) -> nn.Module:
     """The positional encoding that the config asks for."""
     if config.positions == "sinusoidal":
         return SinusoidalPositions(config.d_model)
@@ -40,7 +41,7 @@ class Stack(nn.Module):
     """What encoder and decoder share: embeddings scaled by sqrt(d_model), plus positions, dropout on the sum, the layers, and
     with pre-norm a final norm."""
 
-    def __init__(self, config: ModelConfig, layers: list[nn.Module]) -> None:
+    def __init__(self, config: StackConfig, layers: list[nn.Module]) -> None:
         super().__init__()
         self.scale = math.sqrt(config.d_model)
         self.positions = make_positions(config)
@@ -75,8 +76,11 @@ class Transformer(nn.Module):
             self.tgt_embedding = nn.Embedding(config.vocab_size, config.d_model)
             self.output = nn.Embedding(config.vocab_size, config.d_model)
         self.output_bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.output_bias else None
-        self.encoder = Stack(config, [EncoderLayer(config) for _ in range(config.encoder_layers)])
-        self.decoder = Stack(config, [DecoderLayer(config) for _ in range(config.decoder_layers)])
+        encoder, decoder = config.encoder_stack, config.decoder_stack
+        if config.unsupported(("output_bias",)) or encoder is None or decoder is None:
+            raise NotImplementedError(f"{config.unsupported(('output_bias',))} is not built yet")
+        self.encoder = Stack(encoder, [EncoderLayer(encoder) for _ in range(encoder.layers)])
+        self.decoder = Stack(decoder, [DecoderLayer(decoder) for _ in range(decoder.layers)])
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -162,15 +166,16 @@ class Transformer(nn.Module):
             assert isinstance(layer, DecoderLayer)
             # (src_tokens, 2 kv_heads, d_head) -> twice (src_tokens, kv_heads, d_head)
             k, v = layer.cross_attention.keys_values(memory).chunk(2, dim=1)
-            self_cache = SelfCache(rows, self.config.kv_heads, self.config.d_head, capacity, like=k)
+            self_cache = SelfCache(rows, k.shape[1], k.shape[2], capacity, like=k)
             layers.append(LayerCache(self_cache, CrossCache(k, v, layout, bucket)))
         return DecoderCache(layers)
 
     def start_slots(self, slots: int, beam: int, src_capacity: int, tgt_capacity: int) -> SlotCache:
         """An empty cache of fixed shape; `admit` puts sentences into its slots."""
-        config = self.config
+        config = self.config.decoder_stack
+        assert config is not None
         return SlotCache(
-            config.decoder_layers, slots, beam, src_capacity, tgt_capacity, config.kv_heads, config.d_head,
+            config.layers, slots, beam, src_capacity, tgt_capacity, config.kv_heads, config.d_head,
             like=self.output_matrix,
         )  # fmt: skip
 

@@ -12,7 +12,6 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from regard.config import ModelConfig
 from regard.layout import Layout
 from regard.nn.cache import CrossCache, SelfCache
 from regard.nn.embedding import rotate
@@ -20,6 +19,7 @@ from regard.nn.kernels import Kernel, attend_cross, attend_self, attention
 from regard.nn.kernels.reference import WeightsHook
 from regard.nn.linear import Linear
 from regard.nn.slot_cache import SlotCrossCache, SlotSelfCache
+from regard.settings import StackConfig
 
 
 class Recorder:
@@ -41,7 +41,7 @@ class SelfAttention(nn.Module):
 
     kernel: Kernel = "auto"
 
-    def __init__(self, config: ModelConfig, causal: bool) -> None:
+    def __init__(self, config: StackConfig, causal: bool) -> None:
         super().__init__()
         self.num_heads, self.kv_heads, self.d_head = config.num_heads, config.kv_heads, config.d_head
         self.causal = causal
@@ -86,7 +86,7 @@ class CrossAttention(nn.Module):
 
     kernel: Kernel = "auto"
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: StackConfig) -> None:
         super().__init__()
         self.num_heads, self.kv_heads, self.d_head = config.num_heads, config.kv_heads, config.d_head
         self.q = Linear(config.d_model, config.d_model)

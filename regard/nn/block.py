@@ -16,16 +16,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.config import ModelConfig
 from regard.layout import Layout
 from regard.nn.attention import CrossAttention, Recorder, SelfAttention
 from regard.nn.cache import LayerCache
 from regard.nn.dropout import Dropout
 from regard.nn.linear import Linear
 from regard.nn.slot_cache import SlotLayerCache
+from regard.settings import StackConfig
 
 
-def make_norm(config: ModelConfig) -> nn.Module:
+def make_norm(config: StackConfig) -> nn.Module:
     """The norm that the config asks for, over d_model."""
     if config.norm == "rms":
         return nn.RMSNorm(config.d_model, eps=config.norm_eps)
@@ -46,7 +46,7 @@ class FeedForward(nn.Module):
 
     fused = False  # whether the ReLU is part of the matrix product, with a Triton kernel for the backward pass
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: StackConfig) -> None:
         super().__init__()
         self.activation = config.activation
         gated = config.activation == "swiglu"
@@ -78,7 +78,7 @@ class FeedForward(nn.Module):
 class Residual(nn.Module):
     """The modules around one sub-layer: dropout on its output, and the norm before it or after the sum."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: StackConfig) -> None:
         super().__init__()
         self.pre = config.norm_position == "pre"
         self.norm = make_norm(config)
@@ -147,7 +147,7 @@ class EncoderLayer(nn.Module):
 
     fused = False
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: StackConfig) -> None:
         super().__init__()
         self.self_attention = SelfAttention(config, causal=False)
         self.self_residual = Residual(config)
@@ -169,7 +169,7 @@ class DecoderLayer(nn.Module):
 
     fused = False
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: StackConfig) -> None:
         super().__init__()
         self.self_attention = SelfAttention(config, causal=True)
         self.self_residual = Residual(config)

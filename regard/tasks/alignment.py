@@ -62,7 +62,7 @@ def measure_alignment_heads(
 
 def measure_bundle(folder: str | Path, pairs: Sequence[Pair], device: str = "auto") -> AlignmentHeads:
     """Choose the heads of a bundle that was written without them, and store them in it."""
-    bundle = load_bundle(Path(folder))
+    bundle = load_bundle(Path(folder), "translate")
     chosen = choose_alignment_heads(load_model(bundle), bundle.tokenizer, pairs, pick_device(device))
     if chosen is None:
         raise UserError(

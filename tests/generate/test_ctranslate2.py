@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import os
 import random
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -389,7 +390,7 @@ def make_spec(bundle: Bundle) -> Any:
         "ffn_glu": config.activation == "swiglu",
         "rms_norm": config.norm == "rms",
         "num_heads_kv": config.num_kv_heads or None,
-        "rotary_dim": config.d_head if config.positions == "rotary" else None,
+        "rotary_dim": config.head_width if config.positions == "rotary" else None,
     }
     spec = specs.TransformerSpec(
         specs.TransformerEncoderSpec(config.encoder_layers, config.num_heads, **given),
@@ -465,9 +466,12 @@ def test_a_model_that_ctranslate2_does_not_know_is_refused_by_its_switch(
 
 
 def test_every_choice_of_every_switch_was_looked_at() -> None:
-    from regard.config import _CHOICES
+    from regard.rules import _CHOICES
 
-    assert ctranslate2_model._KNOWN.keys() == _CHOICES.keys()
+    config = ModelConfig(100, positions="rotary")
+    for name in _CHOICES.keys() - ctranslate2_model._KNOWN.keys():
+        other = get_args(_CHOICES[name])[1]
+        assert dataclasses.replace(config, **{name: other}).unsupported() == f"model.{name} = {other!r}"
 
 
 def test_a_tensor_that_is_wrong_is_named(tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ def refusal(bundle: Bundle) -> str | None:
     for name, choices in _KNOWN.items():
         if (value := getattr(bundle.config, name)) not in choices:
             return f"CTranslate2 does not support model.{name} = {value!r}"
+    if unknown := bundle.config.unsupported(("output_bias",)):
+        return f"CTranslate2 does not support {unknown}"
     source, target = vocabularies(bundle.tokenizer, bundle.config.vocab_size)
     for pieces in (source, target):
         if len(set(pieces)) < len(pieces):
@@ -109,6 +111,8 @@ def vocabularies(tokenizer: Tokenizer, vocab_size: int) -> tuple[list[str], list
             {i: piece for piece, i in side.items()}
             for side in (tokenizer.vocabulary.source, tokenizer.vocabulary.target)
         ]
+    elif tokenizer.controls is not None:
+        known = [tokenizer.raw_pieces()]
     else:
         processors = [sentencepiece.SentencePieceProcessor(model_proto=model) for model in tokenizer.models]
         known = [{i: p.id_to_piece(i) for i in range(p.get_piece_size())} for p in processors]
@@ -152,7 +156,7 @@ def with_heads_first(
 
     def reorder(name: str, heads: Sequence[int], axis: int = 0) -> None:
         name = f"decoder.layers.{alignment.layer}.cross_attention.{name}"
-        rows = np.concatenate([np.arange(head * config.d_head, (head + 1) * config.d_head) for head in heads])
+        rows = np.concatenate([np.arange(head * config.head_width, (head + 1) * config.head_width) for head in heads])
         if name in weights and weights[name].shape[axis:][:1] == rows.shape:  # else it is refused when it is used
             changed[name] = np.take(weights[name], rows, axis)
 
@@ -214,7 +218,7 @@ class _Variables(dict[str, _WeightArray]):
         if self.config.kv_heads != self.config.num_heads:
             self.number(f"{name}/num_heads_kv", self.config.kv_heads, np.int32)
         if rotary:
-            self.number(f"{name}/rotary_dim", self.config.d_head, np.int32)
+            self.number(f"{name}/rotary_dim", self.config.head_width, np.int32)
             self.number(f"{name}/rotary_interleave", 1, np.int8)  # rotates neighbouring pairs, as `rotate` does
             self.number(f"{name}/rotary_base", 10_000, np.float32)
 
@@ -243,7 +247,7 @@ class _Variables(dict[str, _WeightArray]):
             self[f"{name}/position_encodings/encodings"] = sinusoids(rows, config.d_model)
         if config.norm_position == "pre":
             self.norm(f"{name}/layer_norm", f"{name}.final_norm")
-        d_model, d_kv = config.d_model, 2 * config.kv_heads * config.d_head
+        d_model, d_kv = config.d_model, 2 * config.kv_heads * config.head_width
         for number in range(layers):
             theirs, ours = f"{name}/layer_{number}", f"{name}.layers.{number}"
             projections = {f"{ours}.self_attention.qkv": d_model + d_kv, f"{ours}.self_attention.out": d_model}

@@ -207,7 +207,7 @@ class SlotDecoder:
         """Enough slots for the jobs, but no more than fit into memory; a power of two, so that few shapes are captured."""
         if (capacity, beam) not in self._max_slots:  # measured once, since captured graphs take memory themselves
             config, weight = self.model.config, self.model.output_matrix
-            numbers = 2 * (beam + 1) * capacity * config.kv_heads * config.d_head * config.decoder_layers
+            numbers = 2 * (beam + 1) * capacity * config.kv_heads * config.head_width * config.decoder_layers
             memory = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 8 << 30
             self._max_slots[capacity, beam] = max(1, int(MEMORY_SHARE * memory) // (numbers * weight.itemsize))
         max_slots = min(self.slots, self._max_slots[capacity, beam])
