@@ -16,7 +16,7 @@ import torch
 from benchmarks.common import machine, report
 from regard.data.bpe_dropout import BpeDropout
 from regard.data.feed import Feed
-from regard.data.pairs import PairPacking, make_sampler
+from regard.data.pair_packing import PairPacking, make_sampler
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
 

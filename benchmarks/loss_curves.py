@@ -30,8 +30,9 @@ from benchmarks.loop_overhead import prepare_in
 from benchmarks.train_throughput import free
 from regard.config import ModelConfig
 from regard.data.arrays import Int64Array
+from regard.data.pair_packing import make_sampler
 from regard.data.pair_slots import PairSlots, fit_slots
-from regard.data.pairs import PairBatch, gather, make_batch, make_sampler
+from regard.data.pairs import PairBatch, gather, make_batch
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
 from regard.device import compute_dtype, pick_device

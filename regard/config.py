@@ -172,7 +172,8 @@ class ModelConfig:
         values["rotary_dim"] = values["rotary_dim"] or values["d_head"]
         if values["final_norm"] is None:
             values["final_norm"] = values["norm_position"] == "pre"
-        return StackConfig(layers, side == "decoder", side == "decoder" and self.encoder_layers > 0, **values)
+        is_decoder, d_embedding = side == "decoder", self.front_settings.d_embedding
+        return StackConfig(layers, is_decoder, is_decoder and self.encoder_layers > 0, d_embedding, **values)
 
 
 # The settings of the first version of bundles, which always have them.

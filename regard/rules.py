@@ -84,6 +84,7 @@ def check_model(config: ModelConfig) -> None:
             raise UserError(f"model.{table} must be a table, but is {shorten(given)}")
         refuse_unknown_keys(table, given)
         object.__setattr__(config, table, {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
+    _check_front(config)
     _check_kinds({f.name: getattr(config, f.name) for f in dataclasses.fields(config)}, "model.{}".format)
     if not config.encoder_layers and not config.decoder_layers:
         raise UserError(
@@ -97,7 +98,7 @@ def check_model(config: ModelConfig) -> None:
         if getattr(config, f"{side}_layers"):
             _check_stack(config, side)
     _check_unused(config)
-    _check_front(config)
+    _check_factored(config)
     _check_head(config)
 
 
@@ -165,8 +166,9 @@ def _check_stack(config: ModelConfig, side: Side) -> None:
         raise UserError(f"model.d_model must be a multiple of {name('num_heads')} ({num_heads}), but is {d_model}")
     stack = config._stack(side)
     assert stack is not None
-    if stack.positions == "sinusoidal" and d_model % 2:
-        raise UserError(f"model.d_model must be even (positions are pairs of sine and cosine), but is {d_model}")
+    if stack.positions == "sinusoidal" and stack.d_embedding % 2:
+        width = "model.d_model" if stack.d_embedding == d_model else "model.front.d_embedding"
+        raise UserError(f"{width} must be even (positions are pairs of sine and cosine), but is {stack.d_embedding}")
     if stack.num_kv_heads < 0 or num_heads % stack.num_kv_heads:
         raise UserError(
             f"{name('num_kv_heads')} must divide {name('num_heads')} ({num_heads}), but is {stack.num_kv_heads}"
@@ -224,12 +226,19 @@ def _check_front(config: ModelConfig) -> None:
     check_choice("model.front.kind", given["kind"], FrontKind)
     check_whole("model.front.d_embedding", given["d_embedding"], 0, 65_536)
     check_whole("model.front.token_types", given["token_types"], 0, 1_024)
-    is_factored = given["d_embedding"] not in (0, config.d_model)
-    if config.decoder_layers and (is_factored or given["token_types"]):
+
+
+def _check_factored(config: ModelConfig) -> None:
+    """Narrow embeddings and token types are known from encoders alone."""
+    front = config.front_settings
+    is_factored = front.d_embedding != config.d_model
+    if config.decoder_layers and (is_factored or front.token_types):
         which = "d_embedding" if is_factored else "token_types"
         raise UserError(
             f"model.front.{which} needs a model without a decoder; only encoders such as BERT and ALBERT have it"
         )
+    if is_factored and any(stack.embedding_scale for stack in config.stacks.values()):
+        raise UserError("model.front.d_embedding needs model.embedding_scale = false; no known model has both")
     has_logits = config.head.get("kind", "tokens") == "tokens"
     if is_factored and has_logits and not (config.tie_embeddings and config.head.get("transform")):
         raise UserError(
@@ -255,6 +264,8 @@ def _check_head(config: ModelConfig) -> None:
         raise UserError(f"model.head.kind must be 'tokens' in a model with a decoder, but is {kind!r}")
     if given["transform"] and config.decoder_layers:
         raise UserError("model.head.transform needs a model without a decoder; only encoders such as BERT have it")
+    if given["transform"] and config.stacks["encoder"].gated:
+        raise UserError("model.head.transform needs model.activation without a gate; no known model has both")
     if given["logit_scale"] != 1.0 and config.output_bias:
         raise UserError("model.head.logit_scale must be 1 with model.output_bias; no known model has both")
     for name, kinds in _HEADS_WITH.items():

@@ -28,6 +28,7 @@ class StackConfig:
     layers: int
     causal: bool  # a decoder: each position sees itself and those before it
     cross: bool  # whether its layers attend to an encoder's output, too
+    d_embedding: int  # width of the embeddings that enter; d_model, unless the front has a projection
     d_model: int
     d_ff: int
     num_heads: int
@@ -92,5 +93,5 @@ class HeadConfig:
     dropout: float = 0.0  # probability of dropping an element of what classes and tags are computed from
 
 
-STACK_FIELDS = tuple(f.name for f in dataclasses.fields(StackConfig))[3:]  # those that ModelConfig has, too
+STACK_FIELDS = tuple(f.name for f in dataclasses.fields(StackConfig))[4:]  # those that ModelConfig has, too
 TABLES: dict[str, type] = {"encoder": StackConfig, "decoder": StackConfig, "front": FrontConfig, "head": HeadConfig}

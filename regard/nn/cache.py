@@ -14,23 +14,25 @@ import torch
 from torch import Tensor
 
 from regard.layout import SequenceLayout
+from regard.nn.kernels.scores import PositionBias
 
 
-def _attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
-    """q (batch, kv_heads, queries, d_head) over keys and values (batch, kv_heads, length, d_head), with a bias on the scores."""
+def _attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """q (batch, kv_heads, queries, d_head) over keys and values (batch, kv_heads, length, d_head), with a bias on the scores,
+    (batch or 1, kv_heads or 1, queries or 1, length)."""
     batch = q.shape[0]
     if q.device.type == "cpu" and (copies := _copies(batch * q.shape[1])) > 1:
         q, keys, values = (tensor.repeat(copies, 1, 1, 1) for tensor in (q, keys, values))
-        bias = None if bias is None else bias.repeat(copies, 1, 1, 1)
-    scores = torch.matmul(q * (1.0 / math.sqrt(q.shape[-1])), keys.transpose(-2, -1))
+        bias = bias if bias is None or bias.shape[0] == 1 else bias.repeat(copies, 1, 1, 1)
+    scores = torch.matmul(q * scale, keys.transpose(-2, -1))
     if bias is not None:
         scores = scores + bias
     return torch.matmul(torch.softmax(scores, dim=-1), values)[:batch]
 
 
-def _weights(q: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
+def _weights(q: Tensor, keys: Tensor, bias: Tensor | None, scale: float) -> Tensor:
     """The attention weights inside `_attend`, (batch, kv_heads, queries, length)."""
-    scores = torch.matmul(q * (1.0 / math.sqrt(q.shape[-1])), keys.transpose(-2, -1))
+    scores = torch.matmul(q * scale, keys.transpose(-2, -1))
     return torch.softmax(scores if bias is None else scores + bias, dim=-1)
 
 
@@ -51,11 +53,11 @@ class SelfCache:
         self.values = like.new_empty(rows, kv_heads, capacity, d_head)
         self.length = 0
 
-    def extend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def extend(self, q: Tensor, k: Tensor, v: Tensor, scale: float, bias: PositionBias | None = None) -> Tensor:
         """Append one token's keys and values, each (rows, kv_heads, d_head), and let its queries (rows, num_heads, d_head) attend
         to the whole prefix: (rows, num_heads, d_head)."""
         self._append(k, v)
-        return self._attend(q)
+        return self._attend(q, scale, bias)
 
     def _append(self, k: Tensor, v: Tensor) -> None:
         if self.length == self.keys.shape[2]:
@@ -65,14 +67,19 @@ class SelfCache:
         self.values[:, :, self.length] = v
         self.length += 1
 
-    def _attend(self, q: Tensor) -> Tensor:
+    def _attend(self, q: Tensor, scale: float, bias: PositionBias | None) -> Tensor:
         rows, num_heads, d_head = q.shape
         kv_heads = self.keys.shape[1]
         # (rows, num_heads, d_head) -> (rows, kv_heads, group, d_head): the query heads of a group share one key/value head
         grouped = q.view(rows, kv_heads, num_heads // kv_heads, d_head)
         keys, values = self.keys[:, :, : self.length], self.values[:, :, : self.length]
+        added = None
+        if bias is not None:
+            places = torch.arange(self.length, device=q.device)
+            # (num_heads, 1, length) -> (1, kv_heads, group, length)
+            added = bias(places[-1:], places).to(q.dtype).view(1, kv_heads, -1, self.length)
         # (rows, kv_heads, group, d_head) -> (rows, num_heads, d_head)
-        return _attend(grouped, keys, values, None).reshape(rows, num_heads, d_head)
+        return _attend(grouped, keys, values, added, scale).reshape(rows, num_heads, d_head)
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows, in this order."""
@@ -120,7 +127,7 @@ class CrossCache:
             keys, values = k[rows].transpose(1, 2).contiguous(), v[rows].transpose(1, 2).contiguous()
             self.groups.append(_Group(numbers, keys, values, bias[:, None, None, :]))
 
-    def attend(self, q: Tensor) -> Tensor:
+    def attend(self, q: Tensor, scale: float) -> Tensor:
         """Queries (rows, num_heads, d_head), the hypotheses of a sentence side by side -> the same shape."""
         rows, num_heads, d_head = q.shape
         beam = rows // self.num_sentences
@@ -130,19 +137,19 @@ class CrossCache:
         queries = queries.reshape(self.num_sentences, kv_heads, -1, d_head)
         output = torch.empty_like(queries)
         for group in self.groups:
-            output[group.sentences] = _attend(queries[group.sentences], group.keys, group.values, group.bias)
+            output[group.sentences] = _attend(queries[group.sentences], group.keys, group.values, group.bias, scale)
         if self.keeps_weights:
-            self.weights = self._mean_weights(queries, beam)
+            self.weights = self._mean_weights(queries, beam, scale)
         # (sentences, kv_heads, beam * group, d_head) -> (rows, num_heads, d_head)
         output = output.view(self.num_sentences, kv_heads, beam, num_heads // kv_heads, d_head).transpose(1, 2)
         return output.reshape(rows, num_heads, d_head)
 
-    def _mean_weights(self, queries: Tensor, beam: int) -> Tensor:
+    def _mean_weights(self, queries: Tensor, beam: int, scale: float) -> Tensor:
         """queries (sentences, kv_heads, beam * group, d_head) -> attention weights (rows, max_length)."""
         max_length = max(group.keys.shape[2] for group in self.groups)
         means = torch.zeros((self.num_sentences, beam, max_length), dtype=torch.float32, device=queries.device)
         for group in self.groups:
-            weights = _weights(queries[group.sentences], group.keys, group.bias).float()
+            weights = _weights(queries[group.sentences], group.keys, group.bias, scale).float()
             # (sentences, kv_heads, beam * group, length) -> (sentences, kv_heads, beam, group, length)
             by_head = weights.view(len(group.sentences), weights.shape[1], beam, -1, weights.shape[3])
             means[group.sentences, :, : weights.shape[3]] = by_head.mean(dim=(1, 3))
@@ -164,10 +171,10 @@ class CrossCache:
 
 @dataclass
 class LayerCache:
-    """Both caches of one decoder layer."""
+    """The caches of one decoder layer."""
 
     self_attention: SelfCache
-    cross_attention: CrossCache
+    cross_attention: CrossCache | None  # None: there is no encoder
 
 
 @dataclass
@@ -188,5 +195,5 @@ class DecoderCache:
         """Keep these rows, in this order; with `sentences`, keep only those sentences."""
         for layer in self.layers:
             layer.self_attention.select(rows)
-            if sentences is not None:
+            if sentences is not None and layer.cross_attention is not None:
                 layer.cross_attention.keep(sentences)

@@ -19,8 +19,9 @@ from regard.data.bpe_dropout import BpeDropout
 from regard.data.clean import CleanOptions
 from regard.data.corpus import Corpus, RecordSource, Texts, resolve, resolve_all
 from regard.data.feed import Packing
+from regard.data.pair_packing import PairPacking, make_sampler
 from regard.data.pair_slots import PairSlotBatch, fit_slots
-from regard.data.pairs import PairBatch, PairPacking, gather, make_batch, make_sampler
+from regard.data.pairs import PairBatch, gather, make_batch
 from regard.data.sampler import Sampler
 from regard.data.split import HeldOut
 from regard.data.split import hold_out as choose_held_out

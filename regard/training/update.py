@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from regard.data.batch import on_device
 from regard.data.slot_batch import SlotShape
 from regard.models.loss import Loss
+from regard.models.stack import Stack
 from regard.models.token_loss import TokenLoss
-from regard.models.transformer import Stack, Transformer
+from regard.models.transformer import Transformer
 from regard.nn.attention import set_kernel
 from regard.nn.block import set_fused
 from regard.nn.embedding import SinusoidalPositions
@@ -143,13 +144,13 @@ class SlotUpdate:
         self._result: UpdateResult | None = None
         self._pending: deque[torch.cuda.Event] = deque()
         working = self.copy.model if self.copy is not None else model
-        for stack in (working.encoder, working.decoder):
+        for stack in working.stacks:
             if isinstance(stack.positions, SinusoidalPositions):
                 stack.positions.reserve(slots.max_length)  # now: compiled code cannot grow the table
         set_kernel(working, "triton" if path.attention else "dense")
         set_fused(working, path.residual, path.feedforward)
         if path.compile:
-            for stack in (working.encoder, working.decoder):
+            for stack in working.stacks:
                 compile_stack(stack)
 
     @property

@@ -15,8 +15,9 @@ import sentencepiece
 from regard.data import bpe_dropout
 from regard.data.bpe_dropout import BpeDropout, Segmenter, TokenLimits, find_types, word_starts
 from regard.data.feed import Feed
+from regard.data.pair_packing import PairPacking, make_sampler
 from regard.data.pair_slots import PairSlots, fit_slots
-from regard.data.pairs import PairBatch, PairPacking, gather, make_sampler
+from regard.data.pairs import PairBatch, gather
 from regard.data.store import Column, Store, store_in_memory
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError

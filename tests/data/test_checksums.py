@@ -14,7 +14,7 @@ from regard.data.checksums import Piece, PieceHasher, Recheck, check_pieces, dig
 from regard.data.clean import CleanOptions
 from regard.data.corpus import Corpus
 from regard.data.feed import Feed
-from regard.data.pairs import PairPacking, make_sampler
+from regard.data.pair_packing import PairPacking, make_sampler
 from regard.data.store import Store, add_checksums, prepare_store
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError

@@ -13,8 +13,9 @@ import torch
 
 from regard.data.batch import plan_tiles, split_indices
 from regard.data.feed import DEPTH, Feed, PreparedUpdate
+from regard.data.pair_packing import PairPacking, make_sampler
 from regard.data.pair_slots import PairSlots
-from regard.data.pairs import PairBatch, PairPacking, gather, make_batch, make_sampler
+from regard.data.pairs import PairBatch, gather, make_batch
 from regard.data.sampler import Sampler
 from regard.data.store import Column, Store, store_in_memory
 from regard.data.tokenizer import Tokenizer

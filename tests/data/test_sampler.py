@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data.corpus import CorpusRange
+from regard.data.pair_packing import make_sampler
 from regard.data.pair_slots import PairSlots, fit_slots
-from regard.data.pairs import make_sampler
 from regard.data.sampler import Sampler
 from regard.errors import UserError
 

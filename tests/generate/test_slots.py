@@ -160,13 +160,13 @@ def test_gathered_attention_is_the_formula() -> None:
     q = torch.randn(6, 4, 8, generator=generator, dtype=torch.float64)
     keys, values = (torch.randn(6, 5, 2, 8, generator=generator, dtype=torch.float64) for _ in range(2))
     lengths, ancestors = torch.tensor([3, 5]), torch.randint(6, (6, 5), generator=generator)
-    out = gathered_attention(q, keys, values, lengths, ancestors, 3)
+    out = gathered_attention(q, keys, values, lengths, ancestors, 3, scale=0.3)
     for row in range(6):
         for head in range(4):
             places = range(int(lengths[row // 3]))
             k = torch.stack([keys[ancestors[row, t], t, head // 2] for t in places])
             v = torch.stack([values[ancestors[row, t], t, head // 2] for t in places])
-            expected = torch.softmax(k @ q[row, head] / 8**0.5, dim=0) @ v
+            expected = torch.softmax(k @ q[row, head] * 0.3, dim=0) @ v
             torch.testing.assert_close(out[row, head], expected, atol=1e-6, rtol=1e-6)
 
 

@@ -123,7 +123,7 @@ def test_the_self_cache_grows_beyond_its_capacity() -> None:
     cache = SelfCache(rows=2, kv_heads=1, d_head=4, capacity=1, like=torch.empty(0))
     keys, values = torch.randn(2, 5, 2, 1, 4)
     for k, v in zip(keys, values, strict=True):
-        cache.extend(torch.randn(2, 1, 4), k, v)
+        cache.extend(torch.randn(2, 1, 4), k, v, 0.5)
     assert cache.length == 5
     assert torch.equal(cache.keys[:, :, :5], keys.permute(1, 2, 0, 3))
     assert torch.equal(cache.values[:, :, :5], values.permute(1, 2, 0, 3))

@@ -265,7 +265,7 @@ def test_attention_over_a_cache_is_its_twin(
     )
     lengths = torch.tensor([1, 40, 32, 33, 7], device=device)
     ancestors = torch.randint(entries, (slots * beam, capacity), generator=generator, dtype=torch.int32).to(device)
-    arguments = (lengths, ancestors if with_ancestors else None, beam)
+    arguments = (lengths, ancestors if with_ancestors else None, beam, 0.4)
     got = decode_attention(q, keys, values, *arguments)
     wanted = gathered_attention(q.double(), keys.double(), values.double(), *arguments)
     error = (got.double() - wanted).norm() / wanted.norm()
@@ -295,8 +295,8 @@ def test_extending_a_cache_is_its_twin(
     ancestors += (at[0] // beam * beam).int()[:, None]
     ancestors[at] = at[0].int()
     after = [cache.index_put(at, new) for cache, new in ((keys, k), (values, v))]
-    wanted = gathered_attention(q.double(), after[0].double(), after[1].double(), positions + 1, ancestors, beam)
-    got = extend_attention(q, k, v, keys, values, positions, ancestors, beam)
+    wanted = gathered_attention(q.double(), after[0].double(), after[1].double(), positions + 1, ancestors, beam, 0.4)
+    got = extend_attention(q, k, v, keys, values, positions, ancestors, beam, 0.4)
     assert (got.double() - wanted).norm() / wanted.norm() < TOLERANCE[dtype]
     assert torch.equal(keys, after[0]) and torch.equal(values, after[1])
 

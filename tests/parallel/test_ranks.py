@@ -16,8 +16,9 @@ from safetensors.torch import load_file
 from regard.bundle import load_bundle, load_weights
 from regard.cli import main
 from regard.data.feed import Feed
+from regard.data.pair_packing import PairPacking, make_sampler
 from regard.data.pair_slots import PairSlots
-from regard.data.pairs import PairBatch, PairPacking, make_sampler
+from regard.data.pairs import PairBatch
 from regard.data.store import store_in_memory
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError

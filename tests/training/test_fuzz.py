@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import load_file
 
 from regard.cli import main
-from regard.data.pairs import gather, make_sampler
+from regard.data.pair_packing import make_sampler
+from regard.data.pairs import gather
 from regard.data.store import Store
 from regard.errors import UserError
 from regard.files import MANIFEST, write_manifest

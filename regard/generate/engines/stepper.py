@@ -34,8 +34,10 @@ class Stepper:
         for cache in self.caches if record_attention else ():
             # The step that predicts a token, in the last layer but one (Garg et al., 2019): the search cannot wait for the
             # step that reads it, as `AlignmentHeads.shift` does.
-            self._recorded.append(cache.layers[max(0, len(cache.layers) - 2)].cross_attention)
-            self._recorded[-1].keeps_weights = True
+            recorded = cache.layers[max(0, len(cache.layers) - 2)].cross_attention
+            assert recorded is not None
+            recorded.keeps_weights = True
+            self._recorded.append(recorded)
 
     def step(self, newest: Tensor) -> Tensor:
         """Newest tokens (rows,) -> logits (rows, vocab_size); of an ensemble, the log of the mean probabilities."""

@@ -10,7 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.layout import SequenceLayout
+from regard.layout import Layout
+from regard.nn.kernels.scores import paper_scale
+
+TAKES = ("slots",)
 
 
 @cache
@@ -31,23 +34,33 @@ def available(device: torch.device, dtype: torch.dtype) -> bool:
     return torch.cuda.get_device_capability(device)[0] >= 8
 
 
+def offsets(layout: Layout) -> Tensor:
+    """The first row of each sequence, then the number of rows."""
+    if layout.offsets is None:
+        raise ValueError("the varlen kernel needs the offsets of sequences, which this SlotLayout does not have")
+    return layout.offsets
+
+
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, q_layout: SequenceLayout, k_layout: SequenceLayout, causal: bool
+    q: Tensor, k: Tensor, v: Tensor, q_layout: Layout, k_layout: Layout, causal: bool, scale: float
 ) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
     group = q.shape[1] // k.shape[1]
     if group > 1:  # (tokens, kv_heads, d_head) -> (tokens, num_heads, d_head)
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    options = _causal_argument() if causal else {}
+    if scale != paper_scale(q.shape[-1]):
+        options = {**options, "scale": scale}
     output = varlen_attn(
         q.contiguous(),
         k.contiguous(),
         v.contiguous(),
-        q_layout.offsets,
-        k_layout.offsets,
+        offsets(q_layout),
+        offsets(k_layout),
         q_layout.max_length,
         k_layout.max_length,
-        **(_causal_argument() if causal else {}),
+        **options,
     )
     assert isinstance(output, Tensor)  # a pair only if the log-normalisers are requested
     return output
