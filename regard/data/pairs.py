@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.data.arrays import IntArray, PairArrays
-from regard.data.batch import on_device, pinned, with_marks
+from regard.data.batch import on_device, with_marks
 from regard.data.store import Store
 from regard.layout import SequenceLayout
 
@@ -41,9 +41,6 @@ class PairBatch:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> PairBatch:
         return on_device(self, device, non_blocking)
-
-    def pin(self) -> PairBatch:
-        return pinned(self)
 
 
 def make_batch(

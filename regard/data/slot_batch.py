@@ -103,6 +103,14 @@ def write_layout(
     return ends
 
 
+def write_offsets(ends: Int64Array, num_rows: int, max_length: int, offsets: Int32Array) -> None:
+    """Fill in where each sequence begins, for the kernels that suit long ones: empty rows are sequences there, too."""
+    used = int(ends[-1]) if len(ends) else 0
+    starts = [0, *ends.tolist(), *range(used + max_length, num_rows, max_length)]
+    offsets[: len(starts)] = starts
+    offsets[len(starts) :] = num_rows
+
+
 def write_sentences(ids: IntArray, ends: Int64Array, eos_id: int, out: Int32Array) -> None:
     """Write sentences end to end into `out`, each followed by `</s>`; `ends` count it."""
     used = len(ids) + len(ends)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regard.tasks import translate
+from regard.tasks import fill, generate, translate
 from regard.tasks.task import Task
 
-TASKS: dict[str, Task] = {"translate": translate}
+TASKS: dict[str, Task] = {"translate": translate, "generate": generate, "fill": fill}

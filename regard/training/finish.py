@@ -244,6 +244,7 @@ def save_model(
         decode=recipe.decode,
         max_length=recipe.data.max_length,
         facts=facts,
+        task=recipe.task,
         **measured,
     )
 
