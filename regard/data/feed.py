@@ -39,6 +39,15 @@ class Part(NamedTuple):
     epoch: int
 
 
+@dataclass(frozen=True)
+class Packed:
+    """The micro-batches of one process, and what the whole update has: see `PreparedUpdate`."""
+
+    parts: Sequence[Any]
+    count: int
+    tokens: int
+
+
 class Packing(Protocol):
     """How a task turns records into micro-batches: batches of any shape or, with `slots`, arrays of one shape."""
 
@@ -49,8 +58,8 @@ class Packing(Protocol):
         """An update as at most so many micro-batches of about the same cost."""
         ...
 
-    def pack(self, parts: Sequence[Part], own: slice, sampler: Sampler) -> tuple[int, Sequence[Any]]:
-        """The number of labels in all parts, and the parts in `own`, packed. The sampler has just yielded the parts."""
+    def pack(self, parts: Sequence[Part], own: slice, sampler: Sampler) -> Packed:
+        """The parts in `own` as batches. The sampler has just yielded all parts."""
         ...
 
     def without_labels(self, part: Part) -> Any:
@@ -64,6 +73,7 @@ class PreparedUpdate:
 
     parts: tuple[Any, ...]
     count: int  # labels of all micro-batches, those of other processes included
+    tokens: int  # tokens that they are measured by: to translate, target tokens
     epoch: int  # of the sampler, after this update; so are the next two
     position: int
     progress: float
@@ -142,12 +152,13 @@ class Feed:
             self._recheck.advance(
                 sum(len(part.indices) for part in parts) / (self._num_ranks * self._sampler.num_records)
             )
-            count, packed = self._packing.pack(parts, self._own, self._sampler)
-            own_share = [self._pinned(each) for each in packed]
+            packed = self._packing.pack(parts, self._own, self._sampler)
+            own_share = [self._pinned(each) for each in packed.parts]
             if self._equal and len(own_share) < self.share:
                 own_share += [self._packing.without_labels(parts[0])] * (self.share - len(own_share))
             sampler = self._sampler
-            yield PreparedUpdate(tuple(own_share), count, sampler.epoch, sampler.position, sampler.progress)
+            place = (sampler.epoch, sampler.position, sampler.progress)
+            yield PreparedUpdate(tuple(own_share), packed.count, packed.tokens, *place)
 
     def _take(self) -> list[Part]:
         """The micro-batches of the next update, those of all processes."""

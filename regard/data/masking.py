@@ -23,7 +23,7 @@ from torch import Tensor
 from regard.data.arrays import Int64Array, IntArray
 from regard.data.batch import on_device, plan_tiles, split_indices
 from regard.data.corpus import CorpusRange, check_ranges
-from regard.data.feed import Part
+from regard.data.feed import Packed, Part
 from regard.data.sampler import Sampler
 from regard.data.slot_batch import (
     DEVIATIONS,
@@ -298,14 +298,15 @@ class MaskedPacking:
     def split(self, indices: Int64Array, parts: int) -> list[Int64Array]:
         return split_indices(indices, self.pieces.costs[indices], parts)
 
-    def pack(self, parts: Sequence[Part], own: slice, sampler: Sampler) -> tuple[int, list[MaskedBatch] | list[Tensor]]:
-        """The number of labels of all parts, and the parts in `own`, masked and packed."""
-        frame = len(self.pieces.opening) + len(self.pieces.closing)
-        count = sum(int(self.masking.count(self.pieces.costs[part.indices] - frame).sum()) for part in parts)
-        if self.slots is not None:
-            masked = [self.masking.mask(self.pieces, part.indices, part.epoch) for part in parts[own]]
-            return count, [self.slots.pack(each, count) for each in masked]
-        return count, [self._batch(part) for part in parts[own]]
+    def pack(self, parts: Sequence[Part], own: slice, sampler: Sampler) -> Packed:
+        """Only masked tokens have labels."""
+        costs = np.concatenate([self.pieces.costs[part.indices] for part in parts])
+        sizes = costs - len(self.pieces.opening) - len(self.pieces.closing)
+        count, tokens = int(self.masking.count(sizes).sum()), int(costs.sum())
+        if self.slots is None:
+            return Packed([self._batch(part) for part in parts[own]], count, tokens)
+        masked = [self.masking.mask(self.pieces, part.indices, part.epoch) for part in parts[own]]
+        return Packed([self.slots.pack(each, count) for each in masked], count, tokens)
 
     def _batch(self, part: Part) -> MaskedBatch:
         order, tile_sizes = plan_tiles(self.pieces.costs[part.indices] - 1)  # it counts one mark itself

@@ -8,13 +8,12 @@ from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from regard.data.arrays import Int64Array, IntArray, PairArrays
 from regard.data.batch import plan_tiles, split_indices
 from regard.data.bpe_dropout import BpeDropout, TokenLimits
 from regard.data.corpus import CorpusRange
-from regard.data.feed import Part
+from regard.data.feed import Packed, Part
 from regard.data.pair_slots import PairSlots
 from regard.data.pairs import PairBatch, gather, make_batch
 from regard.data.sampler import Sampler
@@ -50,8 +49,8 @@ class PairPacking:
         """An update as micro-batches of about as many target tokens each."""
         return split_indices(indices, self.store["target"].lengths[indices], parts)
 
-    def pack(self, parts: Sequence[Part], own: slice, sampler: Sampler) -> tuple[int, list[PairBatch] | list[Tensor]]:
-        """The number of target tokens of all parts, and those in `own`, packed."""
+    def pack(self, parts: Sequence[Part], own: slice, sampler: Sampler) -> Packed:
+        """All target tokens have labels."""
         indices, tiles = [part.indices for part in parts], [list[int]() for _ in parts]
         if self.slots is None and sampler.mixed:
             planned = [
@@ -61,9 +60,11 @@ class PairPacking:
             tiles = [sizes for _, sizes in planned]
         count, gathered = self._gather(indices, own, sampler)
         if self.slots is not None:
-            return count, [self.slots.pack(*each, self.bos_id, self.eos_id, count) for each in gathered]
+            words = [self.slots.pack(*each, self.bos_id, self.eos_id, count) for each in gathered]
+            return Packed(words, count, count)
         sizes = zip(gathered, tiles[own], strict=True)
-        return count, [make_batch(*each, self.bos_id, self.eos_id, tile_sizes) for each, tile_sizes in sizes]
+        batches = [make_batch(*each, self.bos_id, self.eos_id, tile_sizes) for each, tile_sizes in sizes]
+        return Packed(batches, count, count)
 
     def without_labels(self, part: Part) -> PairBatch:
         """A batch that adds nothing to the loss."""

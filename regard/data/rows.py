@@ -23,7 +23,7 @@ from torch import Tensor
 from regard.data.arrays import Int64Array
 from regard.data.batch import on_device, split_indices
 from regard.data.corpus import CorpusRange
-from regard.data.feed import Part
+from regard.data.feed import Packed, Part
 from regard.data.sampler import Sampler
 from regard.data.slot_batch import (
     RECORD_STEP,
@@ -278,13 +278,13 @@ class RowPacking:
     def split(self, indices: Int64Array, parts: int) -> list[Int64Array]:
         return split_indices(indices, self.rows.costs[indices], parts)
 
-    def pack(self, parts: Sequence[Part], own: slice, sampler: Sampler) -> tuple[int, list[TextBatch] | list[Tensor]]:
-        """The number of tokens of all parts, all of which have labels, and the parts in `own`, packed."""
+    def pack(self, parts: Sequence[Part], own: slice, sampler: Sampler) -> Packed:
+        """All tokens have labels."""
         count = sum(int(self.rows.costs[part.indices].sum()) for part in parts)
         gathered = [self.rows.gather(part.indices, part.epoch) for part in parts[own]]
         if self.slots is not None:
-            return count, [self.slots.pack(each, count) for each in gathered]
-        return count, [make_text_batch(each) for each in gathered]
+            return Packed([self.slots.pack(each, count) for each in gathered], count, count)
+        return Packed([make_text_batch(each) for each in gathered], count, count)
 
     def without_labels(self, part: Part) -> TextBatch:
         """A batch that adds nothing to the loss."""

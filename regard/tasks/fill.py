@@ -11,13 +11,14 @@ import torch
 
 from regard.bundle import Bundle
 from regard.data.arrays import Int64Array
-from regard.data.corpus import Texts
+from regard.data.corpus import CorpusRange, Texts
 from regard.data.documents import encode_documents as encode_records
 from regard.data.feed import Packing
 from regard.data.masking import (
     MaskedBatch,
     MaskedPacking,
     MaskedSlotBatch,
+    MaskedSlots,
     Masking,
     TextPieces,
     fit_masked_slots,
@@ -34,7 +35,7 @@ from regard.generate.options import forbidden_ids
 from regard.models.loss import Loss
 from regard.models.token_loss import TokenLoss
 from regard.models.transformer import Transformer
-from regard.recipe import Recipe
+from regard.recipe import Recipe, TrainRecipe
 from regard.tasks.measuring import BATCH_TOKENS, sum_nll
 from regard.tasks.text import (
     COLUMNS,
@@ -46,6 +47,7 @@ from regard.tasks.text import (
     find_corpora,
     find_corpus,
     hold_out,
+    made_up_column,
     measure_weights,
     read,
     too_little,
@@ -55,8 +57,8 @@ from regard.tasks.text import (
 
 __all__ = [
     "COLUMNS", "HELD_OUT", "NOUN", "clean_options", "describe", "doubts", "encode_records", "find_corpora", "find_corpus",
-    "hold_out", "loss", "make_batches", "make_validator", "measure_weights", "read", "score_test_set", "too_little",
-    "vocabulary_lines", "write_held_out",
+    "hold_out", "loss", "made_up_batch", "make_batches", "make_validator", "measure_weights", "read", "score_test_set",
+    "too_little", "vocabulary_lines", "write_held_out",
 ]  # fmt: skip
 
 VALIDATION_EPOCH = 2**32 - 1  # its masks, always the same ones
@@ -92,6 +94,19 @@ def make_batches(recipe: Recipe, store: Store, tokenizer: Tokenizer, with_slots:
 def loss(model: Transformer, batch: MaskedBatch | MaskedSlotBatch, token_loss: TokenLoss) -> Loss:
     """The loss of the masked tokens: only their states go through the head."""
     return token_loss(model, lambda: model.hidden(batch.ids, batch.layout, rows=batch.places), batch.labels)
+
+
+def made_up_batch(vocab_size: int, tokens: int, length: int, with_slots: bool) -> tuple[Any, MaskedSlots | None, int]:
+    """Pieces of random ids."""
+    number = max(1, tokens // length)
+    pieces = TextPieces(made_up_column(vocab_size, number, length), [CorpusRange("", 1.0, 0, number)], length)
+    masking = Masking(TrainRecipe.mask, 0, np.arange(vocab_size), 0)
+    masked = masking.mask(pieces, np.arange(number), epoch=0)
+    count = len(masked.labels)
+    if not with_slots:
+        return make_masked_batch(masked), None, count
+    slots = fit_masked_slots(pieces, masking, number * length, length)
+    return slots.pack(masked, count), slots, count
 
 
 def make_validator(recipe: Recipe, records: Sequence[Texts], tokenizer: Tokenizer, loss_only: bool) -> MaskedValidator:

@@ -10,10 +10,18 @@ import numpy as np
 import torch
 
 from regard.bundle import Bundle
-from regard.data.corpus import Texts
+from regard.data.corpus import CorpusRange, Texts
 from regard.data.documents import encode_documents as encode_records
 from regard.data.feed import Packing
-from regard.data.rows import RowPacking, TextBatch, TextRows, TextSlotBatch, fit_text_slots, make_text_batch
+from regard.data.rows import (
+    RowPacking,
+    TextBatch,
+    TextRows,
+    TextSlotBatch,
+    TextSlots,
+    fit_text_slots,
+    make_text_batch,
+)
 from regard.data.sampler import Sampler
 from regard.data.store import Store, store_in_memory
 from regard.data.tokenizer import Tokenizer
@@ -35,6 +43,7 @@ from regard.tasks.text import (
     find_corpora,
     find_corpus,
     hold_out,
+    made_up_column,
     measure_weights,
     read,
     too_little,
@@ -44,8 +53,8 @@ from regard.tasks.text import (
 
 __all__ = [
     "COLUMNS", "HELD_OUT", "NOUN", "clean_options", "describe", "doubts", "encode_records", "find_corpora", "find_corpus",
-    "hold_out", "loss", "make_batches", "make_validator", "measure_weights", "read", "score_test_set", "too_little",
-    "vocabulary_lines", "write_held_out",
+    "hold_out", "loss", "made_up_batch", "make_batches", "make_validator", "measure_weights", "read", "score_test_set",
+    "too_little", "vocabulary_lines", "write_held_out",
 ]  # fmt: skip
 
 
@@ -70,6 +79,17 @@ def make_batches(recipe: Recipe, store: Store, tokenizer: Tokenizer, with_slots:
 def loss(model: Transformer, batch: TextBatch | TextSlotBatch, token_loss: TokenLoss) -> Loss:
     """The loss of each next token."""
     return token_loss(model, lambda: model.hidden(batch.ids, batch.layout), batch.labels)
+
+
+def made_up_batch(vocab_size: int, tokens: int, length: int, with_slots: bool) -> tuple[Any, TextSlots | None, int]:
+    """Full rows of random ids."""
+    number = max(1, tokens // length)
+    rows = TextRows(made_up_column(vocab_size, number, length - 1), [CorpusRange("", 1.0, 0, number)], length, 0, 0)
+    gathered, count = rows.gather(np.arange(number)), number * length
+    if not with_slots:
+        return make_text_batch(gathered), None, count
+    slots = fit_text_slots(rows, count, length)
+    return slots.pack(gathered, count), slots, count
 
 
 def make_validator(recipe: Recipe, records: Sequence[Texts], tokenizer: Tokenizer, loss_only: bool) -> TextValidator:

@@ -16,6 +16,7 @@ from regard.data.corpus import RecordSource, Texts
 from regard.data.encoding_workers import EncodeRecords
 from regard.data.feed import Packing
 from regard.data.sampler import Sampler
+from regard.data.slot_batch import SlotShape
 from regard.data.split import HeldOut
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
@@ -102,6 +103,13 @@ class Task(Protocol):
 
     def loss(self, model: Transformer, batch: Any, token_loss: TokenLoss) -> Loss:
         """The loss of a batch, as sums and a count."""
+        ...
+
+    def made_up_batch(
+        self, vocab_size: int, tokens: int, length: int, with_slots: bool
+    ) -> tuple[Any, SlotShape | None, int]:
+        """A micro-batch of made-up text to measure the speed by, of sequences of this length; with slots it is packed, and comes
+        with its shape; and its number of labels."""
         ...
 
     # --- measuring, and the finished model ---

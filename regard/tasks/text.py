@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from regard.data.corpus import RecordSource, Texts
 from regard.data.documents import TextCorpus, find_texts, is_jsonl, whole_documents
 from regard.data.split import HeldOut
 from regard.data.split import hold_out as choose_held_out
+from regard.data.store import Column
 from regard.data.tokenizer import Tokenizer
 from regard.files import write_atomic
 from regard.recipe import Recipe
@@ -110,6 +112,12 @@ def doubts(recipe: Recipe, corpora: Sequence[RecordSource]) -> list[str]:
 
 def too_little(recipe: Recipe, num_records: float) -> str | None:
     return None
+
+
+def made_up_column(vocab_size: int, number: int, length: int) -> Column:
+    """Documents of random ids, of this length."""
+    ids = np.random.default_rng(0).integers(vocab_size, size=number * length)
+    return Column(ids, np.arange(number + 1) * length)
 
 
 def measure_weights(

@@ -20,7 +20,7 @@ from regard.data.clean import CleanOptions
 from regard.data.corpus import Corpus, RecordSource, Texts, resolve, resolve_all
 from regard.data.feed import Packing
 from regard.data.pair_packing import PairPacking, make_sampler
-from regard.data.pair_slots import PairSlotBatch, fit_slots
+from regard.data.pair_slots import PairSlotBatch, PairSlots, fit_slots
 from regard.data.pairs import PairBatch, gather, make_batch
 from regard.data.sampler import Sampler
 from regard.data.split import HeldOut
@@ -151,6 +151,17 @@ def loss(model: Transformer, batch: PairBatch | PairSlotBatch, token_loss: Token
     return token_loss(
         model, lambda: model.hidden(batch.src, batch.src_layout, batch.tgt_in, batch.tgt_layout), batch.labels
     )
+
+
+def made_up_batch(vocab_size: int, tokens: int, length: int, with_slots: bool) -> tuple[Any, PairSlots | None, int]:
+    """Pairs of random ids, with `</s>` of this length on both sides."""
+    lengths = np.full(tokens // length, length - 1)
+    ids = np.random.default_rng(0).integers(vocab_size, size=int(lengths.sum()))
+    sentences, count = (ids, lengths, ids, lengths, 0, 0), len(lengths) * length
+    if not with_slots:
+        return make_batch(*sentences), None, count
+    slots = fit_slots(lengths, lengths, None, tokens, length)
+    return slots.pack(*sentences, count), slots, count
 
 
 # --- measuring, and the finished model ---

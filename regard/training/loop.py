@@ -109,8 +109,8 @@ class Window:
 
     total: Tensor
     nll: Tensor
-    tokens: int = 0
-    timed_tokens: int = 0  # of those, in updates that did not compile
+    tokens: int = 0  # with labels
+    timed_tokens: int = 0  # those that speed is measured by, of updates that did not compile
     started: float = field(default_factory=time.perf_counter)
     paused: float = 0.0  # seconds spent on compiling, validating and saving
 
@@ -251,7 +251,7 @@ class Trainer:
         window.total += result.total
         window.nll += result.nll
         window.tokens += prepared.count
-        window.timed_tokens += prepared.count
+        window.timed_tokens += prepared.tokens
         self._norm = result.norm
         if self.average is not None:
             self.average.update(self.model, state.step)
