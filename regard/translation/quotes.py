@@ -153,7 +153,7 @@ def straightened(text: str, quotations: Sequence[Quotation]) -> str:
 def distinct(text: str, quotations: Sequence[Quotation]) -> str:
     """The text with opening and closing marks that differ."""
     inner = _inner(quotations)
-    marks = {}
+    marks: dict[int, str] = {}
     for one in quotations:
         first, last = "‚‘" if one in inner else "„“"
         marks |= {place: mark for place, mark in ((one.begin, first), (one.end, last)) if place is not None}

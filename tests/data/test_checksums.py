@@ -207,8 +207,8 @@ def test_a_store_that_is_cut_short_during_a_run_ends_it_before_it_is_read(
     copy = folder.with_name(f"cut-{name}")
     shutil.copytree(folder, copy)
     store = Store.open(copy)
-    sampler = Sampler(store.src_lengths, store.tgt_lengths, 60, seed=1)
-    feed = Feed(store, sampler, 1, 2, 1, None)
+    sampler = make_sampler(store["source"].lengths, store["target"].lengths, 60, seed=1)
+    feed = Feed(store, sampler, PairPacking(store, 1, 2), 1)
     size = (copy / name).stat().st_size
     os.truncate(copy / name, size // 2)
     with pytest.raises(UserError, match=rf"{name}: must have {size:,} bytes, but has {size // 2:,}: cut short while"):

@@ -200,8 +200,8 @@ def test_what_needs_a_source_is_refused_by_name() -> None:
         engine.generate([[5]], SearchOptions(coverage=0.2))
     with pytest.raises(UserError, match="coverage needs a source"):
         next(engine.stream([5], SearchOptions(coverage=0.2)))
+    constraint = Constraints(phrases=(Phrase(((5,),), source=frozenset([1])),))
     with pytest.raises(ValueError, match="phrases must not name tokens of a source"):
-        constraint = Constraints(phrases=(Phrase(((5,),), source=frozenset([1])),))
         engine.generate([[5]], SearchOptions(), constraints=[constraint])
     assert isinstance(engine, TorchEngine)
     with pytest.raises(UserError, match="it continues texts and does not translate; use generate"):

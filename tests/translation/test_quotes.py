@@ -87,7 +87,7 @@ class Forgetful(Careless):
 def translated(
     tokenizer: Tokenizer, engine: Careless, line: str, languages: tuple[str, str] = ("en", "de"), **options: object
 ) -> str:
-    own = TranslationOptions(guard=True, languages=languages, **options)  # type: ignore[arg-type]
+    own = TranslationOptions(guard=True, languages=languages, **options)
     return Translator(tokenizer, engine, own, 100).translate([line])[0].text
 
 

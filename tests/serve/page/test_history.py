@@ -127,7 +127,7 @@ def test_whatever_lies_in_the_browser_is_passed_over(page: Page, stored: str) ->
 
 def test_a_long_history_loses_its_oldest_texts(page: Page) -> None:
     entry = {"source": "src", "target": "tgt", "translation": "x", "edits": [], "time": 1}
-    entries = [{**entry, "text": f"{number} {'x' * 5000}"} for number in range(50)]
+    entries: list[dict[str, Any]] = [{**entry, "text": f"{number} {'x' * 5000}"} for number in range(50)]
     page.evaluate("(text) => localStorage.setItem('regard-history', text)", json.dumps(entries))
     translate(page, "a b c", "c b a")
     until(lambda: page.evaluate(KEPT)[0]["text"] == "a b c")
