@@ -76,8 +76,10 @@ class TorchEngine:
         self.device = with_index(torch.device(device))
         self.models = [one.to(self.device).eval() for one in (model, *others)]
         self.model = self.models[0]
-        self._aligning = tuple(alignment) or tuple(AlignmentHeads.default(one.config) for one in self.models)
         self.has_encoder = bool(self.model.config.encoder_layers)
+        self._aligning = tuple(alignment)
+        if self.has_encoder and not alignment:
+            self._aligning = tuple(AlignmentHeads.default(one.config) for one in self.models)
         self.bos_id, self.forbidden = bos_id, tuple(forbidden)
         ends = [token for token in dict.fromkeys((eos_id, *stop_ids)) if token >= 0]
         self.eos_id, *others_ends = ends or [self.model.config.vocab_size]  # without any, a token that never comes
@@ -120,8 +122,8 @@ class TorchEngine:
             batch=batch,
             slots=slots,
             others=[load_model(other) for other in others],
-            alignment=[one.alignment_heads for one in (bundle, *others)],
-            stop_ids=tokenizer.stop_ids if not bundle.config.encoder_layers else (),
+            alignment=[one.alignment_heads for one in (bundle, *others)] if has_encoder else (),
+            stop_ids=() if has_encoder else tokenizer.stop_ids,
         )
 
     def translate(
