@@ -211,8 +211,8 @@ def test_long_rows_in_slots_take_flash_attention(causal: bool) -> None:
     layout = SlotLayout(positions, ids, offsets, LONG + 100, offsets)
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        padded = (torch.nn.functional.pad(each, (0, 0, 0, 0, 0, empty)) for each in (q, k, v))
-        output = attention(*padded, layout, layout, causal, "triton")
+        q, k, v = (torch.nn.functional.pad(each, (0, 0, 0, 0, 0, empty)) for each in (q, k, v))
+        output = attention(q, k, v, layout, layout, causal, "triton")
         assert output.isfinite().all()
         return output[: used.num_tokens]
 
