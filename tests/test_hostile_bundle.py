@@ -93,6 +93,11 @@ def test_finite_weights_whose_outputs_are_not_end_in_an_error_instead_of_the_sou
     model = load(folder, engine=engine, device="cpu")
     with pytest.raises(RegardError, match="outputs are not finite"):
         model.translate("a b c")
+    with pytest.raises(RegardError, match="outputs for pair 1 are not finite, so it has no score") as failure:
+        model.score(["a b c"], ["c b a"])
+    assert failure.value.exit_code == 1
+    with pytest.raises(RegardError, match="not finite"):
+        model.explain("a b c", target="c b a")
 
 
 @pytest.mark.parametrize(

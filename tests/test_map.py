@@ -24,6 +24,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("explain",),
     ("training",),
     ("catalogue",),
+    ("tasks",),
     ("translation",),
     ("export",),
     ("comparison",),

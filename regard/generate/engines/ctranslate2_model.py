@@ -47,10 +47,7 @@ _KNOWN: dict[str, dict[str, int]] = {
 
 def refusal(bundle: Bundle) -> str | None:
     """Why CTranslate2 cannot run this model; None if it can."""
-    for name, choices in _KNOWN.items():
-        if (value := getattr(bundle.config, name)) not in choices:
-            return f"CTranslate2 does not support model.{name} = {value!r}"
-    if unknown := bundle.config.unsupported(("output_bias",)):
+    if unknown := bundle.config.unsupported(("output_bias",), _KNOWN):
         return f"CTranslate2 does not support {unknown}"
     source, target = vocabularies(bundle.tokenizer, bundle.config.vocab_size)
     for pieces in (source, target):
