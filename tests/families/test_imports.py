@@ -158,7 +158,7 @@ def test_every_kind_of_tokenizer_comes_and_goes_with_its_family(name: str, token
         "eos_token_id": 2 if name == "bart" else 1,
         "pad_token_id": 1 if name == "bart" else 0,
     }
-    extra = ids if name in ("t5", "bart") else {"pad_token_id": 1} if name == "roberta" else {}
+    extra: dict[str, Any] = ids if name in ("t5", "bart") else {"pad_token_id": 1} if name == "roberta" else {}
     if name == "llama":
         extra = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     folder = write(tmp_path / "original", name, tokenizer, **extra)
@@ -180,11 +180,11 @@ def test_text_goes_through_an_imported_encoder_decoder(tmp_path: Path) -> None:
     assert bundle.tokenizer.encode("the dog")[0] == 0 != bundle.tokenizer.encode("the dog", "target")[0]
     model = load(tmp_path / "bundle", engine="torch", device="cpu")
     theirs = BartForConditionalGeneration.from_pretrained(folder).eval()
-    ids = torch.tensor([[*bundle.tokenizer.encode("the dog"), 2]])
+    src = torch.tensor([[*bundle.tokenizer.encode("the dog"), 2]])
     expected = theirs.generate(
-        ids, num_beams=1, max_new_tokens=12, do_sample=False, min_length=0, forced_eos_token_id=None
+        src, num_beams=1, max_new_tokens=12, do_sample=False, min_length=0, forced_eos_token_id=None
     )
-    [found] = model.engine.translate([ids[0, :-1].tolist()], model.search_options(beam=1, max_extra=0).search)
+    [found] = model.engine.translate([src[0, :-1].tolist()], model.search_options(beam=1, max_extra=0).search)
     count = min(len(found[0].ids), expected.shape[1] - 1)
     assert count > 2 and list(found[0].ids[:count]) == expected[0, 1 : 1 + count].tolist()
     assert isinstance(model.translate("the dog"), str)
