@@ -23,18 +23,11 @@ from regard.models.heads import TokenHead, make_head
 from regard.models.initial import draw_weights
 from regard.models.stack import Stack
 from regard.nn.attention import Recorder
-from regard.nn.cache import (
-    CrossCache,
-    DecoderCache,
-    LayerCache,
-    PromptCache,
-    PromptCrossCache,
-    PromptLayerCache,
-    SelfCache,
-    StepCache,
-)
+from regard.nn.cache import DecoderCache, LayerCache, SelfCache, StepCache
 from regard.nn.linear import linear
 from regard.nn.places import Places
+from regard.nn.prompts import PromptCache, PromptCrossCache, PromptLayerCache
+from regard.nn.shared_keys import CrossCache
 from regard.nn.slot_cache import SlotAssignment, SlotCache
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
-from regard.nn.cache import CrossCache, DecoderCache
+from regard.nn.cache import DecoderCache
+from regard.nn.shared_keys import CrossCache
 
 
 class Stepper:
