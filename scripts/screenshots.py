@@ -28,6 +28,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 TEXT = "Where is the nearest train station? She gave me a beautiful present for my birthday."
 _COLOURS = 256
 _GAP = 2
+_PATIENCE = 600_000  # milliseconds: the first explanation loads torch
 
 
 def translated(page: Page, text: str = TEXT) -> None:
@@ -63,7 +64,7 @@ def edited(page: Page) -> None:
 
 def explained(page: Page) -> None:
     page.get_by_role("link", name="Explain").click()
-    page.locator("#explained h1").wait_for(timeout=60_000)
+    page.locator("#explained h1").wait_for()
 
 
 def trained(page: Page) -> None:
@@ -89,6 +90,7 @@ def take(
     context = browser.new_context(
         viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
     )
+    context.set_default_timeout(_PATIENCE)
     page = context.new_page()
     page.goto(url)
     page.locator(".tabs [aria-current]").wait_for()  # the scripts have run
