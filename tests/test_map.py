@@ -42,7 +42,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("config", "layout", "device"),
     ("rules",),
     ("settings",),
-    ("files", "progress", "builtin", "version", "toml", "html_page"),
+    ("files", "progress", "builtin", "version", "cpu", "toml", "html_page"),
     ("bounds",),
     ("arguments",),
     ("errors",),
