@@ -29,7 +29,7 @@ export function startEditing({ area, button, out, parts, onEdit, onToggle }) {
     area.hidden = !isEditing;
     out.hidden = isEditing;
     button.textContent = isEditing ? "Done" : "Edit";
-    button.setAttribute("aria-pressed", String(isEditing));
+    button.classList.toggle("on", isEditing);
     const text = parts().join("");
     if (area.value !== text) area.value = text;
     grow(area);

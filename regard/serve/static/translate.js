@@ -30,7 +30,7 @@ export function startTranslate(languages, settings, openExplain) {
   const state = newState(), memory = startMemory();
   let controller = null, timer = 0, lastDuration = 0;
   let isStale = false; // whether the terms have changed since the last translation
-  let opened = null; // the edits of a text that was opened from the history or a link, until it is translated
+  let opened = null; // { text, edits } of a text that was opened from the history or a link, until it is translated
 
   // --- requests ---
 
@@ -67,7 +67,7 @@ export function startTranslate(languages, settings, openExplain) {
       isStale = again.length > 0; // until all of them have come
       for (const [number, prefix] of again) await retranslated(number, prefix, request.signal);
       isStale = false;
-      for (const [number, edited] of opened ?? []) if (state.sentences[number]) setText(state.sentences[number], edited);
+      if (opened?.text === typed) for (const [number, edited] of opened.edits) if (state.sentences[number]) setText(state.sentences[number], edited);
       opened = null;
       state.active = atCaret();
       settle();
@@ -157,7 +157,7 @@ export function startTranslate(languages, settings, openExplain) {
   function drawHint() {
     const marks = [[".w.unsure", "unsure", "dotted", "unsure"], [".w.held", "held", "underlined", "your terms"], [".w.kept, .s.edited", "kept", "coloured", "yours"]]
       .filter(([selector]) => out.querySelector(selector))
-      .flatMap(([, name, look, meaning], i) => [i ? ", " : "", element("span", { class: name }, look), ` ${i ? "ones" : "words"} are ${meaning}`]);
+      .flatMap(([, name, look, meaning], i) => [i ? ", " : "", element("span", { class: name }, look), `: ${meaning}`]);
     const full = state.sentences.length > 0;
     at("hint").replaceChildren(...(editing.isOn() ? ["Your changes stay when you add text or terms"] : marks.length ? marks : full ? ["Choose a word to change it"] : []));
   }
@@ -185,7 +185,10 @@ export function startTranslate(languages, settings, openExplain) {
     }));
     if (!hasBack) return;
     const back = element("button", { type: "button", class: "back" }, "Back to the model's own translation");
-    back.addEventListener("click", () => (sentence.prefix ? retranslate(state.active, "") : choose(sentence, { chosen: 0, edited: null, gap: null })));
+    back.addEventListener("click", () => {
+      sentence.gap = null;
+      if (sentence.prefix) retranslate(state.active, ""); else choose(sentence, { chosen: 0, edited: null });
+    });
     list.append(element("li", {}, back));
   }
 
@@ -248,7 +251,7 @@ export function startTranslate(languages, settings, openExplain) {
   function open(entry) {
     const isServed = pair.choose(entry.source, entry.target);
     text.value = entry.text;
-    opened = isServed ? entry.edits : [];
+    opened = { text: text.value, edits: isServed ? entry.edits : [] };
     text.setSelectionRange(0, 0);
     drawCount();
     translate();
