@@ -159,6 +159,7 @@ def test_edits_survive_while_the_language_is_detected(page: Page) -> None:
     page.get_by_label("translate into").select_option("de")
     page.get_by_label("text to translate").fill("The weather is very nice today.")
     page.locator("#detected", has_text="English").wait_for()
+    page.locator("#out .s").nth(1).wait_for(state="detached")  # the translation of the text before
     page.locator("#out[aria-busy=false] .w").first.wait_for()
     edit(page, page.locator("#out").inner_text(), OWN)
     page.get_by_label("text to translate").focus()
