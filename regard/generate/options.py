@@ -93,7 +93,7 @@ class SearchOptions:
             raise UserError("sample and groups exclude each other: samples are drawn independently; leave out one")
         sampling = (self.temperature, self.top_k, self.top_p, self.min_p, self.seed)
         if not self.sample and sampling != (1.0, 0, 1.0, 0.0, 0):
-            raise UserError("temperature, top_k, top_p, min_p and seed are for sampling; add sample, or leave them out")
+            raise UserError("temperature, top_k, top_p and seed are for sampling; add sample, or leave them out")
 
     @classmethod
     def names(cls) -> list[str]:

@@ -83,7 +83,7 @@ def find_quotations(text: str, kept: Sequence[Span] = ()) -> list[Quotation]:
     [Quotation(begin=0, end=None, is_double=True, is_curly=True)]
     """
     if kept:
-        text = with_marks(text, {place: _KEPT for span in kept for place in range(*span)})
+        text = with_marks(text, {place: _KEPT for begin, end in kept for place in range(begin, min(end, len(text)))})
     is_apostrophe = overlap_with([match.span() for match in _APOSTROPHE.finditer(text)])
     found: list[Quotation] = []
     waiting: list[int] = []  # opening marks

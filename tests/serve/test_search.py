@@ -206,7 +206,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"beam": 4, "groups": 3}, "the beam must be a multiple of groups (3)"),
     ({"diversity": 0.3}, "diversity is for the groups of a beam"),
     ({"sample": "perhaps"}, "sample must be true or false"),
-    ({"seed": 3}, "temperature, top_k, top_p, min_p and seed are for sampling; add sample"),
+    ({"seed": 3}, "temperature, top_k, top_p and seed are for sampling; add sample"),
     ({"sample": True, "temperature": 0}, "temperature must be between 0.01 and 10"),
     ({"sample": True, "top_p": 1.5}, "top_p must be between 0.001 and 1"),
     ({"sample": True, "groups": 2}, "sample and groups exclude each other"),

@@ -223,3 +223,10 @@ def test_candidates_that_differ_in_their_marks_alone_are_one(tokenizer: Tokenize
 )
 def test_the_built_in_models_quote(name: str, line: str, expected: str) -> None:
     assert regard.load(name, device="cpu").translate(line) == expected
+
+
+def test_a_kept_prefix_may_be_longer_than_the_translation() -> None:
+    assert find_quotations('He said "yes".', [(0, 3), (10, 40)]) == find_quotations(
+        'He said "yes".', [(0, 3), (10, 14)]
+    )
+    assert len(find_quotations('He said "yes".', [(14, 40)])) == 1
