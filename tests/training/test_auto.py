@@ -81,7 +81,7 @@ def test_the_time_of_several_processes_is_theirs(tmp_path: Path, monkeypatch: py
     alone = described(choose_recipe(*paths, sets))[-2]
     shares: list[int] = []
 
-    def rate(config: Any, device: Any, dtype: Any, train: Any, size: int) -> Rate:
+    def rate(config: Any, device: Any, dtype: Any, train: Any, size: int, *more: Any) -> Rate:
         shares.append(size)
         return Rate(1000.0, 1000.0)
 
