@@ -207,7 +207,7 @@ def test_a_bundle_in_int8_is_computed_in_int8(entries: Path) -> None:
 def test_weights_are_smaller_where_sums_of_products_could_overflow(
     flags: set[str], levels: int, entries: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr(cpu, "cpu_flags", lambda: flags)
     assert int8_levels() == levels
     with ctranslate2_cache.converted(load_bundle(GOLDEN_INT8), "int8") as folder:
