@@ -23,7 +23,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
 from regard.nn.attention import CrossAttention
-from regard.nn.block import DecoderLayer
+from regard.nn.block import Layer
 from regard.recipe import DecodeRecipe
 
 TOKENIZER = Path(__file__).parents[1] / "tests" / "golden" / "bundle-1" / "tokenizer"  # any: a bundle has one
@@ -56,7 +56,7 @@ def copying_model(config: ModelConfig, bos_id: int, eos_id: int, seed: int = 1) 
                 weight[:half] = 0.0
                 weight[-2:] = 0.0
     last = model.decoder.layers[-1]
-    assert isinstance(last, DecoderLayer)
+    assert isinstance(last, Layer)
     attend_to_own_place(last.cross_attention, config)
     norm: Any = last.feed_forward_residual.norm
     norm.weight *= temperature(model, bos_id, eos_id)
@@ -68,7 +68,7 @@ def attend_to_own_place(attention: CrossAttention, config: ModelConfig) -> None:
     d_model, half = config.d_model, config.d_model // 2
     unit = torch.eye(d_model)
     # A norm takes the mean away; what it was is seen at the dimension that would be 0.
-    place = (unit[: config.d_head] - unit[-2]).repeat(config.num_heads, 1)
+    place = (unit[: config.head_width] - unit[-2]).repeat(config.num_heads, 1)
     attention.q.weight.copy_(SHARPNESS * place)
     keys, values = attention.kv.weight.chunk(2)
     keys.copy_(place)

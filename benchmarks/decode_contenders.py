@@ -66,15 +66,14 @@ def hf_model(bundle: Bundle, device: torch.device) -> Any:
 
     Marian is the paper's model there; Pegasus is the same with pre-norm.
     """
-    from regard.export.marian import to_marian
-    from regard.export.transformers import marian_settings, max_positions, refuse_unknown
+    from regard.export.transformers import marian_settings, marian_tensors, max_positions, refuse_unknown
 
     transformers: Any = importlib.import_module("transformers")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     config, weights = bundle.config, load_weights(bundle)
     refuse_unknown(replace(config, norm_position="post"))
-    tensors = to_marian(weights, config)
+    tensors = marian_tensors(weights, config)
     settings = marian_settings(config, bundle.tokenizer, max_positions(bundle))
     if config.norm_position == "post":
         model = transformers.MarianMTModel(transformers.MarianConfig(**settings, attn_implementation="sdpa"))
@@ -96,7 +95,7 @@ def hf_model(bundle: Bundle, device: torch.device) -> Any:
 
 
 def pegasus_norms(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The norms after the last layers, in the order of dimensions that Marian and Pegasus have (`regard.export.marian`)."""
+    """The norms after the last layers, in the order of dimensions that Marian and Pegasus have (`regard.families.marian`)."""
     norms = {}
     for stack in ("encoder", "decoder"):
         for kind in ("weight", "bias"):

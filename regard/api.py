@@ -209,15 +209,17 @@ class Model:
         """`follow` with finished `TranslationOptions`."""
         return self._translator(options).follow(text, constraints or TextConstraints())
 
-    def alternatives(self, text: str, prefix: str = "", *, k: int = 8) -> list[Alternative]:
-        """The `k` likeliest next words after `prefix`, the beginning of a translation of `text`, with their probabilities.
+    def alternatives(self, text: str, prefix: str = "", *, k: int = 8, least: float | None = None) -> list[Alternative]:
+        """The likeliest next words after `prefix`, the beginning of a translation of `text`, at most `k`, with their probabilities.
+        Only words with which the whole translation is at least `least` times as likely as the best one (default: 0.075; 0: the
+        `k` likeliest words in any case).
 
         >>> [word.word for word in load("tests/golden/bundle-1").alternatives("a b c", "c b", k=2)][0]
         'a'
         """
         check_text("text", text)
         check_text("prefix", prefix)
-        return find_alternatives(self._translator(self.options).text_side, self.engine, text, prefix, k)
+        return find_alternatives(self._translator(self.options).text_side, self.engine, text, prefix, k, least)
 
     @property
     def chunk(self) -> int:
@@ -352,5 +354,5 @@ def load(
     names = [model] if model is None or isinstance(model, (str, Path)) else list(model)
     if not names:
         raise UserError("`model` must name at least one model, but is an empty list; leave it out for the built-in one")
-    first, *others = [load_bundle(find_bundle(name)) for name in names]
+    first, *others = [load_bundle(find_bundle(name), "translate") for name in names]
     return Model(first, device=device, batch=batch, engine=engine, others=others)

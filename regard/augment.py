@@ -67,7 +67,7 @@ class Filter:
         if is_empty(text, translation):
             return EMPTY
         longest = max(len(text_ids), len(translation_ids))  # no limit here: training drops what is too long for it
-        if length_fault(len(text_ids), len(translation_ids), CleanOptions(longest, self.max_ratio)):
+        if length_fault((len(text_ids), len(translation_ids)), CleanOptions(longest, self.max_ratio)):
             return RATIO
         return REPETITION if is_loop(text_ids, translation_ids) else None
 
@@ -169,7 +169,7 @@ class _Job:
         choose: Choose,
         filter: Filter,
     ) -> _Job:
-        bundle = load_bundle(find_bundle(model))
+        bundle = load_bundle(find_bundle(model), "translate")
         source, target = (bundle.source, bundle.target) if method == "distill" else (bundle.target, bundle.source)
         specs = [inputs] if isinstance(inputs, str) else list(inputs)
         _check_labels(output, bundle, method, (source, target))

@@ -21,7 +21,7 @@ from regard.builtin import DEFAULT, builtin_models
 from regard.card import make_card
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer, used_files
-from regard.errors import UserError
+from regard.errors import UserError, naming
 from regard.escaping import shorten
 from regard.files import (
     MANIFEST,
@@ -34,6 +34,7 @@ from regard.files import (
     write_manifest,
 )
 from regard.recipe import DecodeRecipe, check_decode
+from regard.settings import FrontKind, HeadKind
 from regard.weights import Stored, check_finite, check_header, readable, scale_name
 
 if TYPE_CHECKING:
@@ -46,11 +47,8 @@ class BundleGone(UserError):
     """The files of an opened bundle were removed or replaced."""
 
 
-FORMAT = 2  # the highest readable format; all earlier ones stay readable
-# Bundles are written in the lowest format that can hold them: 2 for compressed weights, else 1.
-FORMAT_OF: dict[Stored, int] = {"fp32": 1, "fp16": 2, "int8": 2}
+FORMAT = 3  # the highest readable format; all earlier ones stay readable
 CONFIG, CARD, RECIPE, WEIGHTS = "config.json", "card.md", "recipe.toml", "model.safetensors"
-_LATER_SWITCHES = ("output_bias",)  # omitted when off, since older versions refuse unknown fields
 
 
 @dataclass(frozen=True)
@@ -67,10 +65,17 @@ class Bundle:
     stored: Stored = "fp32"  # data type in the weights file; they load as fp32
     alignment: AlignmentHeads | None = None  # which attention aligns words, if that was measured
     manifest: str = field(default="", compare=False, repr=False)  # SHA-256 of manifest.json when the bundle was read
+    task: str = "translate"  # what the model was made for; only translation has a source and a target
 
     def __repr__(self) -> str:
-        layers = f"{self.config.encoder_layers}+{self.config.decoder_layers} layers"
-        return f"<regard.Bundle {self.source} → {self.target}, d_model {self.config.d_model}, {layers}, {self.folder}>"
+        layers = "+".join(str(stack.layers) for stack in self.config.stacks.values())
+        what = f"{self.source} → {self.target}" if self.task == "translate" else self.task
+        return f"<regard.Bundle {what}, d_model {self.config.d_model}, {layers} layers, {self.folder}>"
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What the model reads."""
+        return (_INPUTS[self.config.front_settings.kind],)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -117,20 +122,26 @@ def save_bundle(
     facts: Mapping[str, Any],
     stored: Stored = "fp32",
     alignment: AlignmentHeads | None = None,
+    task: str = "translate",
 ) -> Bundle:
-    """Write a bundle atomically, replacing one in the same folder. `weights` are already in the form that `stored` names."""
+    """Write a bundle atomically, replacing one in the same folder. `weights` are already in the form that `stored` names. `source`
+    and `target` are languages, and empty where the task is not translation."""
     from safetensors.torch import save_file
 
+    check_task_shape(task, config)
     decode = dataclasses.replace(decode, guard=bool(decode.guard))
+    number = format_of(config, tokenizer, stored, task)
     with atomic_folder(folder) as temporary:
         contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
         save_file(contiguous, str(temporary / WEIGHTS))
-        switches = dataclasses.asdict(config)
-        settings = {
-            "format": FORMAT_OF[stored],
-            "model": {k: v for k, v in switches.items() if v or k not in _LATER_SWITCHES},
-            "source": source,
-            "target": target,
+        settings: dict[str, Any] = {"format": number}
+        if number >= 3:
+            settings |= {"task": task, "inputs": [_INPUTS[config.front_settings.kind]]}
+            settings["head"] = config.head_settings.kind
+        settings["model"] = config.to_dict()
+        if task == "translate":
+            settings |= {"source": source, "target": target}
+        settings |= {
             "decode": dataclasses.asdict(decode),
             "max_length": max_length,
             "facts": dict(facts),
@@ -144,18 +155,70 @@ def save_bundle(
         (temporary / "tokenizer").mkdir()
         tokenizer.save(temporary / "tokenizer")
         (temporary / RECIPE).write_text(recipe_toml, encoding="utf-8")
-        bundle = Bundle(temporary, config, source, target, decode, max_length, dict(facts), stored, alignment)
+        bundle = Bundle(
+            temporary, config, source, target, decode, max_length, dict(facts), stored, alignment, task=task
+        )
         (temporary / CARD).write_text(make_card(bundle), encoding="utf-8")
-        write_manifest(temporary, format=FORMAT_OF[stored])
+        write_manifest(temporary, format=number)
     return dataclasses.replace(bundle, folder=folder)
 
 
-def load_bundle(folder: Path) -> Bundle:
-    """Read a bundle and check all of it but the tensors, which engines check when they read them."""
+def format_of(config: ModelConfig, tokenizer: Tokenizer, stored: Stored, task: str) -> int:
+    """The lowest format that can hold a model: 1, 2 for compressed weights, 3 for another task than translation, later settings, or
+    a tokenizer of Hugging Face. Earlier versions of Regard then say that they are too old."""
+    if task != "translate" or config.unsupported(("output_bias",)) or tokenizer.controls is not None:
+        return 3
+    return 1 if stored == "fp32" else 2
+
+
+# What a model needs for a task: its stacks, and the kind of its head.
+_SHAPES: dict[str, tuple[tuple[str, ...], HeadKind]] = {
+    "translate": (("encoder", "decoder"), "tokens"),
+    "generate": (("decoder",), "tokens"),
+    "fill": (("encoder",), "tokens"),
+    "classify": (("encoder",), "classes"),
+    "tag": (("encoder",), "tags"),
+    "embed": (("encoder",), "vector"),
+}
+_INPUTS: dict[FrontKind, str] = {"tokens": "text"}
+
+
+def check_task_shape(task: Any, config: ModelConfig) -> None:
+    """Refuse an unknown task, or a model that cannot do it."""
+    if not isinstance(task, str) or task not in _SHAPES:
+        raise UserError(f"task must be one of {', '.join(_SHAPES)}, but is {shorten(task)}")
+    stacks, head = _SHAPES[task]
+    for side in ("encoder", "decoder"):
+        count = getattr(config, f"{side}_layers")
+        if side in stacks:
+            check_whole(f"model.{side}_layers", count, 1)
+        elif count:
+            raise UserError(f"model.{side}_layers must be 0 for the task {task}, but is {count}")
+    if (kind := config.head_settings.kind) != head:
+        raise UserError(f"model.head.kind must be {head!r} for the task {task}, but is {kind!r}")
+
+
+def task_of(config: ModelConfig) -> str:
+    """The task that a model's shape is for.
+
+    >>> task_of(ModelConfig(vocab_size=100, encoder_layers=0))
+    'generate'
+    """
+    shape = tuple(config.stacks), config.head_settings.kind
+    return next(task for task, wanted in _SHAPES.items() if wanted == shape)
+
+
+def load_bundle(folder: Path, task: str | None = None) -> Bundle:
+    """Read a bundle and check all of it but the tensors, which engines check when they read them. With `task`, a model for another
+    task is refused."""
     settings = _read_settings(folder)
     tokenizer_files = (f"tokenizer/{name}" for name in used_files(folder / "tokenizer"))
     check_manifest(folder, (CONFIG, WEIGHTS, CARD, RECIPE, *tokenizer_files))
     bundle = _named_from_settings(folder, settings)
+    if task is not None and bundle.task != task:
+        raise UserError(
+            f"{folder}: must be a model for the task {task}, but is one for the task {bundle.task}; name another with -m"
+        )
     check_header(bundle.weights, bundle.config, bundle.stored)
     return bundle
 
@@ -169,9 +232,8 @@ def _read_settings(folder: Path) -> dict[str, Any]:
     """config.json, if it is of a format that this version reads."""
     path = path_inside(folder, CONFIG)
     settings = read_json(path)
-    number = settings.get("format")
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise UserError(f"{path}: format must be a positive integer, but is {shorten(number)}")
+    with naming(path):
+        number = _format(settings)
     if number > FORMAT:
         raise UserError(
             f"{folder}: bundle format must be at most {FORMAT} for this version of Regard, but is {number}; upgrade Regard"
@@ -179,12 +241,17 @@ def _read_settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
+def _format(settings: Mapping[str, Any]) -> int:
+    number = settings.get("format")
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise UserError(f"format must be a positive integer, but is {shorten(number)}")
+    return number
+
+
 def _named_from_settings(folder: Path, settings: Mapping[str, Any]) -> Bundle:
     """`_from_settings`, whose errors name the file."""
-    try:
+    with naming(path_inside(folder, CONFIG)):
         return _from_settings(folder, settings)
-    except UserError as error:
-        raise UserError(f"{path_inside(folder, CONFIG)}: {error}") from None
 
 
 def _from_settings(folder: Path, settings: Mapping[str, Any]) -> Bundle:
@@ -199,21 +266,26 @@ def _from_settings(folder: Path, settings: Mapping[str, Any]) -> Bundle:
     stored = settings.get("weights", "fp32")
     if stored not in get_args(Stored):
         raise UserError(f"weights must be one of {', '.join(get_args(Stored))}, but is {shorten(stored)}")
-    for name in ("source", "target"):
-        check_label(name, settings.get(name))
     check_whole("max_length", settings.get("max_length"), 1, MAX_LENGTH)
     config = ModelConfig(**{"vocab_size": None, **parts["model"]})
+    task = _read_task(settings, config)
+    for name in ("source", "target"):
+        if task == "translate":
+            check_label(name, settings.get(name))
+        elif settings.get(name, "") != "":
+            raise UserError(f"{name} must be empty for the task {task}, but is {shorten(settings[name])}")
     bundle = Bundle(
         folder=folder,
         config=config,
-        source=settings["source"],
-        target=settings["target"],
+        source=settings.get("source", ""),
+        target=settings.get("target", ""),
         decode=check_decode(DecodeRecipe(**{"guard": False, **parts["decode"]})),  # missing in early bundles
         max_length=settings["max_length"],
         facts=parts["facts"],
         stored=stored,
         alignment=AlignmentHeads.from_json(settings["alignment"], config) if "alignment" in settings else None,
         manifest=sha256(folder / MANIFEST),
+        task=task,
     )
     try:
         make_card(bundle)  # looks at every fact that Regard uses
@@ -222,6 +294,23 @@ def _from_settings(folder: Path, settings: Mapping[str, Any]) -> Bundle:
             f"facts must be as Regard writes them, but no card can be made of them ({type(error).__name__})"
         ) from None
     return bundle
+
+
+def _read_task(settings: Mapping[str, Any], config: ModelConfig) -> str:
+    """The task of a bundle; formats 1 and 2 are translation. What config.json says of inputs and head must agree with the model."""
+    if _format(settings) < 3:
+        for name in ("task", "inputs", "head"):
+            if name in settings:
+                raise UserError(f"{name} must not be there before format 3, but is {shorten(settings[name])}")
+        check_task_shape("translate", config)
+        return "translate"
+    task = settings.get("task")
+    check_task_shape(task, config)
+    expected = {"inputs": [_INPUTS[config.front_settings.kind]], "head": config.head_settings.kind}
+    for name, wanted in expected.items():
+        if settings.get(name) != wanted:
+            raise UserError(f"{name} must be {wanted!r} by the model's settings, but is {shorten(settings.get(name))}")
+    return str(task)
 
 
 def load_weights(bundle: Bundle) -> dict[str, Tensor]:
@@ -312,5 +401,5 @@ def _rewrite(bundle: Bundle, changed: Mapping[str, Any]) -> Bundle:
         (temporary / CONFIG).write_text(text, encoding="utf-8")
         card = make_card(dataclasses.replace(bundle, facts=settings.get("facts", {})))
         (temporary / CARD).write_text(card, encoding="utf-8")
-        write_manifest(temporary, format=FORMAT_OF[bundle.stored])
+        write_manifest(temporary, format=settings["format"])
     return load_bundle(folder)

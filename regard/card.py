@@ -19,12 +19,23 @@ _ROWS = {  # label in the card's table -> fact
     "its weights": "imported_weights",
     "started from": "init",
     "training pairs": "pairs",
+    "training documents": "documents",
     "training corpora": "corpora",
     "steps": "steps",
     "weights": "weights",
     "trained on": "device",
     "date": "date",
 }
+# The heading of each task's models, and what they are; translation is named after its languages.
+_TITLES = {
+    "generate": ("Language model", "language model"),
+    "fill": ("Masked language model", "masked language model"),
+    "classify": ("Classifier", "classifier of texts"),
+    "tag": ("Tagger", "tagger of words"),
+    "embed": ("Text vectors", "model of vectors for texts"),
+}
+_USES = {"translate": "regard translate -m FOLDER TEXT"}
+_MAX_LABELS = 12
 _MAX_IN_ROW = 4  # corpora listed in the table; more get their own list
 
 
@@ -40,8 +51,7 @@ def make_card(bundle: Bundle) -> str:
         *_list("Sources", facts.get("sources", [])),
         *_list("Limits", facts.get("limits", [])),
         *_list("Corpora", corpora if len(corpora) > _MAX_IN_ROW else []),
-        "",
-        "Use: `regard translate -m FOLDER TEXT`",
+        *(["", f"Use: `{_USES[bundle.task]}`"] if bundle.task in _USES else []),
         "",
     ]
     return "\n".join(lines)
@@ -50,11 +60,8 @@ def make_card(bundle: Bundle) -> str:
 def _heading(bundle: Bundle) -> list[str]:
     made = "imported" if "imported" in bundle.facts else "trained"
     version = f" {bundle.facts['regard']}" if bundle.facts.get("regard") else ""
-    return [
-        f"# {bundle.source} → {bundle.target}",
-        "",
-        f"A Transformer translation model {made} with Regard{version}.",
-    ]
+    title, what = _TITLES.get(bundle.task, (f"{bundle.source} → {bundle.target}", "translation model"))
+    return [f"# {title}", "", f"A Transformer {what} {made} with Regard{version}."]
 
 
 def _table(bundle: Bundle) -> list[str]:
@@ -63,10 +70,14 @@ def _table(bundle: Bundle) -> list[str]:
         "",
         "| | |",
         "|---|---|",
-        f"| layers | {config.encoder_layers} + {config.decoder_layers} |",
+        *([] if bundle.task == "translate" else [f"| task | {bundle.task} |"]),
+        f"| layers | {' + '.join(str(stack.layers) for stack in config.stacks.values())} |",
         f"| d_model, d_ff, heads | {config.d_model}, {config.d_ff}, {config.num_heads} |",
         f"| vocabulary | {config.vocab_size:,} |",
     ]
+    if labels := config.head_settings.labels:
+        shown = ", ".join(labels[:_MAX_LABELS]) + (", ..." if len(labels) > _MAX_LABELS else "")
+        lines.append(f"| labels | {len(labels):,}: {shown} |")
     if bundle.stored != "fp32":
         lines.append(f"| stored as | {_STORED_AS[bundle.stored]} |")
     known = {label: bundle.facts[key] for label, key in _ROWS.items() if key in bundle.facts}

@@ -65,7 +65,8 @@ def list_models(folders: Sequence[Path] = (Path(),)) -> list[ListedModel]:
 def named_pairs() -> list[tuple[str, str]]:
     """The languages of the built-in and cached models."""
     models = (*_models("built-in"), *_models("cached"))
-    return [(one.bundle.source, one.bundle.target) for one in models if one.bundle is not None]
+    bundles = (one.bundle for one in models if one.bundle is not None)
+    return [(bundle.source, bundle.target) for bundle in bundles if bundle.task == "translate"]
 
 
 def find_model(source: str | None, target: str | None) -> ListedModel:
@@ -73,7 +74,7 @@ def find_model(source: str | None, target: str | None) -> ListedModel:
     that is None may be any."""
     read: list[ListedModel] = []
     for models in (_models("built-in"), _models("cached"), _local_models([Path()])):
-        read += (usable := [one for one in models if one.bundle is not None])
+        read += (usable := [one for one in models if one.bundle is not None and one.bundle.task == "translate"])
         fitting = [one for one in usable if fits(one, source, target)]
         if len(fitting) == 1:
             return fitting[0]
@@ -107,7 +108,9 @@ def _pair(model: ListedModel) -> str:
 
 
 def language_names(bundle: Bundle) -> str:
-    """The languages of a model in English."""
+    """The languages of a model in English, or its task where it is not translation."""
+    if bundle.task != "translate":
+        return bundle.task
     return f"{language_name(bundle.source)} → {language_name(bundle.target)}"
 
 

@@ -15,6 +15,9 @@ without a traceback.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 INTERNAL_ERROR = 70  # the exit code of a bug, EX_SOFTWARE of sysexits.h
 
 
@@ -43,3 +46,12 @@ class Interrupted(RegardError):
     """The user stopped the work. Everything so far is saved, and the message says how to resume."""
 
     exit_code = 130
+
+
+@contextmanager
+def naming(where: object) -> Iterator[None]:
+    """Put the name of a file or folder before the message of a check."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None

@@ -148,6 +148,9 @@ class SlotLayout:
     sequence_ids: Tensor  # (tokens,) int32, the sequence that each row belongs to; -1 in empty rows
     groups: Tensor  # (sequences + 1,) int32, the first row of each group; unused entries hold the number of used rows
     max_length: int  # an upper bound on every sequence
+    # (sequences + 1,) int32, the first row of each sequence, for kernels that suit long ones; None: only the groups are known.
+    # Empty rows are sequences here, too, so that every row is computed; what they hold means nothing.
+    offsets: Tensor | None = None
 
     @property
     def num_tokens(self) -> int:

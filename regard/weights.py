@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from regard.config import ModelConfig
 from regard.errors import UserError
 from regard.escaping import shorten
+from regard.settings import Side
 
 Stored = Literal["fp32", "fp16", "int8"]
 
@@ -59,17 +60,26 @@ def check_header(path: Path, config: ModelConfig, stored: Stored) -> None:
                 raise _wrong(path, scale_name(name), "is missing")
             if len(shape) != 2 or rows != ("F32", shape[:1]):
                 raise _wrong(path, scale_name(name), f"must have one F32 for each row of {shape}, but is {rows}")
-    wanted = (config.vocab_size, config.d_model)
-    embeddings = ("embedding",) if config.tie_embeddings else ("src_embedding", "tgt_embedding", "output")
-    for name in (f"{embedding}.weight" for embedding in embeddings):
+    wanted = (config.vocab_size, config.front_settings.d_embedding)
+    for name in (f"{matrix}.weight" for matrix in _matrices_of_pieces(config)):
         if name not in header:
             raise _wrong(path, name, "is missing")
         if header[name][1] != wanted:
             raise _wrong(path, name, f"must have shape {wanted}, but has {header[name][1]}")
-    for side, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
+    sides: tuple[tuple[Side, int], ...] = (("encoder", config.encoder_layers), ("decoder", config.decoder_layers))
+    for side, layers in sides:
+        stack = config.stacks.get(side)
+        count = 1 if stack is not None and stack.share_layers else layers
         found = {match[2] for match in map(_LAYER.match, header) if match is not None and match[1] == side}
         if found != {str(number) for number in range(count)}:
             raise UserError(f"{path}: must have {count} {side} layers, but has {len(found)}")
+
+
+def _matrices_of_pieces(config: ModelConfig) -> tuple[str, ...]:
+    """The matrices with a row for each piece of the vocabulary."""
+    if config.tie_embeddings:
+        return ("embedding",)
+    return ("src_embedding", "tgt_embedding", "output") if len(config.stacks) == 2 else ("embedding", "output")
 
 
 def check_finite(path: Path, are_finite: Iterable[tuple[str, bool]]) -> None:

@@ -5,35 +5,45 @@
 
 DATA holds the text (docs/builtin-model.md). The stages, in order:
 
-    text      training text by rules and from lists (scripts/builtin_text)
-    back      back-translation of text in the target language; only with --reverse MODEL
-    teacher   training of the large model
-    distill   its translations of the training text
-    noise     the same pairs as people type them
-    student   training of the small model
-    int8      its weights in int8
-    scores    BLEU and chrF of all three on every test set that is there, and the checks
-    card      scores, sources and limits in the model's card
+    text         training text by rules and from lists (scripts/builtin_text)
+    back         back-translation of text in the target language
+    vocabulary   the teacher's
+    teacher      training of the large model
+    distill      its translations of the training text, and the same pairs as people type them
+    student      training of the small model
+    int8         its weights in int8
+    scores       BLEU and chrF of all three on every test set that is there, and the checks
+    card         scores, sources and limits in the model's card
 
 OUT/stages.json lists each finished stage with the SHA-256 of everything that it read and wrote. A finished stage is not run again;
-one that was interrupted goes on where it was.
+one that was interrupted goes on where it was. If a command of a stage fails, everything ends at once.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
+import os
 import shlex
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
 
+from regard.bundle import add_facts
+from regard.data.corpus import read_lines
 from regard.files import sha256, write_atomic
+from scripts.builtin_text.__main__ import PARTS
 
 HERE = Path(__file__).resolve().parent
 RECIPES = HERE.parent / "recipes" / "builtin"
@@ -41,15 +51,19 @@ TEST_SETS = (
     "news/newstest2013", "news/newstest2014", "talks/tst2013", "talks/tst2014", "tatoeba/test", "europarl/test",
     "multi30k/test_2016_flickr",
 )  # fmt: skip
-# What the student learns from in the teacher's words. A small model learns little from still more of one kind of text: four
-# parts of Europarl are enough for it, and the noise of one.
+MONOLINGUAL = "mono/common-voice"
+# What the student learns from in the teacher's words, the most useful first, in case there is no time for all of it. A small model
+# learns little from still more of one kind of text: four parts of Europarl are enough for it, and the noise of one.
 DISTILLED = (
-    "tatoeba/train", "software/catalogues", "software/libreoffice", "software/debian-packages", "software/godot", "bible/train",
-    "dict-de/ding-examples", "made/documents", "made/games", "made/people", "europarl/train-00", "europarl/train-01",
-    "europarl/train-02", "europarl/train-03",
+    "tatoeba/train", MONOLINGUAL, "dict-de/ding-examples", "europarl/train-00", "made/games", "made/documents",
+    "software/libreoffice", "software/debian-packages", "software/godot", "bible/train", "software/catalogues",
+    "europarl/train-01", "europarl/train-02", "europarl/train-03",
 )  # fmt: skip
 NO_NOISE = ("europarl/train-01", "europarl/train-02", "europarl/train-03")
-MONOLINGUAL = "mono/common-voice"
+PIECE = 16_384  # lines that a process translates at a time
+# A student that starts from a model is trained like a new one, with a shorter warm-up: it has new kinds of text to learn.
+FROM_MODEL = ("--set", "train.lr=1e-3", "--set", "train.warmup=500", "--set", "train.seed=2")
+SCORING = 1.3  # minutes for everything after the student, if the time is limited
 # What the stages read of DATA, for the list of hashes.
 TEXT_READS = (
     "tatoeba/train", "dict-de/*", "docs-de/*", "games-de/*", "wiki-de/*", "software-de/*", "software/libreoffice", "names-de/*",
@@ -62,6 +76,15 @@ Record = tuple[Iterable[Path], Iterable[Path]]  # what a stage read, and what it
 
 
 @dataclass(frozen=True)
+class Piece:
+    """Some lines of a corpus for the teacher to translate."""
+
+    name: str  # of the corpora that are made of it
+    text: Path  # its lines in the source language
+    has_noise: bool
+
+
+@dataclass
 class Making:
     """One direction, and where everything lies."""
 
@@ -69,10 +92,15 @@ class Making:
     target: str
     data: Path
     out: Path
-    jobs: int
-    reverse: str
-    teacher_options: Sequence[str]
-    student_options: Sequence[str]
+    jobs: int = 1
+    reverse: str = ""  # a model of the other direction
+    init: str = ""  # what the student starts from
+    minutes: float = 0.0  # for everything; 0: no limit
+    distill_minutes: float = 0.0
+    teacher_options: Sequence[str] = ()
+    student_options: Sequence[str] = ()
+    started: float = field(default_factory=time.monotonic)
+    scoring: dict[str, list[Future[Path]]] = field(default_factory=dict)  # of each model, beside the stages
 
     @property
     def text(self) -> Path:
@@ -93,83 +121,129 @@ class Making:
 
     def make_text(self) -> Record:
         run("-m", "scripts.builtin_text", self.source, self.target, self.data, self.text / "made")
-        return self.inputs(TEXT_READS), sorted((self.text / "made").glob("*.xz"))
+        return self.inputs(TEXT_READS), [path for part in PARTS for path in self.files(f"made/{part}", ".xz")]
 
     def make_back(self) -> Record:
-        alone = self.data / f"{MONOLINGUAL}.{self.target}.xz"
-        made = "made/back-common-voice"
-        call_regard(
-            "augment", "--back-translate", "-m", self.reverse, "-i", alone, "-o", self.both(made, ".xz"), "--resume"
-        )
+        alone, made = self.data / f"{MONOLINGUAL}.{self.target}.xz", "made/back-common-voice"
+        given = ("-m", self.reverse or f"{self.target}-{self.source}", "--beam", "1")
+        if not all(path.exists() for path in self.files(made, ".xz")):
+            call_regard("augment", "--back-translate", *given, "-i", alone, "-o", self.both(made, ".xz"), "--resume")
         return [alone], self.files(made, ".xz")
 
+    def make_vocabulary(self) -> Record:
+        from regard.recipe import load_recipe
+        from regard.training.display import Display
+        from regard.training.folder import RunFolder
+        from regard.training.prepare import find_corpora, make_tokenizer
+
+        folder = RunFolder(self.out / "vocabulary")
+        folder.path.mkdir(exist_ok=True)
+        recipe = load_recipe(RECIPES / "teacher.toml", [*self.languages, *_values(self.teacher_options)])
+        make_tokenizer(recipe, find_corpora(recipe), None, folder, Display())
+        return self.teacher_text(), bundle_files(folder.tokenizer)
+
     def make_teacher(self) -> Record:
-        recipe = RECIPES / "teacher.toml"
-        self.train(recipe, "teacher", self.teacher_options)
-        read = [recipe, *self.inputs(TEACHER_READS), *sorted((self.text / "made").glob("*.xz"))]
-        return read, bundle_files(self.out / "teacher" / "model")
+        self.train(
+            "teacher", "--set", f"tokenizer.folder={self.out / 'vocabulary' / 'tokenizer'}", *self.teacher_options
+        )
+        return [RECIPES / "teacher.toml", *self.teacher_text()], bundle_files(self.out / "teacher" / "model")
 
     def make_distilled(self) -> Record:
-        with ThreadPoolExecutor(
-            self.jobs
-        ) as pool:  # one process does not keep a GPU busy while it reads and writes text
-            list(pool.map(self.distill, DISTILLED))
-        names = [f"distilled/{name.replace('/', '-')}" for name in DISTILLED]
-        read = [path for name in DISTILLED for path in self.files(name, ".xz")]
-        return read, [path for name in names for path in self.files(name)]
+        pieces = [piece for name in DISTILLED for piece in self.pieces(name)]
+        self.score_beside("teacher", 1)
+        distill_pieces(self, pieces)
+        done = [piece for piece in pieces if all(path.exists() for path in self.made_of(piece))]
+        print(f"{len(done)} of {len(pieces)} pieces translated", flush=True)
+        return [piece.text for piece in done], [path for piece in done for path in self.made_of(piece)]
 
-    def distill(self, name: str) -> None:
-        made = f"distilled/{name.replace('/', '-')}"
-        if not all(path.exists() for path in self.files(made)):
-            model = self.out / "teacher"
-            call_regard(
-                "augment", "--distill", "-m", model, "-i", self.both(name, ".xz"), "-o", self.both(made), "--resume"
+    def pieces(self, name: str) -> Iterator[Piece]:
+        """A corpus in pieces, their lines written to files."""
+        lines = read_lines(self.text / f"{name}.{self.source}.xz")
+        for number in itertools.count():
+            piece = Piece(
+                f"{name.replace('/', '-')}-{number:02d}",
+                self.text / "pieces" / f"{name.replace('/', '-')}-{number:02d}.{self.source}",
+                name not in NO_NOISE,
             )
+            if not (chosen := list(itertools.islice(lines, PIECE))):
+                return
+            if not piece.text.exists():
+                piece.text.parent.mkdir(exist_ok=True)
+                write_atomic(piece.text, "".join(f"{line}\n" for line in chosen))
+            yield piece
 
-    def make_noise(self) -> Record:
-        read, written = [], []
-        for name in (name.replace("/", "-") for name in DISTILLED if name not in NO_NOISE):
-            made, noised = f"distilled/{name}", f"noised/{name}"
-            call_regard("augment", "--noise", "-i", self.both(made), "-o", self.both(noised), "--resume")
-            read += self.files(made)
-            written += self.files(noised)
-        return read, written
+    def made_of(self, piece: Piece) -> list[Path]:
+        folders = ("distilled", "noised") if piece.has_noise else ("distilled",)
+        return [path for folder in folders for path in self.files(f"{folder}/{piece.name}")]
 
     def make_student(self) -> Record:
-        recipe = RECIPES / "student.toml"
-        self.train(recipe, "student", self.student_options)
+        options = list(self.student_options)
+        if self.init:  # whose vocabulary is used; the recipe's size gives way to the default
+            options = ["--set", f"train.init={self.init}", "--set", "tokenizer.vocab_size=32000", *FROM_MODEL, *options]
+        if self.minutes:
+            left = self.minutes - (time.monotonic() - self.started) / 60 - SCORING
+            options += ["--set", f"train.minutes={max(left, 1.0):.2f}"]
+        self.train("student", *options)
+        trained = self.out / "student" / "model"
+        if _facts(trained)["weights"].endswith(", unchanged"):  # judged by news alone, the start was as good
+            print("no step beat the model that the student started from; taking the last step all the same", flush=True)
+            last = self.out / "student-last"
+            if not last.exists():
+                call_regard("average", self.out / "student", "--last", "1", "--out", last)
+                facts = _facts(trained)
+                add_facts(last, {name: facts[name] for name in ("device", "pairs", "corpora", "minutes", "init")})
         read = [path for folder in ("distilled", "noised", "made") for path in (self.text / folder).iterdir()]
-        return [recipe, *read], bundle_files(self.out / "student" / "model")
+        return [RECIPES / "student.toml", *read], bundle_files(self.student)
+
+    @property
+    def student(self) -> Path:
+        last = self.out / "student-last"
+        return last if last.exists() else self.out / "student" / "model"
 
     def make_int8(self) -> Record:
         small = self.out / self.pair
+        self.score_beside("student", self.jobs)
         if not small.exists():
-            call_regard("export", "--to", "bundle", "--weights", "int8", "-m", self.out / "student", "-o", small)
-        return bundle_files(self.out / "student" / "model"), bundle_files(small)
+            call_regard("export", "--to", "bundle", "--weights", "int8", "-m", self.student, "-o", small)
+        return bundle_files(self.student), bundle_files(small)
 
     def make_scores(self) -> Record:
-        models = {"teacher": self.out / "teacher", "student": self.out / "student", "int8": self.out / self.pair}
-        written = []
-        for name, model in models.items():
-            for test in TEST_SETS:
-                source, reference = (self.data / f"{test}.{code}.xz" for code in (self.source, self.target))
-                if source.exists():
-                    path = self.out / "scores" / f"{name}-{test.replace('/', '-')}.json"
-                    arguments = ("evaluate", "-m", model, "--source", source, "--reference", reference, "--json")
-                    written.append(output_of(path, "-m", "regard", *arguments))
-            path = self.out / "scores" / f"checks-{name}.json"
-            written.append(output_of(path, "-m", "benchmarks.checks", "-m", model, "--json"))
-        return [], written
+        for name in ("teacher", "student", "int8"):
+            if name not in self.scoring:
+                self.score_beside(name, self.jobs)
+        started = [future for futures in self.scoring.values() for future in futures]
+        wait(started, return_when=FIRST_EXCEPTION)
+        return [], [future.result() for future in started]
+
+    def score_beside(self, name: str, jobs: int) -> None:
+        """Start all scores of a model, `jobs` at a time."""
+        model = {"teacher": self.out / "teacher", "student": self.student, "int8": self.out / self.pair}[name]
+        pool, scoring = ThreadPoolExecutor(jobs), self.scoring.setdefault(name, [])
+        for test in TEST_SETS:
+            source, reference = (self.data / f"{test}.{code}.xz" for code in (self.source, self.target))
+            if source.exists():
+                path = self.out / "scores" / f"{name}-{test.replace('/', '-')}.json"
+                arguments = ("evaluate", "-m", model, "--source", source, "--reference", reference, "--json")
+                scoring.append(pool.submit(output_of, path, "-m", "regard", *arguments))
+        path = self.out / "scores" / f"checks-{name}.json"
+        scoring.append(pool.submit(output_of, path, "-m", "benchmarks.checks", "-m", model, "--json"))
+        pool.shutdown(wait=False)
 
     def make_card(self) -> Record:
         run(HERE / "builtin_card.py", self.out / self.pair, self.out / "scores")
         return sorted((self.out / "scores").iterdir()), bundle_files(self.out / self.pair)
 
-    def train(self, recipe: Path, name: str, options: Sequence[str]) -> None:
+    @property
+    def languages(self) -> list[str]:
+        return [f"data.source={self.source}", f"data.target={self.target}", f"data.root={self.text}"]
+
+    def train(self, name: str, *options: str) -> None:
         if not (self.out / name / "model").exists():
-            languages = [f"data.source={self.source}", f"data.target={self.target}", f"data.root={self.text}"]
-            sets = [argument for value in languages for argument in ("--set", value)]
-            call_regard("train", recipe, *sets, "--out", self.out / name, "--resume", *options)
+            sets = [argument for value in self.languages for argument in ("--set", value)]
+            call_regard("train", RECIPES / f"{name}.toml", *sets, "--out", self.out / name, "--resume", *options)
+
+    def teacher_text(self) -> list[Path]:
+        return [*self.inputs(TEACHER_READS), *sorted((self.text / "made").glob("*.xz"))]
 
     def inputs(self, patterns: Sequence[str]) -> list[Path]:
         return [
@@ -183,9 +257,9 @@ class Making:
 STAGES: dict[str, Callable[[Making], Record]] = {
     "text": Making.make_text,
     "back": Making.make_back,
+    "vocabulary": Making.make_vocabulary,
     "teacher": Making.make_teacher,
     "distill": Making.make_distilled,
-    "noise": Making.make_noise,
     "student": Making.make_student,
     "int8": Making.make_int8,
     "scores": Making.make_scores,
@@ -193,13 +267,97 @@ STAGES: dict[str, Callable[[Making], Record]] = {
 }
 
 
+def distill_pieces(making: Making, pieces: Sequence[Piece]) -> None:
+    """Translate the pieces in `making.jobs` processes: one alone does not keep a GPU busy while it reads and writes text. After
+    `making.distill_minutes` no further piece is begun."""
+    left: SimpleQueue[Piece] = SimpleQueue()
+    for piece in pieces:
+        if not all(path.exists() for path in making.made_of(piece)):
+            left.put(piece)
+    begun = time.monotonic()
+
+    def work() -> None:
+        arguments = ("-m", "scripts.builtin_distill", making.out / "teacher", making.source, making.target)
+        with started(*arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdin is not None and process.stdout is not None
+            while not making.distill_minutes or time.monotonic() - begun < making.distill_minutes * 60:
+                try:
+                    piece = left.get_nowait()
+                except Empty:
+                    break
+                noised = making.both(f"noised/{piece.name}") if piece.has_noise else ""
+                print(
+                    piece.text, making.both(f"distilled/{piece.name}"), noised, sep="\t", file=process.stdin, flush=True
+                )
+                if not (answer := process.stdout.readline()):
+                    break
+                print(f"{piece.name} ({time.monotonic() - begun:.0f} s): {answer.strip()}", flush=True)
+            process.stdin.close()
+            check(process)
+
+    for folder in ("distilled", "noised"):
+        (making.text / folder).mkdir(exist_ok=True)
+    pool = ThreadPoolExecutor(making.jobs)
+    futures = [pool.submit(work) for _ in range(min(making.jobs, left.qsize()))]
+    finished, _ = wait(futures, return_when=FIRST_EXCEPTION)
+    pool.shutdown(wait=False)  # after a failure the program ends
+    for future in finished:
+        future.result()
+
+
 def bundle_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
+def _values(options: Sequence[str]) -> list[str]:
+    """What `--set` is followed by."""
+    return [value for option, value in itertools.pairwise(options) if option == "--set"]
+
+
+def _facts(bundle: Path) -> dict[str, Any]:
+    return dict(json.loads((bundle / "config.json").read_text(encoding="utf-8"))["facts"])
+
+
+# --- processes ---
+
+_running: set[subprocess.Popen[Any]] = set()
+_starting = threading.Lock()
+
+
+@contextmanager
+def started(*arguments: str | Path, **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """A process with Python, in the repository; it is killed when this program fails."""
+    command = [sys.executable, *map(str, arguments)]
+    print("$ python", shlex.join(command[1:]), flush=True)
+    with _starting:
+        process = subprocess.Popen(command, cwd=HERE.parent, **options)
+        _running.add(process)
+    with process:
+        yield process
+    _running.discard(process)
+
+
+def check(process: subprocess.Popen[Any]) -> None:
+    if process.wait():
+        raise subprocess.CalledProcessError(process.returncode, process.args)
+
+
+def end_all() -> None:
+    """Ends this program and what it has started."""
+    with _starting:
+        try:
+            left = list(_running)
+            for process in left:
+                process.kill()
+            for process in left:
+                process.wait(10)
+        finally:
+            os._exit(1)  # threads would go on
+
+
 def run(*arguments: str | Path) -> None:
-    print("$ python", shlex.join(map(str, arguments)), flush=True)
-    subprocess.run([sys.executable, *map(str, arguments)], check=True, cwd=HERE.parent)
+    with started(*arguments) as process:
+        check(process)
 
 
 def call_regard(*arguments: str | Path) -> None:
@@ -209,12 +367,11 @@ def call_regard(*arguments: str | Path) -> None:
 def output_of(path: Path, *arguments: str | Path) -> Path:
     """The file with what a command prints; it is not run again where the file is there."""
     if not path.exists():
-        print("$ python", shlex.join(map(str, arguments)), flush=True)
-        done = subprocess.run(
-            [sys.executable, *map(str, arguments)], check=True, cwd=HERE.parent, stdout=subprocess.PIPE
-        )
+        with started(*arguments, stdout=subprocess.PIPE) as process:
+            printed, _ = process.communicate()
+            check(process)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, done.stdout)
+        write_atomic(path, printed)
     return path
 
 
@@ -231,7 +388,7 @@ def run_stages(making: Making, until: str) -> None:
     listed = making.out / "stages.json"
     finished = json.loads(listed.read_text(encoding="utf-8")) if listed.exists() else {}
     for name, stage in STAGES.items():
-        if name not in finished and (name != "back" or making.reverse):
+        if name not in finished:
             print(f"\n== {name} ({datetime.datetime.now():%H:%M:%S})", flush=True)
             begun = time.monotonic()
             read, written = stage(making)
@@ -260,9 +417,14 @@ def main() -> None:
     parser.add_argument("data", type=Path, metavar="DATA")
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("--until", choices=tuple(STAGES), default="card", help="the last stage to run (default: card)")
-    parser.add_argument("--reverse", default="", metavar="MODEL", help="of the other direction, for back-translation")
     parser.add_argument(
-        "--jobs", type=int, default=1, help="corpora that the teacher translates at a time (default: 1)"
+        "--reverse", default="", metavar="MODEL", help="for back-translation (default: the built-in one)"
+    )
+    parser.add_argument("--init", default="", metavar="MODEL", help="for the student to start from (default: none)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that use the teacher (default: 1)")
+    parser.add_argument("--minutes", type=float, default=0, help="for everything; the student gets what is left")
+    parser.add_argument(
+        "--distill-minutes", type=float, default=0, help="after which the teacher begins no further text"
     )
     parser.add_argument("--teacher", default="", metavar="OPTIONS", help='for its training: "--set train.minutes=60"')
     parser.add_argument("--student", default="", metavar="OPTIONS", help="likewise")
@@ -274,11 +436,19 @@ def main() -> None:
         arguments.out.resolve(),
         arguments.jobs,
         arguments.reverse,
+        arguments.init,
+        arguments.minutes,
+        arguments.distill_minutes,
         shlex.split(arguments.teacher),
         shlex.split(arguments.student),
     )
-    link_data(making)
-    run_stages(making, arguments.until)
+    try:
+        link_data(making)
+        run_stages(making, arguments.until)
+    except BaseException:  # noqa: BLE001 - also Ctrl-C: nothing may go on in the background
+        traceback.print_exc()
+        print(f"FAILED ({datetime.datetime.now():%H:%M:%S})", flush=True)
+        end_all()
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ SOURCES = {  # by the folders of docs/builtin-model.md
     "software-de": "more interface texts and package descriptions of free software: free software licences",
     "names-de": "lists of names: Unicode CLDR (Unicode-3.0), world-countries (ODbL), iso-codes (LGPL-2.1+), libgweather and "
     "KGeography (GPL-2+, LGPL-2+), Faker (MIT)",
-    "mono": "Common Voice sentences, back-translated: CC0",
+    "mono": "Common Voice sentences, translated by other models: CC0",
 }
 # What the parts of scripts/builtin_text are made from.
 MADE_FROM = {

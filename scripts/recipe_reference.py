@@ -17,6 +17,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from regard.config import ModelConfig
 from regard.models.presets import PRESETS
 from regard.recipe import CorpusEntry, DataRecipe, DecodeRecipe, ModelRecipe, TokenizerRecipe, TrainRecipe
+from regard.rules import table_keys
+from regard.settings import TABLES, FrontConfig, HeadConfig
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "recipe.md"
 SECTIONS: dict[str, tuple[type, ...]] = {
@@ -26,8 +28,16 @@ SECTIONS: dict[str, tuple[type, ...]] = {
     "train": (TrainRecipe,),
     "decode": (DecodeRecipe,),
 }
-_NOT_IN_RECIPES = {("ModelRecipe", "fields"), ("ModelConfig", "vocab_size")}
-_TYPES = {str: "text", int: "integer", float: "number", bool: "boolean", tuple: "corpus or list"}
+_NOT_IN_RECIPES = {("ModelRecipe", "fields"), *(("ModelConfig", name) for name in ("vocab_size", *TABLES))}
+_TYPES: dict[Any, str] = {
+    str: "text",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    tuple[CorpusEntry, ...]: "corpus or list",
+    tuple[str, ...]: "list",
+    dict[str, Any]: "table",
+}
 EXAMPLE = """\
 [data]
 source = "en"
@@ -67,6 +77,10 @@ A complete example:
 Only `data.source`, `data.target`, `data.train`, `data.valid` and one of `train.steps`, `train.epochs` and `train.minutes` are
 required. Fields of the file override the preset, and `--set section.key=value` on the command line overrides both. An unknown
 key is an error. `regard train RECIPE.toml --dump-recipe` prints the resolved recipe.
+
+A recipe may begin with `task`, before the first section: `"translate"` (the default), `"generate"` (a language model of text)
+or `"fill"` (a masked language model). A field that begins with the name of a task is for that task alone; others refuse it.
+`generate` has no encoder and `fill` no decoder, and both set `train.label_smoothing` to 0 unless the recipe says otherwise.
 """
 
 
@@ -75,6 +89,8 @@ def render() -> str:
     blocks = [_INTRODUCTION.format(example=EXAMPLE)]
     for name, sources in SECTIONS.items():
         blocks.append(f"## [{name}]\n\n{inspect.getdoc(sources[0])}\n\n{_table(name, sources)}")
+        if name == "model":
+            blocks.append(_model_tables())
         if name == "data":
             blocks.append(
                 f"An entry of `data.train` that is a table has these fields:\n\n{_table('train', (CorpusEntry,))}"
@@ -125,15 +141,17 @@ def field_comments(source: type) -> dict[str, str]:
 def _type(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return ", ".join(f"`{choice}`" for choice in get_args(hint))
-    kinds = [kind for kind in get_args(hint) if kind is not NoneType] if get_origin(hint) is not tuple else []
-    return " or ".join(_TYPES[get_origin(kind) or kind] for kind in kinds or [hint])
+    kinds = [hint] if hint in _TYPES else [kind for kind in get_args(hint) if kind is not NoneType]
+    return " or ".join(_TYPES[kind] for kind in kinds)
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
-    if field.default is dataclasses.MISSING:
+    if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
         return "required"
     if field.default is None:
         return "unset"
+    if field.default_factory is not dataclasses.MISSING or field.default == ():
+        return "empty"
     if isinstance(field.default, bool):
         return f"`{str(field.default).lower()}`"
     return f'`"{field.default}"`' if isinstance(field.default, str) else f"`{field.default}`"
@@ -141,6 +159,22 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 def _sentence(comment: str) -> str:
     return comment[0].upper() + comment[1:].rstrip(".")
+
+
+def _model_tables() -> str:
+    """The tables inside [model]."""
+    shared = ", ".join(f"`{key}`" for key in table_keys("encoder"))
+    blocks = [
+        f"`[model.encoder]` and `[model.decoder]` hold what differs in one of the two stacks, any of: {shared}.\n",
+        f"`[model.front]`: {_lowered(FrontConfig)}\n\n{_table('model.front', (FrontConfig,))}",
+        f"`[model.head]`: {_lowered(HeadConfig)}\n\n{_table('model.head', (HeadConfig,))}",
+    ]
+    return "\n".join(blocks)
+
+
+def _lowered(source: type) -> str:
+    text = inspect.getdoc(source) or ""
+    return text[0].lower() + text[1:]
 
 
 def _presets() -> str:

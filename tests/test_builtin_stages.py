@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import lzma
+import os
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +19,8 @@ from scripts.builtin_text.__main__ import PARTS
 ROOT = Path(builtin.__file__).parents[1]
 
 
-def making(folder: Path, reverse: str = "") -> builtin.Making:
-    return builtin.Making("en", "de", folder / "data", folder / "out", 1, reverse, (), ())
+def making(folder: Path, **settings: Any) -> builtin.Making:
+    return builtin.Making("en", "de", folder / "data", folder / "out", **settings)
 
 
 def test_a_finished_stage_is_listed_with_hashes_and_not_run_again(
@@ -31,14 +35,12 @@ def test_a_finished_stage_is_listed_with_hashes_and_not_run_again(
         return [], [tmp_path / "out" / name]
 
     monkeypatch.setattr(
-        builtin, "STAGES", {name: lambda _, name=name: stage(name) for name in ("text", "back", "teacher")}
+        builtin, "STAGES", {name: lambda _, name=name: stage(name) for name in ("text", "teacher", "student")}
     )
     builtin.run_stages(making(tmp_path), "text")
     assert made == ["text"]
     builtin.run_stages(making(tmp_path), "teacher")
-    assert made == ["text", "teacher"]  # nothing to translate back with
-    builtin.run_stages(making(tmp_path, reverse="de-en"), "teacher")
-    assert made == ["text", "teacher", "back"]
+    assert made == ["text", "teacher"]
     listed = json.loads((tmp_path / "out" / "stages.json").read_text())
     assert list(listed["text"]["written"]) == ["OUT/text"]
     assert len(listed["text"]["written"]["OUT/text"]) == 64
@@ -50,7 +52,104 @@ def test_recipes_name_only_what_is_made_and_what_may_be_learnt_from(name: str) -
     folders = {entry.path.split("/")[0] for entry in recipe.data.train}
     assert not folders & {"news", "talks", "multi30k"}
     made = {entry.path.split("/")[1].split(".")[0] for entry in recipe.data.train if entry.path.startswith("made/")}
-    assert made <= set(PARTS)
+    assert made <= {*PARTS, "back-common-voice"}
+
+
+def text_of(folder: Path, lines: int) -> builtin.Making:
+    """What the teacher has to translate: one corpus with pieces of two lines."""
+    (folder / "data").mkdir()
+    (folder / "out" / "text" / "tatoeba").mkdir(parents=True)
+    text = "".join(f"Line {number}.\n" for number in range(lines))
+    (folder / "out" / "text" / "tatoeba" / "train.en.xz").write_bytes(lzma.compress(text.encode()))
+    return making(folder, jobs=2)
+
+
+# Stands for scripts.builtin_distill: translates into capitals, and fails where a line says so.
+TRANSLATOR = """
+import sys
+from pathlib import Path
+for line in sys.stdin:
+    text, made, noised = line.rstrip("\\n").split("\\t")
+    lines = Path(text).read_text()
+    if "FAIL" in lines:
+        sys.exit(3)
+    for name in filter(None, (made, noised)):
+        for language in ("en", "de"):
+            Path(name.replace("{en,de}", language)).write_text(lines.upper())
+    print("done", flush=True)
+"""
+
+
+@pytest.fixture
+def translator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "translator.py").write_text(TRANSLATOR)
+    begin = builtin.started
+    monkeypatch.setattr(builtin, "PIECE", 2)
+    monkeypatch.setattr(builtin, "started", lambda *_, **options: begin(tmp_path / "translator.py", **options))
+
+
+@pytest.mark.usefixtures("translator")
+def test_a_corpus_is_translated_in_pieces_and_only_what_is_missing(tmp_path: Path) -> None:
+    made = text_of(tmp_path, 5)
+    pieces = list(made.pieces("tatoeba/train"))
+    assert [piece.name for piece in pieces] == ["tatoeba-train-00", "tatoeba-train-01", "tatoeba-train-02"]
+    assert pieces[2].text.read_text() == "Line 4.\n"
+    builtin.distill_pieces(made, pieces)
+    written = [path for piece in pieces for path in made.made_of(piece)]
+    assert len(written) == 12
+    assert all(path.exists() for path in written)  # of three pieces, two languages, with and without noise
+    for path in written[:4]:
+        path.write_text("kept")
+    written[-1].unlink()
+    builtin.distill_pieces(made, pieces)
+    assert written[0].read_text() == "kept"
+    assert written[-1].read_text() == "LINE 4.\n"
+
+
+@pytest.mark.usefixtures("translator")
+def test_after_its_time_no_further_piece_is_begun(tmp_path: Path) -> None:
+    made = text_of(tmp_path, 5)
+    made.distill_minutes = 1e-9
+    pieces = list(made.pieces("tatoeba/train"))
+    builtin.distill_pieces(made, pieces)
+    assert not any(path.exists() for piece in pieces for path in made.made_of(piece))
+
+
+@pytest.mark.usefixtures("translator")
+def test_a_process_that_fails_is_an_error(tmp_path: Path) -> None:
+    made = text_of(tmp_path, 5)
+    pieces = list(made.pieces("tatoeba/train"))
+    pieces[1].text.write_text("FAIL\n")
+    with pytest.raises(subprocess.CalledProcessError, match="status 3"):
+        builtin.distill_pieces(made, pieces)
+
+
+def test_a_stage_that_fails_ends_the_program_and_what_it_started(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    program = f"""
+import sys, time
+from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from scripts import builtin
+
+def stage(making):
+    ThreadPoolExecutor(1).submit(builtin.run, "-c", "import time; time.sleep(600)")
+    while not builtin._running:
+        time.sleep(0.01)
+    print("started", next(iter(builtin._running)).pid)
+    builtin.run("-c", "raise SystemExit(7)")
+
+builtin.STAGES = {{"text": stage}}
+sys.argv = ["builtin", "en", "de", {str(tmp_path / "data")!r}, {str(tmp_path / "out")!r}, "--until", "text"]
+builtin.main()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "FAILED" in ended.stdout
+    assert "status 7" in ended.stderr
+    process = int(ended.stdout.split("started ")[1].split()[0])
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
 
 
 def test_parts_join_to_the_same_folder_and_a_damaged_part_is_refused(tmp_path: Path) -> None:

@@ -267,7 +267,10 @@ def test_evaluate_scores_a_model_and_a_file_alike(
         (["export", "-m", "x", "-o", "y"], "the following arguments are required: --to"),
         (["export", "--to", "onnx", "-m", "x"], "the following arguments are required: -o"),
         (["export", "--to", "onnx", "-m", "nothing", "-o", "y"], "nothing: there is no such model"),
-        (["import", "--from", "transformers", "nothing", "-o", "y"], "nothing: must be a folder with a Marian model"),
+        (
+            ["import", "--from", "transformers", "nothing", "-o", "y"],
+            "nothing: must be a folder with a model of transformers",
+        ),
         (["import", "--from", "fairseq", "x", "-o", "y"], "argument --from: invalid choice: 'fairseq'"),
         (["import", "x", "-o", "y"], "the following arguments are required: --from"),
         (["trian"], "there is no verb 'trian'; did you mean train? (see regard --help)"),
@@ -443,23 +446,33 @@ def test_import_passes_on_what_it_is_told(
     bundle: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from regard.bundle import load_bundle
-    from regard.export import imported
+    from regard.export import importing
 
     calls = []
 
-    def import_marian(folder: Path, out: Path, **options: object) -> object:
+    def import_model(folder: Path, out: Path, **options: object) -> object:
         calls.append((folder, out, options))
-        return load_bundle(Path(bundle))
+        return importing.Imported(load_bundle(Path(bundle)), "Marian", "MarianMTModel")
 
-    monkeypatch.setattr(imported, "import_marian", import_marian)
+    monkeypatch.setattr(importing, "import_model", import_model)
     command = ["import", "--from", "transformers", str(tmp_path), "-o", "out"]
     assert main(command) == 0
     assert capfd.readouterr().out == f"{bundle}: en → de\n"
-    assert main([*command, "--allow-pickle", "--source", "fr", "--target", "it", "--json"]) == 0
-    assert json.loads(capfd.readouterr().out) == {"folder": bundle, "source": "en", "target": "de"}
+    assert main([*command, "--allow-pickle", "--no-compare", "--source", "fr", "--target", "it", "--json"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert document == {
+        "folder": bundle,
+        "source": "en",
+        "target": "de",
+        "task": "translate",
+        "family": "Marian",
+        "architecture": "MarianMTModel",
+        "difference": None,
+        "notes": [],
+    }
     assert calls == [
-        (tmp_path, Path("out"), {"source": None, "target": None, "allow_pickle": False}),
-        (tmp_path, Path("out"), {"source": "fr", "target": "it", "allow_pickle": True}),
+        (tmp_path, Path("out"), {"source": None, "target": None, "allow_pickle": False, "compare": True}),
+        (tmp_path, Path("out"), {"source": "fr", "target": "it", "allow_pickle": True, "compare": False}),
     ]
 
 

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> None:
     elif given:
         raise UserError(f"{' and '.join(given)}: for figures only; add -o figure.svg, or leave out")
     force = _forced(arguments.force)
-    bundle = load_bundle(find_bundle(arguments.model))
+    bundle = load_bundle(find_bundle(arguments.model), "translate")
     with naming_options():
         search = SearchOptions.of(bundle).changed(arguments.beam, arguments.alpha, 1)
     from regard.explain.explainer import Explainer

@@ -1,12 +1,16 @@
-"""`regard import`: a bundle from a Marian model."""
+"""`regard import`: a bundle from a model of another program."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regard.cli.common import print_result, verb
+from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from regard.export.importing import Imported
 
 
 def add(verbs: Any) -> None:
@@ -14,39 +18,87 @@ def add(verbs: Any) -> None:
         verbs,
         "import",
         run,
-        "convert a Marian model, of Hugging Face transformers or its own .npz, to a bundle",
-        "Convert a translation model in Marian's format, such as those of OPUS-MT, to a bundle: a folder of Hugging Face "
-        "transformers, or Marian's own .npz file with its vocabulary beside it.",
+        "convert a model of transformers, Marian or llama.cpp to a bundle",
+        "Convert a model of another program to a bundle. A folder of Hugging Face transformers may hold Marian (OPUS-MT), BART, "
+        "T5, BERT, RoBERTa, ALBERT, GPT-2, GPT-J, Falcon, LLaMA, Mistral, Qwen2 or Cohere; its family is found by itself. Marian's "
+        "own .npz has its vocabulary beside it; a .gguf file of llama.cpp must be a LLaMA. Where transformers is installed, the "
+        "result is compared with the original; if they differ by more than rounding, nothing is written.",
     )
-    parser.add_argument("folder", type=Path, metavar="DIR|FILE", help="folder of the model, or its .npz")
+    parser.add_argument("folder", type=Path, metavar="DIR|FILE", help="folder of the model, or its .npz or .gguf")
     parser.add_argument(
         "--from",
         dest="format",
         required=True,
-        choices=("transformers", "marian"),
-        help="format: transformers, or marian for .npz",
+        choices=("transformers", "marian", "gguf"),
+        help="format: transformers, marian for .npz, or gguf",
     )
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder for the new bundle")
     parser.add_argument("--source", metavar="CODE", help="source language (default: read from the folder)")
     parser.add_argument("--target", metavar="CODE", help="target language (default: read from the folder)")
     parser.add_argument(
+        "--no-compare", dest="compare", action="store_false", help="do not run the original beside the result"
+    )
+    parser.add_argument(
         "--allow-pickle",
         action="store_true",
-        help="read weights that are stored as a pickle, which can run any code; only for sources that you trust",
+        help="read weights that are stored as a pickle, which can run any code; only for Marian, and sources that you trust",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write the bundle, and print its folder and languages."""
+    """Write the bundle, and print its folder, what was found, and how far it is from the original."""
+    imported = _import(arguments)
+    bundle, difference = imported.bundle, imported.difference
+    document = {
+        "folder": str(bundle.folder),
+        "source": bundle.source,
+        "target": bundle.target,
+        "task": bundle.task,
+        "family": imported.family,
+        "architecture": imported.architecture,
+        "difference": None if difference is None else difference.largest,
+        "notes": list(imported.notes),
+    }
+    print_result(arguments, document, [*_lines(imported), *(f"note: {note}" for note in imported.notes)])
+
+
+def _import(arguments: argparse.Namespace) -> Imported:
     languages = {"source": arguments.source, "target": arguments.target}
+    if arguments.format == "gguf":
+        from regard.export.gguf_file import import_gguf
+
+        if arguments.source or arguments.target:
+            raise UserError(
+                "--source and --target are for models that translate, but --from gguf reads language models"
+            )
+        return import_gguf(arguments.folder, arguments.output, compare=arguments.compare)
+    from regard.export.importing import Imported, import_model
+
     if arguments.format == "marian":
         from regard.export.marian_npz import import_npz
 
-        bundle = import_npz(arguments.folder, arguments.output, **languages)
-    else:
-        from regard.export.imported import import_marian
+        return Imported(import_npz(arguments.folder, arguments.output, **languages), "Marian", "Marian")
+    return import_model(
+        arguments.folder,
+        arguments.output,
+        **languages,
+        allow_pickle=arguments.allow_pickle,
+        compare=arguments.compare,
+    )
 
-        bundle = import_marian(arguments.folder, arguments.output, **languages, allow_pickle=arguments.allow_pickle)
-    document = {"folder": str(bundle.folder), "source": bundle.source, "target": bundle.target}
-    print_result(arguments, document, [f"{bundle.folder}: {bundle.source} → {bundle.target}"])
+
+def _lines(imported: Imported) -> list[str]:
+    bundle, difference = imported.bundle, imported.difference
+    what = f"{bundle.source} → {bundle.target}" if bundle.task == "translate" else f"task {bundle.task}"
+    if imported.family == "Marian":
+        return [f"{bundle.folder}: {what}"]
+    shape = " and ".join(f"{stack.layers} layers of {side}" for side, stack in bundle.config.stacks.items())
+    found = f"found {imported.family} ({imported.architecture}): {shape}, {bundle.facts['parameters']:,} parameters"
+    lines = [found, f"{bundle.folder}: {what}"]
+    if difference is not None:
+        lines.append(
+            f"compared with transformers: {difference.outputs:,} outputs differ by at most {difference.largest:.1g} of their "
+            "standard deviation"
+        )
+    return lines

@@ -29,9 +29,10 @@ def run(arguments: argparse.Namespace) -> None:
     bundle = load_bundle(find_bundle(arguments.model if arguments.named is None else arguments.named))
     document = {
         "folder": str(bundle.folder),
+        "task": bundle.task,
         "source": bundle.source,
         "target": bundle.target,
-        "model": dataclasses.asdict(bundle.config),
+        "model": bundle.config.to_dict(),
         "decode": dataclasses.asdict(bundle.decode),
         "max_length": bundle.max_length,
         "stored": bundle.stored,

@@ -42,6 +42,8 @@ def choose_model(arguments: argparse.Namespace) -> None:
         return
     for name in arguments.model:
         bundle = read_bundle(find_bundle(name))
+        if bundle.task != "translate":
+            raise UserError(f"-m {name}: must be a model for the task translate, but is one for the task {bundle.task}")
         pairs = (("--from", source, bundle.source), ("--to", target, bundle.target))
         for option, wanted, known in pairs:
             if wanted is not None and match_code(wanted, [known]) is None:

@@ -41,6 +41,7 @@ def _document(model: ListedModel) -> dict[str, Any]:
     if model.bundle is None:
         return document | {"problem": model.problem}
     return document | {
+        "task": model.bundle.task,
         "source": model.bundle.source,
         "target": model.bundle.target,
         "bytes": model.size,

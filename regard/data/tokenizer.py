@@ -4,8 +4,8 @@
     piece    <unk>  <s>  </s>  <pad>  <u2581>  <span0>..  <tag0>..  <0x00>..      what BPE learnt
 
 The pieces before the bytes are control symbols: no text encodes to them, whatever it says. `<u2581>` stands for a literal
-U+2581, which sentencepiece uses for the space. Imported models may have two sentencepiece models, one per side, and a
-vocabulary of their own that gives the ids.
+U+2581, which sentencepiece uses for the space. Imported models bring their own: two sentencepiece models, one per side, perhaps
+with a vocabulary that gives the ids (`sentencepieces.py`), or a tokenizer.json of Hugging Face (`huggingface.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import os
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from itertools import islice
@@ -26,22 +26,29 @@ from typing import Any, Literal
 
 import sentencepiece
 
-from regard.data.vocabulary import SOURCE_FILE, TARGET_FILE, Vocabulary, read_vocabulary
-from regard.errors import RegardError, UserError
+from regard.data.huggingface import JSON_FILE, Controls, JsonPieces, NumberPieces
+from regard.data.sentencepieces import SPACE, SPACE_PIECE, JointPieces, PairedPieces, read_file, read_model
+from regard.data.vocabulary import SOURCE_FILE, TARGET_FILE, Side, Vocabulary, read_vocabulary
+from regard.errors import RegardError, UserError, naming
 from regard.escaping import shorten
 from regard.files import read_json, write_atomic
 
-FORMAT_VERSION = 3  # the highest that can be read; 3 is written for protected spans, 2 for a vocabulary, else 1
+# The highest that can be read. 4 is written for tokenizers of Hugging Face, 3 for protected spans, 2 for a vocabulary, else 1.
+FORMAT_VERSION = 4
 NUM_SPANS = 32
 NUM_TAGS = 32
 # A random sample. With twice as many, 24,000 pieces segment Europarl into the same number of tokens to within 1 in 10,000.
 MAX_TRAINING_LINES = 500_000
 
-Side = Literal["source", "target"]
+Kind = Literal["joint", "pair", "huggingface", "ids"]
 
 _DESCRIPTION = "tokenizer.json"
-_SPACE = "\u2581"
-_SPACE_PIECE = "<u2581>"
+_FILE_NAMES: dict[str, tuple[str, ...]] = {
+    "joint": ("joint.model",),
+    "pair": ("source.model", "target.model"),
+    "huggingface": (JSON_FILE,),
+    "ids": (),
+}
 _SPANS = [f"<span{i}>" for i in range(NUM_SPANS)]
 _TAGS = [f"<tag{i}>" for i in range(NUM_TAGS)]
 _NUM_FIXED = 4 + 1 + NUM_SPANS + NUM_TAGS + 256  # what every vocabulary holds before BPE learns anything
@@ -51,66 +58,118 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class Tokenizer:
-    """A trained tokenizer: `decode(encode(text)) == text` for every text, except that lone surrogates become U+FFFD."""
+    """A tokenizer. Regard's own loses nothing: `decode(encode(text)) == text` for every text, except that lone surrogates become
+    U+FFFD."""
 
-    def __init__(self, models: Sequence[bytes], vocabulary: Vocabulary | None = None, protects: bool = False) -> None:
-        """`models` are serialized sentencepiece models: one joint model, or an imported source and target model.
+    # Ids that are not text; -1 where a tokenizer has none of a kind.
+    unk_id: int
+    bos_id: int
+    eos_id: int
+    pad_id: int
+    mask_id: int
+    span_ids: tuple[int, ...]
+    tag_ids: tuple[int, ...]
+    stop_ids: tuple[int, ...]  # each ends what is generated
+    # What stands before an input, between the two texts of a pair, and after an input.
+    opening: tuple[int, ...]
+    between: tuple[int, ...]
+    closing: tuple[int, ...]
+
+    def __init__(
+        self,
+        models: Sequence[bytes],
+        vocabulary: Vocabulary | None = None,
+        protects: bool = False,
+        controls: Controls | None = None,
+    ) -> None:
+        """`models` are serialized sentencepiece models: one joint model, or an imported source and target model. With `controls`,
+        which only imports have, it is one tokenizer.json of Hugging Face, or nothing for a model without a tokenizer.
 
         `protects`: the model was trained with reserved pieces in place of spans such as addresses.
         """
-        self.models, self.vocabulary, self.protects = tuple(models), vocabulary, protects
-        self.kind: Literal["joint", "pair"] = "joint" if len(self.models) == 1 else "pair"
-        processors = [sentencepiece.SentencePieceProcessor(model_proto=model) for model in self.models]
-        self._source, self._target = processors[0], processors[-1]
-        if self.kind == "joint":
-            # The space before the first word is added by hand, so that text after a reserved piece can do without.
-            self._source.override_normalizer_spec(add_dummy_prefix=False)
-        self.vocab_size = max(processor.get_piece_size() for processor in processors)
-        self.unk_id: int = self._source.unk_id()
-        self.bos_id: int = self._source.bos_id()
-        self.eos_id: int = self._source.eos_id()
-        self.pad_id: int = self._source.pad_id()
-        if vocabulary is not None:
-            special, self.vocab_size = vocabulary.special, vocabulary.vocab_size
+        self.models, self.vocabulary, self.protects, self.controls = tuple(models), vocabulary, protects, controls
+        self.kind: Kind
+        self._codec: JointPieces | PairedPieces | JsonPieces | NumberPieces
+        if controls is not None:
+            self.kind = "huggingface" if self.models else "ids"
+            self._codec = JsonPieces(self.models[0], controls) if self.models else NumberPieces(controls)
+        elif len(self.models) == 1:
+            self.kind, self._codec = "joint", JointPieces(self.models[0])
+        else:
+            self.kind, self._codec = "pair", PairedPieces(self.models, vocabulary)
+        self.vocab_size = self._codec.vocab_size
+        self._read_special_ids()
+        self._reserved = frozenset(self.span_ids + self.tag_ids)
+        self._tags = frozenset(self.tag_ids)
+
+    def _read_special_ids(self) -> None:
+        self.span_ids, self.tag_ids, self.mask_id = (), (), -1
+        if self.controls is not None:
+            given = self.controls
+            self.unk_id, self.bos_id, self.eos_id, self.pad_id = given.unk, given.start, given.end, given.pad
+            self.opening, self.between, self.closing = given.opening, given.between, given.closing
+            self.mask_id, self.stop_ids = given.mask, given.stops
+            return
+        processor = self._processor
+        self.unk_id, self.bos_id = processor.unk_id(), processor.bos_id()
+        self.eos_id, self.pad_id = processor.eos_id(), processor.pad_id()
+        if self.vocabulary is not None:
+            special = self.vocabulary.special
             self.unk_id, self.bos_id, self.eos_id, self.pad_id = special.unk, special.start, special.end, special.pad
         self.span_ids = self._ids_of(_SPANS)
         self.tag_ids = self._ids_of(_TAGS)
-        self._reserved = frozenset(self.span_ids + self.tag_ids)
-        self._tags = frozenset(self.tag_ids)
+        self.mask_id = self.tag_ids[-1] if self.tag_ids else -1
+        self.opening, self.between, self.closing = (), (self.eos_id,), (self.eos_id,)
+        self.stop_ids = (self.eos_id,)
 
     def __repr__(self) -> str:
         return f"<regard.Tokenizer {self.kind}, {self.vocab_size:,} pieces>"
 
+    @property
+    def _processor(self) -> Any:
+        """Sentencepiece's model of the source."""
+        assert isinstance(self._codec, (JointPieces, PairedPieces)), "an imported tokenizer.json has none"
+        return self._codec.processor
+
     def _ids_of(self, pieces: Sequence[str]) -> tuple[int, ...]:
-        ids = (self._source.piece_to_id(piece) for piece in pieces)
-        return tuple(i for i in ids if self._source.is_control(i))
+        ids = (self._processor.piece_to_id(piece) for piece in pieces)
+        return tuple(i for i in ids if self._processor.is_control(i))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Tokenizer, (self.models, self.vocabulary, self.protects)
+        return Tokenizer, (self.models, self.vocabulary, self.protects, self.controls)
+
+    def to_message(self) -> tuple[Any, list[bytes]]:
+        """The tokenizer for another process: JSON, and blocks of bytes."""
+        vocabulary = None if self.vocabulary is None else json.loads(self.vocabulary.to_bytes())
+        controls = None if self.controls is None else self.controls.to_json()
+        return {"vocabulary": vocabulary, "protects": self.protects, "controls": controls}, list(self.models)
+
+    @classmethod
+    def from_message(cls, content: Any, models: Sequence[bytes]) -> Tokenizer:
+        """The inverse of `to_message`."""
+        vocabulary = None if content["vocabulary"] is None else Vocabulary.from_json(content["vocabulary"])
+        controls = None if content["controls"] is None else Controls.from_json(content["controls"])
+        return cls(models, vocabulary, content["protects"], controls)
 
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the models: equal fingerprints give equal ids."""
         vocabulary = b"" if self.vocabulary is None else self.vocabulary.to_bytes()
         protects = b"protects" if self.protects else b""
-        return hashlib.sha256(b"".join(self.models) + vocabulary + protects).hexdigest()
+        controls = b"" if self.controls is None else json.dumps(self.controls.to_json()).encode()
+        return hashlib.sha256(b"".join(self.models) + vocabulary + protects + controls).hexdigest()
 
     # --- text to ids ---
 
-    def encode(self, text: str, side: Side = "source") -> list[int]:
-        """The ids of a text, without `<s>` and `</s>`. The side only matters to imported pairs of models."""
-        return self._encode(text, side, at_start=True)
+    def encode(self, text: str, side: Side = "source", at_start: bool = True) -> list[int]:
+        """The ids of a text, without `<s>` and `</s>`. The side only matters to imported models. Without `at_start` the text goes
+        on from another: Regard's own vocabulary then puts no space before it."""
+        return self._codec.encode(_SURROGATES.sub("\ufffd", text), side, at_start) if text else []
 
     def encode_batch(self, texts: Sequence[str], side: Side = "source") -> list[list[int]]:
         """As `encode` for each text, a little faster."""
-        # Sentencepiece sleeps for two milliseconds over a list of very few texts.
-        if self.kind == "pair" or len(texts) < 16 or any(_SPACE in text or not text for text in texts):
-            return [self.encode(text, side) for text in texts]
-        try:
-            ids: list[list[int]] = self._source.encode([" " + text for text in texts], num_threads=1)
-        except (RuntimeError, TypeError, ValueError):  # a lone surrogate; the type of error depends on the version
-            return [self.encode(text, side) for text in texts]
-        return ids
+        ids = self._codec.encode_batch(texts, side)
+        return [self.encode(text, side) for text in texts] if ids is None else ids
 
     def encode_parts(self, parts: Sequence[str | int]) -> list[int]:
         """The ids of text with reserved pieces in it, such as `["see ", tokenizer.span_ids[0], " for more"]`."""
@@ -118,7 +177,7 @@ class Tokenizer:
         at_start = True  # as long as only tags have come: a tag stands before a sentence, a span inside it
         for part in parts:
             if isinstance(part, str):
-                ids += self._encode(part, "source", at_start)
+                ids += self.encode(part, "source", at_start)
                 at_start = at_start and not part
             elif part in self._reserved:
                 ids.append(part)
@@ -127,68 +186,44 @@ class Tokenizer:
                 raise ValueError(f"a part must be text or a reserved id (span_ids, tag_ids), but is {part!r}")
         return ids
 
-    def _encode(self, text: str, side: Side, at_start: bool) -> list[int]:
-        if not text:
-            return []
-        text = _SURROGATES.sub("\ufffd", text)
-        if self.kind == "pair":
-            return self._encode_imported(text, side)
-        if at_start:
-            text = " " + text
-        if _SPACE not in text:
-            return list(self._source.encode(text))
-        first, *rest = text.split(_SPACE)
-        ids = list(self._source.encode(first))
-        for between in rest:
-            ids.append(self._space_id)
-            ids += self._source.encode(between)
-        return ids
-
-    def _encode_imported(self, text: str, side: Side) -> list[int]:
-        processor = self._source if side == "source" else self._target
-        if self.vocabulary is None:
-            return list(processor.encode(text))
-        code, text = self.vocabulary.split_code(text)
-        pieces = processor.encode(text, out_type=str)
-        return self.vocabulary.ids([code, *pieces] if code else pieces, side == "source")
+    def frame(self, ids: Sequence[int], second: Sequence[int] | None = None) -> tuple[list[int], list[int]]:
+        """An input as the model was trained to read it, with what opens and closes it, and its token types. `second` is the second
+        text of a pair."""
+        first = [*self.opening, *ids, *(self.closing if second is None else self.between)]
+        rest = [] if second is None else [*second, *self.closing]
+        return first + rest, [0] * len(first) + [1] * len(rest)
 
     def split_code(self, text: str) -> tuple[str, str]:
         """Split off the code that a text begins with, such as `>>deu<<`; only imported models have codes."""
         return ("", text) if self.vocabulary is None else self.vocabulary.split_code(text)
 
-    @cached_property
-    def _space_id(self) -> int:
-        return int(self._source.piece_to_id(_SPACE_PIECE))
-
     def has_piece(self, piece: str) -> bool:
         """Whether the joint model has exactly this piece, as text."""
-        number = self._source.piece_to_id(piece)
-        return bool(number != self._source.unk_id() and not self._source.is_control(number))
+        number = self._processor.piece_to_id(piece)
+        return bool(number != self._processor.unk_id() and not self._processor.is_control(number))
 
     def has_text(self, number: int) -> bool:
         """Whether this id of the joint model is a piece of text: neither a byte nor a control symbol."""
-        source = self._source
+        source = self._processor
         return not (source.is_control(number) or source.is_unknown(number) or source.is_byte(number))
 
     def is_byte(self, number: int) -> bool:
-        return bool(self._source.is_byte(number))
+        return bool(self._processor.is_byte(number))
 
     def scores(self) -> list[float]:
         """The score of each piece of the joint model; a merge with a higher score comes first."""
-        return [self._source.get_score(i) for i in range(self._source.get_piece_size())]
+        return [self._processor.get_score(i) for i in range(self._processor.get_piece_size())]
 
     def spell(self, piece: str) -> list[int]:
         """The ids that spell a piece of another vocabulary in this one."""
-        return self._encode(piece.replace(_SPACE, " "), "source", at_start=False)
+        return self.encode(piece.replace(SPACE, " "), "source", at_start=False)
 
     # --- ids to text ---
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, without control symbols. Never raises: an incomplete character becomes U+FFFD, an unknown id
         nothing."""
-        if self.kind == "pair":
-            return self._decode_imported(ids)
-        return self._text_of(ids).removeprefix(" ")
+        return self._codec.decode(ids, at_start=True)
 
     def decode_parts(self, ids: Iterable[int]) -> list[str | int]:
         """The text of ids, with reserved pieces kept as ints; the inverse of `encode_parts`."""
@@ -197,8 +232,7 @@ class Tokenizer:
 
         def end_run() -> None:
             at_start = all(part in self._tags for part in parts)
-            text = self.decode(run) if at_start or self.kind == "pair" else self._text_of(run)
-            if text:
+            if text := self._codec.decode(run, at_start):
                 parts.append(text)
             run.clear()
 
@@ -213,11 +247,19 @@ class Tokenizer:
 
     def pieces(self, ids: Iterable[int], side: Side = "target") -> list[str]:
         """The pieces of ids, for display. The side only matters to imported pairs of models."""
-        if self.vocabulary is not None:
-            return self.vocabulary.pieces(ids, side == "source")
-        processor = self._source if side == "source" else self._target
-        size = processor.get_piece_size()
-        return [processor.id_to_piece(int(i)) if 0 <= i < size else f"<{i}>" for i in ids]
+        return self._codec.pieces(ids, side)
+
+    @property
+    def control_names(self) -> Mapping[str, int]:
+        """The ids of an imported tokenizer's control tokens by their names, such as `<|im_start|>`."""
+        names = self._codec.names if isinstance(self._codec, JsonPieces) else {}
+        return {name: i for i, name in names.items()}
+
+    def raw_pieces(self, side: Side = "target") -> dict[int, str]:
+        """The piece of every id as the tokenizer's own file has it, for other programs."""
+        if isinstance(self._codec, JsonPieces):
+            return self._codec.raw_pieces
+        return dict(enumerate(self.pieces(range(self.vocab_size), side)))
 
     @cached_property
     def characters(self) -> frozenset[str]:
@@ -233,44 +275,14 @@ class Tokenizer:
 
     @cached_property
     def _piece_texts(self) -> list[str]:
-        return [
-            processor.id_to_piece(i).replace(_SPACE, "")
-            for processor in {id(one): one for one in (self._source, self._target)}.values()
-            for i in range(processor.get_piece_size())
-            if not (processor.is_byte(i) or processor.is_control(i) or processor.is_unknown(i))
-        ]
-
-    def _text_of(self, ids: Iterable[int]) -> str:
-        table = self._bytes_of_ids
-        return b"".join([table[i] for i in ids if 0 <= i < len(table)]).decode("utf-8", "replace")
-
-    @cached_property
-    def _bytes_of_ids(self) -> list[bytes]:
-        """The bytes of each id. A table rather than sentencepiece's decoder, which cannot write a literal U+2581."""
-        table = []
-        for i in range(self.vocab_size):
-            piece = self._source.id_to_piece(i)
-            if self._source.is_byte(i):
-                table.append(bytes([int(piece[3:5], 16)]))  # <0x0A>
-            elif self._source.is_control(i) or self._source.is_unknown(i):
-                table.append(_SPACE.encode() if piece == _SPACE_PIECE else b"")
-            else:
-                table.append(piece.replace(_SPACE, " ").encode())
-        return table
-
-    def _decode_imported(self, ids: Iterable[int]) -> str:
-        if self.vocabulary is not None:
-            text = self._target.decode_pieces(self.vocabulary.text_pieces(ids))
-            return str(text).replace(_SPACE, " ").strip()  # sentencepiece keeps it in pieces that it does not know
-        size = self._target.get_piece_size()
-        return str(self._target.decode([int(i) for i in ids if 0 <= i < size and not self._target.is_control(int(i))]))
+        return self._codec.piece_texts()
 
     # --- files ---
 
     def save(self, folder: Path) -> None:
         """Write the models and tokenizer.json into `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
-        for name, model in zip(_file_names(self.kind), self.models, strict=True):
+        for name, model in zip(_FILE_NAMES[self.kind], self.models, strict=True):
             write_atomic(folder / name, model)
         description: dict[str, Any] = {"format": 1, "kind": self.kind, "vocab_size": self.vocab_size}
         if self.vocabulary is not None:
@@ -278,6 +290,8 @@ class Tokenizer:
             description |= {"format": 2, "special": asdict(self.vocabulary.special)}
         if self.protects:
             description |= {"format": 3, "protects": True}
+        if self.controls is not None:
+            description |= {"format": 4, "controls": self.controls.to_json()}
         write_atomic(folder / _DESCRIPTION, json.dumps(description, indent=2) + "\n")
 
     @classmethod
@@ -285,29 +299,27 @@ class Tokenizer:
         """Read what `save` wrote, or a folder with `source.model` and `target.model`."""
         description = _read_description(folder)
         kind = description["kind"]
-        models = [read_model(folder / name) for name in _file_names(kind)]
-        vocabulary = None
-        if "special" in description:
+        read = read_file if kind == "huggingface" else read_model
+        models = [read(folder / name) for name in _FILE_NAMES[kind]]
+        vocabulary, controls = None, None
+        if kind in ("huggingface", "ids"):
+            with naming(folder / _DESCRIPTION):
+                controls = Controls.from_json(description.get("controls"))
+        elif "special" in description:
             vocabulary = read_vocabulary(folder, description, folder / _DESCRIPTION)
-        tokenizer = cls(models, vocabulary, description.get("protects") is True)
-        tokenizer._check(folder)
+        with naming(folder):
+            tokenizer = cls(models, vocabulary, description.get("protects") is True, controls)
+        tokenizer.check(folder)
         return tokenizer
 
-    def _check(self, folder: Path) -> None:
-        """Refuse a tokenizer that would fail at some text, or lose a part of it."""
-        if self.kind == "joint":
-            has_reserved = len(self._reserved) == NUM_SPANS + NUM_TAGS
-            if not has_reserved or not self._source.is_control(self._space_id):
-                raise UserError(f"{folder / 'joint.model'}: must hold Regard's reserved pieces, but lacks them")
-        for name in ("unk_id", "bos_id", "eos_id"):
+    def check(self, folder: Path, file: str = JSON_FILE) -> None:
+        """Refuse a tokenizer that would fail at some text, or lose a part of it. `file` is what an error calls a tokenizer.json."""
+        if self.kind == "joint" and len(self._reserved) != NUM_SPANS + NUM_TAGS:
+            raise UserError(f"{folder / 'joint.model'}: must hold Regard's reserved pieces, but lacks them")
+        for name in ("unk_id", "bos_id", "eos_id") if self.controls is None else ():
             if not 0 <= getattr(self, name) < self.vocab_size:
                 raise UserError(f"{folder}: a tokenizer must have an id for {name[:3]}, but this one has none")
-        try:
-            _ = self._bytes_of_ids if self.kind == "joint" else self._piece_texts
-        except ValueError:
-            raise UserError(
-                f"{folder}: must hold sentencepiece models with pieces in UTF-8, but does not; download or train them again"
-            ) from None
+        self._codec.check(folder, file)
 
     @classmethod
     def train(
@@ -382,7 +394,7 @@ def _sample(lines: Iterable[str], size: int, seed: int) -> list[str]:
 
 def _training_line(line: str) -> str:
     line = _SURROGATES.sub(" ", line[:_MAX_LINE])
-    return line.replace(_SPACE, " ").replace("\0", " ").strip()
+    return line.replace(SPACE, " ").replace("\0", " ").strip()
 
 
 def _train_fitted(lines: list[str], vocab_size: int, settings: dict[str, Any]) -> bytes:
@@ -436,7 +448,7 @@ def _train(lines: list[str], vocab_size: int, settings: dict[str, Any]) -> bytes
             bos_id=1,
             eos_id=2,
             pad_id=3,
-            control_symbols=[_SPACE_PIECE, *_SPANS, *_TAGS],
+            control_symbols=[SPACE_PIECE, *_SPANS, *_TAGS],
             max_sentence_length=4 * _MAX_LINE + 1,  # in bytes
             minloglevel=2,
             **settings,
@@ -453,12 +465,8 @@ def _train(lines: list[str], vocab_size: int, settings: dict[str, Any]) -> bytes
 
 def used_files(folder: Path) -> list[str]:
     """The names of the files in this folder that `Tokenizer.load` reads, or whose presence changes what it reads."""
-    names = (_DESCRIPTION, *_file_names("joint"), *_file_names("pair"), SOURCE_FILE, TARGET_FILE)
+    names = (_DESCRIPTION, *(name for names in _FILE_NAMES.values() for name in names), SOURCE_FILE, TARGET_FILE)
     return [name for name in names if os.path.lexists(folder / name)]
-
-
-def _file_names(kind: str) -> tuple[str, ...]:
-    return ("joint.model",) if kind == "joint" else ("source.model", "target.model")
 
 
 def _read_description(folder: Path) -> dict[str, Any]:
@@ -474,23 +482,6 @@ def _read_description(folder: Path) -> dict[str, Any]:
         raise UserError(f"{path}: must be a tokenizer's description in JSON, but cannot be read as one") from None
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise UserError(f"{path}: format must be at most {FORMAT_VERSION}, but is {shorten(version)}; update Regard")
-    if kind not in ("joint", "pair"):
-        raise UserError(f"{path}: `kind` must be 'joint' or 'pair', but is {shorten(kind)}")
+    if not isinstance(kind, str) or kind not in _FILE_NAMES:
+        raise UserError(f"{path}: `kind` must be one of {', '.join(_FILE_NAMES)}, but is {shorten(kind)}")
     return description
-
-
-def read_model(path: Path) -> bytes:
-    """Read a serialized sentencepiece model, and check that it is one."""
-    try:
-        model = path.read_bytes()
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file; a tokenizer's folder must contain it") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    try:
-        # sentencepiece accepts an empty model, and fails when it is first used.
-        if model and sentencepiece.SentencePieceProcessor(model_proto=model).get_piece_size() > 0:
-            return model
-    except (RuntimeError, ValueError):  # ValueError: it quotes bytes of the file that are no UTF-8
-        pass
-    raise UserError(f"{path}: must be a sentencepiece model, but is damaged; download or train it again")

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from regard.bounds import check_whole
 from regard.errors import UserError
 from regard.escaping import shorten
 from regard.files import read_json, write_atomic
+
+Side = Literal["source", "target"]
 
 SOURCE_FILE, TARGET_FILE = "vocab.json", "target_vocab.json"
 

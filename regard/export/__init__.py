@@ -45,17 +45,25 @@ def export(bundle: Bundle, to: str, out: Path, weights: str | None = None) -> Re
     weights = weights or TARGETS[to][0]
     if weights not in TARGETS[to]:
         raise UserError(f"--weights must be one of {', '.join(TARGETS[to])} for --to {to}, but is {weights!r}")
+    if bundle.task != "translate" and to not in ("transformers", "bundle"):
+        raise UserError(
+            f"--to {to} takes models for the task translate, but this one is for the task {bundle.task}; use --to transformers"
+        )
     check_new_folder(out)
     module = importlib.import_module(f"regard.export.{_MODULES[to]}")
     samples = make_samples(bundle)
     with atomic_folder(out) as temporary:
         scores = module.write(bundle, temporary, weights, samples)
         difference = check(samples, scores, weights, to)
-    return Report(out, weights, difference, TOLERANCE[weights], () if to == "bundle" else _notes(bundle))
+    return Report(out, weights, difference, TOLERANCE[weights], () if to == "bundle" else _notes(bundle, to))
 
 
-def _notes(bundle: Bundle) -> tuple[str, ...]:
+def _notes(bundle: Bundle, to: str) -> tuple[str, ...]:
     notes = []
+    if to == "transformers" and bundle.config.positions == "relative" and not bundle.config.tie_embeddings:
+        notes.append(
+            "transformers 5 replaces T5's output matrix by its embedding; version 4 reads the one that was written"
+        )
     if bundle.tokenizer.protects:
         notes.append(
             "this model sees addresses, placeholders and tags as reserved pieces (tokenizer.protect), which Regard inserts and "

@@ -10,8 +10,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,51 +21,21 @@ from torch import Tensor
 from regard.bounds import MAX_LENGTH, check_flag, check_label, check_number, check_whole
 from regard.bundle import Bundle, save_bundle
 from regard.config import ModelConfig
-from regard.data.tokenizer import Tokenizer, read_model
+from regard.data.sentencepieces import read_model
+from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Special, Vocabulary, read_pieces
-from regard.errors import UserError
+from regard.errors import UserError, naming
 from regard.escaping import shorten
-from regard.export import marian
 from regard.export.marian_file import read_tensors, take_embeddings, take_positions
+from regard.families import marian
+from regard.families.table import from_theirs
 from regard.files import check_new_folder, read_json, sha256
 from regard.models.transformer import Transformer
 from regard.recipe import DecodeRecipe, check_decode
 from regard.version import __version__
 from regard.weights import check_finite
 
-# Marian's defaults for fields that config.json lacks.
-_DEFAULTS: dict[str, Any] = {
-    "vocab_size": 58101,
-    "decoder_vocab_size": None,
-    "d_model": 1024,
-    "encoder_layers": 12,
-    "decoder_layers": 12,
-    "encoder_ffn_dim": 4096,
-    "decoder_ffn_dim": 4096,
-    "encoder_attention_heads": 16,
-    "decoder_attention_heads": 16,
-    "activation_function": "gelu",
-    "dropout": 0.1,
-    "scale_embedding": False,
-    "max_position_embeddings": 1024,
-    "share_encoder_decoder_embeddings": True,
-    "tie_word_embeddings": True,
-    "decoder_start_token_id": 58100,
-    "eos_token_id": 0,
-    "pad_token_id": 58100,
-}
 _LARGEST = 1_000_000  # of every number of pieces, layers or dimensions
-_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
-# Fields of older models, and the one value of each that Regard supports.
-_FIXED: dict[str, Any] = {
-    "model_type": "marian",
-    "is_encoder_decoder": True,
-    "normalize_before": False,
-    "normalize_embedding": False,
-    "layernorm_embedding": False,
-    "add_final_layer_norm": False,
-    "static_position_embeddings": True,
-}
 # Search settings that Regard does not have, and the value that turns each off.
 _OFF: dict[str, Any] = {
     "do_sample": False,
@@ -101,11 +70,13 @@ def import_marian(
     if (folder / "manifest.json").is_file() and (folder / "tokenizer").is_dir():
         raise UserError(f"{folder}: is a bundle of Regard already; use it as it is: -m {folder}")
     check_new_folder(out)
-    settings = _DEFAULTS | {key: value for key, value in read_json(folder / "config.json").items() if value is not None}
+    settings = marian.DEFAULTS | {
+        key: value for key, value in read_json(folder / "config.json").items() if value is not None
+    }
     search = _read_search(folder, settings)
     where = folder / "config.json"
-    _refuse(settings, _FIXED, where, "a bundle cannot hold such a model")
-    with _naming(where):
+    _refuse(settings, marian.FIXED, where, "a bundle cannot hold such a model")
+    with naming(where):
         _check_kinds(settings)
     tokenizer_settings = _read_optional(folder / "tokenizer_config.json")
     forbidden = _forbidden(search, folder)
@@ -121,7 +92,7 @@ def import_marian(
     check_finite(weights_file, ((name, bool(weight.isfinite().all())) for name, weight in weights.items()))
     longest = min(settings["max_position_embeddings"], _length(tokenizer_settings.get("model_max_length")), MAX_LENGTH)
     guessed = _languages(folder, tokenizer_settings)
-    with _naming(folder):
+    with naming(folder):
         check_label("source", source or guessed[0])
         check_label("target", target or guessed[1])
     return save_bundle(
@@ -138,7 +109,7 @@ def import_marian(
             "regard": __version__,
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "parameters": sum(weight.numel() for weight in weights.values()),
-            "imported": f"{_name(folder)}, a Marian model of Hugging Face's transformers",
+            "imported": f"{model_name(folder)}, a Marian model of Hugging Face's transformers",
             "imported_weights": f"{weights_file.name}, SHA-256 {sha256(weights_file)}",
         },
     )
@@ -147,18 +118,9 @@ def import_marian(
 # --- settings ---
 
 
-@contextmanager
-def _naming(where: Path) -> Iterator[None]:
-    """Put the name of a file before the message of a check."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
-
-
 def _check_kinds(settings: Mapping[str, Any]) -> None:
     """Each value must be of the kind of its default; ids are checked with the search."""
-    for name, default in _DEFAULTS.items():
+    for name, default in marian.DEFAULTS.items():
         value = settings[name]
         if isinstance(default, bool):
             check_flag(name, value)
@@ -213,7 +175,7 @@ def _forbidden(search: Mapping[str, Any], folder: Path) -> list[int]:
             )
         ids += words
     for i in ids:
-        with _naming(folder):
+        with naming(folder):
             check_whole("an id of bad_words_ids or suppress_tokens", i, 0)
     return [i for i in ids if i != search["eos_token_id"]]  # transformers never forbids the end either
 
@@ -230,7 +192,7 @@ def _decode(search: Mapping[str, Any], folder: Path) -> DecodeRecipe:
     beam, penalty = search.get("num_beams", 1), search.get("length_penalty", 1.0)
     if not isinstance(penalty, (int, float)) or penalty < 0:
         raise UserError(f"{folder}: length_penalty must be 0 or more, but is {shorten(penalty)}")
-    with _naming(folder):
+    with naming(folder):
         checked = check_decode(DecodeRecipe(beam=beam, alpha=penalty))
     return replace(checked, alpha=float(penalty))
 
@@ -239,7 +201,7 @@ def _length(value: Any) -> float:
     return value if isinstance(value, int) and value > 1 else math.inf  # tokenizers without a limit say 1e30
 
 
-def _name(folder: Path) -> str:
+def model_name(folder: Path) -> str:
     """The model's name: its folder's, or the repository's in a cache of the Hugging Face Hub."""
     for part in reversed(folder.resolve().parts):
         if part.startswith("models--"):
@@ -249,7 +211,7 @@ def _name(folder: Path) -> str:
 
 def _languages(folder: Path, tokenizer_settings: Mapping[str, Any]) -> tuple[str, str]:
     """The languages in the tokenizer's settings, else those in the model's name, else "source" and "target"."""
-    named = re.search(r"opus-mt-(?:tc-\w+-)?(\w+)-(\w+)$", _name(folder))
+    named = re.search(r"opus-mt-(?:tc-\w+-)?(\w+)-(\w+)$", model_name(folder))
     from_name = (named[1], named[2]) if named else ("source", "target")
     return (
         tokenizer_settings.get("source_lang") or from_name[0],
@@ -357,7 +319,8 @@ def _convert(
     vocab_size = tokenizer.vocab_size
     bias = _output_bias(tensors, settings, tokenizer, renormalise)
     embeddings = take_embeddings(tensors, settings, vocab_size, file)
-    config = _config(settings, vocab_size, tied=len(embeddings) == 1, output_bias=bool(bias.any()), where=where)
+    with naming(where):
+        config = marian.read_settings(settings, vocab_size, tied=len(embeddings) == 1, output_bias=bool(bias.any()))
     take_positions(tensors, config.d_model, file)
     tensors |= {**embeddings, marian.OUTPUT_BIAS: bias}
     needed = {name for entry in marian.entries(config) for name in entry.theirs} | {marian.OUTPUT_BIAS}
@@ -365,7 +328,7 @@ def _convert(
         raise UserError(f"{file}: tensor {min(missing)} is missing")
     if extra := set(tensors) - needed:
         raise UserError(f"{file}: tensor {min(extra)} has no place in a bundle; this is not a plain Marian model")
-    weights = marian.from_marian(tensors, config)
+    weights = from_theirs(marian.entries(config), tensors)
     with torch.device("meta"):
         expected = Transformer(config).state_dict()
     for name, tensor in expected.items():
@@ -386,31 +349,3 @@ def _output_bias(
     padding = range(_vocab_sizes(settings)[1], tokenizer.vocab_size)
     bias[[*(tokenizer.vocabulary.special.forbidden if renormalise else ()), *padding]] = _IMPOSSIBLE
     return bias
-
-
-def _config(settings: Mapping[str, Any], vocab_size: int, tied: bool, output_bias: bool, where: Path) -> ModelConfig:
-    for name in ("attention_heads", "ffn_dim"):
-        ours, other = settings[f"encoder_{name}"], settings[f"decoder_{name}"]
-        if ours != other:
-            raise UserError(
-                f"{where}: encoder_{name} and decoder_{name} must be equal, but are {ours} and {other}; "
-                "a bundle has one value for both"
-            )
-    activation = _ACTIVATIONS.get(settings["activation_function"])
-    if activation is None:
-        raise UserError(
-            f"{where}: activation_function must be one of {', '.join(_ACTIVATIONS)}, "
-            f"but is {settings['activation_function']!r}"
-        )
-    return ModelConfig(
-        vocab_size=vocab_size,
-        d_model=settings["d_model"],
-        d_ff=settings["encoder_ffn_dim"],
-        num_heads=settings["encoder_attention_heads"],
-        encoder_layers=settings["encoder_layers"],
-        decoder_layers=settings["decoder_layers"],
-        dropout=settings["dropout"],
-        activation=activation,  # type: ignore[arg-type]
-        tie_embeddings=tied,
-        output_bias=output_bias,
-    )

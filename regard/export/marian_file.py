@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.export.marian import OUTPUT, SHARED, SRC_EMBEDDING, TGT_EMBEDDING
+from regard.families.marian import OUTPUT, SHARED, SRC_EMBEDDING, TGT_EMBEDDING
 from regard.nn.embedding import sinusoids
 
 _SAFE, _PICKLED = "model.safetensors", "pytorch_model.bin"

@@ -23,7 +23,7 @@ import torch
 from sentencepiece import SentencePieceProcessor
 
 from regard.bundle import Bundle, add_facts
-from regard.data.tokenizer import read_model
+from regard.data.sentencepieces import read_model
 from regard.errors import UserError
 from regard.escaping import shorten
 from regard.export.imported import import_marian

@@ -41,6 +41,9 @@ _PAGE = 4_096  # bytes; weights begin at multiples of it, so that a runtime can 
 _MIN_POSITIONS = 1_024  # the minimum length of a table of sinusoids
 _SCORED_AT_ONCE = 4  # sentences in a batch
 
+# The choices that are tested in graphs; other settings must be at their defaults.
+_KNOWN = {"activation": ("relu", "gelu", "silu", "swiglu"), "positions": ("sinusoidal", "learned", "rotary")}
+
 _Array = np.ndarray[Any, Any]
 
 
@@ -60,6 +63,8 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
     """Write the bundle's graphs into `folder` and score the samples with them in ONNX Runtime."""
     if weights != "fp32":
         raise UserError(f"--weights must be fp32 for --to onnx, but is {weights!r}")
+    if unknown := bundle.config.unsupported(("output_bias",), _KNOWN):
+        raise UserError(f"{unknown} cannot be exported to ONNX yet; use the bundle itself")
     require_packages()
     model = load_model(bundle)
     prepare_for_tracing(model, longest_table(bundle))
@@ -95,9 +100,7 @@ def longest_table(bundle: Bundle) -> int:
 
 def max_positions(bundle: Bundle) -> int | None:
     """The most tokens that either side may have; None for no limit."""
-    positions = bundle.config.positions
-    tables = {"sinusoidal": longest_table(bundle), "learned": bundle.config.max_positions, "rotary": None}
-    return tables[positions]
+    return longest_table(bundle) if bundle.config.positions == "sinusoidal" else bundle.config.longest
 
 
 def cache_names(kind: str, config: ModelConfig) -> list[str]:
@@ -112,8 +115,8 @@ def make_graphs(model: Transformer) -> dict[str, Graph]:
     source = torch.zeros(2, 5, dtype=torch.int64)
     target = torch.zeros(2, 3, dtype=torch.int64)
     memory = torch.zeros(2, 5, config.d_model)
-    cross_example = [torch.zeros(2, config.kv_heads, 5, config.d_head) for _ in cross]
-    past_example = [torch.zeros(2, config.kv_heads, 4, config.d_head) for _ in past]
+    cross_example = [torch.zeros(2, config.kv_heads, 5, config.head_width) for _ in cross]
+    past_example = [torch.zeros(2, config.kv_heads, 4, config.head_width) for _ in past]
     src, tgt, new = ({0: "batch", 1: name} for name in ("src_len", "tgt_len", "new_len"))
     cross_sizes, past_sizes = ([{0: "batch", 2: name} for _ in cross] for name in ("src_len", "past_len"))
     return {
@@ -225,7 +228,7 @@ def make_settings(bundle: Bundle, graphs: dict[str, Graph]) -> dict[str, Any]:
         "vocab_size": config.vocab_size,
         "decoder_layers": config.decoder_layers,
         "kv_heads": config.kv_heads,
-        "d_head": config.d_head,
+        "d_head": config.head_width,
         "max_length": bundle.max_length,
         "max_extra": bundle.decode.max_extra,
         "max_positions": max_positions(bundle),
@@ -335,7 +338,7 @@ def make_readme(bundle: Bundle) -> str:
         target=bundle.target,
         encode=_ENCODE if bundle.tokenizer.vocabulary is None else _ENCODE_WITH_VOCABULARY,
         kv_heads=config.kv_heads,
-        d_head=config.d_head,
+        d_head=config.head_width,
         max_length=bundle.max_length,
         limit=limit,
     )

@@ -7,17 +7,17 @@ networks, positions and weights are those of the `Transformer` itself.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from regard.models.transformer import Transformer
-from regard.nn.block import DecoderLayer, EncoderLayer, Sublayer, run_sublayers
-from regard.nn.cache import CrossCache, LayerCache, SelfCache
+from regard.nn.cache import LayerCache, SelfCache
 from regard.nn.embedding import SinusoidalPositions, sinusoids
+from regard.nn.kernels.scores import PositionBias
 from regard.nn.linear import set_row_tile
+from regard.nn.shared_keys import CrossCache
 
 KeysValues = tuple[Tensor, Tensor]  # each (batch, kv_heads, length, d_head)
 
@@ -28,8 +28,8 @@ def to_grid(rows: Tensor, batch: int) -> Tensor:
     return grid
 
 
-def attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
-    """softmax(Q K^T / sqrt(d_head) + bias) V for q (batch * q_len, num_heads, d_head) over keys and values (batch, kv_heads,
+def attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float) -> Tensor:
+    """softmax(scale Q K^T + bias) V for q (batch * q_len, num_heads, d_head) over keys and values (batch, kv_heads,
     k_len, d_head) -> the shape of q. `bias` broadcasts to (batch, 1, q_len, k_len) and is 0 where a query may attend."""
     batch, kv_heads = keys.shape[:2]
     queries, grouped = to_grid(q, batch), q.shape[1] != kv_heads
@@ -37,7 +37,7 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
         # (batch, num_heads, ...) -> (batch, kv_heads, group, ...): the query heads of a group share keys and values
         queries = queries.unflatten(1, (kv_heads, q.shape[1] // kv_heads))
         keys, values, bias = keys.unsqueeze(2), values.unsqueeze(2), bias.unsqueeze(2)
-    scores = torch.matmul(queries * (1.0 / math.sqrt(q.shape[-1])), keys.transpose(-2, -1))
+    scores = torch.matmul(queries * scale, keys.transpose(-2, -1))
     mixed = torch.matmul(torch.softmax(scores + bias, dim=-1), values)
     if grouped:
         mixed = mixed.flatten(1, 2)
@@ -61,13 +61,14 @@ class GridSelf(SelfCache):
     def __init__(self, batch: int, bias: Tensor, past: KeysValues | None = None) -> None:
         self.batch, self.bias, self.past = batch, bias, past
 
-    def extend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def extend(self, q: Tensor, k: Tensor, v: Tensor, scale: float, bias: PositionBias | None = None) -> Tensor:
         """q, k and v are (batch * length, heads, d_head)."""
+        assert bias is None  # exporters refuse relative positions
         self.keys, self.values = to_grid(k, self.batch), to_grid(v, self.batch)
         if self.past is not None:
             self.keys = torch.cat((self.past[0], self.keys), dim=2)
             self.values = torch.cat((self.past[1], self.values), dim=2)
-        return attend(q, self.keys, self.values, self.bias)
+        return attend(q, self.keys, self.values, self.bias, scale)
 
 
 class GridCross(CrossCache):
@@ -76,8 +77,8 @@ class GridCross(CrossCache):
     def __init__(self, keys_values: KeysValues, bias: Tensor) -> None:
         (self.keys, self.values), self.bias = keys_values, bias
 
-    def attend(self, q: Tensor) -> Tensor:
-        return attend(q, self.keys, self.values, self.bias)
+    def attend(self, q: Tensor, scale: float) -> Tensor:
+        return attend(q, self.keys, self.values, self.bias, scale)
 
 
 def prepare_for_tracing(model: Transformer, longest: int) -> None:
@@ -102,9 +103,8 @@ class PaddedEncoder(nn.Module):
         positions = torch.arange(length, device=input_ids.device).repeat(batch)
         # Here and below `enter` gets no length: position tables must not grow while they are traced.
         x = model.encoder.enter(model.embed_source(input_ids.flatten()), positions, 0)
-        for layer in model.encoder.layers:
-            assert isinstance(layer, EncoderLayer)
-            x = encode_layer(layer, x, positions, GridSelf(batch, bias))
+        for layer in model.encoder.sequence:
+            x = layer.step(x, positions, LayerCache(GridSelf(batch, bias), None))
         memory: Tensor = model.encoder.final_norm(x)
         return memory.unflatten(0, (batch, length)), *flattened(cross_keys_values(model, memory, batch))
 
@@ -136,16 +136,6 @@ class PaddedStep(nn.Module):
         return logits, *flattened(present)
 
 
-def encode_layer(layer: EncoderLayer, x: Tensor, positions: Tensor, cache: GridSelf) -> Tensor:
-    """An encoder layer on (batch * length, d_model), with the attention of `cache`."""
-    attention, feed_forward = layer.self_attention, layer.feed_forward
-    steps = [
-        Sublayer(layer.self_residual, attention.out, lambda y, _: attention.step(y, positions, cache)),
-        Sublayer(layer.feed_forward_residual, feed_forward.outer, feed_forward),
-    ]
-    return run_sublayers(x, steps)
-
-
 def decode(
     model: Transformer,
     input_ids: Tensor,
@@ -162,8 +152,7 @@ def decode(
     positions = places[start:].repeat(batch)
     x = model.decoder.enter(model.embed_target(input_ids.flatten()), positions, 0)
     present = []
-    for number, (layer, keys_values) in enumerate(zip(model.decoder.layers, cross, strict=True)):
-        assert isinstance(layer, DecoderLayer)
+    for number, (layer, keys_values) in enumerate(zip(model.decoder.sequence, cross, strict=True)):
         own = GridSelf(batch, causal, None if past is None else past[number])
         x = layer.step(x, positions, LayerCache(own, GridCross(keys_values, sources)))
         present.append((own.keys, own.values))
@@ -174,8 +163,7 @@ def decode(
 def cross_keys_values(model: Transformer, memory: Tensor, batch: int) -> list[KeysValues]:
     """The keys and values that each decoder layer computes from the memory, (batch * src_len, d_model)."""
     keys_values = []
-    for layer in model.decoder.layers:
-        assert isinstance(layer, DecoderLayer)
+    for layer in model.decoder.sequence:
         k, v = layer.cross_attention.keys_values(memory).chunk(2, dim=1)
         keys_values.append((to_grid(k, batch), to_grid(v, batch)))
     return keys_values

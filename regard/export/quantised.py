@@ -14,11 +14,12 @@ from torch import Tensor
 
 from regard.bundle import Bundle, load_bundle, load_weights, save_bundle
 from regard.errors import UserError
-from regard.export.verify import Samples
+from regard.export.verify import Samples, answers
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.weights import Stored, scale_name
 
-_POSITIONS = ".positions.weight"  # a table that is added, not multiplied; CTranslate2 keeps it in fp32, too
+# Tables that are added, not multiplied; CTranslate2 keeps positions in fp32, too.
+_ADDED = (".positions.weight", ".relative.weight", ".token_types.weight")
 
 
 def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[list[float]]:
@@ -42,13 +43,17 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
         facts=bundle.facts,
         stored=stored,
         alignment=bundle.alignment,
+        task=bundle.task,
     )
-    return TorchEngine.from_bundle(load_bundle(folder), "cpu").score(samples.src, samples.tgt)
+    written = load_bundle(folder)
+    if bundle.task != "translate":
+        return answers(written, samples.src)
+    return TorchEngine.from_bundle(written, "cpu").score(samples.src, samples.tgt)
 
 
 def store(name: str, weight: Tensor, stored: Stored) -> dict[str, Tensor]:
     """The tensors that store a weight: itself, or its integers and their scales."""
-    if weight.ndim < 2 or stored == "fp32" or name.endswith(_POSITIONS):
+    if weight.ndim < 2 or stored == "fp32" or name.endswith(_ADDED):
         return {name: weight}
     if stored == "fp16":
         return {name: weight.half()}

@@ -8,9 +8,8 @@ odd text.
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +20,23 @@ from regard.bundle import Bundle, load_weights
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
-from regard.export.marian import to_marian
+from regard.export.original import quiet_transformers
+from regard.export.to_family import write_family
 from regard.export.verify import Samples
+from regard.families import marian
+from regard.families.table import to_theirs
 from regard.generate.options import forbidden_ids
 
 _MIN_POSITIONS = 512  # the minimum length of the table of sinusoids, which transformers recomputes on loading
-
-# The values of each setting that transformers' Marian supports, and its names for them.
-_KNOWN: dict[str, dict[Any, Any]] = {
-    "norm_position": {"post": None},
-    "norm": {"layer": None},
-    "activation": {"relu": "relu", "gelu": "gelu", "silu": "swish"},
-    "positions": {"sinusoidal": None},
-    "norm_eps": {1e-5: None},
-}
 
 
 def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[list[float]]:
     """Write the bundle into `folder` in Marian's format, load it with transformers, and score the samples."""
     if weights != "fp32":
         raise UserError(f"--weights must be fp32 for --to transformers, but is {weights!r}")
+    if bundle.task != "translate" or bundle.tokenizer.controls is not None:
+        with _quiet_transformers() as transformers:
+            return write_family(bundle, folder, samples, transformers)
     refuse_unknown(bundle.config)
     from safetensors.torch import save_file
 
@@ -48,7 +44,7 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
         settings = marian_settings(bundle.config, bundle.tokenizer, max_positions(bundle))
         transformers.MarianConfig(architectures=["MarianMTModel"], dtype="float32", **settings).save_pretrained(folder)
         transformers.GenerationConfig(**generation_settings(bundle)).save_pretrained(folder)
-        tensors = to_marian(load_weights(bundle), bundle.config)
+        tensors = marian_tensors(load_weights(bundle), bundle.config)
         save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
         write_tokenizer(bundle, folder)
         (folder / "README.md").write_text(make_readme(bundle), encoding="utf-8")
@@ -64,35 +60,22 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
 @contextmanager
 def _quiet_transformers() -> Iterator[Any]:
     """The package, without its progress bars and its advice to install sacremoses."""
-    try:
-        import transformers
-    except ModuleNotFoundError:
-        raise UserError(
-            "--to transformers needs the package transformers, which is not installed; pip install 'regard[export]'"
-        ) from None
-    logging: Any = transformers.utils.logging
-    had_bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Recommended: pip install sacremoses", UserWarning)
-            yield transformers
-    finally:
-        logging.set_verbosity(verbosity)
-        if had_bars:
-            logging.enable_progress_bar()
+    with ExitStack() as stack:
+        try:
+            transformers = stack.enter_context(quiet_transformers())
+        except ModuleNotFoundError:
+            raise UserError(
+                "--to transformers needs the package transformers, which is not installed; pip install 'regard[export]'"
+            ) from None
+        yield transformers
 
 
 def refuse_unknown(config: ModelConfig) -> None:
     """Refuse a model that transformers' Marian does not support, naming the setting."""
-    unknown = [name for name, choices in _KNOWN.items() if getattr(config, name) not in choices]
-    if config.kv_heads != config.num_heads:
-        unknown.append("num_kv_heads")
-    if unknown:
-        value = getattr(config, unknown[0])
+    named = marian.unsupported(config)
+    if named:
         raise UserError(
-            f"model.{unknown[0]} = {value!r} is not known to transformers' Marian, which is exactly the paper's model; "
+            f"{named} is not known to transformers' Marian, which is exactly the paper's model; "
             "use --to ctranslate2 or --to onnx"
         )
 
@@ -105,26 +88,18 @@ def max_positions(bundle: Bundle) -> int:
 def marian_settings(config: ModelConfig, tokenizer: Tokenizer, max_positions: int) -> dict[str, Any]:
     """The arguments of MarianConfig."""
     return {
-        "vocab_size": config.vocab_size,
-        "d_model": config.d_model,
-        "encoder_layers": config.encoder_layers,
-        "decoder_layers": config.decoder_layers,
-        "encoder_ffn_dim": config.d_ff,
-        "decoder_ffn_dim": config.d_ff,
-        "encoder_attention_heads": config.num_heads,
-        "decoder_attention_heads": config.num_heads,
-        "activation_function": _KNOWN["activation"][config.activation],
-        "dropout": config.dropout,
-        "scale_embedding": True,
-        "max_position_embeddings": max_positions,
-        "share_encoder_decoder_embeddings": config.tie_embeddings,
-        "tie_word_embeddings": config.tie_embeddings,
+        **marian.write_settings(config, max_positions),
         "decoder_start_token_id": tokenizer.bos_id,
         "bos_token_id": tokenizer.bos_id,
         "eos_token_id": tokenizer.eos_id,
         "pad_token_id": tokenizer.pad_id,
         "forced_eos_token_id": None,
     }
+
+
+def marian_tensors(weights: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+    """Regard's weights under Marian's names; Marian always has a bias of the logits."""
+    return {marian.OUTPUT_BIAS: torch.zeros(1, config.vocab_size), **to_theirs(marian.entries(config), weights)}
 
 
 def generation_settings(bundle: Bundle) -> dict[str, Any]:

@@ -6,10 +6,14 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from regard.bundle import Bundle
 from regard.errors import RegardError
 from regard.generate.options import SearchOptions, forbidden_ids
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SENTENCES, LONGEST = 12, 40
 # The difference of log-probabilities that passes as rounding, by weight format: the largest over all tokens, but for int8 the mean.
@@ -36,10 +40,14 @@ def make_samples(bundle: Bundle) -> Samples:
     tokenizer = bundle.tokenizer
     draw = random.Random(1)
     reserved = {*forbidden_ids(tokenizer), tokenizer.eos_id}
+    if bundle.task != "translate":
+        reserved.add(tokenizer.pad_id)  # some models give the padding no position
     pieces = [i for i in range(tokenizer.vocab_size) if i not in reserved]
-    longest = max(1, min(LONGEST, bundle.max_length, bundle.config.max_positions - 2))
+    longest = max(1, min(LONGEST, bundle.max_length, (bundle.config.longest or LONGEST + 2) - 2))
     lengths = [1 + round((longest - 1) * n / (SENTENCES - 1)) for n in range(SENTENCES)]
     src = [draw.choices(pieces, k=length) for length in lengths]
+    if bundle.task != "translate":
+        return Samples(src, [[] for _ in src], answers(bundle, src))
     engine = TorchEngine.from_bundle(bundle, "cpu")
     translations = engine.translate(src, SearchOptions(beam=1, max_extra=0))
     tgt = [
@@ -47,6 +55,35 @@ def make_samples(bundle: Bundle) -> Samples:
         for number, hypotheses in enumerate(translations)
     ]
     return Samples(src, tgt, engine.score(src, tgt))
+
+
+def answers(bundle: Bundle, texts: list[list[int]]) -> list[list[float]]:
+    """The numbers that are compared for a model of one stack, for each text: see `scores_of`."""
+    import torch
+
+    from regard.generate.engines.torch_engine import load_model
+    from regard.layout import SequenceLayout
+
+    model = load_model(bundle)
+    with torch.no_grad():
+        found = [model(torch.tensor(ids), SequenceLayout.from_lengths([len(ids)])) for ids in texts]
+    return [scores_of(bundle, one, ids, []) for one, ids in zip(found, texts, strict=True)]
+
+
+def scores_of(bundle: Bundle, answer: Tensor, src: list[int], tgt: list[int]) -> list[float]:
+    """What is compared of a model's answer: the log-probabilities of tokens (of a translation and its end; of each next token of a
+    text; of a text's own tokens, where the model fills in masked ones), of classes and tags, or a vector."""
+    if bundle.task == "embed":
+        return answer.flatten().tolist()
+    log_probs = answer.float().log_softmax(-1)
+    if bundle.task in ("classify", "tag"):
+        return log_probs.flatten().tolist()
+    wanted = {
+        "translate": [*tgt, bundle.tokenizer.eos_id],
+        "generate": [*src[1:], bundle.tokenizer.eos_id],
+        "fill": src,
+    }
+    return [float(row[i]) for row, i in zip(log_probs, wanted[bundle.task], strict=True)]
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,16 @@
-"""The Transformer of "Attention Is All You Need" (Vaswani et al., 2017): encoder, decoder, one shared embedding matrix.
+"""The Transformer of "Attention Is All You Need" (Vaswani et al., 2017) and what became of it: a front, an encoder, a decoder and
+a head. The paper's model has both stacks and one shared embedding matrix; BERT is an encoder, GPT a decoder.
 
 Shape legend for the repository:
 
     tokens      all tokens of a packed batch, sequences end to end     src_tokens, tgt_tokens: of one side
     rows        hypotheses that one decoding step advances, sentences * beam
     d_model     width of the residual stream          d_ff      width inside the feed-forward network
-    num_heads   query heads    kv_heads  key/value heads    d_head    d_model / num_heads
+    num_heads   query heads    kv_heads  key/value heads    d_head    width of one head, as a rule d_model / num_heads
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -18,44 +18,21 @@ from torch import Tensor, nn
 
 from regard.config import ModelConfig
 from regard.layout import Layout, SequenceLayout
-from regard.nn.attention import CrossAttention, Recorder, SelfAttention, init_attention
-from regard.nn.block import DecoderLayer, EncoderLayer, FeedForward, make_norm
-from regard.nn.cache import CrossCache, DecoderCache, LayerCache, SelfCache
-from regard.nn.dropout import Dropout
-from regard.nn.embedding import LearnedPositions, NoPositions, SinusoidalPositions
+from regard.models.fronts import TokenFront
+from regard.models.heads import TokenHead, make_head
+from regard.models.initial import draw_weights
+from regard.models.stack import Stack
+from regard.nn.attention import Recorder
+from regard.nn.cache import DecoderCache, LayerCache, SelfCache, StepCache
 from regard.nn.linear import linear
-from regard.nn.slot_cache import SlotAssignment, SlotCache, SlotLayerCache
-
-
-def make_positions(config: ModelConfig) -> nn.Module:
-    """The positional encoding that the config asks for."""
-    if config.positions == "sinusoidal":
-        return SinusoidalPositions(config.d_model)
-    if config.positions == "learned":
-        return LearnedPositions(config.d_model, config.max_positions)
-    return NoPositions()
-
-
-class Stack(nn.Module):
-    """What encoder and decoder share: embeddings scaled by sqrt(d_model), plus positions, dropout on the sum, the layers, and
-    with pre-norm a final norm."""
-
-    def __init__(self, config: ModelConfig, layers: list[nn.Module]) -> None:
-        super().__init__()
-        self.scale = math.sqrt(config.d_model)
-        self.positions = make_positions(config)
-        self.dropout = Dropout(config.dropout)
-        self.layers = nn.ModuleList(layers)
-        self.final_norm = make_norm(config) if config.norm_position == "pre" else nn.Identity()
-
-    def enter(self, embedded: Tensor, positions: Tensor, longest: int) -> Tensor:
-        """Embeddings (tokens, d_model) and positions (tokens,) below `longest` -> the input of the first layer."""
-        entered: Tensor = self.dropout(self.positions(embedded * self.scale, positions, longest))
-        return entered.to(embedded.dtype)  # the tables may be in float32
+from regard.nn.places import Places
+from regard.nn.prompts import PromptCache, PromptCrossCache, PromptLayerCache
+from regard.nn.shared_keys import CrossCache
+from regard.nn.slot_cache import SlotAssignment, SlotCache
 
 
 class Transformer(nn.Module):
-    """An encoder-decoder over packed sequences.
+    """A model over packed sequences. `encoder` and `decoder` are there if the config has them.
 
     >>> model = Transformer(ModelConfig(vocab_size=100, d_model=16, d_ff=32, num_heads=2)).eval()
     >>> src, tgt = SequenceLayout.from_lengths([3, 2]), SequenceLayout.from_lengths([2, 4])
@@ -64,48 +41,53 @@ class Transformer(nn.Module):
     """
 
     row_tile = 0  # see regard.nn.linear
+    encoder: Stack
+    decoder: Stack
+    embedding: nn.Embedding  # tied, or of one stack; else there are two
+    src_embedding: nn.Embedding
+    tgt_embedding: nn.Embedding
+    output: nn.Embedding  # the output matrix, if it is not the embedding
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        if config.tie_embeddings:
-            self.embedding = nn.Embedding(config.vocab_size, config.d_model)
-        else:
-            self.src_embedding = nn.Embedding(config.vocab_size, config.d_model)
-            self.tgt_embedding = nn.Embedding(config.vocab_size, config.d_model)
-            self.output = nn.Embedding(config.vocab_size, config.d_model)
+        names = ["embedding"]
+        if not config.tie_embeddings:
+            names = ["src_embedding", "tgt_embedding", "output"] if len(config.stacks) == 2 else ["embedding", "output"]
+        for name in names:
+            self.add_module(name, nn.Embedding(config.vocab_size, config.front_settings.d_embedding))
         self.output_bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.output_bias else None
-        self.encoder = Stack(config, [EncoderLayer(config) for _ in range(config.encoder_layers)])
-        self.decoder = Stack(config, [DecoderLayer(config) for _ in range(config.decoder_layers)])
-        self.reset_parameters()
+        self.front = TokenFront(config.front_settings, config.d_model)
+        for side, stack in config.stacks.items():
+            self.add_module(side, Stack(stack, side))
+        self.head = make_head(config.head_settings, list(config.stacks.values())[-1])
+        draw_weights(self, config)
 
-    def reset_parameters(self) -> None:
-        """Draw initial weights: Glorot-uniform matrices, normal embeddings of deviation d_model^-0.5, zero biases."""
-        for module in self.modules():
-            if isinstance(module, (SelfAttention, CrossAttention)):
-                init_attention(module)
-            elif isinstance(module, FeedForward):
-                # A gated layer stores two matrices in one: Glorot for each on its own.
-                for block in (*torch.split(module.inner.weight, self.config.d_ff), module.outer.weight):
-                    nn.init.xavier_uniform_(block)
-                for projection in (module.inner, module.outer):
-                    nn.init.zeros_(projection.bias)
-            elif isinstance(module, (nn.Embedding, LearnedPositions)):
-                nn.init.normal_(module.weight, std=self.config.d_model**-0.5)
+    @property
+    def stacks(self) -> list[Stack]:
+        """The stacks that there are, the encoder first."""
+        return [
+            stack for stack in (self._modules.get(side) for side in ("encoder", "decoder")) if isinstance(stack, Stack)
+        ]
 
     def embed_source(self, src: Tensor) -> Tensor:
-        """(src_tokens,) -> (src_tokens, d_model), not yet scaled."""
-        embedded: Tensor = (self.embedding if self.config.tie_embeddings else self.src_embedding)(src)
+        """(src_tokens,) -> (src_tokens, d_embedding), not yet scaled."""
+        embedded: Tensor = (self.src_embedding if self._has_three else self.embedding)(src)
         return embedded
 
     def embed_target(self, tgt: Tensor) -> Tensor:
-        """(tgt_tokens,) -> (tgt_tokens, d_model), not yet scaled."""
-        embedded: Tensor = (self.embedding if self.config.tie_embeddings else self.tgt_embedding)(tgt)
+        """(tgt_tokens,) -> (tgt_tokens, d_embedding), not yet scaled."""
+        embedded: Tensor = (self.tgt_embedding if self._has_three else self.embedding)(tgt)
         return embedded
 
     @property
+    def _has_three(self) -> bool:
+        return not self.config.tie_embeddings and len(self.config.stacks) == 2
+
+    @property
     def output_matrix(self) -> Tensor:
-        """(vocab_size, d_model): turns decoder states into logits; the embedding matrix if the two are tied."""
+        """(vocab_size, d_model): turns the last states into logits; the embedding matrix if the two are tied."""
+        self._token_head()
         return (self.embedding if self.config.tie_embeddings else self.output).weight
 
     @property
@@ -116,81 +98,122 @@ class Transformer(nn.Module):
             return self.output_matrix
         return torch.cat((self.output_matrix, self.output_bias[:, None]), dim=1)
 
-    def encode(self, src: Tensor, layout: Layout, recorder: Recorder | None = None) -> Tensor:
-        """Source ids (src_tokens,) -> memory (src_tokens, d_model)."""
-        x = self.encoder.enter(self.embed_source(src), layout.positions, layout.max_length)
-        for number, layer in enumerate(self.encoder.layers):
-            x = layer(x, layout, f"encoder.{number}", recorder)
-        memory: Tensor = self.encoder.final_norm(x)
+    def _token_head(self) -> TokenHead:
+        if not isinstance(self.head, TokenHead):
+            raise ValueError(f"a model with a head of kind {self.config.head_settings.kind!r} has no logits of tokens")
+        return self.head
+
+    def encode(
+        self, src: Tensor, layout: Layout, recorder: Recorder | None = None, token_types: Tensor | None = None
+    ) -> Tensor:
+        """Ids (src_tokens,), and their types if the model has some -> memory (src_tokens, d_model)."""
+        embedded = self.front.add_types(self.embed_source(src), token_types)
+        x = self.front.project(self.encoder.enter(embedded, layout.positions, layout.max_length))
+        memory: Tensor = self.encoder(x, layout, recorder=recorder)
         return memory
 
     def decode(
-        self,
-        tgt_in: Tensor,
-        layout: Layout,
-        memory: Tensor,
-        memory_layout: Layout,
+        self, tgt_in: Tensor, layout: Layout, memory: Tensor | None = None, memory_layout: Layout | None = None,
         recorder: Recorder | None = None,
-    ) -> Tensor:
-        """Target ids (tgt_tokens,) and memory (src_tokens, d_model) -> decoder states (tgt_tokens, d_model), all positions at
-        once as in training."""
+    ) -> Tensor:  # fmt: skip
+        """Target ids (tgt_tokens,) and, if there is an encoder, memory (src_tokens, d_model) -> decoder states (tgt_tokens,
+        d_model), all positions at once as in training."""
         x = self.decoder.enter(self.embed_target(tgt_in), layout.positions, layout.max_length)
-        for number, layer in enumerate(self.decoder.layers):
-            x = layer(x, layout, memory, memory_layout, f"decoder.{number}", recorder)
-        hidden: Tensor = self.decoder.final_norm(x)
-        return hidden
+        states: Tensor = self.decoder(x, layout, memory, memory_layout, recorder)
+        return states
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def states(
+        self, ids: Tensor, layout: Layout, tgt_in: Tensor | None = None, tgt_layout: Layout | None = None,
+        token_types: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """The last states, (tokens, d_model), of all that the model has: source and target with two stacks, else the one text."""
+        if len(self.config.stacks) == 1:
+            if tgt_in is not None:
+                raise ValueError("a model of one stack takes one text; give ids and layout alone")
+            return (
+                self.encode(ids, layout, None, token_types) if self.config.encoder_layers else self.decode(ids, layout)
+            )
+        if tgt_in is None or tgt_layout is None:
+            raise ValueError("a model of two stacks takes source and target; give tgt_in and tgt_layout, too")
+        return self.decode(tgt_in, tgt_layout, self.encode(ids, layout, None, token_types), layout)
+
+    def logits(self, states: Tensor) -> Tensor:
         """(tokens, d_model) -> (tokens, vocab_size)."""
-        return linear(hidden, self.output_matrix, self.output_bias, self.row_tile)
+        return linear(self._token_head()(states), self.output_matrix, self.output_bias, self.row_tile)
 
-    def hidden(self, src: Tensor, src_layout: Layout, tgt_in: Tensor, tgt_layout: Layout) -> Tensor:
-        """Decoder states for the loss, (tgt_tokens, d_model). With an output bias each state ends in a 1, (tgt_tokens, d_model +
-        1), to match `output_weight`."""
-        states = self.decode(tgt_in, tgt_layout, self.encode(src, src_layout), src_layout)
+    def hidden(
+        self, ids: Tensor, layout: Layout, tgt_in: Tensor | None = None, tgt_layout: Layout | None = None,
+        token_types: Tensor | None = None, rows: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """States for the loss, (tokens, d_model): what `output_weight` is multiplied with. With an output bias each ends in a 1,
+        (tokens, d_model + 1), to match it. With `rows`, (labels,), only those go through the head."""
+        states = self.states(ids, layout, tgt_in, tgt_layout, token_types)
+        states = self._token_head()(states if rows is None else states[rows])
         return states if self.output_bias is None else nn.functional.pad(states, (0, 1), value=1.0)
 
-    def forward(self, src: Tensor, src_layout: Layout, tgt_in: Tensor, tgt_layout: Layout) -> Tensor:
-        """Logits for the token that follows each token of tgt_in, (tgt_tokens, vocab_size)."""
-        return self.logits(self.decode(tgt_in, tgt_layout, self.encode(src, src_layout), src_layout))
+    def forward(
+        self, ids: Tensor, layout: Layout, tgt_in: Tensor | None = None, tgt_layout: Layout | None = None,
+        token_types: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """What the head says: logits for each token, (tokens, vocab_size), of a decoder for the one that follows; or classes, tags,
+        vectors (`heads.py`)."""
+        states = self.states(ids, layout, tgt_in, tgt_layout, token_types)
+        kind = self.config.head_settings.kind
+        if kind == "tokens":
+            return self.logits(states)
+        answer: Tensor = states if kind == "none" else self.head(states, layout)
+        return answer
 
     def start(self, memory: Tensor, layout: SequenceLayout, beam: int, capacity: int, bucket: int = 8) -> DecoderCache:
         """A cache for decoding these sentences with `beam` hypotheses each; memory is (src_tokens, d_model)."""
-        rows = layout.num_sequences * beam
+        nothing = SequenceLayout.from_lengths([0] * layout.num_sequences, layout.device)
+        return self.prefill(layout.positions[:0], nothing, beam, capacity, bucket, memory, layout)
+
+    def prefill(
+        self, ids: Tensor, layout: SequenceLayout, beam: int, capacity: int, bucket: int = 8,
+        memory: Tensor | None = None, memory_layout: SequenceLayout | None = None,
+    ) -> DecoderCache:  # fmt: skip
+        """A cache that has read a prompt for each sentence, ids (tokens,), all at once and each only once for its `beam` rows;
+        `capacity` tokens of each row may follow before it grows. Memory is given if there is an encoder."""
+        places = Places(list(layout.lengths), beam, bucket, layout.device)
+        x = self.decoder.enter(self.embed_target(ids), layout.positions, layout.max_length)
         layers = []
-        for layer in self.decoder.layers:
-            assert isinstance(layer, DecoderLayer)
-            # (src_tokens, 2 kv_heads, d_head) -> twice (src_tokens, kv_heads, d_head)
-            k, v = layer.cross_attention.keys_values(memory).chunk(2, dim=1)
-            self_cache = SelfCache(rows, self.config.kv_heads, self.config.d_head, capacity, like=k)
-            layers.append(LayerCache(self_cache, CrossCache(k, v, layout, bucket)))
-        return DecoderCache(layers)
+        for layer in self.decoder.sequence:
+            attention = layer.self_attention
+            cache = LayerCache(SelfCache(places, attention.kv_heads, attention.d_head, capacity, like=x))
+            reading = PromptLayerCache(PromptCache(cache.self_attention, layout, attention.kernel))
+            if memory is not None and memory_layout is not None:
+                # (src_tokens, 2 kv_heads, d_head) -> twice (src_tokens, kv_heads, d_head)
+                k, v = layer.cross_attention.keys_values(memory).chunk(2, dim=1)
+                cache.cross_attention = CrossCache(k, v, memory_layout, bucket)
+                reading.cross_attention = PromptCrossCache(k, v, layout, memory_layout, attention.kernel)
+            if layout.num_tokens:
+                x = layer.step(x, layout.positions, reading, self.decoder.relative)
+            layers.append(cache)
+        return DecoderCache(layers, places)
 
     def start_slots(self, slots: int, beam: int, src_capacity: int, tgt_capacity: int) -> SlotCache:
         """An empty cache of fixed shape; `admit` puts sentences into its slots."""
-        config = self.config
+        config = self.decoder.config
         return SlotCache(
-            config.decoder_layers, slots, beam, src_capacity, tgt_capacity, config.kv_heads, config.d_head,
+            config.layers, slots, beam, src_capacity, tgt_capacity, config.kv_heads, config.d_head,
             like=self.output_matrix,
         )  # fmt: skip
 
     def admit(self, cache: SlotCache, assignment: SlotAssignment, src: Tensor, layout: Layout) -> None:
         """Encode source ids (src_tokens,) and put the sentences into their slots of the cache."""
         memory = self.encode(src, layout)
-        keys_values = []
-        for layer in self.decoder.layers:
-            assert isinstance(layer, DecoderLayer)
-            keys_values.append(layer.cross_attention.keys_values(memory))
+        keys_values = [layer.cross_attention.keys_values(memory) for layer in self.decoder.sequence]
         cache.admit(assignment, layout, keys_values)
 
-    def step(self, tokens: Tensor, cache: DecoderCache | SlotCache) -> Tensor:
-        """The newest token of every row, (rows,) -> logits of the next one, (rows, vocab_size)."""
-        positions, longest = cache.begin_step()
+    def step(self, tokens: Tensor, cache: DecoderCache | SlotCache, counts: Sequence[int] | None = None) -> Tensor:
+        """The newest token of every row, (rows,) -> logits of the next one, (rows, vocab_size). With counts it is several tokens:
+        `counts[n]` of each row of sentence n, packed row by row, (tokens,) -> (tokens, vocab_size)."""
+        positions, longest = cache.begin_step(counts)
         x = self.decoder.enter(self.embed_target(tokens), positions, longest)
-        layer_caches: Sequence[LayerCache | SlotLayerCache] = cache.layers
-        for layer, layer_cache in zip(self.decoder.layers, layer_caches, strict=True):
-            assert isinstance(layer, DecoderLayer)
-            x = layer.step(x, positions, layer_cache)
+        layer_caches: Sequence[StepCache] = cache.layers
+        for layer, layer_cache in zip(self.decoder.sequence, layer_caches, strict=True):
+            x = layer.step(x, positions, layer_cache, self.decoder.relative)
         return self.logits(self.decoder.final_norm(x))
 
     def num_parameters(self) -> int:

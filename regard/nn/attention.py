@@ -12,14 +12,14 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from regard.config import ModelConfig
 from regard.layout import Layout
-from regard.nn.cache import CrossCache, SelfCache
-from regard.nn.embedding import rotate
+from regard.nn.cache import CrossAttentionCache, SelfAttentionCache
 from regard.nn.kernels import Kernel, attend_cross, attend_self, attention
 from regard.nn.kernels.reference import WeightsHook
-from regard.nn.linear import Linear
-from regard.nn.slot_cache import SlotCrossCache, SlotSelfCache
+from regard.nn.kernels.scores import PositionBias, paper_scale
+from regard.nn.linear import KeylessLinear, Linear
+from regard.nn.rotary import Rotary
+from regard.settings import StackConfig
 
 
 class Recorder:
@@ -36,18 +36,41 @@ class Recorder:
         self.weights[name][sequence] = weights.detach()
 
 
-class SelfAttention(nn.Module):
-    """Queries, keys and values all come from one sequence; `causal` hides later tokens from each token."""
+class Attention(nn.Module):
+    """What self-attention and cross-attention share."""
 
     kernel: Kernel = "auto"
 
-    def __init__(self, config: ModelConfig, causal: bool) -> None:
+    def __init__(self, config: StackConfig) -> None:
         super().__init__()
         self.num_heads, self.kv_heads, self.d_head = config.num_heads, config.kv_heads, config.d_head
-        self.causal = causal
-        self.rotary = config.positions == "rotary"
-        self.qkv = Linear(config.d_model, (self.num_heads + 2 * self.kv_heads) * self.d_head)
-        self.out = Linear(config.d_model, config.d_model)
+        self.d_query, self.d_key = self.num_heads * self.d_head, self.kv_heads * self.d_head
+        self.scale = config.score_scale or paper_scale(config.d_head)
+        self.weight_dropout = config.attention_dropout
+        self.input_bias, self.output_bias = config.attention_bias != "none", config.attention_bias in ("all", "no_key")
+        self.key_bias = config.attention_bias != "no_key"
+
+    @property
+    def dropout(self) -> float:
+        """The probability with which a weight is dropped now."""
+        return self.weight_dropout if self.training else 0.0
+
+    def keyed(self, d_in: int, d_before: int) -> Linear:
+        """The projection to keys and values, with `d_before` more columns before them."""
+        if not self.key_bias:
+            return KeylessLinear(d_in, d_before, self.d_key, self.d_key)
+        return Linear(d_in, d_before + 2 * self.d_key, bias=self.input_bias)
+
+
+class SelfAttention(Attention):
+    """Queries, keys and values all come from one sequence; in a decoder, later tokens are hidden from each token."""
+
+    def __init__(self, config: StackConfig) -> None:
+        super().__init__(config)
+        self.causal = config.causal
+        self.rotary = Rotary(config) if config.positions == "rotary" else None
+        self.qkv = self.keyed(config.d_model, self.d_query)
+        self.out = Linear(self.d_query, config.d_model, bias=self.output_bias)
 
     def heads(self, x: Tensor) -> Tensor:
         """(tokens, d_model) -> queries, keys and values side by side, (tokens, num_heads + 2 kv_heads, d_head)."""
@@ -58,40 +81,48 @@ class SelfAttention(nn.Module):
     def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(tokens, d_model) -> q (tokens, num_heads, d_head), k and v (tokens, kv_heads, d_head), rotated if configured."""
         q, k, v = self.heads(x).split((self.num_heads, self.kv_heads, self.kv_heads), dim=1)
-        if self.rotary:
-            q, k = rotate(q, positions), rotate(k, positions)
+        if self.rotary is not None:
+            q, k = self.rotary(q, positions), self.rotary(k, positions)
         return q, k, v
 
-    def forward(self, x: Tensor, layout: Layout, hook: WeightsHook | None = None, add_bias: bool = True) -> Tensor:
-        """(tokens, d_model) -> (tokens, d_model). Without `add_bias` the output bias is left to a fused kernel."""
-        if self.rotary:
+    def forward(
+        self, x: Tensor, layout: Layout, hook: WeightsHook | None = None, add_bias: bool = True,
+        bias: PositionBias | None = None,
+    ) -> Tensor:  # fmt: skip
+        """(tokens, d_model) -> (tokens, d_model). Without `add_bias` the output bias is left to a fused kernel; `bias` is added to
+        the scores."""
+        if self.rotary is not None:
             q, k, v = self.project(x, layout.positions)
-            heads = attention(q, k, v, layout, layout, self.causal, self.kernel, hook)
+            heads = attention(
+                q, k, v, layout, layout, self.causal, self.kernel, hook, self.scale, bias, dropout=self.dropout
+            )
         else:
-            heads = attend_self(self.heads(x), layout, self.kv_heads, self.causal, self.kernel, hook)
-        # (tokens, num_heads, d_head) -> (tokens, d_model)
+            heads = attend_self(
+                self.heads(x), layout, self.kv_heads, self.causal, self.kernel, hook, self.scale, bias, self.dropout
+            )
+        # (tokens, num_heads, d_head) -> (tokens, num_heads * d_head) -> (tokens, d_model)
         output: Tensor = self.out(heads.flatten(1), add_bias)
         return output
 
-    def step(self, x: Tensor, position: Tensor, cache: SelfCache | SlotSelfCache, add_bias: bool = True) -> Tensor:
-        """One new token per row, (rows, d_model) -> (rows, d_model); the cache holds the tokens before it."""
+    def step(
+        self, x: Tensor, position: Tensor, cache: SelfAttentionCache, add_bias: bool = True,
+        bias: PositionBias | None = None,
+    ) -> Tensor:  # fmt: skip
+        """New tokens of the rows, (tokens, d_model) -> (tokens, d_model); the cache holds those before them."""
         q, k, v = self.project(x, position)
-        # (rows, num_heads, d_head) -> (rows, d_model)
-        output: Tensor = self.out(cache.extend(q, k, v).flatten(1), add_bias)
+        # (tokens, num_heads, d_head) -> (tokens, num_heads * d_head) -> (tokens, d_model)
+        output: Tensor = self.out(cache.extend(q, k, v, self.scale, bias).flatten(1), add_bias)
         return output
 
 
-class CrossAttention(nn.Module):
+class CrossAttention(Attention):
     """Queries come from the target, keys and values from the encoder's output, the memory."""
 
-    kernel: Kernel = "auto"
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.num_heads, self.kv_heads, self.d_head = config.num_heads, config.kv_heads, config.d_head
-        self.q = Linear(config.d_model, config.d_model)
-        self.kv = Linear(config.d_model, 2 * self.kv_heads * self.d_head)
-        self.out = Linear(config.d_model, config.d_model)
+    def __init__(self, config: StackConfig) -> None:
+        super().__init__(config)
+        self.q = Linear(config.d_model, self.d_query, bias=self.input_bias)
+        self.kv = self.keyed(config.d_model, 0)
+        self.out = Linear(self.d_query, config.d_model, bias=self.output_bias)
 
     def keys_values(self, memory: Tensor) -> Tensor:
         """(src_tokens, d_model) -> keys and values side by side, (src_tokens, 2 kv_heads, d_head)."""
@@ -105,46 +136,43 @@ class CrossAttention(nn.Module):
         return q
 
     def forward(
-        self,
-        x: Tensor,
-        layout: Layout,
-        memory: Tensor,
-        memory_layout: Layout,
-        hook: WeightsHook | None = None,
+        self, x: Tensor, layout: Layout, memory: Tensor, memory_layout: Layout, hook: WeightsHook | None = None,
         add_bias: bool = True,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """(tgt_tokens, d_model) -> (tgt_tokens, d_model), attending to memory (src_tokens, d_model)."""
         kv = self.keys_values(memory)
-        heads = attend_cross(self.queries(x), kv, layout, memory_layout, self.kernel, hook)
-        # (tgt_tokens, num_heads, d_head) -> (tgt_tokens, d_model)
+        q = self.queries(x)
+        heads = attend_cross(q, kv, layout, memory_layout, self.kernel, hook, self.scale, self.dropout)
+        # (tgt_tokens, num_heads, d_head) -> (tgt_tokens, num_heads * d_head) -> (tgt_tokens, d_model)
         output: Tensor = self.out(heads.flatten(1), add_bias)
         return output
 
-    def step(self, x: Tensor, cache: CrossCache | SlotCrossCache, add_bias: bool = True) -> Tensor:
-        """One new token per row, (rows, d_model) -> (rows, d_model); the cache holds the memory's keys and values."""
-        # (rows, num_heads, d_head) -> (rows, d_model)
-        output: Tensor = self.out(cache.attend(self.queries(x)).flatten(1), add_bias)
+    def step(self, x: Tensor, cache: CrossAttentionCache, add_bias: bool = True) -> Tensor:
+        """New tokens of the rows, (tokens, d_model) -> (tokens, d_model); the cache holds the memory's keys and values."""
+        # (tokens, num_heads, d_head) -> (tokens, num_heads * d_head) -> (tokens, d_model)
+        output: Tensor = self.out(cache.attend(self.queries(x), self.scale).flatten(1), add_bias)
         return output
 
 
 def set_kernel(model: nn.Module, kernel: Kernel) -> None:
     """Make every attention of the model use this kernel."""
     for module in model.modules():
-        if isinstance(module, (SelfAttention, CrossAttention)):
+        if isinstance(module, Attention):
             module.kernel = kernel
 
 
-def init_attention(module: SelfAttention | CrossAttention) -> None:
+def init_attention(module: Attention) -> None:
     """Glorot-uniform for each projection on its own, since the stored matrices hold several; queries, keys and values at half
     the variance, which keeps post-norm stacks trainable from the start."""
-    d_query, d_key = module.num_heads * module.d_head, module.kv_heads * module.d_head
+    assert isinstance(module, (SelfAttention, CrossAttention))
     if isinstance(module, SelfAttention):
-        inputs = {module.qkv: [d_query, d_key, d_key]}
+        inputs = {module.qkv: [module.d_query, module.d_key, module.d_key]}
     else:
-        inputs = {module.q: [d_query], module.kv: [d_key, d_key]}
+        inputs = {module.q: [module.d_query], module.kv: [module.d_key, module.d_key]}
     for projection, rows in inputs.items():
         for block in torch.split(projection.weight, rows):
             nn.init.xavier_uniform_(block, gain=2.0**-0.5)
     nn.init.xavier_uniform_(module.out.weight)
     for projection in (*inputs, module.out):
-        nn.init.zeros_(projection.bias)
+        if projection.bias is not None:
+            nn.init.zeros_(projection.bias)

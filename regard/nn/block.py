@@ -1,14 +1,16 @@
-"""The layers of encoder and decoder. Each sub-layer is wrapped in a residual connection and a norm:
+"""A layer of an encoder or decoder. Each sub-layer is wrapped in a residual connection and a norm:
 
 post-norm (the paper):  x -> [sub-layer] -> dropout -> (+ x) -> norm -> out
 pre-norm:               x -> norm -> [sub-layer] -> dropout -> (+ x) -> out
+parallel:               x -> norm -> [attention], [feed-forward] -> dropout of each -> (+ x) -> out
 
-Either way a norm follows the sum (with pre-norm, the next sub-layer's), so that dropout, sum and norm can be one kernel.
-Every tensor here is (tokens, d_model), or (rows, d_model) in a decoding step.
+With post-norm and pre-norm a norm follows the sum (with pre-norm, the next sub-layer's), so that dropout, sum and norm can be
+one kernel. Every tensor here is (tokens, d_model), or (rows, d_model) in a decoding step.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,20 +18,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.config import ModelConfig
 from regard.layout import Layout
 from regard.nn.attention import CrossAttention, Recorder, SelfAttention
-from regard.nn.cache import LayerCache
+from regard.nn.cache import StepCache
 from regard.nn.dropout import Dropout
+from regard.nn.kernels.scores import PositionBias
 from regard.nn.linear import Linear
-from regard.nn.slot_cache import SlotLayerCache
+from regard.settings import Activation, StackConfig
 
 
-def make_norm(config: ModelConfig) -> nn.Module:
-    """The norm that the config asks for, over d_model."""
+def make_norm(config: StackConfig, width: int = 0) -> nn.Module:
+    """The norm that the config asks for, over d_model or another width."""
     if config.norm == "rms":
-        return nn.RMSNorm(config.d_model, eps=config.norm_eps)
-    return nn.LayerNorm(config.d_model, eps=config.norm_eps)
+        return nn.RMSNorm(width or config.d_model, eps=config.norm_eps)
+    return nn.LayerNorm(width or config.d_model, eps=config.norm_eps, bias=config.norm_bias)
 
 
 def silu(x: Tensor) -> Tensor:
@@ -40,31 +42,48 @@ def silu(x: Tensor) -> Tensor:
     return x / (1.0 + torch.exp(-x))
 
 
+def gelu(x: Tensor, by_tanh: bool) -> Tensor:
+    """x times the normal distribution's share below x, which tanh approximates. On CPUs torch's own depends on a row's place in the
+    batch, as `silu` does: with tanh always, else where x is a part of a wider tensor."""
+    if x.requires_grad or x.device.type != "cpu":
+        return F.gelu(x, approximate="tanh" if by_tanh else "none")
+    if by_tanh:
+        return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
+    return F.gelu(x.contiguous())
+
+
+def activate(x: Tensor, activation: Activation) -> Tensor:
+    """The activation of a hidden layer. A gated one takes gate and value side by side, and returns half the width."""
+    if activation == "relu":
+        return torch.relu_(x)
+    if activation in ("gelu", "gelu_tanh"):
+        return gelu(x, activation == "gelu_tanh")
+    if activation == "silu":
+        return silu(x)
+    # (tokens, 2 d_ff) -> twice (tokens, d_ff)
+    gate, value = x.chunk(2, dim=-1)
+    if activation == "swiglu":
+        return silu(gate) * value
+    return gelu(gate, activation == "geglu_tanh") * value
+
+
 class FeedForward(nn.Module):
     """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2. The max may be GELU or SiLU instead, or gated: in SwiGLU the hidden layer is
     silu(x W_g + b_g) * (x W_1 + b_1)."""
 
     fused = False  # whether the ReLU is part of the matrix product, with a Triton kernel for the backward pass
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: StackConfig) -> None:
         super().__init__()
-        self.activation = config.activation
-        gated = config.activation == "swiglu"
-        self.inner = Linear(config.d_model, config.d_ff * (2 if gated else 1))  # gated: gate, then value
-        self.outer = Linear(config.d_ff, config.d_model)
+        self.activation, self.d_ff = config.activation, config.d_ff
+        d_inner = config.d_ff * (2 if config.gated else 1)  # gated: gate, then value
+        self.inner = Linear(config.d_model, d_inner, bias=config.feed_forward_bias)
+        self.outer = Linear(config.d_ff, config.d_model, bias=config.feed_forward_bias)
 
     def forward(self, x: Tensor, add_bias: bool = True) -> Tensor:
         """(tokens, d_model) -> (tokens, d_model). Without `add_bias` the output bias is left to a fused kernel."""
-        if self.activation == "relu":
-            hidden = self._fused_relu(x) if self.fused else torch.relu_(self.inner(x))
-        elif self.activation == "gelu":
-            hidden = F.gelu(self.inner(x))
-        elif self.activation == "silu":
-            hidden = silu(self.inner(x))
-        else:
-            # (tokens, 2 d_ff) -> twice (tokens, d_ff)
-            gate, value = self.inner(x).chunk(2, dim=-1)
-            hidden = silu(gate) * value
+        is_fused = self.fused and self.activation == "relu"
+        hidden = self._fused_relu(x) if is_fused else activate(self.inner(x), self.activation)
         output: Tensor = self.outer(hidden, add_bias)
         return output
 
@@ -78,7 +97,7 @@ class FeedForward(nn.Module):
 class Residual(nn.Module):
     """The modules around one sub-layer: dropout on its output, and the norm before it or after the sum."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: StackConfig) -> None:
         super().__init__()
         self.pre = config.norm_position == "pre"
         self.norm = make_norm(config)
@@ -128,98 +147,87 @@ def add_norm(
 
     assert isinstance(norm, (nn.LayerNorm, nn.RMSNorm)) and norm.eps is not None
     probability = sublayer.residual.dropout.probability if sublayer.residual.training else 0.0
-    bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
+    y = sublayer.run(entering, False)
+    y_bias = sublayer.last.bias if sublayer.last.bias is not None else norm.weight.new_zeros(norm.weight.shape)
+    bias = None  # to the kernel, a norm without a bias is RMSNorm
+    if isinstance(norm, nn.LayerNorm):
+        bias = norm.bias if norm.bias is not None else norm.weight.new_zeros(norm.weight.shape)
     return triton_residual.add_norm(
-        x,
-        sublayer.run(entering, False),
-        sublayer.last.bias,
-        norm.weight,
-        bias,
-        seeds[number],
-        probability,
-        norm.eps,
-        keep_sum,
-    )
+        x, y, y_bias, norm.weight, bias, seeds[number], probability, norm.eps, keep_sum
+    )  # fmt: skip
 
 
-class EncoderLayer(nn.Module):
-    """Self-attention and a feed-forward network."""
+class Layer(nn.Module):
+    """Self-attention and a feed-forward network; in a decoder that has an encoder, cross-attention to the memory between them."""
 
     fused = False
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: StackConfig) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(config, causal=False)
+        self.parallel, self.has_cross = config.parallel, config.cross
+        self.self_attention = SelfAttention(config)
         self.self_residual = Residual(config)
+        if config.cross:
+            self.cross_attention = CrossAttention(config)
+            self.cross_residual = Residual(config)
         self.feed_forward = FeedForward(config)
-        self.feed_forward_residual = Residual(config)
-
-    def forward(self, x: Tensor, layout: Layout, name: str = "", recorder: Recorder | None = None) -> Tensor:
-        hook = recorder.hook(f"{name}.self") if recorder else None
-        attention, feed_forward = self.self_attention, self.feed_forward
-        sublayers = [
-            Sublayer(self.self_residual, attention.out, lambda y, bias: attention(y, layout, hook, bias)),
-            Sublayer(self.feed_forward_residual, feed_forward.outer, feed_forward),
-        ]
-        return run_sublayers(x, sublayers, self.fused)
-
-
-class DecoderLayer(nn.Module):
-    """Causal self-attention, cross-attention to the memory, and a feed-forward network."""
-
-    fused = False
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.self_attention = SelfAttention(config, causal=True)
-        self.self_residual = Residual(config)
-        self.cross_attention = CrossAttention(config)
-        self.cross_residual = Residual(config)
-        self.feed_forward = FeedForward(config)
-        self.feed_forward_residual = Residual(config)
+        if not config.parallel:
+            self.feed_forward_residual = Residual(config)
 
     def forward(
-        self,
-        x: Tensor,
-        layout: Layout,
-        memory: Tensor,
-        memory_layout: Layout,
-        name: str = "",
-        recorder: Recorder | None = None,
-    ) -> Tensor:
+        self, x: Tensor, layout: Layout, memory: Tensor | None = None, memory_layout: Layout | None = None,
+        bias: PositionBias | None = None, name: str = "", recorder: Recorder | None = None,
+    ) -> Tensor:  # fmt: skip
+        """`bias` is added to the scores of self-attention; the recorder gets the weights under the layer's name."""
         self_hook = recorder.hook(f"{name}.self") if recorder else None
-        cross_hook = recorder.hook(f"{name}.cross") if recorder else None
-        attention, cross, feed_forward = self.self_attention, self.cross_attention, self.feed_forward
-        sublayers = [
-            Sublayer(self.self_residual, attention.out, lambda y, bias: attention(y, layout, self_hook, bias)),
-            Sublayer(
-                self.cross_residual,
-                cross.out,
-                lambda y, bias: cross(y, layout, memory, memory_layout, cross_hook, bias),
-            ),
-            Sublayer(self.feed_forward_residual, feed_forward.outer, feed_forward),
+        attention = self.self_attention
+        attend = [
+            Sublayer(self.self_residual, attention.out, lambda y, add: attention(y, layout, self_hook, add, bias))
         ]
-        return run_sublayers(x, sublayers, self.fused)
+        if self.has_cross:
+            assert memory is not None and memory_layout is not None
+            cross_hook = recorder.hook(f"{name}.cross") if recorder else None
+            cross, keys, places = self.cross_attention, memory, memory_layout
+            attend.append(
+                Sublayer(self.cross_residual, cross.out, lambda y, add: cross(y, layout, keys, places, cross_hook, add))
+            )
+        return self.run(x, attend)
 
-    def step(self, x: Tensor, position: Tensor, cache: LayerCache | SlotLayerCache) -> Tensor:
-        """One new token per row, (rows, d_model) -> (rows, d_model)."""
-        attention, cross, feed_forward = self.self_attention, self.cross_attention, self.feed_forward
-        sublayers = [
-            Sublayer(
-                self.self_residual,
-                attention.out,
-                lambda y, bias: attention.step(y, position, cache.self_attention, bias),
-            ),
-            Sublayer(self.cross_residual, cross.out, lambda y, bias: cross.step(y, cache.cross_attention, bias)),
-            Sublayer(self.feed_forward_residual, feed_forward.outer, feed_forward),
+    def step(self, x: Tensor, position: Tensor, cache: StepCache, bias: PositionBias | None = None) -> Tensor:
+        """New tokens of the rows, (tokens, d_model) -> (tokens, d_model)."""
+        attention, own = self.self_attention, cache.self_attention
+        attend = [
+            Sublayer(self.self_residual, attention.out, lambda y, add: attention.step(y, position, own, add, bias))
         ]
-        return run_sublayers(x, sublayers, self.fused)
+        if self.has_cross:
+            cross, source = self.cross_attention, cache.cross_attention
+            assert source is not None
+            attend.append(Sublayer(self.cross_residual, cross.out, lambda y, add: cross.step(y, source, add)))
+        return self.run(x, attend)
+
+    def run(self, x: Tensor, attend: Sequence[Sublayer]) -> Tensor:
+        """The attention sub-layers, then the feed-forward network; or the two side by side."""
+        feed_forward = self.feed_forward
+        if self.parallel:
+            [attention] = attend
+            return run_parallel(x, attention, feed_forward)
+        last = Sublayer(self.feed_forward_residual, feed_forward.outer, feed_forward)
+        return run_sublayers(x, [*attend, last], self.fused)
+
+
+def run_parallel(x: Tensor, attention: Sublayer, feed_forward: FeedForward) -> Tensor:
+    """x + attention(norm(x)) + feed-forward(norm(x)), with dropout on each of the two."""
+    residual = attention.residual
+    normed = residual.norm(x)
+    added: Tensor = x + residual.dropout(attention.run(normed, True)) + residual.dropout(feed_forward(normed))
+    return added
 
 
 def set_fused(model: nn.Module, residual: bool, feed_forward: bool) -> None:
-    """Choose whether dropout, sum and norm are one Triton kernel, and whether the ReLU is part of the matrix product."""
+    """Choose whether dropout, sum and norm are one Triton kernel, and whether the ReLU is part of the matrix product. A parallel
+    layer has no such sum, and a matrix without a bias no such product: they run as written."""
     for module in model.modules():
-        if isinstance(module, (EncoderLayer, DecoderLayer)):
+        if isinstance(module, Layer):
             module.fused = residual
         elif isinstance(module, FeedForward):
-            module.fused = feed_forward
+            module.fused = feed_forward and module.inner.bias is not None

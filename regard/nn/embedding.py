@@ -1,8 +1,7 @@
-"""Positional encodings: sinusoidal (section 3.5 of the paper), learned, or rotary."""
+"""Positions that are added to embeddings: sinusoidal (section 3.5 of the paper) or learned. Others enter in self-attention:
+`rotary.py` and `relative.py`."""
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import Tensor, nn
@@ -46,33 +45,21 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """Adds a learned vector per position, up to a fixed length."""
+    """Adds a learned vector per position, up to a fixed length. The first `offset` rows of the table are unused, as in BART's."""
 
-    def __init__(self, d_model: int, length: int) -> None:
+    def __init__(self, d_model: int, length: int, offset: int = 0) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(length, d_model))
+        self.length, self.offset = length, offset
+        self.weight = nn.Parameter(torch.empty(offset + length, d_model))
 
     def forward(self, x: Tensor, positions: Tensor, longest: int) -> Tensor:
-        if longest > self.weight.shape[0]:
-            raise ValueError(f"a sequence of {longest} tokens is longer than max_positions = {self.weight.shape[0]}")
-        return x + self.weight[positions]
+        if longest > self.length:
+            raise ValueError(f"a sequence of {longest} tokens is longer than max_positions = {self.length}")
+        return x + self.weight[positions + self.offset if self.offset else positions]
 
 
 class NoPositions(nn.Module):
-    """For rotary models, whose positions enter in self-attention (`rotate`)."""
+    """For models whose positions enter in self-attention, or that have none."""
 
     def forward(self, x: Tensor, positions: Tensor, longest: int) -> Tensor:
         return x
-
-
-def rotate(x: Tensor, positions: Tensor) -> Tensor:
-    """Rotary positions: rotate each pair of dimensions (2i, 2i+1) by pos / 10000^(2i/d_head), (tokens, heads, d_head) in and
-    out."""
-    d_head = x.shape[-1]
-    exponents = torch.arange(0, d_head, 2, dtype=torch.float32, device=x.device) / d_head
-    angles = positions.float()[:, None] * torch.exp(-math.log(10_000.0) * exponents)
-    # (tokens, d_head / 2) -> (tokens, 1, d_head / 2), broadcast over the heads
-    cos, sin = angles.cos()[:, None, :].to(x.dtype), angles.sin()[:, None, :].to(x.dtype)
-    even, odd = x[..., 0::2], x[..., 1::2]
-    # twice (tokens, heads, d_head / 2) -> interleaved (tokens, heads, d_head)
-    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)

@@ -33,6 +33,21 @@ class Linear(nn.Linear):
         return linear(input, self.weight, self.bias if add_bias else None, self.row_tile)
 
 
+class KeylessLinear(Linear):
+    """Several projections side by side in one matrix, of which the one to keys has no bias."""
+
+    def __init__(self, d_in: int, d_before: int, d_key: int, d_after: int) -> None:
+        super().__init__(d_in, d_before + d_key + d_after)
+        self.sizes = (d_before, d_key, d_after)
+        self.bias = nn.Parameter(torch.zeros(d_before + d_after))
+
+    def forward(self, input: Tensor, add_bias: bool = True) -> Tensor:
+        before, keys, after = self.sizes
+        first, last = self.bias.split((before, after))
+        bias = torch.cat((first, first.new_zeros(keys), last))
+        return linear(input, self.weight, bias if add_bias else None, self.row_tile)
+
+
 def set_row_tile(model: nn.Module, rows: int) -> None:
     """Make every linear layer of the model work on tiles of this many rows; 0: on all rows at once."""
     for module in model.modules():

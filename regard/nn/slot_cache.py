@@ -9,7 +9,7 @@ graph demands.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,10 +17,11 @@ from torch import Tensor
 
 from regard.layout import Layout
 from regard.nn.kernels import on_triton
+from regard.nn.kernels.scores import PositionBias
 
 
 def gathered_attention(
-    q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, ancestors: Tensor | None, beam: int
+    q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, ancestors: Tensor | None, beam: int, scale: float
 ) -> Tensor:
     """`triton_decode.decode_attention` in plain torch: gather every row's keys and values, then attend."""
     rows, num_heads, d_head = q.shape
@@ -32,7 +33,7 @@ def gathered_attention(
     k, v = keys[entries, positions].transpose(1, 2), values[entries, positions].transpose(1, 2)
     # (rows, num_heads, d_head) -> (rows, kv_heads, group, d_head)
     grouped = q.view(rows, kv_heads, num_heads // kv_heads, d_head)
-    scores = torch.matmul(grouped, k.transpose(-2, -1)) / math.sqrt(d_head)
+    scores = torch.matmul(grouped, k.transpose(-2, -1)) * scale
     visible = (positions < lengths[slots][:, None])[:, None, None, :]
     weights = torch.softmax(scores.float().masked_fill(~visible, torch.finfo(torch.float32).min), dim=-1)
     # (rows, kv_heads, group, d_head) -> (rows, num_heads, d_head)
@@ -62,20 +63,25 @@ class SlotSelfCache:
         self.keys, self.values = like.new_zeros(shape), like.new_zeros(shape)
         self._rows = torch.arange(shape[0], device=like.device)
 
-    def extend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def extend(self, q: Tensor, k: Tensor, v: Tensor, scale: float, bias: PositionBias | None = None) -> Tensor:
         """Write one token's keys and values, each (rows, kv_heads, d_head), and let its queries (rows, num_heads, d_head) attend
         to the whole prefix: (rows, num_heads, d_head)."""
+        if bias is not None:
+            raise ValueError(
+                "the slot cache takes no bias on the scores (model.positions = 'relative'); use another engine"
+            )
         prefixes = self.prefixes
         if on_triton(q.device):
             from regard.nn.kernels.triton_decode import extend_attention
 
             return extend_attention(
-                q, k, v, self.keys, self.values, prefixes.positions, prefixes.ancestors, prefixes.beam
+                q, k, v, self.keys, self.values, prefixes.positions, prefixes.ancestors, prefixes.beam, scale
             )
         at = (self._rows, prefixes.row_positions)
         self.keys.index_put_(at, k)
         self.values.index_put_(at, v)
-        return gathered_attention(q, self.keys, self.values, prefixes.positions + 1, prefixes.ancestors, prefixes.beam)
+        lengths = prefixes.positions + 1
+        return gathered_attention(q, self.keys, self.values, lengths, prefixes.ancestors, prefixes.beam, scale)
 
 
 class SlotCrossCache:
@@ -97,13 +103,13 @@ class SlotCrossCache:
         self.keys.index_put_(at, k)
         self.values.index_put_(at, v)
 
-    def attend(self, q: Tensor) -> Tensor:
+    def attend(self, q: Tensor, scale: float) -> Tensor:
         """Queries (rows, num_heads, d_head) -> the same shape."""
         if on_triton(q.device):
             from regard.nn.kernels.triton_decode import decode_attention
 
-            return decode_attention(q, self.keys, self.values, self.lengths, None, self.beam)
-        return gathered_attention(q, self.keys, self.values, self.lengths, None, self.beam)
+            return decode_attention(q, self.keys, self.values, self.lengths, None, self.beam, scale)
+        return gathered_attention(q, self.keys, self.values, self.lengths, None, self.beam, scale)
 
 
 @dataclass(frozen=True)
@@ -156,8 +162,10 @@ class SlotCache:
             for _ in range(num_layers)
         ]
 
-    def begin_step(self) -> tuple[Tensor, int]:
+    def begin_step(self, counts: Sequence[int] | None = None) -> tuple[Tensor, int]:
         """Positions (rows,) of the next tokens, and an upper bound on them. Each row becomes the holder of its own position."""
+        if counts is not None:
+            raise ValueError("slots take one token of each row in a step; use the other cache for several")
         positions = self.prefixes.row_positions
         self.prefixes.ancestors.scatter_(1, positions[:, None], self._rows[:, None])
         return positions, self.tgt_capacity

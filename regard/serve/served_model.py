@@ -126,7 +126,7 @@ def find_bundles(models: Sequence[str]) -> list[Bundle]:
         raise UserError("no model is named; name bundles or run folders: regard serve -m runs/en-de -m runs/de-en")
     found: dict[tuple[str, str], Bundle] = {}
     for model in models:
-        bundle = load_bundle(find_bundle(model))
+        bundle = load_bundle(find_bundle(model), "translate")
         pair = bundle.source, bundle.target
         if pair in found:
             raise UserError(

@@ -19,7 +19,7 @@ from regard.progress import counted
 from regard.recipe import INIT, ModelRecipe, Recipe, check_positions
 
 # Settings that may differ from the init model; its weights fix all others.
-_FREE = {"vocab_size", "dropout"}
+_FREE = {"vocab_size", "dropout", "attention_dropout"}
 FINE_TUNING_LR = 2e-4  # the default peak: the paper's would undo what the model has learnt
 _BY_PIECE = {"embedding.weight", "src_embedding.weight", "tgt_embedding.weight", "output.weight", "output_bias"}
 
@@ -39,7 +39,7 @@ def resolve_recipe(recipe: Recipe, started: Recipe | None = None) -> Recipe:
         return recipe.with_defaults(protect=False, guard=False)
     if started is None:
         bundle = load_init_bundle(recipe)
-        shape = dataclasses.asdict(bundle.config)
+        shape = bundle.config.to_dict()
         del shape["vocab_size"]
         own, protects = ModelRecipe("base", shape), bool(bundle.tokenizer.protects)
         guards = bool(bundle.decode.guard)

@@ -11,6 +11,6 @@ from regard.models.transformer import Transformer
 
 def recompute_layers(model: Transformer) -> None:
     """Recompute every layer in the backward pass, with the same dropout."""
-    for stack in (model.encoder, model.decoder):
+    for stack in model.stacks:
         for layer in stack.layers:
             layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)

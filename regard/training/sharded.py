@@ -39,7 +39,7 @@ def shard(model: Transformer, ranks: Ranks) -> None:
     from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
     mesh = init_device_mesh(ranks.device.type, (ranks.size,))
-    for stack in (model.encoder, model.decoder):
+    for stack in model.stacks:
         for layer in stack.layers:
             fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)

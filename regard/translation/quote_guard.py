@@ -89,4 +89,4 @@ def _models(found: Sequence[Quotation], own: Sequence[Quotation]) -> Sequence[Qu
     """For each quotation of a translation the one of its source whose kind it takes; none if that is not known."""
     if len(found) == len(own):
         return own
-    return own[:1] * len(found) if len({(one.is_double, one.is_curly) for one in own}) == 1 else ()
+    return [own[0]] * len(found) if len({(one.is_double, one.is_curly) for one in own}) == 1 else ()

@@ -83,7 +83,7 @@ def find_quotations(text: str, kept: Sequence[Span] = ()) -> list[Quotation]:
     [Quotation(begin=0, end=None, is_double=True, is_curly=True)]
     """
     if kept:
-        text = with_marks(text, {place: _KEPT for span in kept for place in range(*span)})
+        text = with_marks(text, {place: _KEPT for begin, end in kept for place in range(begin, min(end, len(text)))})
     is_apostrophe = overlap_with([match.span() for match in _APOSTROPHE.finditer(text)])
     found: list[Quotation] = []
     waiting: list[int] = []  # opening marks
@@ -155,7 +155,7 @@ def straightened(text: str, quotations: Sequence[Quotation]) -> str:
 def distinct(text: str, quotations: Sequence[Quotation]) -> str:
     """The text with opening and closing marks that differ."""
     inner = _inner(quotations)
-    marks = {}
+    marks: dict[int, str] = {}
     for one in quotations:
         first, last = "‚‘" if one in inner else "„“"
         marks |= {place: mark for place, mark in ((one.begin, first), (one.end, last)) if place is not None}

@@ -9,7 +9,8 @@ from functools import lru_cache
 from itertools import accumulate
 
 from regard.data.pieces import begins_word, group_words, is_punctuation, is_without_spaces
-from regard.data.tokenizer import Side, Tokenizer
+from regard.data.tokenizer import Tokenizer
+from regard.data.vocabulary import Side
 from regard.errors import UserError
 from regard.generate.options import Prefix, forbidden_ids
 from regard.generate.search.phrases import Phrase

@@ -62,7 +62,8 @@ class TextMaker:
         """The dictionary, each headword of the source language with its two likeliest translations."""
         side = int(self.source == "de")
         texts = chain(self.tatoeba, self.examples, self.read("wiki-de/xquad", "europarl/train-00"))
-        found = [pair for pair in self.read("dict-de/ding") if all(len(text) < 80 for text in pair)]
+        tidied = map(words.tidy, self.read("dict-de/ding"))
+        found = [pair for pair in tidied if pair and all(len(text) < 80 for text in pair)]
         return words.best_senses(found, side, texts, 2)
 
     @cached_property
@@ -103,10 +104,13 @@ class TextMaker:
         return (pair for pair in lists if not has_held_out_name(pair[0]))
 
     def numbers(self) -> Iterable[Pair]:
+        return (pair for pair in self.all_numbers() if self.target != "de" or clock.is_usual_german(pair))
+
+    def all_numbers(self) -> Iterator[Pair]:
         draw = self.draw("numbers")
         yield from clock.other_times(chain(self.tatoeba, self.examples), draw, 12)
         yield from clock.other_times(self.read("europarl/train-00"), draw, 1)
-        yield from clock.framed(clock.TIME_FRAMES, clock.draw_time, 16_000, draw)
+        yield from clock.framed(clock.TIME_FRAMES, clock.draw_time, 24_000, draw)
         yield from clock.framed(clock.DATE_FRAMES, clock.draw_date, 6_000, draw)
         yield from clock.framed(amounts.MEASURE_FRAMES, amounts.draw_measure, 8_000, draw)
         yield from clock.framed(amounts.MONEY_FRAMES, amounts.draw_money, 10_000, draw)

@@ -16,6 +16,8 @@ EN_DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 DE_DAYS = "Montag Dienstag Mittwoch Donnerstag Freitag Samstag Sonntag".split()
 EN_MONTHS = "January February March April May June July August September October November December".split()
 DE_MONTHS = "Januar Februar März April Mai Juni Juli August September Oktober November Dezember".split()
+_PART_OF_DAY = re.compile(r"\b(?:früh|morgens|vormittags|mittags|nachmittags|abends|nachts)\b")
+_EN_PART_OF_DAY = re.compile(r"\b(?:morning|noon|afternoon|evening|night|tonight)\b|\b[ap]\.?m\b")
 _MINUTES = (0, 0, 0, 5, 10, 15, 15, 20, 25, 30, 30, 30, 30, 35, 40, 45, 45, 50, 55)
 
 
@@ -39,6 +41,7 @@ def spoken_times(hour: int, minute: int) -> list[Pair]:
             (f"half past {word}", half),
             (f"half past {word}", half),
             (f"{word} thirty", half),
+            (f"half {word}", half),  # British
             (f"{hour}:30", half),
         ]
     if minute == 15:
@@ -49,8 +52,10 @@ def spoken_times(hour: int, minute: int) -> list[Pair]:
         regional = f"drei viertel {german_after}"
         return [(f"a quarter to {after}", quarter), (f"quarter to {after}", quarter), (f"quarter to {after}", regional)]
     if minute < 30:
-        return [(f"{EN_MINUTES[minute]} past {word}", f"{DE_MINUTES[minute]} nach {german}")]
-    return [(f"{EN_MINUTES[60 - minute]} to {after}", f"{DE_MINUTES[60 - minute]} vor {german_after}")]
+        few, time = EN_MINUTES[minute], f"{DE_MINUTES[minute]} nach {german}"
+        return [(f"{few} past {word}", time), (f"{few} past {word}", time), (f"{few} minutes past {word}", time)]
+    few, time = EN_MINUTES[60 - minute], f"{DE_MINUTES[60 - minute]} vor {german_after}"
+    return [(f"{few} to {after}", time), (f"{few} to {after}", time), (f"{few} minutes to {after}", time)]
 
 
 def written_times(hour: int, minute: int) -> list[Pair]:
@@ -64,6 +69,7 @@ def written_times(hour: int, minute: int) -> list[Pair]:
     mark = f"{hour}:{minute:02d}"
     times = [
         (f"{twelve}:{minute:02d} {half}", f"{mark} Uhr"),
+        (f"{twelve}:{minute:02d}{one_way(short, minute)}", f"{mark} Uhr"),
         (mark, f"{mark} Uhr"),
         (mark, f"{mark.replace(':', '.')} Uhr"),
     ]
@@ -71,13 +77,21 @@ def written_times(hour: int, minute: int) -> list[Pair]:
         times += [
             (f"{twelve} {half}", f"{hour} Uhr"),
             (f"{twelve} {short}", f"{hour} Uhr"),
+            (f"{twelve}{short}", f"{hour} Uhr"),
             (f"{twelve} {half}", f"{mark} Uhr"),
         ]
     return times
 
 
+def one_way(short: str, minute: int) -> str:
+    """One of the ways in which people write the half of the day after a time with minutes."""
+    return (f" {short}", short, f" {short.upper()}")[minute % 3]
+
+
 def day_times(hour: int) -> list[Pair]:
     """Full hours with a part of the day."""
+    if hour == 0:
+        return [("midnight", "Mitternacht")]
     part = (
         ("in the morning", "morgens")
         if 4 <= hour < 12
@@ -188,6 +202,17 @@ def framed(frames: Sequence[Pair], draw_value: Callable[[Random], Pair], count: 
         yield made
 
 
+def is_usual_german(pair: Pair) -> bool:
+    """Whether the German side is what most people would write: nothing regional, a colon in digits, digits for digits.
+
+    >>> is_usual_german(("at quarter to five", "um drei viertel fünf")), is_usual_german(("at 7:30", "um 7:30 Uhr"))
+    (False, True)
+    """
+    english, german = pair
+    is_spoken = re.search(r"\b(?:halb|Viertel) ", german) and re.search(r"\d:\d\d", english)
+    return not is_spoken and "drei viertel" not in german and not re.search(r"\d\.\d\d Uhr", german)
+
+
 def _index(expressions: Iterable[tuple[int, Pair]], side: int) -> tuple[re.Pattern[str], dict[str, set[int]]]:
     known: dict[str, set[int]] = {}
     for moment, pair in expressions:
@@ -214,11 +239,14 @@ def other_times(pairs: Iterable[Pair], draw: Random, copies: int) -> Iterator[Pa
     for pair in pairs:
         if "Uhr" not in pair[1] and "halb" not in pair[1] and "iertel" not in pair[1]:
             continue
+        if _PART_OF_DAY.search(pair[1]) and not _EN_PART_OF_DAY.search(pair[0]):  # "at ten", "um zehn Uhr abends"
+            continue
         one, other = english.findall(pair[0]), german.findall(pair[1])
         if len(one) != 1 or len(other) != 1 or not en_known[one[0]] & de_known[other[0]]:
             continue
         for _ in range(copies):
             minute = one_of(draw, _MINUTES)
             new = one_of(draw, spoken_times(1 + int(draw.random() * 12), minute))
-            if " " in new[0] or ":" in new[0]:
-                yield pair[0].replace(one[0], new[0]), pair[1].replace(other[0], new[1])
+            made = pair[0].replace(one[0], new[0]), pair[1].replace(other[0], new[1])
+            if (" " in new[0] or ":" in new[0]) and not re.search(r"\b(?:halb|nach|vor) \w+ Uhr\b", made[1]):
+                yield made

@@ -16,6 +16,16 @@ def word_counts(texts: Iterable[str]) -> Counter[str]:
     return Counter(word for text in texts for word in _WORD.findall(text))
 
 
+def tidy(pair: Pair) -> Pair | None:
+    """An entry without the forms of irregular verbs; None where other marks of the dictionary are left.
+
+    >>> tidy(("to sew {sewed", "nähen")), tidy(("in front of", "wo? +Dat.}"))
+    (('to sew', 'nähen'), None)
+    """
+    english, german = (text.partition(" {")[0].strip() for text in pair)
+    return None if not english or not german or re.search(r"[{}/<>|+]", english + german) else (english, german)
+
+
 def best_senses(entries: Iterable[Pair], side: int, texts: Iterable[Pair], most: int) -> list[Pair]:
     """Of the entries with one headword, which is on `side`, the likeliest: those whose two words go together in `texts` most
     often, then those whose translation is known there, then the earliest.

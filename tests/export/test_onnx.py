@@ -133,7 +133,7 @@ def padded_logits(model: Transformer, src: list[Tensor], tgt: list[Tensor]) -> t
     (ids, mask), (tgt_in, valid) = pad(src), pad(tgt)
     memory, *cross = PaddedEncoder(model)(ids, mask.long())
     whole = PaddedDecoder(model)(tgt_in, memory, mask.long())
-    past = [torch.zeros(len(src), model.config.kv_heads, 0, model.config.d_head) for _ in cross]
+    past = [torch.zeros(len(src), model.config.kv_heads, 0, model.config.head_width) for _ in cross]
     parts = []
     for token in tgt_in.split(1, dim=1):
         logits, *past = PaddedStep(model)(token, mask.long(), cross, past)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import os
 import random
@@ -14,12 +15,13 @@ from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 
+from regard import cpu
 from regard.bundle import Bundle, load_bundle, save_bundle
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
@@ -27,7 +29,14 @@ from regard.errors import UserError
 from regard.files import cache_folder
 from regard.generate.engines import ctranslate2_cache, ctranslate2_model, select
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine, share_cores
-from regard.generate.engines.ctranslate2_model import WeightFormat, convert, read_weights, sinusoids, vocabularies
+from regard.generate.engines.ctranslate2_model import (
+    WeightFormat,
+    convert,
+    int8_levels,
+    read_weights,
+    sinusoids,
+    vocabularies,
+)
 from regard.generate.engines.select import make_engine
 from regard.generate.engines.torch_engine import TorchEngine, load_model
 from regard.generate.options import Hypothesis, SearchOptions, forbidden_ids
@@ -90,7 +99,7 @@ def engine_of(bundle: Bundle, weights: WeightFormat = "fp32", **options: Any) ->
     folder = bundle.folder.parent / f"{bundle.folder.name}-{weights}"
     if not folder.exists():
         folder.mkdir()
-        convert(bundle, folder, weights)
+        convert(bundle, folder, weights, int8_levels())
     return CTranslate2Engine(folder, bundle, weights, **options)
 
 
@@ -187,11 +196,33 @@ def test_a_bundle_in_int8_is_computed_in_int8(entries: Path) -> None:
     bundle = load_bundle(GOLDEN_INT8)
     engine = CTranslate2Engine.from_bundle(bundle)
     assert engine._translator.compute_type.startswith("int8")
-    assert [entry.name.split("-")[1] for entry in entries.iterdir()] == ["int8"]
+    assert [entry.name.split("-")[1] for entry in entries.iterdir()] == ["int8" if int8_levels() == 127 else "int7"]
     expected = json.loads(GOLDEN_INT8.with_suffix(".json").read_text(encoding="utf-8"))
     ids = bundle.tokenizer.encode_batch([entry["source"] for entry in expected if entry["source"]])
     found = [bundle.tokenizer.decode(h.ids) for [h] in engine.translate(ids, SearchOptions())]
     assert found == [entry["translation"] for entry in expected if entry["source"]]
+
+
+@pytest.mark.parametrize(("flags", "levels"), [({"avx2"}, 63), ({"avx2", "avx512_vnni"}, 127), ({"avx_vnni"}, 127)])
+def test_weights_are_smaller_where_sums_of_products_could_overflow(
+    flags: set[str], levels: int, entries: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(cpu, "cpu_flags", lambda: flags)
+    assert int8_levels() == levels
+    with ctranslate2_cache.converted(load_bundle(GOLDEN_INT8), "int8") as folder:
+        assert folder.parent.name.split("-")[1] == ("int8" if levels == 127 else "int7")
+        content = np.frombuffer((folder / "model.bin").read_bytes(), np.int8)
+    with ctranslate2_cache.converted(load_bundle(GOLDEN_INT8), "int8") as folder:
+        assert np.array_equal(np.frombuffer((folder / "model.bin").read_bytes(), np.int8), content)
+
+
+def test_int8_weights_use_all_of_their_levels() -> None:
+    value = np.array([[1.0, -0.5], [0.0, 0.0]], np.float32)
+    for levels in (63, 127):
+        small = ctranslate2_model._to_int8({"a/weight": value}, levels)
+        assert small["a/weight"].tolist() == [[levels, -round(levels / 2)], [0, 0]]
+        assert small["a/weight_scale"].tolist() == [levels, 1.0]
 
 
 # --- what is never in a translation, and how long it may be ---
@@ -389,7 +420,7 @@ def make_spec(bundle: Bundle) -> Any:
         "ffn_glu": config.activation == "swiglu",
         "rms_norm": config.norm == "rms",
         "num_heads_kv": config.num_kv_heads or None,
-        "rotary_dim": config.d_head if config.positions == "rotary" else None,
+        "rotary_dim": config.head_width if config.positions == "rotary" else None,
     }
     spec = specs.TransformerSpec(
         specs.TransformerEncoderSpec(config.encoder_layers, config.num_heads, **given),
@@ -465,9 +496,12 @@ def test_a_model_that_ctranslate2_does_not_know_is_refused_by_its_switch(
 
 
 def test_every_choice_of_every_switch_was_looked_at() -> None:
-    from regard.config import _CHOICES
+    from regard.rules import _CHOICES
 
-    assert ctranslate2_model._KNOWN.keys() == _CHOICES.keys()
+    config = ModelConfig(100, positions="rotary")
+    for name in _CHOICES.keys() - ctranslate2_model._KNOWN.keys():
+        other = get_args(_CHOICES[name])[1]
+        assert dataclasses.replace(config, **{name: other}).unsupported() == f"model.{name} = {other!r}"
 
 
 def test_a_tensor_that_is_wrong_is_named(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -545,9 +579,9 @@ def conversions(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Where bundles were converted to, in the order of time."""
     folders: list[Path] = []
 
-    def counting(bundle: Bundle, folder: Path, weights: WeightFormat) -> None:
+    def counting(bundle: Bundle, folder: Path, weights: WeightFormat, levels: int) -> None:
         folders.append(folder)
-        convert(bundle, folder, weights)
+        convert(bundle, folder, weights, levels)
 
     monkeypatch.setattr(ctranslate2_cache, "convert", counting)
     return folders
@@ -587,7 +621,7 @@ def test_a_damaged_entry_is_made_anew(name: str, damage: str, conversions: list[
 
 
 def test_an_interrupted_conversion_leaves_no_entry(entries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(bundle: Bundle, folder: Path, weights: WeightFormat) -> None:
+    def interrupted(bundle: Bundle, folder: Path, weights: WeightFormat, levels: int) -> None:
         (folder / "model.bin").write_bytes(b"half")
         raise KeyboardInterrupt
 

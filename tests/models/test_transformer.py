@@ -346,7 +346,7 @@ def test_every_projection_is_initialised_by_its_own_shape(num_kv_heads: int, act
         100, d_model=128, d_ff=256, num_heads=4, num_kv_heads=num_kv_heads, activation=activation, encoder_layers=1
     )
     model = Transformer(config)
-    d_key = config.kv_heads * config.d_head
+    d_key = config.kv_heads * config.head_width
 
     def glorot(fan_in: int, fan_out: int) -> float:
         return math.sqrt(6 / (fan_in + fan_out))
@@ -379,7 +379,7 @@ def test_every_projection_is_initialised_by_its_own_shape(num_kv_heads: int, act
     ("changes", "message"),
     [
         ({"vocab_size": 0}, "vocab_size must be at least 1, but is 0"),
-        ({"encoder_layers": 0}, "encoder_layers must be at least 1, but is 0"),
+        ({"encoder_layers": -1}, "encoder_layers must not be negative, but is -1"),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1, but is 1.0"),
         ({"d_model": 30}, r"d_model must be a multiple of model.num_heads \(4\), but is 30"),
         ({"d_model": 9, "num_heads": 3}, "d_model must be even .*, but is 9"),
@@ -391,8 +391,11 @@ def test_every_projection_is_initialised_by_its_own_shape(num_kv_heads: int, act
         ),
         ({"norm": "batch"}, "norm must be one of layer, rms, but is 'batch'"),
         ({"norm_position": "middle"}, "norm_position must be one of post, pre, but is 'middle'"),
-        ({"activation": "tanh"}, "activation must be one of relu, gelu, silu, swiglu, but is 'tanh'"),
-        ({"positions": "none"}, "positions must be one of sinusoidal, learned, rotary, but is 'none'"),
+        (
+            {"activation": "tanh"},
+            "activation must be one of relu, gelu, silu, swiglu, gelu_tanh, geglu, geglu_tanh, but is 'tanh'",
+        ),
+        ({"positions": "both"}, "positions must be one of sinusoidal, learned, rotary, relative, none, but is 'both'"),
     ],
 )
 def test_an_impossible_shape_is_refused_with_the_field_the_rule_and_the_value(

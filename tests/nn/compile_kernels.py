@@ -82,8 +82,8 @@ def decode(beam: int, dtype: torch.dtype) -> None:
     rows = 2 * beam
     q, k, v = empty(rows, 12, 16).split((8, 2, 2), dim=1)
     keys, lengths = empty(rows, 32, 2, 16), empty(2, kind=torch.int64)
-    triton_decode.extend_attention(q, k, v, keys, keys, lengths, empty(rows, 32, kind=torch.int32), beam)
-    triton_decode.decode_attention(q, keys, keys, lengths, None, beam)
+    triton_decode.extend_attention(q, k, v, keys, keys, lengths, empty(rows, 32, kind=torch.int32), beam, 0.125)
+    triton_decode.decode_attention(q, keys, keys, lengths, None, beam, 0.125)
     triton_decode.put(empty(3, 4, 16), keys, keys, *(empty(3, kind=torch.int64) for _ in range(2)))
     options, state = SearchOptions(beam=beam), SlotState.empty(2, beam, 32, torch.device("cpu"))
     for vocab_size in (1000, 37_000):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.layout import SequenceLayout
 from regard.nn.attention import set_kernel
-from regard.nn.block import DecoderLayer, EncoderLayer, FeedForward, silu
+from regard.nn.block import FeedForward, Layer, silu
 from tests.build import build, tiny_config
 
 LAYOUT = SequenceLayout.from_lengths([3, 5])
@@ -51,7 +51,7 @@ def test_an_encoder_layer_is_two_sublayers_with_residual_and_norm(
 ) -> None:
     model = build(tiny_config(norm=norm, activation=activation, norm_position=norm_position)).double()
     layer = model.encoder.layers[0]
-    assert isinstance(layer, EncoderLayer)
+    assert isinstance(layer, Layer)
     x = torch.randn(8, 32, dtype=torch.float64)
     first, second = layer.self_residual.norm, layer.feed_forward_residual.norm
     if norm_position == "post":
@@ -69,7 +69,7 @@ def test_a_decoder_layer_attends_to_itself_then_to_the_memory_then_feeds_forward
     model = build(tiny_config(norm_position=norm_position)).double()
     set_kernel(model, "reference")
     layer = model.decoder.layers[1]
-    assert isinstance(layer, DecoderLayer)
+    assert isinstance(layer, Layer)
     x, memory = torch.randn(8, 32, dtype=torch.float64), torch.randn(6, 32, dtype=torch.float64)
     norms = [layer.self_residual.norm, layer.cross_residual.norm, layer.feed_forward_residual.norm]
     sublayers = [

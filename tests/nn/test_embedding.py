@@ -1,13 +1,22 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.nn.embedding import LearnedPositions, NoPositions, SinusoidalPositions, rotate, sinusoids
+from regard.config import ModelConfig
+from regard.nn.embedding import LearnedPositions, NoPositions, SinusoidalPositions, sinusoids
+from regard.nn.rotary import Rotary
+
+
+def make_rotary(d_head: int, **settings: Any) -> Rotary:
+    stack = ModelConfig(9, d_model=d_head, num_heads=1, positions="rotary", **settings).encoder_stack
+    assert stack is not None
+    return Rotary(stack)
 
 
 @pytest.mark.parametrize("d_model", [2, 6, 64, 512])
@@ -63,16 +72,17 @@ def test_learned_positions_have_a_limit_and_say_so() -> None:
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(0, 200), st.sampled_from([2, 6, 16, 64]))
 def test_rotated_dot_products_depend_only_on_the_distance(m: int, n: int, shift: int, d_head: int) -> None:
     q, k = torch.randn(2, 1, 3, d_head, dtype=torch.float64)
+    rotary = make_rotary(d_head)
 
     def product(q_place: int, k_place: int) -> torch.Tensor:
-        return (rotate(q, torch.tensor([q_place])) * rotate(k, torch.tensor([k_place]))).sum(dim=-1)
+        return (rotary(q, torch.tensor([q_place])) * rotary(k, torch.tensor([k_place]))).sum(dim=-1)
 
     torch.testing.assert_close(product(m, n), product(m + shift, n + shift), atol=1e-3, rtol=0)
 
 
 def test_rotation_turns_each_pair_by_its_own_angle() -> None:
     x = torch.randn(1, 2, 6, dtype=torch.float64)
-    turned = rotate(x, torch.tensor([7]))
+    turned = make_rotary(6)(x, torch.tensor([7]))
     for head in range(2):
         for pair in range(3):
             angle = 7 / 10_000 ** (2 * pair / 6)
@@ -85,7 +95,7 @@ def test_rotation_turns_each_pair_by_its_own_angle() -> None:
 
 def test_rotation_keeps_lengths_and_tells_places_apart() -> None:
     x = torch.randn(1, 1, 16, dtype=torch.float64).expand(5, 1, 16)
-    turned = rotate(x, torch.arange(5))
+    turned = make_rotary(16)(x, torch.arange(5))
     torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1), atol=1e-6, rtol=0)
     torch.testing.assert_close(turned[0], x[0])
     assert all(not torch.allclose(turned[a], turned[b], atol=1e-2) for a in range(5) for b in range(a))

@@ -7,8 +7,7 @@ from typing import Any
 
 from transformers import MarianConfig, MarianMTModel
 
-from regard.export import marian
-from regard.export.transformers import marian_settings, refuse_unknown
+from regard.export.transformers import marian_settings, marian_tensors, refuse_unknown
 from regard.models.transformer import Transformer
 
 
@@ -18,7 +17,7 @@ def to_marian(model: Transformer, bos_id: int, eos_id: int, pad_id: int, max_pos
     refuse_unknown(model.config)
     ids: Any = SimpleNamespace(bos_id=bos_id, eos_id=eos_id, pad_id=pad_id)
     theirs = MarianMTModel(MarianConfig(**marian_settings(model.config, ids, max_positions))).eval()
-    loaded = theirs.load_state_dict(marian.to_marian(model.state_dict(), model.config), strict=False)
+    loaded = theirs.load_state_dict(marian_tensors(model.state_dict(), model.config), strict=False)
     assert not loaded.unexpected_keys
     copied = {name for name in loaded.missing_keys if "embed_positions" not in name}
     tied = {"model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.models.transformer import Transformer
-from regard.nn.block import DecoderLayer, EncoderLayer
+from regard.nn.block import Layer
 from regard.nn.embedding import sinusoids
 from tests.build import build, pack, pad, random_sentences, tiny_config
 
@@ -43,7 +43,7 @@ class Pairs:
 def pair_up(ours: Transformer, theirs: nn.Transformer) -> Pairs:
     pairs = Pairs()
     for number, (layer, other) in enumerate(zip(ours.encoder.layers, theirs.encoder.layers, strict=True)):
-        assert isinstance(layer, EncoderLayer)
+        assert isinstance(layer, Layer)
         name = f"encoder.{number}"
         pairs.add_attention(f"{name}.self", [layer.self_attention.qkv], layer.self_attention.out, other.self_attn)
         pairs.add(f"{name}.inner", layer.feed_forward.inner, other.linear1)
@@ -51,7 +51,7 @@ def pair_up(ours: Transformer, theirs: nn.Transformer) -> Pairs:
         pairs.add(f"{name}.norm1", layer.self_residual.norm, other.norm1)
         pairs.add(f"{name}.norm2", layer.feed_forward_residual.norm, other.norm2)
     for number, (layer, other) in enumerate(zip(ours.decoder.layers, theirs.decoder.layers, strict=True)):
-        assert isinstance(layer, DecoderLayer)
+        assert isinstance(layer, Layer)
         name = f"decoder.{number}"
         cross = layer.cross_attention
         pairs.add_attention(f"{name}.self", [layer.self_attention.qkv], layer.self_attention.out, other.self_attn)

@@ -81,7 +81,7 @@ def test_the_time_of_several_processes_is_theirs(tmp_path: Path, monkeypatch: py
     alone = described(choose_recipe(*paths, sets))[-2]
     shares: list[int] = []
 
-    def rate(config: Any, device: Any, dtype: Any, train: Any, size: int) -> Rate:
+    def rate(config: Any, device: Any, dtype: Any, train: Any, size: int, *more: Any) -> Rate:
         shares.append(size)
         return Rate(1000.0, 1000.0)
 
@@ -204,10 +204,9 @@ def test_a_dry_run_holds_out_what_the_run_holds_out(tmp_path: Path, pairs: int) 
     said = "\n".join(described(choice))
     assert described(choice)[1:-1] == describe_run(choice.recipe)[1:-1]
     (tmp_path / "run").mkdir()
-    _, valid, test = make_evaluation_sets(
-        choice.recipe, find_corpora(choice.recipe), RunFolder(tmp_path / "run"), Display()
-    )
+    sets = make_evaluation_sets(choice.recipe, find_corpora(choice.recipe), RunFolder(tmp_path / "run"), Display())
     assert (
-        f"held out: {counted(len(valid), 'pair')} for validation and {counted(len(test), 'pair')} for testing" in said
+        f"held out: {counted(len(sets.valid), 'pair')} for validation and {counted(len(sets.test), 'pair')} for testing"
+        in said
     )
     assert "1 pairs" not in said and "1 minutes" not in said

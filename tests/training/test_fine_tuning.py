@@ -20,6 +20,7 @@ from regard.errors import Interrupted, UserError
 from regard.models.transformer import Transformer
 from regard.parallel.ranks import Ranks
 from regard.recipe import DecodeRecipe, Recipe, load_recipe
+from regard.tasks.translate import TranslationValidator
 from regard.training.display import Display
 from regard.training.fine_tuning import load_init_bundle, load_init_weights, resolve_recipe
 from regard.training.finish import warn_if_worse
@@ -27,7 +28,6 @@ from regard.training.folder import RunFolder
 from regard.training.loop import RunState, Trainer
 from regard.training.metrics import read_metrics
 from regard.training.run import resolve_on_first, train
-from regard.training.validate import Validator
 from tests.tiny import make_bundle, reversal_pairs, save_model, write_pairs, write_recipe
 from tests.training.runs import Listener, damage, quiet
 
@@ -64,6 +64,28 @@ def test_a_run_starts_with_the_weights_and_vocabulary_of_another(old: Path, tmp_
     assert first[0]["loss"] < 1.3 * [r["loss"] for r in last if r["kind"] == "train"][-1]
     assert bundle.facts["init"] == "run"
     assert str(old) not in (bundle.folder / "recipe.toml").read_text()
+
+
+def test_a_run_may_use_the_vocabulary_of_another(old: Path, tmp_path: Path) -> None:
+    values = {"steps": 2, "average": 1}
+    recipe = write_recipe(tmp_path / "recipe", **values)
+    listener = Listener()
+    bundle = train(load_recipe(recipe, [f"tokenizer.folder={old / 'tokenizer'}"]), tmp_path / "run", display=listener)
+    assert bundle.tokenizer.fingerprint == load_bundle(old / "model").tokenizer.fingerprint
+    assert f"pieces, from {old / 'tokenizer'}" in listener.said
+    assert str(old) not in (tmp_path / "run" / "model" / "recipe.toml").read_text()
+    for change, message in (
+        (f"tokenizer.folder={tmp_path}", "tokenizer.folder: "),
+        ("tokenizer.protect=true", "was made without protected spans; set tokenizer.protect = false"),
+        (f"train.init={old}", "tokenizer.folder must not be set with train.init"),
+    ):
+        with pytest.raises(UserError, match=message):
+            train(
+                load_recipe(recipe, [f"tokenizer.folder={old / 'tokenizer'}", change]),
+                tmp_path / "other",
+                display=Display(),
+            )
+    assert not (tmp_path / "other").exists()
 
 
 def test_new_text_gets_new_pieces(old: Path, tmp_path: Path) -> None:
@@ -202,8 +224,8 @@ def test_fine_tuning_that_cannot_help_returns_the_model_that_it_started_from(old
 def test_the_same_bleu_with_a_lower_loss_beats_the_start(
     old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured = Validator.measure
-    monkeypatch.setattr(Validator, "measure", lambda *arguments: {**measured(*arguments), "bleu": 7.0})
+    measured = TranslationValidator.measure
+    monkeypatch.setattr(TranslationValidator, "measure", lambda *arguments: {**measured(*arguments), "bleu": 7.0})
     recipe = fine_tuning(tmp_path / "recipe", init=str(old), average=1, monitor="bleu", steps=4, validate_every=4)
     for name, rate, chosen in (
         ("better", 1e-3, "last checkpoint"),

@@ -267,7 +267,7 @@ def seconds(stage: Callable[[str], object], text: str) -> float:
 
 def check_growth(name: str, before: str, unit: str, after: str) -> None:
     def text(size: int) -> str:
-        return before + (unit * (size // len(unit) + 1))[:size] + after
+        return before + unit * max(1, size // len(unit)) + after  # whole ones: half a tag is refused at once
 
     stage = STAGES[name]
     long = seconds(stage, text(LONG))

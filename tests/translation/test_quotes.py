@@ -89,7 +89,7 @@ class Forgetful(Careless):
 def translated(
     tokenizer: Tokenizer, engine: Careless, line: str, languages: tuple[str, str] = ("en", "de"), **options: object
 ) -> str:
-    own = TranslationOptions(guard=True, languages=languages, **options)  # type: ignore[arg-type]
+    own = TranslationOptions(guard=True, languages=languages, **options)
     return Translator(tokenizer, engine, own, 100).translate([line])[0].text
 
 
@@ -225,3 +225,10 @@ def test_candidates_that_differ_in_their_marks_alone_are_one(tokenizer: Tokenize
 )
 def test_the_built_in_models_quote(name: str, line: str, expected: str) -> None:
     assert regard.load(name, device="cpu").translate(line) == expected
+
+
+def test_a_kept_prefix_may_be_longer_than_the_translation() -> None:
+    assert find_quotations('He said "yes".', [(0, 3), (10, 40)]) == find_quotations(
+        'He said "yes".', [(0, 3), (10, 14)]
+    )
+    assert len(find_quotations('He said "yes".', [(14, 40)])) == 1

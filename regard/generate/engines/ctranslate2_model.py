@@ -22,6 +22,7 @@ from regard.aligning import AlignmentHeads
 from regard.builtin import shown_name
 from regard.bundle import Bundle
 from regard.config import ModelConfig
+from regard.cpu import adds_int8_exactly
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.weights import check_finite, readable, scale_name
@@ -47,9 +48,8 @@ _KNOWN: dict[str, dict[str, int]] = {
 
 def refusal(bundle: Bundle) -> str | None:
     """Why CTranslate2 cannot run this model; None if it can."""
-    for name, choices in _KNOWN.items():
-        if (value := getattr(bundle.config, name)) not in choices:
-            return f"CTranslate2 does not support model.{name} = {value!r}"
+    if unknown := bundle.config.unsupported(("output_bias",), _KNOWN):
+        return f"CTranslate2 does not support {unknown}"
     source, target = vocabularies(bundle.tokenizer, bundle.config.vocab_size)
     for pieces in (source, target):
         if len(set(pieces)) < len(pieces):
@@ -71,8 +71,13 @@ def positions(bundle: Bundle) -> int:
     return max(_POSITIONS, min(longest, _MAX_CELLS // bundle.config.d_model))
 
 
-def convert(bundle: Bundle, folder: Path, weights: WeightFormat) -> None:
-    """Write the converted bundle into an existing folder."""
+def int8_levels() -> int:
+    """The largest integer of int8 weights: 127, or 63 where a larger one could make sums overflow on this machine."""
+    return 127 if adds_int8_exactly() else 63
+
+
+def convert(bundle: Bundle, folder: Path, weights: WeightFormat, levels: int = 127) -> None:
+    """Write the converted bundle into an existing folder; `levels` is the largest integer of int8 weights."""
     if reason := refusal(bundle):
         raise UserError(f"{shown_name(bundle.folder)}: {reason}; use --engine torch, or export to another format")
     try:
@@ -81,7 +86,7 @@ def convert(bundle: Bundle, folder: Path, weights: WeightFormat) -> None:
     except _WrongTensor as error:
         raise UserError(f"{bundle.weights}: tensor {error}") from None
     if weights == "int8":
-        variables = _to_int8(variables)
+        variables = _to_int8(variables, levels)
     elif weights == "fp16":
         variables = {name: _to_fp16(value) for name, value in variables.items()}
     _write_binary(folder / "model.bin", variables, aliases)
@@ -109,6 +114,8 @@ def vocabularies(tokenizer: Tokenizer, vocab_size: int) -> tuple[list[str], list
             {i: piece for piece, i in side.items()}
             for side in (tokenizer.vocabulary.source, tokenizer.vocabulary.target)
         ]
+    elif tokenizer.controls is not None:
+        known = [tokenizer.raw_pieces()]
     else:
         processors = [sentencepiece.SentencePieceProcessor(model_proto=model) for model in tokenizer.models]
         known = [{i: p.id_to_piece(i) for i in range(p.get_piece_size())} for p in processors]
@@ -152,7 +159,7 @@ def with_heads_first(
 
     def reorder(name: str, heads: Sequence[int], axis: int = 0) -> None:
         name = f"decoder.layers.{alignment.layer}.cross_attention.{name}"
-        rows = np.concatenate([np.arange(head * config.d_head, (head + 1) * config.d_head) for head in heads])
+        rows = np.concatenate([np.arange(head * config.head_width, (head + 1) * config.head_width) for head in heads])
         if name in weights and weights[name].shape[axis:][:1] == rows.shape:  # else it is refused when it is used
             changed[name] = np.take(weights[name], rows, axis)
 
@@ -214,7 +221,7 @@ class _Variables(dict[str, _WeightArray]):
         if self.config.kv_heads != self.config.num_heads:
             self.number(f"{name}/num_heads_kv", self.config.kv_heads, np.int32)
         if rotary:
-            self.number(f"{name}/rotary_dim", self.config.d_head, np.int32)
+            self.number(f"{name}/rotary_dim", self.config.head_width, np.int32)
             self.number(f"{name}/rotary_interleave", 1, np.int8)  # rotates neighbouring pairs, as `rotate` does
             self.number(f"{name}/rotary_base", 10_000, np.float32)
 
@@ -243,7 +250,7 @@ class _Variables(dict[str, _WeightArray]):
             self[f"{name}/position_encodings/encodings"] = sinusoids(rows, config.d_model)
         if config.norm_position == "pre":
             self.norm(f"{name}/layer_norm", f"{name}.final_norm")
-        d_model, d_kv = config.d_model, 2 * config.kv_heads * config.d_head
+        d_model, d_kv = config.d_model, 2 * config.kv_heads * config.head_width
         for number in range(layers):
             theirs, ours = f"{name}/layer_{number}", f"{name}.layers.{number}"
             projections = {f"{ours}.self_attention.qkv": d_model + d_kv, f"{ours}.self_attention.out": d_model}
@@ -298,7 +305,7 @@ def _is_matrix(name: str, value: _WeightArray) -> bool:
     return value.ndim == 2 and name.endswith("/weight")
 
 
-def _to_int8(variables: Mapping[str, _WeightArray]) -> dict[str, _WeightArray]:
+def _to_int8(variables: Mapping[str, _WeightArray], levels: int) -> dict[str, _WeightArray]:
     """Matrices as 8-bit integers with one scale per row, the rest unchanged."""
     small: dict[str, _WeightArray] = {}
     for name, value in variables.items():
@@ -306,8 +313,8 @@ def _to_int8(variables: Mapping[str, _WeightArray]) -> dict[str, _WeightArray]:
             small[name] = value
             continue
         largest = np.abs(value).max(axis=1)
-        largest[largest == 0] = 127.0
-        scale = 127.0 / np.maximum(largest, np.float32(127) / np.finfo(np.float32).max)
+        largest[largest == 0] = levels
+        scale = np.float32(levels) / np.maximum(largest, np.float32(levels) / np.finfo(np.float32).max)
         small[name] = np.rint(value * scale[:, None]).astype(np.int8)
         small[f"{name}_scale"] = scale
     return small

@@ -91,8 +91,7 @@ class SlotRunner:
     ) -> None:
         self.model, self.shape, self.eos_id = model, shape, eos_id
         device = model.output_matrix.device
-        is_learned = model.config.positions == "learned"
-        capacity = min(shape.capacity, model.config.max_positions) if is_learned else shape.capacity
+        capacity = min(shape.capacity, model.config.longest or shape.capacity)
         self.cache = model.start_slots(shape.slots, shape.options.beam, capacity, capacity)
         vocab_size = model.config.vocab_size
         self.search = SlotSearch(shape.slots, capacity, vocab_size, shape.options, bos_id, eos_id, forbidden, device)
@@ -183,10 +182,9 @@ class SlotDecoder:
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Yields the number of each sentence and its hypotheses, as it finishes."""
         by_capacity: dict[int, list[SlotJob]] = {}
-        config = self.model.config
-        longest = max(map(len, ids), default=0) + 1
-        if config.positions == "learned" and longest > config.max_positions:
-            raise ValueError(f"a sentence of {longest} tokens is longer than max_positions = {config.max_positions}")
+        longest, limit = max(map(len, ids), default=0) + 1, self.model.config.longest
+        if limit is not None and longest > limit:
+            raise ValueError(f"a sentence of {longest} tokens is longer than max_positions = {limit}")
         for number, (sentence, limit) in enumerate(zip(ids, limits, strict=True)):
             capacity = MIN_CAPACITY.get(self.device.type, 64)
             while capacity < max(limit + 1, len(sentence) + 1):
@@ -206,8 +204,8 @@ class SlotDecoder:
     def _num_slots(self, jobs: int, capacity: int, beam: int) -> int:
         """Enough slots for the jobs, but no more than fit into memory; a power of two, so that few shapes are captured."""
         if (capacity, beam) not in self._max_slots:  # measured once, since captured graphs take memory themselves
-            config, weight = self.model.config, self.model.output_matrix
-            numbers = 2 * (beam + 1) * capacity * config.kv_heads * config.d_head * config.decoder_layers
+            config, weight = self.model.decoder.config, self.model.output_matrix
+            numbers = 2 * (beam + 1) * capacity * config.kv_heads * config.d_head * config.layers
             memory = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 8 << 30
             self._max_slots[capacity, beam] = max(1, int(MEMORY_SHARE * memory) // (numbers * weight.itemsize))
         max_slots = min(self.slots, self._max_slots[capacity, beam])

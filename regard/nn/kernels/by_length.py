@@ -10,10 +10,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.layout import SequenceLayout
+from regard.nn.kernels.grid import HIDDEN
+from regard.nn.kernels.scores import PositionBias
+
+TAKES = ("position bias",)
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, q_layout: SequenceLayout, k_layout: SequenceLayout, causal: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_layout: SequenceLayout,
+    k_layout: SequenceLayout,
+    causal: bool,
+    scale: float,
+    bias: PositionBias | None = None,
 ) -> Tensor:
     by_length: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number, lengths in enumerate(zip(q_layout.lengths, k_layout.lengths, strict=True)):
@@ -31,8 +42,17 @@ def attention(
             q[q_rows].transpose(1, 2),
             k[k_rows].transpose(1, 2),
             v[k_rows].transpose(1, 2),
-            is_causal=causal,
+            attn_mask=None if bias is None else _mask(bias, q_length, k_length, causal, q),
+            is_causal=causal and bias is None,
+            scale=scale,
             enable_gqa=q.shape[1] != k.shape[1],
         )
         output = output.index_put((q_rows[:count],), result[:count].transpose(1, 2))
     return output
+
+
+def _mask(bias: PositionBias, q_length: int, k_length: int, causal: bool, q: Tensor) -> Tensor:
+    """The bias on the scores of sequences of this length, (num_heads, q_length, k_length), future positions hidden if `causal`."""
+    q_places, k_places = (torch.arange(length, device=q.device) for length in (q_length, k_length))
+    added = bias(q_places, k_places).to(q.dtype)
+    return added.masked_fill(q_places[:, None] < k_places, HIDDEN) if causal else added

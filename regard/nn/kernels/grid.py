@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.layout import SequenceLayout
+from regard.nn.kernels.scores import PositionBias
 
 HIDDEN = -1e4  # added to a score: e to this power is 0 in every precision
 
@@ -38,6 +39,24 @@ class _Unpad(torch.autograd.Function):
         # Padding was never used: its gradient is zero.
         padding = ~ctx.layout.valid.reshape(-1, *([1] * (gradient.ndim - 1)))
         return gradient.index_select(0, ctx.layout.rows).masked_fill_(padding, 0.0), None
+
+
+def grid_bias(
+    q_layout: SequenceLayout, k_layout: SequenceLayout, causal: bool, dtype: torch.dtype, bias: PositionBias | None
+) -> Tensor:
+    """What to add to the scores of a grid, or of tiles if the layout has some, (sequences or tiles or 1, num_heads or 1, q_rows,
+    k_rows): the bias, and where a query does not see a key a number so low that the weight becomes 0."""
+    if q_layout.tile_sizes:
+        hidden = tile_bias(q_layout, k_layout, causal, dtype)
+        if bias is None:
+            return hidden
+        return hidden + bias(_tile_rows(q_layout)[1], _tile_rows(k_layout)[1]).to(dtype)
+    assert bias is not None
+    q_places, k_places = (torch.arange(one.max_length, device=one.device) for one in (q_layout, k_layout))
+    added = bias(q_places, k_places).to(dtype)[None]
+    if causal:  # this also hides padding, which comes after every token of its sequence
+        return added.masked_fill(q_places[:, None] < k_places, HIDDEN)
+    return added if k_layout.is_uniform else added.masked_fill(~k_layout.valid[:, None, None, :], HIDDEN)
 
 
 def tile_bias(q_layout: SequenceLayout, k_layout: SequenceLayout, causal: bool, dtype: torch.dtype) -> Tensor:

@@ -6,21 +6,35 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.layout import SequenceLayout
-from regard.nn.kernels.grid import pad, tile_bias, unpad
+from regard.nn.kernels.grid import grid_bias, pad, unpad
+from regard.nn.kernels.scores import PositionBias
+
+TAKES = ("position bias", "dropout")
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, q_layout: SequenceLayout, k_layout: SequenceLayout, causal: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_layout: SequenceLayout,
+    k_layout: SequenceLayout,
+    causal: bool,
+    scale: float,
+    bias: PositionBias | None = None,
+    dropout: float = 0.0,
 ) -> Tensor:
-    bias = None
+    mask = None
+    if q_layout.tile_sizes or bias is not None:
+        mask = grid_bias(q_layout, k_layout, causal, q.dtype, bias)
+        causal = False
     if q_layout.tile_sizes:
-        bias = tile_bias(q_layout, k_layout, causal, q.dtype)
-        q_layout, k_layout, causal = q_layout.tiles, k_layout.tiles, False
+        q_layout, k_layout = q_layout.tiles, k_layout.tiles
     # (tokens, heads, d_head) -> (sequences, heads, max_length, d_head)
     q, k, v = pad(q, q_layout).transpose(1, 2), pad(k, k_layout).transpose(1, 2), pad(v, k_layout).transpose(1, 2)
-    # The causal mask also hides padding, which comes after every token of its sequence.
-    mask = bias if bias is not None or causal or k_layout.is_uniform else k_layout.valid[:, None, None, :]
+    if mask is None and not causal and not k_layout.is_uniform:
+        # The causal mask also hides padding, which comes after every token of its sequence.
+        mask = k_layout.valid[:, None, None, :]
     output = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1]
+        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )
     return unpad(output.transpose(1, 2), q_layout)

@@ -184,14 +184,9 @@ def _shape(d_head: int) -> dict[str, Any]:
     return {"D": d_head, "BLOCK_D": max(16, triton.next_power_of_2(d_head))}
 
 
-def _scales(d_head: int) -> tuple[float, float]:
-    """1 / sqrt(d_head), first for exponentials of base 2, then as it is."""
-    return LOG2_E * d_head**-0.5, d_head**-0.5
-
-
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, q_ids: Tensor, k_ids: Tensor, q_groups: Tensor, k_groups: Tensor,
-    num_heads: int, kv_heads: int, causal: bool,
+    num_heads: int, kv_heads: int, causal: bool, scale: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Outputs (q_tokens, num_heads * d_head), and log2 of the normalisers (num_heads, q_tokens)."""
     rows, d_head = q.shape[0], q.shape[1] // num_heads
@@ -202,14 +197,14 @@ def _forward(
     lse = torch.empty((num_heads, rows), dtype=torch.float32, device=q.device)
     _attention_kernel[(num_heads, q_groups.shape[0] - 1)](
         q, k, v, out, lse, q_ids, k_ids, q_groups, k_groups, q.stride(0), k.stride(0), v.stride(0), out.stride(0),
-        rows, _scales(d_head)[0], GROUP=num_heads // kv_heads, CAUSAL=causal, **_shape(d_head), **FORWARD,
+        rows, LOG2_E * scale, GROUP=num_heads // kv_heads, CAUSAL=causal, **_shape(d_head), **FORWARD,
     )  # fmt: skip
     return out, lse
 
 
 def _backward(
     d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, d_q: Tensor, d_k: Tensor, d_v: Tensor,
-    q_ids: Tensor, k_ids: Tensor, q_groups: Tensor, k_groups: Tensor, num_heads: int, kv_heads: int, causal: bool,
+    q_ids: Tensor, k_ids: Tensor, q_groups: Tensor, k_groups: Tensor, num_heads: int, kv_heads: int, causal: bool, scale: float,
 ) -> None:  # fmt: skip
     """Write the gradients into d_q, d_k and d_v."""
     d_out = d_out.contiguous()
@@ -217,7 +212,7 @@ def _backward(
     _attention_backward_kernel[(kv_heads, q_groups.shape[0] - 1)](
         q, k, v, out, d_out, lse, d_q, d_k, d_v, q_ids, k_ids, q_groups, k_groups, q.stride(0), k.stride(0),
         v.stride(0), out.stride(0), d_q.stride(0), d_k.stride(0), d_v.stride(0), q.shape[0], k.shape[0],
-        *_scales(d_head), GROUP=num_heads // kv_heads, CAUSAL=causal, **_shape(d_head), **BACKWARD,
+        LOG2_E * scale, scale, GROUP=num_heads // kv_heads, CAUSAL=causal, **_shape(d_head), **BACKWARD,
     )  # fmt: skip
 
 
@@ -235,15 +230,17 @@ def _split_kv(kv: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("regard::self_attention", mutates_args=())
 def self_attention_op(
-    qkv: Tensor, ids: Tensor, groups: Tensor, num_heads: int, kv_heads: int, causal: bool
+    qkv: Tensor, ids: Tensor, groups: Tensor, num_heads: int, kv_heads: int, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
     """qkv (tokens, (num_heads + 2 kv_heads) * d_head) -> outputs (tokens, num_heads * d_head) and log2 of the normalisers."""
     q, k, v = _split_qkv(qkv, num_heads, kv_heads)
-    return _forward(q, k, v, ids, ids, groups, groups, num_heads, kv_heads, causal)
+    return _forward(q, k, v, ids, ids, groups, groups, num_heads, kv_heads, causal, scale)
 
 
 @self_attention_op.register_fake
-def _(qkv: Tensor, ids: Tensor, groups: Tensor, num_heads: int, kv_heads: int, causal: bool) -> tuple[Tensor, Tensor]:
+def _(
+    qkv: Tensor, ids: Tensor, groups: Tensor, num_heads: int, kv_heads: int, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
     d_head = qkv.shape[1] // (num_heads + 2 * kv_heads)
     out = qkv.new_empty((qkv.shape[0], num_heads * d_head))
     return out, qkv.new_empty((num_heads, qkv.shape[0]), dtype=torch.float32)
@@ -252,13 +249,13 @@ def _(qkv: Tensor, ids: Tensor, groups: Tensor, num_heads: int, kv_heads: int, c
 @torch.library.custom_op("regard::self_attention_backward", mutates_args=())
 def self_attention_backward_op(
     d_out: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, ids: Tensor, groups: Tensor,
-    num_heads: int, kv_heads: int, causal: bool,
+    num_heads: int, kv_heads: int, causal: bool, scale: float,
 ) -> Tensor:  # fmt: skip
     """The gradient of qkv, in its shape."""
     gradient = torch.empty_like(qkv)
     _backward(
         d_out, *_split_qkv(qkv, num_heads, kv_heads), out, lse, *_split_qkv(gradient, num_heads, kv_heads),
-        ids, ids, groups, groups, num_heads, kv_heads, causal,
+        ids, ids, groups, groups, num_heads, kv_heads, causal, scale,
     )  # fmt: skip
     return gradient
 
@@ -266,20 +263,20 @@ def self_attention_backward_op(
 @self_attention_backward_op.register_fake
 def _(
     d_out: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, ids: Tensor, groups: Tensor,
-    num_heads: int, kv_heads: int, causal: bool,
+    num_heads: int, kv_heads: int, causal: bool, scale: float,
 ) -> Tensor:  # fmt: skip
     return torch.empty_like(qkv)
 
 
 def _save_self(ctx: Any, inputs: Any, output: Any) -> None:
-    qkv, ids, groups, ctx.num_heads, ctx.kv_heads, ctx.causal = inputs
+    qkv, ids, groups, ctx.num_heads, ctx.kv_heads, ctx.causal, ctx.scale = inputs
     ctx.set_materialize_grads(False)  # nothing differentiates the normalisers
     ctx.save_for_backward(qkv, *output, ids, groups)
 
 
 def _differentiate_self(ctx: Any, d_out: Tensor, _: Any) -> Any:
-    gradient = self_attention_backward_op(d_out, *ctx.saved_tensors, ctx.num_heads, ctx.kv_heads, ctx.causal)
-    return gradient, None, None, None, None, None
+    settings = ctx.num_heads, ctx.kv_heads, ctx.causal, ctx.scale
+    return self_attention_backward_op(d_out, *ctx.saved_tensors, *settings), None, None, None, None, None, None
 
 
 self_attention_op.register_autograd(_differentiate_self, setup_context=_save_self)
@@ -288,18 +285,18 @@ self_attention_op.register_autograd(_differentiate_self, setup_context=_save_sel
 @torch.library.custom_op("regard::cross_attention", mutates_args=())
 def cross_attention_op(
     q: Tensor, kv: Tensor, q_ids: Tensor, k_ids: Tensor, q_groups: Tensor, k_groups: Tensor,
-    num_heads: int, kv_heads: int,
+    num_heads: int, kv_heads: int, scale: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """q (q_tokens, num_heads * d_head) over kv (k_tokens, 2 kv_heads * d_head) -> outputs shaped like q and log2 of the
     normalisers."""
     k, v = _split_kv(kv)
-    return _forward(q, k, v, q_ids, k_ids, q_groups, k_groups, num_heads, kv_heads, False)
+    return _forward(q, k, v, q_ids, k_ids, q_groups, k_groups, num_heads, kv_heads, False, scale)
 
 
 @cross_attention_op.register_fake
 def _(
     q: Tensor, kv: Tensor, q_ids: Tensor, k_ids: Tensor, q_groups: Tensor, k_groups: Tensor,
-    num_heads: int, kv_heads: int,
+    num_heads: int, kv_heads: int, scale: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     return q.new_empty(q.shape), q.new_empty((num_heads, q.shape[0]), dtype=torch.float32)
 
@@ -307,13 +304,13 @@ def _(
 @torch.library.custom_op("regard::cross_attention_backward", mutates_args=())
 def cross_attention_backward_op(
     d_out: Tensor, q: Tensor, kv: Tensor, out: Tensor, lse: Tensor, q_ids: Tensor, k_ids: Tensor, q_groups: Tensor,
-    k_groups: Tensor, num_heads: int, kv_heads: int,
+    k_groups: Tensor, num_heads: int, kv_heads: int, scale: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The gradients of q and kv, in their shapes."""
     d_q, d_kv = torch.empty_like(q), torch.empty_like(kv)
     _backward(
         d_out, q, *_split_kv(kv), out, lse, d_q, *_split_kv(d_kv),
-        q_ids, k_ids, q_groups, k_groups, num_heads, kv_heads, False,
+        q_ids, k_ids, q_groups, k_groups, num_heads, kv_heads, False, scale,
     )  # fmt: skip
     return d_q, d_kv
 
@@ -321,20 +318,20 @@ def cross_attention_backward_op(
 @cross_attention_backward_op.register_fake
 def _(
     d_out: Tensor, q: Tensor, kv: Tensor, out: Tensor, lse: Tensor, q_ids: Tensor, k_ids: Tensor, q_groups: Tensor,
-    k_groups: Tensor, num_heads: int, kv_heads: int,
+    k_groups: Tensor, num_heads: int, kv_heads: int, scale: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     return torch.empty_like(q), torch.empty_like(kv)
 
 
 def _save_cross(ctx: Any, inputs: Any, output: Any) -> None:
-    q, kv, q_ids, k_ids, q_groups, k_groups, ctx.num_heads, ctx.kv_heads = inputs
+    q, kv, q_ids, k_ids, q_groups, k_groups, ctx.num_heads, ctx.kv_heads, ctx.scale = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(q, kv, *output, q_ids, k_ids, q_groups, k_groups)
 
 
 def _differentiate_cross(ctx: Any, d_out: Tensor, _: Any) -> Any:
-    d_q, d_kv = cross_attention_backward_op(d_out, *ctx.saved_tensors, ctx.num_heads, ctx.kv_heads)
-    return d_q, d_kv, None, None, None, None, None, None
+    d_q, d_kv = cross_attention_backward_op(d_out, *ctx.saved_tensors, ctx.num_heads, ctx.kv_heads, ctx.scale)
+    return d_q, d_kv, None, None, None, None, None, None, None
 
 
 cross_attention_op.register_autograd(_differentiate_cross, setup_context=_save_cross)

@@ -68,7 +68,7 @@ def _decode_attention_kernel(
 
 def _launch(
     q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, ancestors: Tensor | None, beam: int,
-    new: tuple[Tensor, Tensor] | None,
+    new: tuple[Tensor, Tensor] | None, scale: float,
 ) -> Tensor:  # fmt: skip
     rows, num_heads, d_head = q.shape
     _, capacity, kv_heads, _ = keys.shape
@@ -78,7 +78,7 @@ def _launch(
     out = torch.empty((rows, num_heads, d_head), dtype=q.dtype, device=q.device)
     _decode_attention_kernel[(rows, num_heads)](
         q, keys, values, out, lengths, lengths if ancestors is None else ancestors, new_k, new_v,
-        q.stride(0), new_k.stride(0), new_v.stride(0), _LOG2_E * d_head**-0.5, capacity,
+        q.stride(0), new_k.stride(0), new_v.stride(0), _LOG2_E * scale, capacity,
         NUM_HEADS=num_heads, GROUP=num_heads // kv_heads, BEAM=beam, WITH_ANCESTORS=ancestors is not None,
         EXTEND=new is not None, D=d_head, BLOCK_D=max(16, triton.next_power_of_2(d_head)), BLOCK=BLOCK, num_warps=WARPS,
     )  # fmt: skip
@@ -86,22 +86,22 @@ def _launch(
 
 
 def decode_attention(
-    q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, ancestors: Tensor | None, beam: int
+    q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, ancestors: Tensor | None, beam: int, scale: float
 ) -> Tensor:
     """q (rows, num_heads, d_head) over keys and values (entries, capacity, kv_heads, d_head); returns the shape of q.
 
     Row r belongs to slot r // beam and sees the first `lengths[slot]` positions. Position t is read from entry
     `ancestors[r, t]`, or without ancestors from entry `slot`.
     """
-    return _launch(q, keys, values, lengths, ancestors, beam, None)
+    return _launch(q, keys, values, lengths, ancestors, beam, None, scale)
 
 
 def extend_attention(
-    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, positions: Tensor, ancestors: Tensor, beam: int
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, positions: Tensor, ancestors: Tensor, beam: int, scale: float
+) -> Tensor:  # fmt: skip
     """Write k and v, (rows, kv_heads, d_head), to position `positions[r // beam]` of row r, and attend to that position and,
     through the ancestors, to all before it."""
-    return _launch(q, keys, values, positions, ancestors, beam, (k, v))
+    return _launch(q, keys, values, positions, ancestors, beam, (k, v), scale)
 
 
 @triton.jit

@@ -1,0 +1,212 @@
+"""Exports bundles for Hugging Face's transformers in the family that can express their settings: the one that they were imported
+from, or the first that fits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.bundle import Bundle, load_weights
+from regard.data.tokenizer import Tokenizer
+from regard.errors import RegardError, UserError
+from regard.export.original import their_outputs
+from regard.export.sentencepiece_json import added_token, bpe_json
+from regard.export.verify import Samples, scores_of
+from regard.families import FAMILIES
+from regard.families.family import Family
+from regard.families.table import from_theirs, to_theirs
+
+
+def find_family(bundle: Bundle) -> tuple[Family, dict[str, Any]]:
+    """The family, and config.json."""
+    own = FAMILIES.get(str(bundle.facts.get("family")))
+    for family in ([own] if own else []) + list(FAMILIES.values()):
+        if (settings := family.settings(bundle.config)) is not None:
+            return family, settings
+    raise UserError(
+        f"{bundle.folder}: no family of transformers that Regard knows ({', '.join(FAMILIES)}) has this model's settings"
+        + (f", such as {named}" if (named := bundle.config.unsupported()) else "")
+    )
+
+
+def write_family(bundle: Bundle, folder: Path, samples: Samples, transformers: Any) -> list[list[float]]:
+    """Write the bundle into `folder`, load it with transformers, and score the samples."""
+    from safetensors.torch import save_file
+
+    family, settings = find_family(bundle)
+    entries = list(family.entries(bundle.config))
+    weights = load_weights(bundle)
+    tensors = to_theirs(entries, weights)
+    _check_copies(bundle, from_theirs(entries, tensors), weights)
+    save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    config = {**settings, **_special_ids(bundle), "dtype": "float32"}
+    pooling = config.pop("pooling", None)
+    _write_json(folder / "config.json", config)
+    if bundle.task in ("translate", "generate"):
+        _write_json(folder / "generation_config.json", _generation(bundle))
+    if pooling is not None:
+        _write_pooling(folder, pooling, bundle)
+    write_tokenizer(bundle, folder)
+    (folder / "README.md").write_text(make_readme(bundle, family, settings), encoding="utf-8")
+    if (folder / "tokenizer.json").exists():
+        check_tokenizer(bundle.tokenizer, transformers.AutoTokenizer.from_pretrained(folder), samples)
+    [architecture] = settings["architectures"]
+    model = getattr(transformers, architecture).from_pretrained(folder, dtype=torch.float32).eval()
+    if family.model_type == "t5" and not bundle.config.tie_embeddings:
+        model.lm_head.weight = torch.nn.Parameter(tensors["lm_head.weight"])
+    return [_score(model, bundle, src, tgt) for src, tgt in zip(samples.src, samples.tgt, strict=True)]
+
+
+def _check_copies(bundle: Bundle, back: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """Matrices that are one tensor in the family must be equal in the bundle."""
+    for name, weight in weights.items():
+        if not torch.equal(back[name], weight):
+            raise UserError(
+                f"{bundle.weights}: tensor {name} must be a copy of the other embedding, since the family has one matrix for both, "
+                "but is not; it cannot be written for transformers"
+            )
+
+
+@torch.no_grad()
+def _score(model: Any, bundle: Bundle, src: list[int], tgt: list[int]) -> list[float]:
+    tokenizer = bundle.tokenizer
+    ids = torch.tensor([*src, tokenizer.eos_id] if bundle.task == "translate" else src)
+    answer = their_outputs(model, bundle.config, ids, torch.zeros_like(ids), torch.tensor([tokenizer.bos_id, *tgt]))
+    return scores_of(bundle, answer, src, tgt)
+
+
+# --- files ---
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+
+
+def _special_ids(bundle: Bundle) -> dict[str, Any]:
+    """The ids that config.json names; a family's own, such as RoBERTa's padding, are there already."""
+    tokenizer = bundle.tokenizer
+    ids = {"pad_token_id": tokenizer.pad_id, "eos_token_id": tokenizer.eos_id}
+    ids["decoder_start_token_id" if bundle.task == "translate" else "bos_token_id"] = tokenizer.bos_id
+    _, settings = find_family(bundle)
+    return {name: i if i >= 0 else None for name, i in ids.items() if name not in settings}
+
+
+def _generation(bundle: Bundle) -> dict[str, Any]:
+    """The defaults of transformers' `generate`, as close to the bundle's own search as possible."""
+    tokenizer = bundle.tokenizer
+    stops = [i for i in tokenizer.stop_ids if i >= 0]
+    settings: dict[str, Any] = {"eos_token_id": stops[0] if len(stops) == 1 else stops or None}
+    settings["pad_token_id"] = tokenizer.pad_id if tokenizer.pad_id >= 0 else None
+    if bundle.task == "translate":
+        settings["decoder_start_token_id"] = tokenizer.bos_id
+        settings |= {"num_beams": bundle.decode.beam, "length_penalty": bundle.decode.alpha, "early_stopping": False}
+    elif tokenizer.bos_id >= 0:
+        settings["bos_token_id"] = tokenizer.bos_id
+    if tokenizer.controls is not None and tokenizer.controls.forbidden:
+        settings["suppress_tokens"] = list(tokenizer.controls.forbidden)
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _write_pooling(folder: Path, pooling: str, bundle: Bundle) -> None:
+    """What sentence-transformers needs to make one vector of a text; BERT's own pooler is part of the model."""
+    if pooling == "tanh-first":
+        return
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    content = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(modules)
+    ]
+    (folder / "modules.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    (folder / "1_Pooling").mkdir()
+    modes = {"mean": "pooling_mode_mean_tokens", "first": "pooling_mode_cls_token"}
+    settings = {name: kind == pooling for kind, name in modes.items()}
+    _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": bundle.config.d_model, **settings})
+
+
+def write_tokenizer(bundle: Bundle, folder: Path) -> None:
+    """tokenizer.json as it came, or made from Regard's own vocabulary; a model without a tokenizer has none."""
+    tokenizer = bundle.tokenizer
+    if tokenizer.kind == "ids":
+        return
+    if tokenizer.kind == "pair":
+        raise UserError(
+            f"{bundle.folder / 'tokenizer'}: two sentencepiece models cannot become one tokenizer.json; use --to ctranslate2"
+        )
+    content = tokenizer.models[0] if tokenizer.kind == "huggingface" else json.dumps(_own_json(tokenizer)).encode()
+    (folder / "tokenizer.json").write_bytes(content)
+    pieces = tokenizer.raw_pieces()
+    opening, closing = tokenizer.opening[:1], tokenizer.closing[-1:]
+    ids = {"unk": tokenizer.unk_id, "eos": tokenizer.eos_id, "pad": tokenizer.pad_id, "mask": tokenizer.mask_id}
+    if bundle.task in ("translate", "generate"):
+        ids["bos"] = tokenizer.bos_id if bundle.task == "generate" else -1
+    else:
+        ids |= {"cls": opening[0] if opening else -1, "sep": closing[0] if closing else -1}
+        ids["eos"] = -1
+    named = {f"{name}_token": pieces[i] for name, i in ids.items() if i in pieces}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **named, "model_max_length": bundle.max_length}
+    _write_json(folder / "tokenizer_config.json", {**settings, "clean_up_tokenization_spaces": False})
+
+
+def _own_json(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Regard's joint vocabulary as a tokenizer.json. It takes a literal U+2581 for a space, as sentencepiece does."""
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    is_text = [tokenizer.has_text(i) for i in range(len(pieces))]
+    controls = [i for i, text in enumerate(is_text) if not text and not tokenizer.is_byte(i)]
+    not_text = {i for i, text in enumerate(is_text) if not text}
+    added = [added_token(i, pieces[i], special=True) for i in controls]
+    own = bpe_json(pieces, tokenizer.scores(), not_text, tokenizer.unk_id, prefix=True)
+    return {"version": "1.0", "added_tokens": added, **own}
+
+
+def check_tokenizer(ours: Tokenizer, theirs: Any, samples: Samples) -> None:
+    """Check that both tokenizers agree on the samples' text, except for U+2581, which only Regard can write."""
+    opening = list(ours.controls.source_opening if ours.controls is not None else ())
+    for text in [ours.decode(ids).replace("\u2581", "") for ids in samples.src + samples.tgt]:
+        ids = ours.encode(text, "target")
+        expected = [*opening, *ours.frame(ids)[0]] if ours.controls is not None else ids
+        if list(theirs(text, split_special_tokens=True)["input_ids"]) != expected:
+            raise RegardError(
+                f"the exported tokenizer encodes {text!r} to other ids than the bundle; nothing was written. Please report it with "
+                "the bundle's tokenizer"
+            )
+
+
+_AUTO = {
+    "translate": "AutoModelForSeq2SeqLM",
+    "generate": "AutoModelForCausalLM",
+    "fill": "AutoModelForMaskedLM",
+    "classify": "AutoModelForSequenceClassification",
+    "tag": "AutoModelForTokenClassification",
+    "embed": "AutoModel",
+}
+
+
+def make_readme(bundle: Bundle, family: Family, settings: Mapping[str, Any]) -> str:
+    """How to load the folder."""
+    auto = _AUTO[bundle.task]
+    tokenizer = (
+        "The model came without a tokenizer: its inputs are token ids."
+        if bundle.tokenizer.kind == "ids"
+        else "The tokenizer gives the same ids as Regard's, except that here the name of a control\n"
+        "token in a text becomes that token; `split_special_tokens=True` turns most of that off."
+    )
+    return f"""---
+library_name: transformers
+---
+
+# {family.name} ({settings["architectures"][0]})
+
+Exported by Regard for Hugging Face's transformers.
+
+    from transformers import {auto}, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+    model = {auto}.from_pretrained("FOLDER")
+
+The weights give the same numbers as in Regard. {tokenizer}
+"""
