@@ -14,6 +14,7 @@ import deepl
 import pytest
 from deep_translator import LibreTranslator
 from deep_translator.exceptions import AuthorizationException, ServerException
+from deepl.api_data import MultilingualGlossaryDictionaryEntries
 from libretranslatepy import LibreTranslateAPI
 
 from regard.serve.keys import add_key
@@ -162,12 +163,15 @@ def test_deepls_own_client_stores_glossaries(keyed: tuple[Running, str], tmp_pat
 
 def test_deepls_own_client_translates_documents_step_by_step(server: Running) -> None:
     client = deepl.DeepLClient("any", server_url=server.url)
+    named = {"source_lang": "SRC", "target_lang": "TGT", "filename": "in.txt"}
     out = io.BytesIO()
-    done = client.translate_document(io.BytesIO(b"a b c"), out, source_lang="SRC", target_lang="TGT", filename="in.txt")
+    done = client.translate_document(b"a b c", out, **named)  # type: ignore[arg-type]
     assert out.getvalue() == b"c b a" and done.done
-    handle = client.translate_document_upload(
-        io.BytesIO(b"a b"), source_lang="SRC", target_lang="TGT", filename="in.txt"
-    )
+    out = io.BytesIO()
+    unnamed = io.BytesIO(b"a b c")  # which the client names "file", whatever `filename` says
+    client.translate_document(unnamed, out, **named, extra_body_parameters={"filename": "in.txt"})  # type: ignore[arg-type]
+    assert out.getvalue() == b"c b a"
+    handle = client.translate_document_upload(b"a b", **named)  # type: ignore[arg-type]
     assert client.translate_document_wait_until_done(handle).done
     assert client.translate_document_get_status(handle).status.value == "done"
     out = io.BytesIO()
@@ -181,7 +185,7 @@ NO_WRITING = "rephrasing and correcting are not offered"
 NO_SETS = "glossaries of several language pairs are not offered"
 NO_STYLES = "style rules are not offered"
 NO_MEMORIES = "translation memories are not offered"
-ENTRIES = deepl.MultilingualGlossaryDictionaryEntries("EN", "DE", {"a": "b"})
+ENTRIES = MultilingualGlossaryDictionaryEntries("EN", "DE", {"a": "b"})
 # Every other call of DeepL's client, with arguments, and how the server refuses it.
 NOT_OFFERED: dict[str, tuple[tuple[Any, ...], str]] = {
     "rephrase_text": (("a",), NO_WRITING),
@@ -212,7 +216,7 @@ NOT_OFFERED: dict[str, tuple[tuple[Any, ...], str]] = {
     "get_translation_memory": (("x",), NO_MEMORIES),
     "list_translation_memory_segments": (("x",), NO_MEMORIES),
     "delete_translation_memory": (("x",), NO_MEMORIES),
-    "create_translation_memory_import": (("x",), NO_MEMORIES),
+    "create_translation_memory_import": (("x", 1), NO_MEMORIES),
     "create_translation_memory_export": (("x",), NO_MEMORIES),
     "get_translation_memory_job": (("x",), NO_MEMORIES),
     "wait_until_translation_memory_job_done": (("x",), NO_MEMORIES),
