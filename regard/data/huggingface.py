@@ -219,7 +219,9 @@ def _without_controls(settings: Mapping[str, Any], names: Mapping[int, str]) -> 
     if isinstance(vocabulary := model.get("vocab"), dict):
         model["vocab"] = {rename(piece): i for piece, i in vocabulary.items()}
     elif isinstance(vocabulary, list):
-        model["vocab"] = [[*map(rename, entry[:1]), *entry[1:]] if isinstance(entry, list) else entry for entry in vocabulary]
+        model["vocab"] = [
+            [*map(rename, entry[:1]), *entry[1:]] if isinstance(entry, list) else entry for entry in vocabulary
+        ]
     if isinstance(merges := model.get("merges"), list):
         model["merges"] = [merge for merge in merges if hidden.isdisjoint(_parts(merge))]
     if "unk_token" in model:
