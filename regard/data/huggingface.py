@@ -188,7 +188,8 @@ def _pieces_of(settings: Mapping[str, Any]) -> dict[int, str]:
     vocabulary = settings["model"].get("vocab")
     if isinstance(vocabulary, dict):
         return {i: piece for piece, i in vocabulary.items() if isinstance(i, int)}
-    return {i: entry[0] for i, entry in enumerate(vocabulary or []) if isinstance(entry, list) and entry}
+    entries = vocabulary if isinstance(vocabulary, list) else []
+    return {i: entry[0] for i, entry in enumerate(entries) if isinstance(entry, list) and entry}
 
 
 def _added(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -218,7 +219,9 @@ def _without_controls(settings: Mapping[str, Any], names: Mapping[int, str]) -> 
     if isinstance(vocabulary := model.get("vocab"), dict):
         model["vocab"] = {rename(piece): i for piece, i in vocabulary.items()}
     elif isinstance(vocabulary, list):
-        model["vocab"] = [[rename(entry[0]), *entry[1:]] if isinstance(entry, list) else entry for entry in vocabulary]
+        model["vocab"] = [
+            [*map(rename, entry[:1]), *entry[1:]] if isinstance(entry, list) else entry for entry in vocabulary
+        ]
     if isinstance(merges := model.get("merges"), list):
         model["merges"] = [merge for merge in merges if hidden.isdisjoint(_parts(merge))]
     if "unk_token" in model:
