@@ -38,10 +38,8 @@ from regard.translation.documents.files import Languages, translate_local
 
 DATA = Path(__file__).parent / "data"
 PANDOC = ("docx", "odt", "epub", "html", "md", "tex", "ipynb")
-MARKED = {
-    "en-de": "marked.tsv",
-    "de-en": "marked-de-en.tsv",
-}  # sentences, with a pattern of right translations of the phrase
+# Sentences, with a pattern of right translations of the phrase.
+MARKED = {"en-de": "marked.tsv", "de-en": "marked-de-en.tsv"}
 OUTSIDE = ("po", "xliff", "tmx", "json", "yaml", "vtt")
 # Elements that a translation may add, merge or leave empty.
 RUNS = {"r", "t", "rPr", "span", "s", "bookmarkStart", "bookmarkEnd"}

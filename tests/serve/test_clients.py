@@ -258,6 +258,11 @@ def test_a_server_without_stored_glossaries_says_so(server: Running) -> None:
         client.translate_text("a", source_lang="SRC", target_lang="TGT", glossary_ids=["x"])
 
 
+def is_named(message: str | None) -> bool:
+    """Whether an error says which of DeepL's services is not offered."""
+    return message is not None and any(one in message for one in (NO_WRITING, NO_SETS, NO_STYLES, NO_MEMORIES))
+
+
 @pytest.mark.skipif(
     shutil.which("node") is None or not (JAVASCRIPT / "node_modules").exists(),
     reason="needs node, and `npm ci` in tests/serve/javascript",
@@ -271,6 +276,9 @@ def test_the_clients_in_javascript_work_unchanged(keyed: tuple[Running, str], tm
     ours = server.post("/translate", json=body, headers=headers).json()["translatedText"]
     assert answers.pop("formality")["error"].startswith("Bad request, message: formality must be default")
     assert answers.pop("no glossary")["error"].startswith("Glossary not found, message: this key has no glossary")
+    # Every call of deepl-node's client that is not driven above, with its error.
+    refused = answers.pop("refused")
+    assert len(refused) == 32 and {name for name, message in refused.items() if not is_named(message)} == set()
     assert answers == {
         "text": "c b a",
         "texts": ["b a", "d c"],
@@ -288,5 +296,7 @@ def test_the_clients_in_javascript_work_unchanged(keyed: tuple[Running, str], tm
         "with glossary": "c b k",
         "delete glossary": None,
         "document": "c b a",
+        "document in steps": ["done", "c b a"],
+        "glossary of CSV": 2,
         "npm translate": ours,
     }
