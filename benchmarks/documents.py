@@ -257,7 +257,7 @@ def marked_words(name: str, cases_file: str, out: Path) -> dict[str, Any]:
     for kind, shape, mark in (("docx", r"**\1**", "Strong"), ("html", r"[\1](https://example.org)", "Link")):
         source, target = out / f"{name}.{kind}", out / f"{name}-translated.{kind}"
         text = "\n\n".join(re.sub(r"\*\*(.*?)\*\*", shape, sentence) for sentence, _ in cases)
-        command = ["pandoc", "-f", "markdown-smart", "-s", "--metadata", "title=x", "-o", source]
+        command = ["pandoc", "-f", "markdown-smart", "-s", "--metadata", "title=x", "-o", str(source)]
         subprocess.run(command, input=text.encode(), check=True)
         model.translate_file(source, target)
         blocks = json.loads(run("pandoc", "-t", "json", target).stdout)["blocks"][-len(cases) :]

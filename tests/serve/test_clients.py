@@ -165,13 +165,13 @@ def test_deepls_own_client_translates_documents_step_by_step(server: Running) ->
     client = deepl.DeepLClient("any", server_url=server.url)
     named = {"source_lang": "SRC", "target_lang": "TGT", "filename": "in.txt"}
     out = io.BytesIO()
-    done = client.translate_document(b"a b c", out, **named)  # type: ignore[arg-type]
+    done = client.translate_document(b"a b c", out, **named)
     assert out.getvalue() == b"c b a" and done.done
     out = io.BytesIO()
     unnamed = io.BytesIO(b"a b c")  # which the client names "file", whatever `filename` says
-    client.translate_document(unnamed, out, **named, extra_body_parameters={"filename": "in.txt"})  # type: ignore[arg-type]
+    client.translate_document(unnamed, out, **named, extra_body_parameters={"filename": "in.txt"})
     assert out.getvalue() == b"c b a"
-    handle = client.translate_document_upload(b"a b", **named)  # type: ignore[arg-type]
+    handle = client.translate_document_upload(b"a b", **named)
     assert client.translate_document_wait_until_done(handle).done
     assert client.translate_document_get_status(handle).status.value == "done"
     out = io.BytesIO()

@@ -68,6 +68,19 @@ function prefixOf(one) {
   return `${text.slice(0, end)} `;
 }
 
+// A prefix with the terms that are new in it. `best` is the translation with these terms, without the prefix: where a term stands
+// before the chosen word, the words around it are taken from there ("Die Katze schläft auf der Decke" -> "Der Kater schläft auf der
+// Decke"). null if that would change other words, which the user may have chosen, too.
+function prefixWithTerms(prefix, best) {
+  const words = wordsOf(prefix.trim()), last = words.pop();
+  if (!best.words.some((word, i) => i < words.length && word.held && word.text !== words[i].text)) return prefix;
+  const before = best.words.slice(0, words.length);
+  // An article may follow the term.
+  const isFree = (i) => before[i].held || before[i + 1]?.held;
+  if (before.length < words.length || words.some((word, i) => word.text !== before[i].text && !isFree(i))) return null;
+  return `${before.map((word) => word.before + word.text).join("")}${last.before}${last.text} `;
+}
+
 // --- memory ---
 
 export function startMemory() {
@@ -101,10 +114,13 @@ export function startMemory() {
       if (!hasWork(old)) return;
       const { ways, unmet, chosen, prefix, edited, gap } = old;
       const same = one.ways.findIndex((way) => way.text === shownText(old));
-      if (old.terms !== one.terms && (edited !== null || gap !== null)) Object.assign(one, { edited, gap });
-      else if (old.terms !== one.terms && same >= 0) Object.assign(one, { chosen: same, prefix });
+      const hasNewTerms = old.terms !== one.terms;
+      const begins = hasNewTerms ? prefixWithTerms(chosen ? prefixOf(old) : prefix, one.ways[0]) : prefix;
+      if (hasNewTerms && (edited !== null || gap !== null)) Object.assign(one, { edited, gap });
+      else if (hasNewTerms && same >= 0) Object.assign(one, { chosen: same, prefix });
+      else if (begins === null) Object.assign(one, { edited: shownText(old) });
       else {
-        if (old.terms !== one.terms) again.push([i, chosen ? prefixOf(old) : prefix]);
+        if (hasNewTerms) again.push([i, begins]);
         Object.assign(one, { ways, unmet, chosen, prefix, edited, gap, terms: old.terms });
       }
     });

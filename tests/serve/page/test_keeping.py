@@ -133,6 +133,43 @@ def test_chosen_words_and_edits_survive_new_terms(page: Page) -> None:
     expect(page, f"{first}\n{OWN}")
 
 
+RESTORE = """async ([source, prefix, before, after]) => {
+    const { newState, newSentence, startMemory } = await import("/static/sentences.js");
+    const way = (words) => ({ text: words.map((one) => one.before + one.text).join(""), words });
+    const made = (words, terms) => newSentence({ before: "", text: source, ways: [way(words)] }, null, terms);
+    const state = { ...newState(), source: "en", target: "de", sentences: [{ ...made(before, "[]"), prefix }] };
+    const memory = startMemory();
+    memory.keep(state);
+    state.sentences = [made(after, "[1]")];
+    return [memory.restore(state, new Set(state.sentences)), state.sentences[0].edited];
+}"""
+
+
+def words(text: str, held: str) -> list[dict[str, object]]:
+    return [
+        {"before": " " if number else "", "text": word, "held": word == held}
+        for number, word in enumerate(text.split())
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "translation", "begins"),
+    [
+        ("Die Katze schläft auf der Decke ", "Der Kater schläft auf der Matte", "Der Kater schläft auf der Decke "),
+        ("Die Katze ruht auf der Decke ", "Der Kater schläft auf der Matte", None),  # "ruht" may have been chosen, too
+        ("Auf ", "Auf der Matte schläft der Kater", "Auf "),  # it comes later
+        ("Der Kater schläft auf der Decke ", "Der Kater schläft auf der Matte", "Der Kater schläft auf der Decke "),
+    ],
+)
+def test_a_new_term_before_a_chosen_word_takes_its_place(
+    page: Page, prefix: str, translation: str, begins: str | None
+) -> None:
+    given = ["The cat sleeps on the mat", prefix, words(f"{prefix}gut", ""), words(translation, "Kater")]
+    again, edited = page.evaluate(RESTORE, given)
+    # A sentence whose beginning cannot follow the term stays as it is.
+    assert (again, edited) == (([[0, begins]], None) if begins else ([], f"{prefix}gut"))
+
+
 def test_a_chosen_translation_survives_new_terms(page: Page) -> None:
     page.get_by_label("text to translate").focus()
     page.keyboard.press("Control+Home")
