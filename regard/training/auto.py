@@ -155,13 +155,14 @@ def describe_run(recipe: Recipe) -> list[str]:
     check_machine(recipe, own_process_device(recipe.train.device), process_info().size)
     check_init(recipe)
     task = TASKS[recipe.task]
-    pairs, words = 0.0, 0.0
+    pairs, words, notes = 0.0, 0.0, list[str]()
     for corpus in find_corpora(recipe):
-        corpus_pairs, corpus_words = _count(corpus)
+        corpus_pairs, corpus_words = _count(corpus, notes.append)
         pairs += corpus.weight * corpus_pairs
         words += corpus.weight * corpus_words
     return [
         f"{task.describe(recipe)}: {counted(round(pairs), task.NOUN)} per epoch",
+        *notes,
         *_run_lines(recipe, int(pairs), int(words), True, "train.init"),
     ]
 
@@ -218,10 +219,10 @@ def _model_lines(recipe: Recipe) -> list[str]:
     ]
 
 
-def _count(corpus: RecordSource) -> tuple[int, int]:
-    """The number of records, and of words in their last column; reading checks the files."""
+def _count(corpus: RecordSource, note: Callable[[str], None] = lambda text: None) -> tuple[int, int]:
+    """The number of records, and of words in their last column; reading checks the files. `note` is told of what is ignored."""
     pairs = words = 0
-    for record in corpus.records():
+    for record in corpus.records(note):
         tgt = record.texts[-1]
         pairs += record.begins
         words += max(1, len(tgt.split()), len(tgt) // 12)

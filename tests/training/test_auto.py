@@ -57,6 +57,15 @@ def test_a_dry_run_says_that_the_languages_are_swapped(tmp_path: Path) -> None:
         assert sum("the source side looks like German, not English" in line for line in said) == 1
 
 
+def test_a_dry_run_says_that_columns_are_ignored(tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("".join(f"a {i}\tb {i}\tc\n" for i in range(40)))
+    data = {"source": "src", "target": "tgt", "train": "pairs.tsv", "valid": 2, "root": str(tmp_path)}
+    said = describe_run(
+        recipe_from_dict({"data": data, "model": {"preset": "tiny"}, "train": {"steps": 2, "batch_tokens": 200}})
+    )
+    assert sum("only the first two columns are used" in line for line in said) == 1
+
+
 def test_one_language_on_both_sides_is_doubted(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     one, _ = files(tmp_path, "corpus.en", "x.de")
