@@ -116,7 +116,9 @@ def test_a_model_without_an_end_never_ends() -> None:
 def test_an_empty_prompt_begins_a_text() -> None:
     options = SearchOptions(beam=2, max_extra=6)
     model = decoder()
-    assert TorchEngine(model, BOS, EOS).generate([[]], options) == TorchEngine(model, BOS, EOS).generate([[BOS]], options)
+    assert TorchEngine(model, BOS, EOS).generate([[]], options) == TorchEngine(model, BOS, EOS).generate(
+        [[BOS]], options
+    )
     assert TorchEngine(model, -1, EOS).generate([[]], options) == TorchEngine(model, -1, EOS).generate([[EOS]], options)
     with pytest.raises(UserError, match="a prompt must not be empty with this model"):
         TorchEngine(model, -1, -1).generate([[5], []], options)
@@ -131,7 +133,9 @@ def test_limits_and_the_length_of_the_context() -> None:
     found = engine.generate(prompts, SearchOptions(beam=2, max_extra=8), constraints=constraints)
     assert [len(some[0].ids) for some in found[:2]] == [2, 0]
     assert found[2][0].ids == (8, 9)
-    with pytest.raises(InputError, match="a prompt must have fewer than 16 tokens, the limit of this model, but has 16"):
+    with pytest.raises(
+        InputError, match="a prompt must have fewer than 16 tokens, the limit of this model, but has 16"
+    ):
         engine.generate([[5], [5] * 16], SearchOptions(beam=1))
     with pytest.raises(InputError, match="must have at most 16 tokens, the limit of this model, but has 17"):
         engine.generate([[5] * 14], SearchOptions(beam=1), constraints=[Constraints((7, 8, 9))])
@@ -196,8 +200,8 @@ def test_what_needs_a_source_is_refused_by_name() -> None:
         engine.generate([[5]], SearchOptions(coverage=0.2))
     with pytest.raises(UserError, match="coverage needs a source"):
         next(engine.stream([5], SearchOptions(coverage=0.2)))
+    constraint = Constraints(phrases=(Phrase(((5,),), source=frozenset([1])),))
     with pytest.raises(ValueError, match="phrases must not name tokens of a source"):
-        constraint = Constraints(phrases=(Phrase(((5,),), source=frozenset([1])),))
         engine.generate([[5]], SearchOptions(), constraints=[constraint])
     assert isinstance(engine, TorchEngine)
     with pytest.raises(UserError, match="it continues texts and does not translate; use generate"):

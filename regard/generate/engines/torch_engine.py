@@ -21,8 +21,9 @@ from regard.bundle import Bundle, load_weights
 from regard.device import pick_device, with_index
 from regard.errors import InputError, RegardError, UserError
 from regard.generate.engines.batches import beam_batch, check_constraints, cut_batches, length_limit
+from regard.generate.engines.entering import encode, with_end
 from regard.generate.engines.slot_engine import SlotDecoder
-from regard.generate.engines.stepper import Stepper, encode, mean_probability, with_end
+from regard.generate.engines.stepper import Stepper, mean_probability
 from regard.generate.options import (
     NOTHING_FOUND,
     Constraints,
@@ -92,7 +93,7 @@ class TorchEngine:
         self._copying = threading.Lock()
         self._recorded: list[Transformer] = []  # the models as `reference_copy` returns them, once they are needed
         if slots:
-            self.slots = SlotDecoder(self.model, self.bos_id, self.eos_id, self.forbidden, self.batch)
+            self.slots = SlotDecoder(self.model, self.bos_id, self.eos_id, self.forbidden, self.batch, self.stop_ids)
             return
         for one in self.models:
             set_row_tile(one, _ROW_TILE.get(self.device.type, 64))
@@ -102,11 +103,12 @@ class TorchEngine:
     def from_bundle(
         cls, bundle: Bundle, device: str = "auto", batch: int = 0, others: Sequence[Bundle] = ()
     ) -> TorchEngine:
-        """In slots and fp16 on a GPU with Triton, unless it is an ensemble; else in batches and fp32."""
+        """In slots and fp16 on a GPU with Triton, unless it is an ensemble or has relative positions; else in batches and fp32."""
         tokenizer = bundle.tokenizer
         model = load_model(bundle)
         picked = pick_device(device)
-        slots = on_triton(picked) and not others and bool(bundle.config.encoder_layers)
+        stack = bundle.config.decoder_stack
+        slots = on_triton(picked) and not others and (stack is None or stack.positions != "relative")
         if slots:
             model = model.half()  # its 11 bits of precision flip fewer near-ties than the 8 of bf16
         return cls(
