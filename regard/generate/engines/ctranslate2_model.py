@@ -47,6 +47,8 @@ _KNOWN: dict[str, dict[str, int]] = {
 
 def refusal(bundle: Bundle) -> str | None:
     """Why CTranslate2 cannot run this model; None if it can."""
+    if len(bundle.config.stacks) < 2:
+        return "CTranslate2 runs models with an encoder and a decoder here, but this one has a single stack"
     for name, choices in _KNOWN.items():
         if (value := getattr(bundle.config, name)) not in choices:
             return f"CTranslate2 does not support model.{name} = {value!r}"
