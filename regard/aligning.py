@@ -3,7 +3,7 @@
 Attention is recorded while the decoder computes: step t reads target token t - 1 and predicts token t. In the last layers the
 decoder has settled on the token to come, so step t tells where token t comes from. In earlier layers it still looks at what
 stands for the token that it has just read, so token t is told by step t + 1: shifted attention (Chen et al., 2020). Which layer
-and which heads align words differs from model to model; `regard/training/alignment.py` measures it.
+and which heads align words differs from model to model; `regard/tasks/alignment.py` measures it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from regard.bounds import check_flag, check_whole
 from regard.config import ModelConfig
 from regard.errors import UserError
 from regard.escaping import shorten
+from regard.settings import StackConfig
 
 _SHALLOW = 3  # decoder layers
 
@@ -32,8 +33,9 @@ class AlignmentHeads:
     def default(cls, config: ModelConfig) -> AlignmentHeads:
         """For a model in which nothing was measured: all heads of the last layer but one, which aligns best in decoders of six
         layers (Garg et al., 2019); in shallow ones only the last has settled on the token to come."""
-        layer = config.decoder_layers - (2 if config.decoder_layers > _SHALLOW else 1)
-        return cls(layer, tuple(range(config.num_heads)), shift=False)
+        decoder = _decoder(config)
+        layer = decoder.layers - (2 if decoder.layers > _SHALLOW else 1)
+        return cls(layer, tuple(range(decoder.num_heads)), shift=False)
 
     @classmethod
     def from_json(cls, found: Any, config: ModelConfig) -> AlignmentHeads:
@@ -41,12 +43,13 @@ class AlignmentHeads:
         if not isinstance(found, Mapping) or set(found) != {"layer", "heads", "shift"}:
             raise UserError(f"alignment must hold layer, heads and shift, but is {shorten(found)}")
         layer, heads, shift = found["layer"], found["heads"], found["shift"]
-        check_whole("alignment.layer", layer, 0, config.decoder_layers - 1)
+        decoder = _decoder(config)
+        check_whole("alignment.layer", layer, 0, decoder.layers - 1)
         check_flag("alignment.shift", shift)
-        is_list = isinstance(heads, list) and bool(heads) and all(_is_index(head, config.num_heads) for head in heads)
+        is_list = isinstance(heads, list) and bool(heads) and all(_is_index(head, decoder.num_heads) for head in heads)
         if not is_list or len(set(heads)) < len(heads):
             raise UserError(
-                f"alignment.heads must be different heads from 0 to {config.num_heads - 1}, but is {shorten(heads)}"
+                f"alignment.heads must be different heads from 0 to {decoder.num_heads - 1}, but is {shorten(heads)}"
             )
         chosen = cls(layer, tuple(heads), shift)
         if chosen.head_order(config) is None:
@@ -68,13 +71,20 @@ class AlignmentHeads:
         [3, 2, 0, 1]
         >>> AlignmentHeads(0, (0, 3), True).head_order(config)
         """
-        size = config.num_heads // config.kv_heads
-        groups = [range(first, first + size) for first in range(0, config.num_heads, size)]
+        decoder = _decoder(config)
+        size = decoder.num_heads // decoder.kv_heads
+        groups = [range(first, first + size) for first in range(0, decoder.num_heads, size)]
         chosen = set(self.heads)
         # Whole groups first, then one that is chosen in part.
         groups.sort(key=lambda group: -len(chosen.intersection(group)))
         order = [head for group in groups for head in sorted(group, key=lambda head: head not in chosen)]
         return order if set(order[: len(chosen)]) == chosen else None
+
+
+def _decoder(config: ModelConfig) -> StackConfig:
+    if config.decoder_stack is None or not config.decoder_stack.cross:
+        raise UserError("alignment needs a decoder that attends to an encoder, but this model has none")
+    return config.decoder_stack
 
 
 def _is_index(value: Any, count: int) -> bool:

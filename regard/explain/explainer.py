@@ -62,6 +62,11 @@ class Explainer:
     def __init__(self, bundle: Bundle, engine: Engine | None = None) -> None:
         """Shares the weights of `engine` if it has them in fp32 on the CPU; otherwise loads them."""
         self.bundle, self.tokenizer = bundle, bundle.tokenizer
+        if len({stack.num_heads for stack in bundle.config.stacks.values()}) > 1:
+            raise UserError(
+                "an explanation shows the same heads in encoder and decoder, but this model has other model.encoder.num_heads than "
+                "model.decoder.num_heads"
+            )
         shared = engine.torch_engine if isinstance(engine, CTranslate2Engine) else engine
         if (
             isinstance(shared, TorchEngine)
@@ -119,8 +124,8 @@ class Explainer:
         return self._check_length(self.tokenizer.encode(text, side), limit, name)
 
     def _check_length(self, ids: list[int], limit: int, name: str) -> list[int]:
-        if self.bundle.config.positions == "learned":
-            limit = min(limit, self.bundle.config.max_positions - 1)  # one position is for <s> or </s>
+        if self.bundle.config.longest is not None:
+            limit = min(limit, self.bundle.config.longest - 1)  # one position is for <s> or </s>
         if len(ids) > limit:
             raise UserError(
                 f"{name} must have at most {limit} pieces to be explained, but has {len(ids)}; give one sentence"

@@ -41,6 +41,9 @@ _PAGE = 4_096  # bytes; weights begin at multiples of it, so that a runtime can 
 _MIN_POSITIONS = 1_024  # the minimum length of a table of sinusoids
 _SCORED_AT_ONCE = 4  # sentences in a batch
 
+# The choices that are tested in graphs; other settings must be at their defaults.
+_KNOWN = {"activation": ("relu", "gelu", "silu", "swiglu"), "positions": ("sinusoidal", "learned", "rotary")}
+
 _Array = np.ndarray[Any, Any]
 
 
@@ -60,6 +63,8 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
     """Write the bundle's graphs into `folder` and score the samples with them in ONNX Runtime."""
     if weights != "fp32":
         raise UserError(f"--weights must be fp32 for --to onnx, but is {weights!r}")
+    if unknown := bundle.config.unsupported(("output_bias",), _KNOWN):
+        raise UserError(f"{unknown} cannot be exported to ONNX yet; use the bundle itself")
     require_packages()
     model = load_model(bundle)
     prepare_for_tracing(model, longest_table(bundle))
@@ -95,9 +100,7 @@ def longest_table(bundle: Bundle) -> int:
 
 def max_positions(bundle: Bundle) -> int | None:
     """The most tokens that either side may have; None for no limit."""
-    positions = bundle.config.positions
-    tables = {"sinusoidal": longest_table(bundle), "learned": bundle.config.max_positions, "rotary": None}
-    return tables[positions]
+    return longest_table(bundle) if bundle.config.positions == "sinusoidal" else bundle.config.longest
 
 
 def cache_names(kind: str, config: ModelConfig) -> list[str]:

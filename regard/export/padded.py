@@ -62,7 +62,7 @@ class GridSelf(SelfCache):
 
     def extend(self, q: Tensor, k: Tensor, v: Tensor, scale: float, bias: PositionBias | None = None) -> Tensor:
         """q, k and v are (batch * length, heads, d_head)."""
-        assert bias is None  # see `refuse_unknown`
+        assert bias is None  # exporters refuse relative positions
         self.keys, self.values = to_grid(k, self.batch), to_grid(v, self.batch)
         if self.past is not None:
             self.keys = torch.cat((self.past[0], self.keys), dim=2)

@@ -143,11 +143,12 @@ class Transformer(nn.Module):
 
     def hidden(
         self, ids: Tensor, layout: Layout, tgt_in: Tensor | None = None, tgt_layout: Layout | None = None,
-        token_types: Tensor | None = None,
+        token_types: Tensor | None = None, rows: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """States for the loss, (tokens, d_model): what `output_weight` is multiplied with. With an output bias each ends in a 1,
-        (tokens, d_model + 1), to match it."""
-        states: Tensor = self._token_head()(self.states(ids, layout, tgt_in, tgt_layout, token_types))
+        (tokens, d_model + 1), to match it. With `rows`, (labels,), only those go through the head."""
+        states = self.states(ids, layout, tgt_in, tgt_layout, token_types)
+        states = self._token_head()(states if rows is None else states.index_select(0, rows))
         return states if self.output_bias is None else nn.functional.pad(states, (0, 1), value=1.0)
 
     def forward(

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from regard.data.corpus import Corpus
+from regard.config import ModelConfig
+from regard.data.corpus import RecordSource
 from regard.data.feed import check_shares
 from regard.device import compute_dtype
 from regard.errors import UserError
@@ -19,7 +20,9 @@ from regard.training.metrics import import_tensorboard
 from regard.training.prepare import find_corpora, load_vocabulary
 
 
-def check_run(recipe: Recipe, folder: RunFolder, resume: bool, device: torch.device, num_ranks: int) -> list[Corpus]:
+def check_run(
+    recipe: Recipe, folder: RunFolder, resume: bool, device: torch.device, num_ranks: int
+) -> list[RecordSource]:
     """Refuse a run that this recipe, machine or folder does not allow; returns the training corpora. Writes nothing."""
     check_machine(recipe, device, num_ranks)
     check_folder(folder, recipe, resume)
@@ -33,7 +36,7 @@ def check_run(recipe: Recipe, folder: RunFolder, resume: bool, device: torch.dev
 def check_machine(recipe: Recipe, device: torch.device, num_ranks: int) -> None:
     """Refuse what this machine or number of processes cannot do."""
     train = recipe.train
-    if pick_fast_path(train, device, num_ranks) is not None:
+    if pick_fast_path(train, recipe.model.config(1000), device, num_ranks) is not None:
         check_shares(train.accumulate, num_ranks)
     if train.recompute and device.type == "mps" and recipe.model.config(1000).dropout:
         raise UserError(
@@ -44,7 +47,7 @@ def check_machine(recipe: Recipe, device: torch.device, num_ranks: int) -> None:
         import_tensorboard()
 
 
-def pick_fast_path(train: TrainRecipe, device: torch.device, num_ranks: int) -> FastPath | None:
+def pick_fast_path(train: TrainRecipe, config: ModelConfig, device: torch.device, num_ranks: int) -> FastPath | None:
     """The parts of the fast path that a run uses on this device; None: the plain path."""
     dtype = compute_dtype(train.precision, device)
-    return fast_path(train.fast, device, dtype, num_ranks, train.rdrop > 0, plain_path_field(train))
+    return fast_path(train.fast, device, dtype, num_ranks, train.rdrop > 0, plain_path_field(train, config))

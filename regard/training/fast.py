@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
+from regard.config import ModelConfig
 from regard.errors import UserError
 from regard.nn.kernels import has_compiler, has_triton
 from regard.recipe import FAST_PARTS, TrainRecipe
@@ -85,6 +86,14 @@ def fast_path(
     return FastPath(**{name: name in names for name in FAST_PARTS if name != "slots"})
 
 
-def plain_path_field(train: TrainRecipe) -> str:
+def plain_path_field(train: TrainRecipe, config: ModelConfig) -> str:
     """The field of the recipe that rules out the fast path; empty: none does."""
-    return "train.shard" if train.shard else "train.recompute" if train.recompute else ""
+    if train.shard or train.recompute:
+        return "train.shard" if train.shard else "train.recompute"
+    # The Triton kernel for attention takes neither of these, and its twin holds a score for every pair of rows of a batch.
+    for stack in config.stacks.values():
+        if stack.attention_dropout:
+            return "model.attention_dropout"
+        if stack.positions == "relative":
+            return "model.positions = 'relative'"
+    return ""

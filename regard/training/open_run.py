@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regard.data.corpus import Corpus
+from regard.data.corpus import RecordSource
 from regard.errors import UserError
 from regard.files import read_json
 from regard.parallel.ranks import Ranks
@@ -26,7 +26,7 @@ from regard.training.same_data import saved_fingerprint
 class OpenRun:
     """The state of a run folder as the first process found it; the other processes have an empty one."""
 
-    corpora: list[Corpus] = field(default_factory=list)  # training text
+    corpora: list[RecordSource] = field(default_factory=list)  # training text
     is_finished: bool = False  # nothing left to train
     checkpoint: str | None = None  # name of the checkpoint to resume from; None: start fresh
     damaged: tuple[str, ...] = ()  # why each newer checkpoint was skipped
@@ -52,7 +52,7 @@ def open_run(
         if was_started:  # every checkpoint is damaged, so the run starts over
             check_init(recipe)
         return OpenRun(corpora, damaged=tuple(damaged))
-    check_checkpoint(newest, pick_fast_path(recipe.train, ranks.device, ranks.size))
+    check_checkpoint(newest, pick_fast_path(recipe.train, recipe.model.config(1000), ranks.device, ranks.size))
     if folder.metrics.exists():
         read_metrics(folder.metrics)  # refuses a damaged file now, and not when the report is written
     return OpenRun(corpora, False, newest.name, tuple(damaged), saved_fingerprint(newest, folder))

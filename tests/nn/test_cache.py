@@ -16,7 +16,7 @@ from regard.nn.attention import set_kernel
 from regard.nn.cache import DecoderCache, SelfCache
 from regard.nn.linear import set_row_tile
 from regard.nn.places import Places
-from tests.build import SWITCHES, build, pack, random_sentences, tiny_config
+from tests.build import LATER, SWITCHES, build, pack, random_sentences, tiny_config
 
 LENGTHS = [5, 1, 8, 3, 8]
 
@@ -41,7 +41,7 @@ def decode_at_once(model: Transformer, sentences: list[Tensor], prefixes: Tensor
     return logits.view(*prefixes.shape, -1)
 
 
-@pytest.mark.parametrize("switches", SWITCHES.values(), ids=SWITCHES)
+@pytest.mark.parametrize("switches", (SWITCHES | LATER).values(), ids=SWITCHES | LATER)
 @torch.no_grad()
 def test_stepping_with_the_cache_equals_decoding_the_whole_prefix(switches: dict[str, Any]) -> None:
     # In float64, so that a wrong position or head cannot hide behind rounding. Seven steps outgrow a capacity of three.

@@ -77,8 +77,10 @@ class TorchEngine:
         self.device = with_index(torch.device(device))
         self.models = [one.to(self.device).eval() for one in (model, *others)]
         self.model = self.models[0]
-        self._aligning = tuple(alignment) or tuple(AlignmentHeads.default(one.config) for one in self.models)
         self.has_encoder = bool(self.model.config.encoder_layers)
+        self._aligning = tuple(alignment)
+        if self.has_encoder and not alignment:
+            self._aligning = tuple(AlignmentHeads.default(one.config) for one in self.models)
         self.bos_id, self.forbidden = bos_id, tuple(forbidden)
         ends = [token for token in dict.fromkeys((eos_id, *stop_ids)) if token >= 0]
         self.eos_id, *others_ends = ends or [self.model.config.vocab_size]  # without any, a token that never comes
@@ -103,12 +105,13 @@ class TorchEngine:
     def from_bundle(
         cls, bundle: Bundle, device: str = "auto", batch: int = 0, others: Sequence[Bundle] = ()
     ) -> TorchEngine:
-        """In slots and fp16 on a GPU with Triton, unless it is an ensemble or has relative positions; else in batches and fp32."""
+        """In slots and fp16 on a GPU with Triton, unless it is an ensemble or has relative positions, which the cache of slots does
+        not take; else in batches and fp32."""
         tokenizer = bundle.tokenizer
         model = load_model(bundle)
         picked = pick_device(device)
-        stack = bundle.config.decoder_stack
-        slots = on_triton(picked) and not others and (stack is None or stack.positions != "relative")
+        has_encoder = bool(bundle.config.encoder_layers)
+        slots = on_triton(picked) and not others and model.decoder.relative is None
         if slots:
             model = model.half()  # its 11 bits of precision flip fewer near-ties than the 8 of bf16
         return cls(
@@ -120,8 +123,8 @@ class TorchEngine:
             batch=batch,
             slots=slots,
             others=[load_model(other) for other in others],
-            alignment=[one.alignment_heads for one in (bundle, *others)],
-            stop_ids=tokenizer.stop_ids if not bundle.config.encoder_layers else (),
+            alignment=[one.alignment_heads for one in (bundle, *others)] if has_encoder else (),
+            stop_ids=() if has_encoder else tokenizer.stop_ids,
         )
 
     def translate(

@@ -6,7 +6,7 @@
     by_length   torch's kernel on sequences of equal length; results do not depend on the batch, to the last bit
     varlen      flash attention on the packed rows; CUDA in half precision
     dense       the formula over all rows with a mask; fixed shapes, any device
-    triton      tiles of packed rows, several sequences in one; fixed shapes, CUDA with Triton
+    triton      tiles of packed rows, several sequences in one; fixed shapes, CUDA with Triton; leaves long sequences to varlen
 
 All take a scale of the scores. What else a kernel takes is in its `TAKES`: a bias on the scores (`scores.py`), a mask, dropout of
 weights, a hook for the weights, slots (a `SlotLayout`, which has no lengths that the host knows). `choose` picks the fastest
@@ -83,10 +83,10 @@ def choose(device: torch.device, dtype: torch.dtype, layout: Layout, asked: Coll
 
 def _by_speed(device: torch.device, dtype: torch.dtype, layout: Layout) -> list[Kernel]:
     """The kernels that can run here, the fastest first."""
-    is_long, has_varlen = layout.max_length >= LONG, varlen.available(device, dtype)
+    is_long, has_varlen = _is_long(layout), varlen.available(device, dtype)
     first: list[Kernel] = []
     if isinstance(layout, SlotLayout):
-        if is_long and has_varlen and layout.offsets is not None:
+        if is_long and has_varlen:
             first.append("varlen")
         if on_triton(device):
             first.append("triton")
@@ -97,6 +97,11 @@ def _by_speed(device: torch.device, dtype: torch.dtype, layout: Layout) -> list[
     if device.type == "cpu" and dtype == torch.bfloat16 and not is_long:
         first.append("matmul")
     return [*first, "sdpa", "reference"]
+
+
+def _is_long(layout: Layout) -> bool:
+    """Whether a kernel for long sequences suits the layout, and can have it: it needs to know where each sequence begins."""
+    return layout.max_length >= LONG and layout.offsets is not None
 
 
 def attention(
@@ -148,6 +153,8 @@ def _resolve(
     asked = [*([name_of(bias)] if bias is not None else []), *(name for name, is_asked in wanted.items() if is_asked)]
     if kernel == "auto":
         return choose(q.device, q.dtype, layout, asked)
+    if kernel == "triton" and _is_long(layout) and q.is_cuda and q.dtype in varlen.HALF:
+        kernel = "varlen"  # the tiles of the one are for short sequences
     if missing := [name for name in asked if name not in _TAKES[kernel]]:
         able = " or ".join(name for name, takes in _TAKES.items() if not set(asked) - set(takes)) or "another layout"
         raise ValueError(f"the {kernel} kernel {_LACKS[missing[0]]}; use kernel = {able}")

@@ -136,6 +136,7 @@ def _best(
 ) -> AlignmentHeads:
     """The best of all layers, shifted or not. Of equals the first."""
     gain = _GAIN * sum(map(len, depends))
+    decoder = config.stacks["decoder"]
 
     def agreement(candidate: AlignmentHeads) -> int:
         return sum(
@@ -145,16 +146,16 @@ def _best(
 
     def best_of(layer: int, shift: bool) -> tuple[int, AlignmentHeads]:
         """The best head, or the two best, or more, if they are clearly better than fewer."""
-        single = [AlignmentHeads(layer, (head,), shift) for head in range(config.num_heads)]
+        single = [AlignmentHeads(layer, (head,), shift) for head in range(decoder.num_heads)]
         order = sorted(single, key=lambda one: -agreement(one))
         best, most = order[0], agreement(order[0])
-        for count in range(2, config.num_heads + 1):
+        for count in range(2, decoder.num_heads + 1):
             candidate = AlignmentHeads(layer, tuple(sorted(one.heads[0] for one in order[:count])), shift)
             if candidate.head_order(config) is not None and (found := agreement(candidate)) > most + gain:
                 best, most = candidate, found
         return most, best
 
-    found = [best_of(layer, shift) for layer in range(config.decoder_layers) for shift in (False, True)]
+    found = [best_of(layer, shift) for layer in range(decoder.layers) for shift in (False, True)]
     return max(found, key=lambda one: one[0])[1]
 
 
