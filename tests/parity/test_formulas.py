@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from regard.nn.block import activate
+from regard.nn.activations import activate
 from regard.nn.relative import bucket
 from regard.nn.rotary import Rotary
 from tests.build import LATER, tiny_config
