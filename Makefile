@@ -14,8 +14,8 @@ DATA ?=
 # How many processes share the tests; auto: one per core.
 WORKERS ?= auto
 
-BENCHMARKS := attention_cpu train_throughput decode_throughput translate_soak serve_load fairness store_checksums alignment documents detection alternatives
-GPU_BENCHMARKS := train_throughput profile_step loss_curves decode_throughput
+BENCHMARKS := attention_cpu train_throughput decode_throughput translate_soak serve_load fairness store_checksums alignment documents detection alternatives language_models
+GPU_BENCHMARKS := train_throughput language_models profile_step loss_curves decode_throughput
 
 .DEFAULT_GOAL := help
 .PHONY: help setup browser demo serve screenshots test pytest test-gpu lint types format bench bench-gpu attack

@@ -151,6 +151,8 @@ class SlotLayout:
     # (sequences + 1,) int32, the first row of each sequence, for kernels that suit long ones; None: only the groups are known.
     # Empty rows are sequences here, too, so that every row is computed; what they hold means nothing.
     offsets: Tensor | None = None
+    # Whether all sequences, those of empty rows among them, have `max_length` rows, so that memory is a grid.
+    is_uniform: bool = False
 
     @property
     def num_tokens(self) -> int:

@@ -12,7 +12,7 @@ is a sequence of its own, unless asked otherwise.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -85,7 +85,7 @@ class TextRows:
         seed: int | None = None,
     ) -> None:
         """`across`: a row is one sequence, whatever documents it has. The marks begin and end a document."""
-        self._ids, self._marks, self._across = column.ids, (start_id, end_id), across
+        self._ids, self._marks, self.across = column.ids, (start_id, end_id), across
         self._seed = None if seed is None else seed % 2**64
         # Where each document begins in the text: one token more than its ids, for its mark.
         self._begins: Int64Array = column.offsets + np.arange(len(column.offsets))
@@ -116,9 +116,9 @@ class TextRows:
                 span_ids, span_labels = self._tokens(np.arange(start, stop), numbers)
                 ids.append(span_ids)
                 labels.append(span_labels)
-                if not self._across:
+                if not self.across:
                     lengths.append(own_lengths)
-            if self._across:
+            if self.across:
                 lengths.append(self.costs[row : row + 1])
         return GatheredRows(np.concatenate(ids), np.concatenate(labels), np.concatenate(lengths))
 
@@ -131,7 +131,7 @@ class TextRows:
                 begins = self._begins[np.searchsorted(self._begins, start) : np.searchsorted(self._begins, stop)]
                 ring = np.concatenate([begins, begins + (stop - start)])
                 within = int((np.searchsorted(ring, begins + own) - np.arange(len(begins))).max())
-                densities.append((1 if self._across else within + 1) / own)  # a row may begin inside a document
+                densities.append((1 if self.across else within + 1) / own)  # a row may begin inside a document
         return max(densities, default=0.0)
 
     def _spans(self, row: int, epoch: int) -> list[tuple[int, int]]:
@@ -213,6 +213,7 @@ class TextSlots:
     tokens: int
     sequences: int
     max_length: int  # tokens of a row
+    is_uniform: bool = False  # whether each row is one sequence and full
 
     @cached_property
     def _sections(self) -> list[slice]:
@@ -232,7 +233,7 @@ class TextSlots:
     @property
     def fingerprint(self) -> list[int]:
         """Part of saved states."""
-        return list(astuple(self))
+        return [self.tokens, self.sequences, self.max_length]
 
     def check_fit(self, costs: Int64Array, others: Sequence[Int64Array], corpora: Sequence[CorpusRange]) -> None:
         """All rows fit: a batch has at least as many tokens as a row."""
@@ -245,6 +246,8 @@ class TextSlots:
                 f"a batch must hold at most {self.tokens} tokens in {self.sequences} sequences, but gets {used} in "
                 f"{len(gathered.lengths)}"
             )
+        if self.is_uniform and (gathered.lengths != self.max_length).any():
+            raise ValueError(f"all rows must be sequences of {self.max_length} tokens, but some are not")
         packed: Int32Array = np.zeros(self.size, dtype=np.int32)
         ids, labels, *layout, offsets = (packed[section] for section in self._sections[:-1])
         ids[:used], labels[:used], labels[used:] = gathered.ids, gathered.labels, -1
@@ -258,14 +261,15 @@ class TextSlots:
         """The batch of a packed array, on its device: views, no copies."""
         check_packed(packed, self.size)
         ids, labels, positions, sequence_ids, groups, offsets, count = (packed[section] for section in self._sections)
-        layout = SlotLayout(positions, sequence_ids, groups, self.max_length, offsets)
+        layout = SlotLayout(positions, sequence_ids, groups, self.max_length, offsets, self.is_uniform)
         return TextSlotBatch(ids, labels, layout, count[0])
 
 
 def fit_text_slots(rows: TextRows, tokens: int, length: int) -> TextSlots:
     """Slots for as many whole rows of this length as `tokens` allow."""
     tokens = round_up(max(tokens // length, 1) * length, TOKEN_STEP)
-    return TextSlots(tokens, round_up(tokens * rows.density + 1, RECORD_STEP), length)
+    is_uniform = rows.across and tokens % length == 0 and bool((rows.costs == length).all())
+    return TextSlots(tokens, round_up(tokens * rows.density + 1, RECORD_STEP), length, is_uniform)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 28}  # logits held at a time: fit the cache, or fill a GPU
+VECTOR = 8  # numbers of half precision that a GPU loads at once
+VOCABULARY_STEP = 64
 FUSED_CHUNK_ELEMENTS = 1 << 29  # likewise with Triton, which holds no second tensor of that size
 
 
@@ -128,22 +130,32 @@ def backward_linear_cross_entropy(
     must be a leaf. The kernel scales the gradients itself, which saves a pass over them."""
     from regard.nn.kernels.triton_loss import cross_entropy_
 
+    vocab_size, width = weight.shape
     with torch.no_grad():
-        sums = _Sums.zeros(hidden, weight, with_gradients=True)
+        states, matrix = _aligned(hidden, (1, VECTOR)), _aligned(weight, (VOCABULARY_STEP, VECTOR))
+        sums = _Sums.zeros(states, matrix, with_gradients=True)
         assert sums.d_hidden is not None and sums.d_weight is not None
-        chunk = _chunk(hidden, weight, FUSED_CHUNK_ELEMENTS)
-        for begin in range(0, hidden.shape[0], chunk):
-            part = hidden[begin : begin + chunk]
+        chunk = _chunk(states, matrix, FUSED_CHUNK_ELEMENTS)
+        for begin in range(0, states.shape[0], chunk):
+            part = states[begin : begin + chunk]
             # (chunk, d_model) -> (chunk, vocab_size)
-            logits = part @ weight.t()
-            losses = cross_entropy_(logits, labels[begin : begin + chunk], smoothing, scale).sum(dim=0)
+            logits = part @ matrix.t()
+            losses = cross_entropy_(logits, labels[begin : begin + chunk], smoothing, scale, vocab_size).sum(dim=0)
             sums.total += losses[0]
             sums.nll += losses[1]
-            # The kernel has left the gradient in place of the logits.
-            sums.d_hidden[begin : begin + chunk] = logits @ weight
+            # The kernel has left the gradient in place of the logits. Beyond the vocabulary these are 0 and stay so.
+            sums.d_hidden[begin : begin + chunk] = logits @ matrix
             _add_product(sums.d_weight, logits.t(), part)
-    torch.autograd.backward((hidden, weight), (sums.d_hidden, sums.d_weight.to(weight.dtype)))
+    d_weight = sums.d_weight[:vocab_size, :width].to(weight.dtype)
+    torch.autograd.backward((hidden, weight), (sums.d_hidden[:, :width], d_weight))
     return Loss(sums.total, sums.nll, labels.shape[0])
+
+
+def _aligned(matrix: Tensor, steps: tuple[int, int]) -> Tensor:
+    """The matrix with zeros after its rows and columns, so that their numbers are multiples of `steps`; those that are multiples of
+    VECTOR stay. Elsewhere products take several times as long, since a row does not begin at a whole vector."""
+    rows, columns = (-size % step if size % VECTOR else 0 for size, step in zip(matrix.shape, steps, strict=True))
+    return torch.nn.functional.pad(matrix, (0, columns, 0, rows)) if rows or columns else matrix
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:

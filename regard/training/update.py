@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from regard.data.batch import on_device
 from regard.data.slot_batch import SlotShape
+from regard.layout import SlotLayout
 from regard.models.loss import Loss
 from regard.models.stack import Stack
 from regard.models.token_loss import TokenLoss
@@ -27,6 +28,7 @@ from regard.models.transformer import Transformer
 from regard.nn.attention import set_kernel
 from regard.nn.block import set_fused
 from regard.nn.embedding import SinusoidalPositions
+from regard.nn.kernels import Kernel, choose
 from regard.parallel.ranks import Ranks
 from regard.training.fast import FastPath
 from regard.training.sharded import gathered
@@ -147,11 +149,17 @@ class SlotUpdate:
         for stack in working.stacks:
             if isinstance(stack.positions, SinusoidalPositions):
                 stack.positions.reserve(slots.max_length)  # now: compiled code cannot grow the table
-        set_kernel(working, "triton" if path.attention else "dense")
+        set_kernel(working, self._kernel() if path.attention else "dense")
         set_fused(working, path.residual, path.feedforward)
         if path.compile:
             for stack in working.stacks:
                 compile_stack(stack)
+
+    def _kernel(self) -> Kernel:
+        """The fastest attention for these batches: that for short sequences, or for long ones."""
+        layouts = [part for part in vars(self.batches[0]).values() if isinstance(part, SlotLayout)]
+        dtype = self.options.autocast or torch.float32
+        return choose(self.device, dtype, max(layouts, key=lambda layout: layout.max_length))
 
     @property
     def is_warmed_up(self) -> bool:

@@ -114,6 +114,24 @@ def test_no_row_has_more_sequences_than_the_slots_expect(documents: Documents, l
         slots.unpack(slots.pack(found, 1))
 
 
+def test_slots_are_a_grid_where_each_row_is_one_full_sequence() -> None:
+    documents = [list(range(10, 10 + size)) for size in (500, 1, 90, 700)]
+    full = fit_text_slots(rows_of(documents, 128, seed=1, across=True), 400, 128)
+    assert full.is_uniform and full.tokens == 3 * 128
+    assert not fit_text_slots(rows_of(documents, 128, seed=1), 400, 128).is_uniform  # documents apart
+    assert not fit_text_slots(
+        rows_of(documents, 100, seed=1, across=True), 400, 100
+    ).is_uniform  # 400 are no whole tiles
+    short = rows_of(documents, 128, seed=1, across=True, cuts=(1, 2))  # the second corpus has no full row
+    assert not fit_text_slots(short, 400, 128).is_uniform
+    found = rows_of(documents, 128, seed=1, across=True).gather(np.array([0, 3]), epoch=2)
+    layout = full.unpack(full.pack(found, 1)).layout
+    assert layout.is_uniform and layout.offsets is not None
+    assert layout.offsets[:4].tolist() == [0, 128, 256, 384]
+    with pytest.raises(ValueError, match="all rows must be sequences of 128 tokens, but some are not"):
+        full.pack(rows_of(documents, 128, seed=1).gather(np.array([3])), 1)
+
+
 def test_slots_hold_what_a_batch_of_any_shape_holds() -> None:
     documents = [list(range(10, 10 + size)) for size in (5, 1, 0, 9, 3, 3, 2, 12)]
     rows = rows_of(documents, 8, seed=1)

@@ -265,6 +265,22 @@ def test_the_loss_learns_an_output_bias_and_all_else_as_torch_would() -> None:
 # Norms and dropout
 
 
+def test_only_the_rows_that_are_asked_for_go_through_the_head() -> None:
+    """The same states and gradients as those of all rows; a row may be asked for several times."""
+    model = build(tiny_config(decoder_layers=0, output_bias=True, head={"transform": True})).double()
+    ids, layout = pack([torch.tensor([5, 6, 7, 8]), torch.tensor([9, 10, 11])])
+    rows = torch.tensor([2, 6, 0, 0, 2], dtype=torch.int32)  # as slots have them
+    results = []
+    for states in (lambda: model.hidden(ids, layout, rows=rows), lambda: model.hidden(ids, layout)[rows.long()]):
+        model.zero_grad()
+        found = states()
+        (found * torch.arange(found.numel()).view_as(found)).sum().backward()
+        results.append([found.detach(), *(weight.grad for weight in model.parameters() if weight.grad is not None)])
+    assert len(results[0]) == len(results[1]) > 10
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 def test_only_pre_norm_has_a_norm_after_the_last_layer(norm: Any) -> None:
     kind = nn.LayerNorm if norm == "layer" else nn.RMSNorm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regard.layout import SequenceLayout, SlotLayout
-from regard.nn.kernels import _TAKES, LONG, Kernel, attention, choose
+from regard.nn.kernels import _TAKES, LONG, Kernel, attend_self, attention, choose
 from regard.nn.kernels.scores import Mask, PairBias, paper_scale
 from regard.nn.relative import RelativePositions
 from tests.build import tiny_config
@@ -189,6 +190,67 @@ def test_long_sequences_take_a_kernel_for_long_ones(monkeypatch: pytest.MonkeyPa
     assert choose(gpu, half, slots(LONG), ["slots"]) == "triton", "which does without offsets"
     assert choose(gpu, half, slots(LONG, with_offsets=True), ["slots", "dropout"]) == "dense"
     assert choose(gpu, half, SequenceLayout.from_lengths([3]), ["position bias"]) == "sdpa"
+    full = replace(slots(LONG, with_offsets=True), is_uniform=True)
+    assert choose(gpu, half, full, ["full slots"]) == "sdpa"
+    short = replace(slots(LONG - 1, with_offsets=True), is_uniform=True)
+    assert choose(gpu, half, short, ["full slots"]) == "triton"
+
+
+def full_slots(lengths: tuple[int, ...], rows: int, device: str = "cpu") -> SlotLayout:
+    """Slots whose sequences, those of empty rows too, all have the same length."""
+    used, [length] = SequenceLayout.from_lengths(lengths), set(lengths)
+    empty = rows - used.num_tokens
+    positions, ids = (
+        torch.nn.functional.pad(each, (0, empty), value=value).int().to(device)
+        for each, value in ((used.positions, 0), (used.sequence_ids, -1))
+    )
+    offsets = torch.arange(0, rows + 1, length, dtype=torch.int32)
+    offsets = torch.nn.functional.pad(offsets, (0, 3), value=rows).to(device)  # room for three sequences more
+    return SlotLayout(positions, ids, offsets, length, offsets, is_uniform=True)
+
+
+@pytest.mark.parametrize("kind", ["self", "causal"])
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize(
+    ("lengths", "device", "dtype", "tolerance"),
+    [
+        ((6, 6, 6), "cpu", torch.float64, 1e-9),
+        pytest.param((1024, 1024), "cuda", torch.bfloat16, 6e-2, marks=pytest.mark.gpu),
+    ],
+    ids=["cpu", "cuda"],
+)
+def test_full_slots_are_a_grid(
+    kind: Any, with_bias: bool, lengths: tuple[int, ...], device: str, dtype: torch.dtype, tolerance: float
+) -> None:
+    """torch's own kernel gives the formula, and what empty rows hold is finite."""
+    case = Case(kind, lengths, lengths, 4, 2, 64 if device == "cuda" else 4, seed=0)
+    rows = sum(lengths) + lengths[0]
+    layout = full_slots(lengths, rows, device)
+    bias = relative(4, kind == "causal").to(device, dtype) if with_bias else None
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (torch.nn.functional.pad(each, (0, 0, 0, 0, 0, lengths[0])) for each in (q, k, v))
+        kernel: Kernel = "auto" if lengths[0] >= LONG else "sdpa"
+        output = attend_self(torch.cat((q, k, v), dim=1), layout, case.kv_heads, kind == "causal", kernel, bias=bias)
+        assert output.isfinite().all()
+        return output[: sum(lengths)]
+
+    packed = SequenceLayout.from_lengths(lengths)
+    exact = relative(4, kind == "causal") if with_bias else None
+    expected = with_gradients(
+        lambda q, k, v: attention(q, k, v, packed, packed, kind == "causal", "reference", bias=exact),
+        case,
+        torch.float64,
+    )
+    assert_close(with_gradients(run, case, dtype, device), expected, tolerance)
+
+
+def test_full_slots_are_refused_by_kernels_that_read_lengths() -> None:
+    layout = full_slots((4, 4), 12)
+    q = torch.zeros(12, 2, 4)
+    for kernel in ("reference", "by_length", "matmul"):
+        with pytest.raises(ValueError, match="needs lengths, which a SlotLayout does not have; use kernel = sdpa or"):
+            attention(q, q, q, layout, layout, False, kernel)
 
 
 def test_the_papers_scale_is_one_over_the_root_of_d_head() -> None:
@@ -212,7 +274,7 @@ def test_long_rows_in_slots_take_flash_attention(causal: bool) -> None:
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k, v = (torch.nn.functional.pad(each, (0, 0, 0, 0, 0, empty)) for each in (q, k, v))
-        output = attention(q, k, v, layout, layout, causal, "triton")
+        output = attend_self(torch.cat((q, k, v), dim=1), layout, case.kv_heads, causal, "varlen")
         assert output.isfinite().all()
         return output[: used.num_tokens]
 

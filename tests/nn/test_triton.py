@@ -204,10 +204,11 @@ def test_dropout_drops_what_its_twin_drops_and_as_often_as_asked(device: str, dt
 
 @everywhere
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("vocab_size", [37, 5000])
-def test_the_loss_is_its_twin(vocab_size: int, smoothing: float, device: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("vocab_size", "width"), [(37, 16), (5000, 16), (37, 17), (4099, 25)])
+def test_the_loss_is_its_twin(vocab_size: int, width: int, smoothing: float, device: str, dtype: torch.dtype) -> None:
+    """Also where products need zeros after rows and columns: odd vocabularies, and states with a 1 for the bias."""
     generator = torch.Generator().manual_seed(vocab_size)
-    hidden, weight = torch.randn(70, 16, generator=generator), torch.randn(vocab_size, 16, generator=generator)
+    hidden, weight = torch.randn(70, width, generator=generator), torch.randn(vocab_size, width, generator=generator)
     labels = torch.randint(vocab_size, (70,), generator=generator, dtype=torch.int32)
     labels[::9] = -1
 

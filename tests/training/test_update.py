@@ -17,12 +17,15 @@ import torch
 from torch import Tensor
 
 from regard.config import ModelConfig
+from regard.data.masking import MaskedSlots
 from regard.data.pair_slots import PairSlots
 from regard.data.pairs import PairBatch, make_batch
+from regard.data.rows import TextSlots
 from regard.errors import UserError
 from regard.models.rdrop import _chunk_loss
 from regard.models.transformer import Transformer
 from regard.nn import block
+from regard.nn.attention import Attention
 from regard.recipe import FAST_PARTS, TrainRecipe
 from regard.tasks.translate import loss
 from regard.training.checkpoint import _load_optimizer, _optimizer_tensors
@@ -344,6 +347,31 @@ def test_a_gpu_without_bf16_or_triton_takes_the_plain_path(
     assert fast_path("compile", gpu, dtype) == FastPath(compile=True)
     with pytest.raises(UserError, match="attention needs "):
         fast_path("attention,loss", gpu, dtype)
+
+
+@pytest.mark.parametrize(
+    ("made", "kernel"),
+    [
+        (lambda: SLOTS, "triton"),
+        (lambda: PairSlots(4096, 4096, 64, max_length=2048), "triton"),
+        (lambda: TextSlots(4096, 64, 1024), "varlen"),
+        (lambda: TextSlots(4096, 64, 1024, is_uniform=True), "sdpa"),
+        (lambda: TextSlots(4096, 64, 512), "triton"),
+        (lambda: MaskedSlots(4096, 128, 640, 128), "triton"),
+        (lambda: MaskedSlots(4096, 128, 640, 1024), "varlen"),
+    ],
+    ids=["pairs", "long-pairs", "rows", "full-rows", "short-rows", "pieces", "long-pieces"],
+)
+def test_the_kernel_for_attention_suits_the_batches(made: Any, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: whether there is one is all that the choice asks of the machine."""
+    monkeypatch.setattr("regard.nn.kernels.on_triton", lambda device: True)
+    monkeypatch.setattr("regard.nn.kernels.varlen.available", lambda device, dtype: dtype == torch.bfloat16)
+    for path, expected in ((FastPath(attention=True), kernel), (FastPath(), "dense")):
+        [(model, optimizer), _] = twins(tiny_config(), dtype=torch.float32)
+        update = SlotUpdate(loss, model, optimizer, UpdateOptions(0.1, 1.0, torch.bfloat16), made(), 1, path)
+        assert update.copy is not None
+        kernels = {module.kernel for module in update.copy.model.modules() if isinstance(module, Attention)}
+        assert kernels == {expected}
 
 
 # --- on a GPU ---

@@ -6,12 +6,12 @@
     by_length   torch's kernel on sequences of equal length; results do not depend on the batch, to the last bit
     varlen      flash attention on the packed rows; CUDA in half precision
     dense       the formula over all rows with a mask; fixed shapes, any device
-    triton      tiles of packed rows, several sequences in one; fixed shapes, CUDA with Triton; leaves long sequences to varlen
+    triton      tiles of packed rows, several sequences in one; fixed shapes, CUDA with Triton
 
 All take a scale of the scores. What else a kernel takes is in its `TAKES`: a bias on the scores (`scores.py`), a mask, dropout of
-weights, a hook for the weights, slots (a `SlotLayout`, which has no lengths that the host knows). `choose` picks the fastest
-that takes what is asked for; a kernel that was named is refused where it cannot do it. `residual` and `triton_residual` are the
-other fused part of a layer.
+weights, a hook for the weights, slots (a `SlotLayout`, which has no lengths that the host knows), or at least full slots (all
+lengths are the same). `choose` picks the fastest that takes what is asked for; a kernel that was named is refused where it
+cannot do it. `residual` and `triton_residual` are the other fused part of a layer.
 """
 
 from __future__ import annotations
@@ -40,13 +40,15 @@ _LACKS = {
     "dropout": "has no dropout of weights",
     "weights": "cannot record attention weights",
     "slots": "needs lengths, which a SlotLayout does not have",
+    "full slots": "needs lengths, which a SlotLayout does not have",
 }
 LONG = 1024  # rows from which on a sequence takes a kernel for long ones
 _KERNELS: dict[Kernel, Any] = {
     "sdpa": sdpa, "matmul": matmul, "by_length": by_length, "varlen": varlen, "dense": dense, "reference": reference,
 }  # fmt: skip
-_TAKES: dict[Kernel, tuple[str, ...]] = {name: module.TAKES for name, module in _KERNELS.items()} | {
-    "triton": ("slots",)
+_TAKES: dict[Kernel, tuple[str, ...]] = {
+    name: (*takes, "full slots") if "slots" in takes else takes
+    for name, takes in [*((name, module.TAKES) for name, module in _KERNELS.items()), ("triton", ("slots",))]
 }
 
 
@@ -86,6 +88,8 @@ def _by_speed(device: torch.device, dtype: torch.dtype, layout: Layout) -> list[
     is_long, has_varlen = _is_long(layout), varlen.available(device, dtype)
     first: list[Kernel] = []
     if isinstance(layout, SlotLayout):
+        if is_long and layout.is_uniform:
+            first.append("sdpa")
         if is_long and has_varlen:
             first.append("varlen")
         if on_triton(device):
@@ -148,13 +152,12 @@ def _resolve(
     hook: WeightsHook | None,
 ) -> Kernel:
     """The kernel that "auto" stands for; a kernel that was named must take what is asked for."""
+    has_slots = isinstance(layout, SlotLayout)
     wanted = {"mask": mask is not None, "dropout": dropout > 0.0, "weights": hook is not None,
-              "slots": isinstance(layout, SlotLayout)}  # fmt: skip
+              "slots": has_slots and not layout.is_uniform, "full slots": has_slots and layout.is_uniform}  # fmt: skip
     asked = [*([name_of(bias)] if bias is not None else []), *(name for name, is_asked in wanted.items() if is_asked)]
     if kernel == "auto":
         return choose(q.device, q.dtype, layout, asked)
-    if kernel == "triton" and _is_long(layout) and q.is_cuda and q.dtype in varlen.HALF:
-        kernel = "varlen"  # the tiles of the one are for short sequences
     if missing := [name for name in asked if name not in _TAKES[kernel]]:
         able = " or ".join(name for name, takes in _TAKES.items() if not set(asked) - set(takes)) or "another layout"
         raise ValueError(f"the {kernel} kernel {_LACKS[missing[0]]}; use kernel = {able}")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.layout import SequenceLayout
+from regard.layout import Layout, SequenceLayout, SlotLayout
 from regard.nn.kernels.scores import PositionBias
 
 HIDDEN = -1e4  # added to a score: e to this power is 0 in every precision
@@ -42,11 +42,11 @@ class _Unpad(torch.autograd.Function):
 
 
 def grid_bias(
-    q_layout: SequenceLayout, k_layout: SequenceLayout, causal: bool, dtype: torch.dtype, bias: PositionBias | None
+    q_layout: Layout, k_layout: Layout, causal: bool, dtype: torch.dtype, bias: PositionBias | None
 ) -> Tensor:
     """What to add to the scores of a grid, or of tiles if the layout has some, (sequences or tiles or 1, num_heads or 1, q_rows,
     k_rows): the bias, and where a query does not see a key a number so low that the weight becomes 0."""
-    if q_layout.tile_sizes:
+    if isinstance(q_layout, SequenceLayout) and isinstance(k_layout, SequenceLayout) and q_layout.tile_sizes:
         hidden = tile_bias(q_layout, k_layout, causal, dtype)
         if bias is None:
             return hidden
@@ -56,7 +56,9 @@ def grid_bias(
     added = bias(q_places, k_places).to(dtype)[None]
     if causal:  # this also hides padding, which comes after every token of its sequence
         return added.masked_fill(q_places[:, None] < k_places, HIDDEN)
-    return added if k_layout.is_uniform else added.masked_fill(~k_layout.valid[:, None, None, :], HIDDEN)
+    if isinstance(k_layout, SlotLayout) or k_layout.is_uniform:
+        return added
+    return added.masked_fill(~k_layout.valid[:, None, None, :], HIDDEN)
 
 
 def tile_bias(q_layout: SequenceLayout, k_layout: SequenceLayout, causal: bool, dtype: torch.dtype) -> Tensor:
@@ -85,13 +87,15 @@ def _tile_rows(layout: SequenceLayout) -> tuple[Tensor, Tensor]:
     return ids.view(tiles.num_sequences, -1), positions.view(tiles.num_sequences, -1)
 
 
-def pad(packed: Tensor, layout: SequenceLayout) -> Tensor:
+def pad(packed: Tensor, layout: Layout) -> Tensor:
     """(tokens, heads, d_head) -> (sequences, max_length, heads, d_head). Padding repeats row 0, so the caller must mask it."""
     rows = packed if layout.is_uniform else _Pad.apply(packed, layout)  # type: ignore[no-untyped-call]
-    return rows.view(layout.num_sequences, layout.max_length, *packed.shape[1:])
+    # The sequences of a SlotLayout are as many as fit, used or not.
+    number = layout.num_tokens // layout.max_length if isinstance(layout, SlotLayout) else layout.num_sequences
+    return rows.view(number, layout.max_length, *packed.shape[1:])
 
 
-def unpad(grid: Tensor, layout: SequenceLayout) -> Tensor:
+def unpad(grid: Tensor, layout: Layout) -> Tensor:
     """(sequences, max_length, heads, d_head) -> (tokens, heads, d_head)."""
     rows = grid.reshape(-1, *grid.shape[2:])
     if layout.is_uniform:

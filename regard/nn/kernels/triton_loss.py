@@ -24,10 +24,12 @@ def _cross_entropy_kernel(
     blocks,
     ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr,
+    EMPTY: tl.constexpr,
 ):
-    """One row. The vocabulary is `blocks * ALIGNED`, which tells the compiler that every row starts at a whole vector."""
+    """One row of `blocks * ALIGNED` columns, which tells the compiler that every row starts at a whole vector. The last
+    EMPTY of them are beyond the vocabulary."""
     row = tl.program_id(0).to(tl.int64)
-    vocab_size = blocks * ALIGNED
+    vocab_size = blocks * ALIGNED - EMPTY
     logits += row * blocks * ALIGNED
     label = tl.load(labels + row)
     used = label >= 0
@@ -78,16 +80,17 @@ def _cross_entropy_kernel(
             tl.store(logits + start + lanes, nothing, mask=start + lanes < vocab_size)
 
 
-def cross_entropy_(logits: Tensor, labels: Tensor, smoothing: float, scale: Tensor) -> Tensor:
-    """Logits (rows, vocab_size) and labels (rows,) -> (rows, 2), the smoothed loss and the negative log-likelihood of each row; 0
-    where the label is -1. Overwrites `logits` with the gradient of the loss times `scale` (float32, one element, above 0)."""
-    rows, vocab_size = logits.shape
-    aligned = math.gcd(vocab_size, 16)
+def cross_entropy_(logits: Tensor, labels: Tensor, smoothing: float, scale: Tensor, vocab_size: int) -> Tensor:
+    """Logits (rows, columns) and labels (rows,) -> (rows, 2), the smoothed loss and the negative log-likelihood of each row; 0
+    where the label is -1. Overwrites `logits` with the gradient of the loss times `scale` (float32, one element, above 0).
+    Columns beyond the vocabulary, if there are some, stay as they are."""
+    rows, columns = logits.shape
+    aligned = math.gcd(columns, 16)
     assert logits.is_contiguous()
     losses = torch.empty((rows, 2), dtype=torch.float32, device=logits.device)
     if rows:
         _cross_entropy_kernel[(rows,)](
-            logits, labels, losses, smoothing, scale, vocab_size // aligned,
-            ALIGNED=aligned, BLOCK=min(BLOCK, triton.next_power_of_2(vocab_size)), num_warps=16,
+            logits, labels, losses, smoothing, scale, columns // aligned,
+            ALIGNED=aligned, BLOCK=min(BLOCK, triton.next_power_of_2(vocab_size)), EMPTY=columns - vocab_size, num_warps=16,
         )  # fmt: skip
     return losses

@@ -35,9 +35,9 @@ def attention(
     elif group > 1:  # (tokens, kv_heads, d_head) -> (tokens, num_heads, d_head)
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     output = varlen_attn(
-        q.contiguous(),
-        k.contiguous(),
-        v.contiguous(),
+        q,
+        k,
+        v,
         _offsets(q_layout),
         _offsets(k_layout),
         q_layout.max_length,
