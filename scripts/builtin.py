@@ -230,7 +230,7 @@ class Making:
         pool.shutdown(wait=False)
 
     def make_card(self) -> Record:
-        run(HERE / "builtin_card.py", self.out / self.pair, self.out / "scores")
+        run("-m", "scripts.builtin_card", self.out / self.pair, self.out / "scores")
         return sorted((self.out / "scores").iterdir()), bundle_files(self.out / self.pair)
 
     @property

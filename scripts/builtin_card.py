@@ -1,6 +1,6 @@
 """Puts scores, sources and limits into the card of a built-in model; scripts/builtin.py calls it.
 
-python scripts/builtin_card.py BUNDLE SCORES     SCORES: a folder with int8-*.json, as `regard evaluate --json` writes them
+python -m scripts.builtin_card BUNDLE SCORES     SCORES: a folder with int8-*.json, as `regard evaluate --json` writes them
 """
 
 from __future__ import annotations

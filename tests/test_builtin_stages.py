@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -150,6 +151,28 @@ builtin.main()
     process = int(ended.stdout.split("started ")[1].split()[0])
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
+
+
+# Read by every Python that starts, before the working folder comes to the path: takes away an installed regard.
+NOT_INSTALLED = """
+import os, sys
+sys.path[:] = [entry for entry in sys.path if not os.path.isdir(os.path.join(entry, "regard"))]
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in getattr(finder, "__module__", "")]
+"""
+
+
+def test_the_card_is_made_in_a_checkout_where_regard_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = making(tmp_path)
+    shutil.copytree(ROOT / "tests" / "golden" / "bundle-2", made.out / "en-de")
+    (made.out / "scores").mkdir()
+    metrics = {"bleu": {"name": "BLEU", "score": 12.34, "confidence": 0.5, "signature": "nrefs:1"}}
+    (made.out / "scores" / "int8-news.json").write_text(json.dumps({"sentences": 7, "metrics": metrics}))
+    (tmp_path / "sitecustomize.py").write_text(NOT_INSTALLED)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    made.make_card()
+    assert "| news | 7 | 12.34 ± 0.50 |" in (made.out / "en-de" / "card.md").read_text(encoding="utf-8")
 
 
 def test_parts_join_to_the_same_folder_and_a_damaged_part_is_refused(tmp_path: Path) -> None:
