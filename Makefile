@@ -14,7 +14,7 @@ DATA ?=
 # How many processes share the tests; auto: one per core.
 WORKERS ?= auto
 
-BENCHMARKS := attention_cpu train_throughput decode_throughput translate_soak serve_load fairness store_checksums alignment documents detection
+BENCHMARKS := attention_cpu train_throughput decode_throughput translate_soak serve_load fairness store_checksums alignment documents detection alternatives
 GPU_BENCHMARKS := train_throughput profile_step loss_curves decode_throughput
 
 .DEFAULT_GOAL := help
@@ -45,8 +45,8 @@ demo: setup ## translate with the built-in models and score one
 serve: setup ## serve the built-in models on http://127.0.0.1:8000 (MODEL=runs/mine serves another)
 	$(BIN)/regard serve $(if $(MODEL),-m $(MODEL))
 
-screenshots: setup browser ## take the screenshots of the README (MODEL=runs/mine RUN=runs/multi30k-cpu)
-	$(BIN)/python -m scripts.screenshots $(if $(MODEL),-m $(MODEL)) --run $(or $(RUN),runs/multi30k-cpu)
+screenshots: setup browser ## take the screenshots of the README (MODEL=runs/mine; RUN=runs/multi30k-cpu for the training view)
+	$(BIN)/python -m scripts.screenshots $(if $(MODEL),-m $(MODEL)) $(if $(RUN),--run $(RUN))
 
 test: lint browser ## run linter, type checker, tests and doctests (WORKERS=4: four processes instead of one per core)
 	@$(MAKE) --no-print-directory -j 2 types pytest

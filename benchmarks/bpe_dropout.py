@@ -16,7 +16,7 @@ import torch
 from benchmarks.common import machine, report
 from regard.data.bpe_dropout import BpeDropout
 from regard.data.feed import Feed
-from regard.data.sampler import Sampler
+from regard.data.pair_packing import PairPacking, make_sampler
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
 
@@ -45,10 +45,14 @@ def main() -> None:
 def measure(
     store: Store, tokenizer: Tokenizer, dropout: BpeDropout | None, arguments: argparse.Namespace, seconds: float
 ) -> dict[str, Any]:
-    lengths = (store.src_lengths, store.tgt_lengths) if dropout is None else (dropout.src_lengths, dropout.tgt_lengths)
-    sampler = Sampler(lengths[0], lengths[1], arguments.batch_tokens, 1, store.corpora)
+    lengths = (
+        (store["source"].lengths, store["target"].lengths)
+        if dropout is None
+        else (dropout.src_lengths, dropout.tgt_lengths)
+    )
+    sampler = make_sampler(lengths[0], lengths[1], arguments.batch_tokens, 1, store.corpora)
     bos_id, eos_id, longest = tokenizer.bos_id, tokenizer.eos_id, arguments.max_length
-    feed = Feed(store, sampler, bos_id, eos_id, 1, None, dropout=dropout, max_length=longest)
+    feed = Feed(store, sampler, PairPacking(store, bos_id, eos_id, None, dropout, longest), 1)
     updates = feed._updates()  # in this thread, without prefetching
     next(updates)
     begun = time.perf_counter()

@@ -21,13 +21,14 @@ from torch import Tensor, nn
 
 from benchmarks.lengths import BOS, EOS, LONGEST, PAD, Batch, padded, sentences
 from regard.config import ModelConfig
+from regard.data.pair_slots import PairSlots
 from regard.data.sampler import even_cuts
-from regard.data.slot_batch import Slots
 from regard.layout import SequenceLayout
 from regard.models.loss import linear_cross_entropy
 from regard.models.transformer import Transformer
 from regard.nn.embedding import sinusoids
 from regard.recipe import TrainRecipe
+from regard.tasks.translate import loss
 from regard.training.fast import FastPath, fast_path
 from regard.training.optimizer import make_optimizer, set_learning_rate
 from regard.training.update import SlotUpdate, UpdateOptions
@@ -99,16 +100,17 @@ def slot_updates(
     recipe = TrainRecipe(optimizer="adamw", beta2=0.999, eps=1e-8, weight_decay=0.01)  # as the peers' AdamW
     optimizer = make_optimizer(network, recipe)
     set_learning_rate(optimizer, 1e-4)
-    apply = SlotUpdate(network, optimizer, UpdateOptions(SMOOTHING, 1.0, dtype), slots, 1, path)
+    apply = SlotUpdate(loss, network, optimizer, UpdateOptions(SMOOTHING, 1.0, dtype), slots, 1, path)
 
     def update(number: int) -> Tensor:
         result = apply([words[number]], 0)
-        return result.total / apply.batches[0].count
+        mean: Tensor = result.total / apply.batches[0].count
+        return mean
 
     return update
 
 
-def slot_words(batches: Sequence[Batch], vocab_size: int) -> tuple[Slots, list[Tensor]]:
+def slot_words(batches: Sequence[Batch], vocab_size: int) -> tuple[PairSlots, list[Tensor]]:
     """The sentences of all batches, shuffled and cut into as many batches of about equally many target tokens."""
     pairs: list[tuple[Any, Any]] = []
     for number, batch in enumerate(batches):
@@ -119,7 +121,7 @@ def slot_words(batches: Sequence[Batch], vocab_size: int) -> tuple[Slots, list[T
     bounds = [0, *even_cuts(np.array([len(tgt) for _, tgt in pairs]), len(batches)), len(pairs)]
     groups = [pairs[begin:end] for begin, end in itertools.pairwise(bounds)]
     src_tokens, tgt_tokens = (max(sum(len(pair[side]) for pair in group) for group in groups) for side in (0, 1))
-    slots = Slots(-(-src_tokens // 128) * 128, -(-tgt_tokens // 128) * 128, max(map(len, groups)), LONGEST)
+    slots = PairSlots(-(-src_tokens // 128) * 128, -(-tgt_tokens // 128) * 128, max(map(len, groups)), LONGEST)
     words = []
     for group in groups:
         # Each sentence without its last token: `pack` puts the end token there.

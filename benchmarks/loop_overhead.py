@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import machine, print_facts, print_table, synchronize, write_json
-from regard.data.batch import Batch
 from regard.data.feed import Feed, PreparedUpdate
+from regard.data.pairs import PairBatch
 from regard.device import pick_device
 from regard.errors import RegardError
 from regard.parallel.ranks import Ranks
@@ -155,7 +155,7 @@ def time_bare(
 
 def fresh(parts: Sequence[Any]) -> Sequence[Any]:
     """Batches without their layouts' caches, which a real run computes for every update."""
-    if not isinstance(parts[0], Batch):
+    if not isinstance(parts[0], PairBatch):
         return parts
     return [replace(p, src_layout=replace(p.src_layout), tgt_layout=replace(p.tgt_layout)) for p in parts]
 

@@ -30,9 +30,9 @@ from benchmarks.loop_overhead import prepare_in
 from benchmarks.train_throughput import free
 from regard.config import ModelConfig
 from regard.data.arrays import Int64Array
-from regard.data.batch import Batch, make_batch
-from regard.data.sampler import Sampler
-from regard.data.slot_batch import Slots, fit_slots
+from regard.data.pair_packing import make_sampler
+from regard.data.pair_slots import PairSlots, fit_slots
+from regard.data.pairs import PairBatch, gather, make_batch
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
 from regard.device import compute_dtype, pick_device
@@ -40,6 +40,7 @@ from regard.errors import RegardError
 from regard.models.transformer import Transformer
 from regard.progress import progress
 from regard.recipe import Recipe, TrainRecipe, load_recipe
+from regard.tasks.translate import loss
 from regard.training.display import make_display
 from regard.training.fast import FastPath, fast_path
 from regard.training.folder import RunFolder
@@ -68,27 +69,27 @@ class Data:
     """The pairs of every update, in parts, and how both paths get them."""
 
     store: Store
-    slots: Slots
+    slots: PairSlots
     updates: list[list[Int64Array]]
     marks: tuple[int, int]  # of the beginning and the end of a sentence
 
     def count(self, number: int) -> int:
         """Target tokens of an update, each sentence's </s> among them."""
-        return sum(int(self.store.tgt_lengths[part].sum()) + len(part) for part in self.updates[number])
+        return sum(int(self.store["target"].lengths[part].sum()) + len(part) for part in self.updates[number])
 
-    def batches(self, number: int) -> list[Batch]:
-        return [make_batch(*self.store.gather(part), *self.marks) for part in self.updates[number]]
+    def batches(self, number: int) -> list[PairBatch]:
+        return [make_batch(*gather(self.store, part), *self.marks) for part in self.updates[number]]
 
     def words(self, number: int) -> list[torch.Tensor]:
         count = self.count(number)
-        return [self.slots.pack(*self.store.gather(part), *self.marks, count) for part in self.updates[number]]
+        return [self.slots.pack(*gather(self.store, part), *self.marks, count) for part in self.updates[number]]
 
 
 def make_data(recipe: Recipe, store: Store, tokenizer: Tokenizer) -> Data:
-    train, lengths = recipe.train, (store.src_lengths, store.tgt_lengths)
+    train, lengths = recipe.train, (store["source"].lengths, store["target"].lengths)
     tokens = -(-train.batch_tokens // train.accumulate)
     slots = fit_slots(*lengths, store.corpora, tokens, recipe.data.max_length + 1)
-    sampler = Sampler(*lengths, tokens, train.seed, store.corpora, slots)
+    sampler = make_sampler(*lengths, tokens, train.seed, store.corpora, slots)
     updates = [[next(sampler) for _ in range(train.accumulate)] for _ in range(train.steps)]
     return Data(store, slots, updates, (tokenizer.bos_id, tokenizer.eos_id))
 
@@ -117,9 +118,9 @@ def train_curve(
     optimizer = make_optimizer(model, train)
     options = UpdateOptions(train.label_smoothing, train.clip, contender.dtype)
     if contender.path is None:
-        apply: PlainUpdate | SlotUpdate = PlainUpdate(model, optimizer, options)
+        apply: PlainUpdate | SlotUpdate = PlainUpdate(loss, model, optimizer, options)
     else:
-        apply = SlotUpdate(model, optimizer, options, data.slots, train.accumulate, contender.path, print)
+        apply = SlotUpdate(loss, model, optimizer, options, data.slots, train.accumulate, contender.path, print)
     make_parts: Callable[[int], Sequence[Any]] = data.batches if contender.path is None else data.words
     torch.manual_seed(contender.dropout_seed)
     steps, warmup = train.steps, warmup_steps(train, train.steps)

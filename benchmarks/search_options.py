@@ -37,7 +37,7 @@ from regard.data.corpus import read_lines
 from regard.device import pick_device
 from regard.evaluate import score
 from regard.generate.engines.torch_engine import TorchEngine
-from regard.translation.glossary import Glossary, contains_term, with_capital
+from regard.translation.glossary import Glossary, count_term, with_capital
 from regard.translation.terms import find_terms as find_whole_words
 from regard.translation.translation_options import TranslationOptions
 
@@ -178,7 +178,7 @@ def terms_said(glossary: Glossary, sources: Sequence[str], translations: Sequenc
             wanted += 1
             cases = [case for variant in variants for case in (variant, with_capital(variant))]
             whole += bool(find_whole_words(translation, cases))
-            said += contains_term(translation, variants)
+            said += count_term(translation, variants) > 0
     return 100 * whole / max(1, wanted), 100 * said / max(1, wanted)
 
 

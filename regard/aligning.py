@@ -3,7 +3,7 @@
 Attention is recorded while the decoder computes: step t reads target token t - 1 and predicts token t. In the last layers the
 decoder has settled on the token to come, so step t tells where token t comes from. In earlier layers it still looks at what
 stands for the token that it has just read, so token t is told by step t + 1: shifted attention (Chen et al., 2020). Which layer
-and which heads align words differs from model to model; `regard/training/alignment.py` measures it.
+and which heads align words differs from model to model; `regard/tasks/alignment.py` measures it.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -10,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.arguments import check_path, check_text, check_texts
+from regard.builtin import shown_name
 from regard.bundle import Bundle, find_bundle, load_bundle
 from regard.data.corpus import check_file
-from regard.errors import UserError
+from regard.errors import RegardError, UserError
 from regard.evaluate import sentence_scorer
 from regard.explain.explanation import EXAMPLE, Explanation
 from regard.files import write_atomic
@@ -207,15 +209,17 @@ class Model:
         """`follow` with finished `TranslationOptions`."""
         return self._translator(options).follow(text, constraints or TextConstraints())
 
-    def alternatives(self, text: str, prefix: str = "", *, k: int = 8) -> list[Alternative]:
-        """The `k` likeliest next words after `prefix`, the beginning of a translation of `text`, with their probabilities.
+    def alternatives(self, text: str, prefix: str = "", *, k: int = 8, least: float | None = None) -> list[Alternative]:
+        """The likeliest next words after `prefix`, the beginning of a translation of `text`, at most `k`, with their probabilities.
+        Only words with which the whole translation is at least `least` times as likely as the best one (default: 0.075; 0: the
+        `k` likeliest words in any case).
 
         >>> [word.word for word in load("tests/golden/bundle-1").alternatives("a b c", "c b", k=2)][0]
         'a'
         """
         check_text("text", text)
         check_text("prefix", prefix)
-        return find_alternatives(self._translator(self.options).text_side, self.engine, text, prefix, k)
+        return find_alternatives(self._translator(self.options).text_side, self.engine, text, prefix, k, least)
 
     @property
     def chunk(self) -> int:
@@ -245,7 +249,13 @@ class Model:
         src, tgt = check_texts("src", src, of="sentences"), check_texts("tgt", tgt, of="sentences")
         if len(src) != len(tgt):
             raise ValueError(f"`src` and `tgt` must have the same length, but have {len(src)} and {len(tgt)} sentences")
-        return self._translator(self.options).score(src, tgt)
+        scored = self._translator(self.options).score(src, tgt)
+        for number, tokens in enumerate(scored, 1):
+            if not all(map(math.isfinite, tokens)):
+                raise RegardError(
+                    f"{shown_name(self.bundle.folder)}: the model's outputs for pair {number:,} are not finite, so it has no score"
+                )
+        return scored
 
     def explain(
         self,

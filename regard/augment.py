@@ -67,7 +67,7 @@ class Filter:
         if is_empty(text, translation):
             return EMPTY
         longest = max(len(text_ids), len(translation_ids))  # no limit here: training drops what is too long for it
-        if length_fault(len(text_ids), len(translation_ids), CleanOptions(longest, self.max_ratio)):
+        if length_fault((len(text_ids), len(translation_ids)), CleanOptions(longest, self.max_ratio)):
             return RATIO
         return REPETITION if is_loop(text_ids, translation_ids) else None
 

@@ -21,7 +21,7 @@ from regard.builtin import DEFAULT, builtin_models
 from regard.card import make_card
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer, used_files
-from regard.errors import UserError
+from regard.errors import UserError, naming
 from regard.escaping import shorten
 from regard.files import (
     MANIFEST,
@@ -138,10 +138,10 @@ def save_bundle(
         if number >= 3:
             settings |= {"task": task, "inputs": [_INPUTS[config.front_settings.kind]]}
             settings["head"] = config.head_settings.kind
+        settings["model"] = config.to_dict()
+        if task == "translate":
+            settings |= {"source": source, "target": target}
         settings |= {
-            "model": config.to_dict(),
-            "source": source,
-            "target": target,
             "decode": dataclasses.asdict(decode),
             "max_length": max_length,
             "facts": dict(facts),
@@ -232,9 +232,8 @@ def _read_settings(folder: Path) -> dict[str, Any]:
     """config.json, if it is of a format that this version reads."""
     path = path_inside(folder, CONFIG)
     settings = read_json(path)
-    number = settings.get("format")
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise UserError(f"{path}: format must be a positive integer, but is {shorten(number)}")
+    with naming(path):
+        number = _format(settings)
     if number > FORMAT:
         raise UserError(
             f"{folder}: bundle format must be at most {FORMAT} for this version of Regard, but is {number}; upgrade Regard"
@@ -242,12 +241,17 @@ def _read_settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
+def _format(settings: Mapping[str, Any]) -> int:
+    number = settings.get("format")
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise UserError(f"format must be a positive integer, but is {shorten(number)}")
+    return number
+
+
 def _named_from_settings(folder: Path, settings: Mapping[str, Any]) -> Bundle:
     """`_from_settings`, whose errors name the file."""
-    try:
+    with naming(path_inside(folder, CONFIG)):
         return _from_settings(folder, settings)
-    except UserError as error:
-        raise UserError(f"{path_inside(folder, CONFIG)}: {error}") from None
 
 
 def _from_settings(folder: Path, settings: Mapping[str, Any]) -> Bundle:
@@ -294,7 +298,7 @@ def _from_settings(folder: Path, settings: Mapping[str, Any]) -> Bundle:
 
 def _read_task(settings: Mapping[str, Any], config: ModelConfig) -> str:
     """The task of a bundle; formats 1 and 2 are translation. What config.json says of inputs and head must agree with the model."""
-    if settings["format"] < 3:
+    if _format(settings) < 3:
         for name in ("task", "inputs", "head"):
             if name in settings:
                 raise UserError(f"{name} must not be there before format 3, but is {shorten(settings[name])}")

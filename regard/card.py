@@ -19,6 +19,7 @@ _ROWS = {  # label in the card's table -> fact
     "its weights": "imported_weights",
     "started from": "init",
     "training pairs": "pairs",
+    "training documents": "documents",
     "training corpora": "corpora",
     "steps": "steps",
     "weights": "weights",

@@ -12,13 +12,12 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any
 
-from regard.escaping import shorten
-from regard.rules import check_model
+from regard.rules import check_model, first_unknown
 from regard.settings import (
+    FIRST_SETTINGS,
     STACK_FIELDS,
-    TABLES,
     Activation,
     AttentionBias,
     FrontConfig,
@@ -141,25 +140,15 @@ class ModelConfig:
         """Plain values, as in a bundle's config.json. Later settings are left out where they are at their default, since earlier
         versions of Regard refuse what they do not know."""
         values = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
-        return {name: value for name, value in values.items() if name in _FIRST or value != self.default(name)}
+        return {name: value for name, value in values.items() if name in FIRST_SETTINGS or value != self.default(name)}
 
     def unsupported(
         self, known: Collection[str] = (), choices: Mapping[str, Collection[Any]] | None = None
     ) -> str | None:
         """The first setting that an exporter or engine does not know, as "model.parallel = True"; None: it knows them all. It knows
-        those of the first version, of some of them perhaps only the `choices`; later ones only if `known` names them."""
-        for name, values in (choices or {}).items():
-            if (value := getattr(self, name)) not in values:
-                return f"model.{name} = {value!r}"
-        for name, value in self.to_dict().items():
-            if name in TABLES:
-                base = {f: getattr(self, f) for f in STACK_FIELDS} if name in get_args(Side) else {}
-                for key, own in value.items():
-                    if f"{name}.{key}" not in known and (key not in base or own != base[key]):
-                        return f"model.{name}.{key} = {shorten(own)}"
-            elif name not in _FIRST and name not in known:
-                return f"model.{name} = {shorten(value)}"
-        return None
+        those of the first version, of some of them perhaps only the `choices`; later ones, and models of one stack, only if `known`
+        names them (`encoder_layers`: it may be 0)."""
+        return first_unknown(self, known, choices or {})
 
     @classmethod
     def default(cls, name: str) -> Any:
@@ -179,11 +168,6 @@ class ModelConfig:
             values["final_norm"] = values["norm_position"] == "pre"
         is_decoder, d_embedding = side == "decoder", self.front_settings.d_embedding
         return StackConfig(layers, is_decoder, is_decoder and self.encoder_layers > 0, d_embedding, **values)
-
-
-# The settings of the first version of bundles, which always have them.
-_FIRST = ("vocab_size", "d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers", "dropout", "norm_position", "norm",
-          "activation", "positions", "num_kv_heads", "tie_embeddings", "max_positions", "norm_eps")  # fmt: skip
 
 
 def _plain(value: Any) -> Any:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import platform
-from pathlib import Path
-
 import torch
 
+from regard.cpu import cpu_flags
 from regard.errors import UserError
 
 
@@ -44,18 +42,7 @@ def has_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device)[0] >= 8
     # A CPU without these instructions emulates bf16, at a quarter of the speed of fp32.
-    return device.type == "cpu" and bool({"avx512_bf16", "amx_bf16", "bf16"} & _cpu_flags())
-
-
-def _cpu_flags() -> set[str]:
-    """The CPU's instruction sets as Linux lists them; empty elsewhere."""
-    if platform.system() != "Linux":
-        return set()
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return set()
-    return {flag for line in lines if line.lower().startswith(("flags", "features")) for flag in line.split()}
+    return device.type == "cpu" and bool({"avx512_bf16", "amx_bf16", "bf16"} & cpu_flags())
 
 
 def compute_dtype(precision: str, device: torch.device) -> torch.dtype | None:

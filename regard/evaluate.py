@@ -1,9 +1,10 @@
 """Scores translations: BLEU, chrF and TER as the `sacrebleu` command computes them, each with its full signature and a 95%
-bootstrap interval, and the paired comparison of systems. Translating is left to the callers.
+bootstrap interval, and the paired comparison of systems; and the likelihood of text. Running models is left to the callers.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -305,6 +306,21 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def likelihood_scores(nll: float, tokens: int, sentences: int, num_bytes: int = 0) -> Scores:
+    """What a model makes of text whose negative log-likelihood is `nll` nats over so many tokens: the loss per token, its
+    perplexity and, if the tokens are all of the text, bits per byte, which alone compares models with different vocabularies.
+
+    >>> likelihood_scores(nll=5545.0, tokens=2000, sentences=3, num_bytes=8000)
+    <regard.Scores bits per byte 1.00, loss 2.77, perplexity 16.00; 3 sentences>
+    """
+    loss = nll / tokens
+    signature = f"tokens:{tokens}" + (f"|bytes:{num_bytes}" if num_bytes else "")
+    metrics = [Metric("loss", loss, signature), Metric("perplexity", math.exp(min(loss, 50.0)), signature)]
+    if num_bytes:
+        metrics.insert(0, Metric("bits per byte", nll / math.log(2.0) / num_bytes, signature))
+    return Scores(tuple(metrics), sentences)
 
 
 def sentence_scorer(metric: str, target_language: str | None = None) -> Callable[[str, str], float]:

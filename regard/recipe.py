@@ -1,6 +1,6 @@
 """Recipes: dataclasses that describe a run, read from and written to TOML, with overrides.
 
-Precedence: preset < file < `--set section.key=value`. Unknown keys are refused with the nearest known one, before anything
+Precedence: preset < task < file < `--set section.key=value`. Unknown keys are refused with the nearest known one, before anything
 missing is reported. No torch here.
 
 The comment of a field is its entry in docs/recipe.md, which `python -m scripts.recipe_reference` writes.
@@ -41,12 +41,40 @@ from regard.settings import TABLES
 from regard.toml import dump_toml
 
 T = TypeVar("T")
+Task = Literal["translate", "generate", "fill"]
+Documents = Literal["file", "paragraph", "line"]
 Schedule = Literal["paper", "linear", "cosine", "wsd"]
 Optimizer = Literal["adam", "adamw", "muon"]
 Precision = Literal["auto", "fp32", "bf16"]
 Monitor = Literal["loss", "bleu"]
 BUILT_IN = "builtin:"  # prefix of a built-in model in written recipes, so that it is not taken for a folder
 INIT = "init"  # the preset that stands for the shape of the model in train.init
+# What a task sets where the file says nothing; translation has the defaults of the dataclasses.
+TASK_DEFAULTS: dict[Task, dict[str, dict[str, Any]]] = {
+    "translate": {},
+    "generate": {
+        "data": {"max_length": 1024},
+        "model": {"encoder_layers": 0},
+        "train": {"label_smoothing": 0.0},
+    },
+    "fill": {
+        "data": {"max_length": 512},
+        "model": {"decoder_layers": 0},
+        "train": {"label_smoothing": 0.0},
+    },
+}
+# Fields that only these tasks have: others refuse them, and do not write them.
+_FIELDS_OF: dict[tuple[Task, ...], dict[str, set[str]]] = {
+    ("translate",): {
+        "data": {"source", "target", "max_ratio", "deduplicate"},
+        "tokenizer": {"protect"},
+        "train": {"bpe_dropout", "validate_sentences", "monitor"},
+        "decode": {"beam", "alpha", "max_extra", "guard"},
+    },
+    ("generate", "fill"): {"data": {"documents"}},
+    ("generate",): {"data": {"across_documents"}},
+    ("fill",): {"train": {"mask"}},
+}
 FAST_PARTS = (
     "slots",
     "attention",
@@ -63,28 +91,33 @@ class CorpusEntry:
     """One training corpus, as an entry of `data.train`."""
 
     path: str  # as for `data.train`
-    weight: float = (
-        1.0  # how often each pair is shown per epoch: 2 shows it twice, 0.5 shows a random half of the pairs
-    )
+    # How often each pair or row is shown per epoch: 2 shows it twice, 0.5 shows a random half of them.
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
 class DataRecipe:
-    """The parallel text to train, validate and test on."""
+    """The text to train, validate and test on: pairs of sentences to `translate`, documents to `generate` and `fill`."""
 
-    source: str  # label of the source side; a language code if it is a language
-    target: str  # label of the target side
-    # Training text: a corpus or a list of them, each a path or `{ path = "...", weight = 2.0 }`. "corpus.{en,de}.xz" names a pair
-    # of files, "corpus.tsv" one tab-separated file; `*` matches several.
+    source: str  # `translate`: label of the source side; a language code if it is a language
+    target: str  # `translate`: label of the target side
+    # Training text: a corpus or a list of them, each a path or `{ path = "...", weight = 2.0 }`. To translate, "corpus.{en,de}.xz"
+    # names a pair of files, "corpus.tsv" one tab-separated file. To generate and fill, "books/*.txt" names text files. `*` matches
+    # several; .gz, .xz and .zst are unpacked.
     train: tuple[CorpusEntry, ...]
-    valid: (
-        str | int
-    )  # validation corpus, or the number of pairs to hold out from the training text (at most a tenth of it)
-    test: str | int = 0  # test corpus, or the number of pairs to hold out; scored once, at the end; 0: no test set
+    # Validation corpus, or the number of pairs or documents to hold out from the training text (at most a tenth of it).
+    valid: str | int
+    # Test corpus, or the number of pairs or documents to hold out; scored once, at the end; 0: no test set.
+    test: str | int = 0
     root: str = "."  # folder that paths are relative to, itself relative to the recipe's folder
-    max_length: int = 256  # longest sentence in tokens; training drops longer pairs, translation splits longer lines
-    max_ratio: float = 4.0  # pairs whose lengths differ by more than this factor are dropped
-    deduplicate: bool = False  # drop repeated pairs
+    # Longest sequence in tokens. `translate`: training drops longer pairs, translation splits longer lines. `generate`: the length
+    # of the rows that the text is cut into, 1,024 if unset. `fill`: documents are cut into pieces of at most this length, 512 if
+    # unset.
+    max_length: int = 256
+    max_ratio: float = 4.0  # `translate`: pairs whose lengths differ by more than this factor are dropped
+    deduplicate: bool = False  # `translate`: drop repeated pairs
+    documents: Documents = "file"  # `generate`, `fill`: what is a document; paragraphs end at a blank line
+    across_documents: bool = False  # `generate`: tokens also attend to the documents before their own in the row
 
 
 @dataclass(frozen=True)
@@ -126,7 +159,7 @@ class TrainRecipe:
     minutes: float = (
         0.0  # time budget for everything from reading the text to writing the model, without scoring the test set
     )
-    batch_tokens: int = 25_000  # target tokens per update
+    batch_tokens: int = 25_000  # tokens per update; to translate, target tokens
     accumulate: int = 1  # micro-batches per update; raise it if an update does not fit the memory
     recompute: bool = (
         False  # recompute activations in the backward pass (activation checkpointing): slower, less memory
@@ -146,7 +179,9 @@ class TrainRecipe:
     label_smoothing: float = 0.1  # probability mass spread over all pieces
     # Weight (alpha) of R-Drop, which pulls together the predictions of two passes with different dropout; 5 is common, 0: off.
     rdrop: float = 0.0
-    bpe_dropout: float = 0.0  # probability of skipping a merge when a word of the training text is tokenized
+    bpe_dropout: float = (
+        0.0  # `translate`: probability of skipping a merge when a word of the training text is tokenized
+    )
     # Fine-tuning: the model whose weights and vocabulary the run starts from, and which is written if no step beats it. A bundle or
     # run folder, relative to the recipe's folder, or the name of a built-in model.
     init: str = ""
@@ -157,10 +192,15 @@ class TrainRecipe:
     seed: int = 1  # random seed of initialization, shuffling, dropout and held-out pairs
     average: int = 5  # number of last checkpoints to average into the model; 1: no averaging
     ema: float = 0.0  # decay of an exponential moving average of the weights, used instead of `average`; 0: off
-    monitor: Monitor = "loss"  # validation metric that decides which checkpoint is best
+    mask: float = 0.15  # `fill`: share of the tokens that are masked, drawn anew each epoch
+    monitor: Monitor = (
+        "loss"  # `translate`: validation metric that decides which checkpoint is best; else the loss does
+    )
     patience: int = 0  # stop after this many validations without a new best; 0: never
     validate_every: int = 0  # steps between validations; 0: ten validations per run
-    validate_sentences: int = 400  # validation sentences to translate for BLEU and chrF; the loss uses all pairs
+    validate_sentences: int = (
+        400  # `translate`: validation sentences to translate for BLEU and chrF; the loss uses all pairs
+    )
     save_every: int = 0  # steps between checkpoints; 0: twenty checkpoints per run
     log_every: int = 0  # steps between log lines; 0: about every ten seconds
     workers: int = 0  # processes that tokenize; 0: one per core
@@ -169,7 +209,7 @@ class TrainRecipe:
 
 @dataclass(frozen=True)
 class DecodeRecipe:
-    """Search settings that the bundle keeps as its defaults."""
+    """`translate`: search settings that the bundle keeps as its defaults."""
 
     beam: int = 4  # beam size
     alpha: float = 0.6  # length penalty: scores are divided by ((5 + length) / 6)^alpha
@@ -188,21 +228,31 @@ class Recipe:
     model: ModelRecipe = field(default_factory=ModelRecipe)
     train: TrainRecipe = field(default_factory=TrainRecipe)
     decode: DecodeRecipe = field(default_factory=DecodeRecipe)
+    task: Task = (
+        "translate"  # what is learnt: `generate` and `fill` are language models, of the next and of masked tokens
+    )
 
-    def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Nested plain values, as in a TOML file."""
-        sections: dict[str, dict[str, Any]] = {}
-        for section in dataclasses.fields(self):
-            part = getattr(self, section.name)
+    def to_dict(self) -> dict[str, Any]:
+        """Nested plain values, as in a TOML file: the fields of its task."""
+        sections: dict[str, Any] = {} if self.task == "translate" else {"task": self.task}
+        for name in _SECTIONS:
+            part = getattr(self, name)
             if isinstance(part, ModelRecipe):
                 sections["model"] = {"preset": part.preset, **part.fields}
-            else:
-                values = {f.name: _plain(getattr(part, f.name)) for f in dataclasses.fields(part)}
-                sections[section.name] = {name: value for name, value in values.items() if value is not None}
+                continue
+            left_out = _foreign_fields(self.task, name)
+            values = {f.name: _plain(getattr(part, f.name)) for f in dataclasses.fields(part) if f.name not in left_out}
+            if values:
+                sections[name] = {key: value for key, value in values.items() if value is not None}
         for name, folder in builtin_models().items():  # by name, since its folder differs between machines
             if sections["train"]["init"] == str(folder):
                 sections["train"]["init"] = BUILT_IN + name
         return sections
+
+    @property
+    def name(self) -> str:
+        """A name for the run folder."""
+        return f"{self.data.source}-{self.data.target}" if self.task == "translate" else self.task
 
     def with_defaults(self, protect: bool, guard: bool) -> Recipe:
         """The recipe with these values for `tokenizer.protect` and `decode.guard` where they are unset."""
@@ -225,6 +275,11 @@ _SECTIONS: dict[str, type] = {
     "train": TrainRecipe,
     "decode": DecodeRecipe,
 }
+
+
+def _foreign_fields(task: Task, section: str) -> set[str]:
+    """The fields of a section that belong to other tasks."""
+    return set().union(*(fields.get(section, set()) for tasks, fields in _FIELDS_OF.items() if task not in tasks))
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -274,6 +329,9 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
     for override in overrides:
         name, equals, text = override.partition("=")
         section, dot, key = name.strip().partition(".")
+        if section == "task" and equals and not dot:
+            values["task"] = _parse_value(text.strip())
+            continue
         if not (equals and dot and section and key):
             raise UserError(f"--set {override}: must look like section.key=value, for example train.steps=1000")
         _refuse_unknown([section], _SECTIONS, "--set: section")
@@ -304,20 +362,30 @@ def _parse_value(text: str) -> Any:
 
 def recipe_from_dict(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
     """Build and check a recipe from nested plain values."""
-    _refuse_unknown(values, _SECTIONS, f"{where}: section")
+    task: Task = _convert(values.get("task", "translate"), Task, f"{where}: task")
+    _refuse_unknown([name for name in values if name != "task"], _SECTIONS, f"{where}: section")
+    sections = {}
     for name, section in _SECTIONS.items():
         part = values.get(name, {})
         if not isinstance(part, dict):
             raise UserError(f"{where}: [{name}] must be a table, but is {part!r}")
         _refuse_unknown(part, _known_keys(section), f"{where}: {name}.")
+        if foreign := sorted(part.keys() & _foreign_fields(task, name)):
+            raise UserError(
+                f"{where}: {name}.{foreign[0]} must not be set with task = {task!r}, which has no such field"
+            )
+        has_own_shape = name == "model" and part.get("preset") == INIT
+        sections[name] = {**({} if has_own_shape else TASK_DEFAULTS[task].get(name, {})), **part}
     if "data" not in values:
-        raise UserError(f"{where}: [data] is missing; it must set source, target, train and valid")
+        fields = "source, target, train and valid" if task == "translate" else "train and valid"
+        raise UserError(f"{where}: [data] is missing; it must set {fields}")
     recipe = Recipe(
-        data=_data_recipe(values["data"], where),
-        tokenizer=_section(TokenizerRecipe, values.get("tokenizer", {}), where, "tokenizer"),
-        model=_model_recipe(values.get("model", {}), where),
-        train=_section(TrainRecipe, values.get("train", {}), where, "train"),
-        decode=_section(DecodeRecipe, values.get("decode", {}), where, "decode"),
+        data=_data_recipe(sections["data"], where, task),
+        tokenizer=_section(TokenizerRecipe, sections["tokenizer"], where, "tokenizer"),
+        model=_model_recipe(sections["model"], where),
+        train=_section(TrainRecipe, sections["train"], where, "train"),
+        decode=_section(DecodeRecipe, sections["decode"], where, "decode"),
+        task=task,
     )
     _check(recipe, where)
     return recipe
@@ -338,7 +406,7 @@ def field_names() -> list[str]:
     plain = [
         f"{name}.{key}" for name, section in _SECTIONS.items() for key in _known_keys(section) if key not in TABLES
     ]
-    return [*plain, *(f"model.{table}.{key}" for table in TABLES for key in table_keys(table))]
+    return [*plain, *(f"model.{table}.{key}" for table in TABLES for key in table_keys(table)), "task"]
 
 
 def _refuse_unknown(given: Iterable[str], known: Sequence[str] | Mapping[str, Any], where: str) -> None:
@@ -367,8 +435,10 @@ def _model_recipe(values: Mapping[str, Any], where: str) -> ModelRecipe:
     return recipe
 
 
-def _data_recipe(values: Mapping[str, Any], where: str) -> DataRecipe:
+def _data_recipe(values: Mapping[str, Any], where: str, task: Task) -> DataRecipe:
     given = dict(values)
+    if task != "translate":
+        given |= {"source": "", "target": ""}
     entries = given.get("train")
     if entries is not None:
         listed = entries if isinstance(entries, list) else [entries]
@@ -449,28 +519,36 @@ def _check(recipe: Recipe, where: str) -> None:
     _check_init(recipe, where)
     check_positions(recipe, where)
     _check_stacks(recipe, where)
-    data = recipe.data
+    data, noun = recipe.data, "pair" if recipe.task == "translate" else "document"
     if isinstance(data.valid, int) and data.valid < 1:
         raise UserError(
-            f"{where}: data.valid must be a corpus or a positive number of pairs to hold out, but is {data.valid}"
+            f"{where}: data.valid must be a corpus or a positive number of {noun}s to hold out, but is {data.valid}"
         )
     if isinstance(data.test, int) and data.test < 0:
         raise UserError(f"{where}: data.test must not be negative, but is {data.test}")
 
 
 def _check_stacks(recipe: Recipe, where: str) -> None:
-    """Translation reads with an encoder and writes tokens with a decoder."""
-    config = recipe.model.config(vocab_size=1000)
+    """Translation reads with an encoder and writes with a decoder; `generate` only writes, `fill` only reads."""
+    if recipe.model.preset == INIT:
+        return
+    config, left_out = recipe.model.config(vocab_size=1000), TASK_DEFAULTS[recipe.task].get("model", {})
+    task = "translation" if recipe.task == "translate" else f"the task {recipe.task}"
     for name in ("encoder_layers", "decoder_layers"):
-        if not getattr(config, name):
-            raise UserError(f"{where}: model.{name} must be at least 1 for translation, but is 0")
+        layers = getattr(config, name)
+        if name in left_out and layers:
+            raise UserError(f"{where}: model.{name} must be 0 for {task}, but is {layers}")
+        if name not in left_out and not layers:
+            raise UserError(f"{where}: model.{name} must be at least 1 for {task}, but is 0")
 
 
 def check_positions(recipe: Recipe, where: str) -> None:
-    """Refuse sentences longer than the table of learned positions."""
+    """Refuse sequences longer than the table of learned positions; those of translation have an end mark besides."""
     longest, config = recipe.data.max_length, recipe.model.config(vocab_size=1000)
-    if config.longest is not None and longest >= config.longest:
-        raise UserError(f"{where}: data.max_length ({longest}) must be below model.max_positions ({config.longest})")
+    marks = 1 if recipe.task == "translate" else 0
+    if config.longest is not None and longest + marks > config.longest:
+        how = "below" if marks else "at most"
+        raise UserError(f"{where}: data.max_length ({longest}) must be {how} model.max_positions ({config.longest})")
 
 
 def _check_ranges(recipe: Recipe, where: str) -> None:
@@ -508,11 +586,14 @@ def _check_ranges(recipe: Recipe, where: str) -> None:
     if not 0 < recipe.tokenizer.character_coverage <= 1:
         coverage = recipe.tokenizer.character_coverage
         raise UserError(f"{where}: tokenizer.character_coverage must be above 0 and at most 1, but is {coverage}")
+    if not 0 < train.mask < 1:
+        raise UserError(f"{where}: train.mask must be above 0 and below 1, but is {train.mask}")
     if not data.max_ratio >= 1:  # also rejects NaN
         raise UserError(f"{where}: data.max_ratio must be at least 1, but is {data.max_ratio}")
     try:
-        check_label("data.source", data.source)
-        check_label("data.target", data.target)
+        if recipe.task == "translate":
+            check_label("data.source", data.source)
+            check_label("data.target", data.target)
         check_whole("data.max_length", data.max_length, 1, MAX_LENGTH)
         check_whole("tokenizer.vocab_size", recipe.tokenizer.vocab_size, 1, MAX_VOCABULARY)
         check_whole("train.workers", train.workers, 0, MAX_WORKERS)

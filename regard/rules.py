@@ -14,6 +14,7 @@ from regard.bounds import MAX_VOCABULARY, check_flag, check_number, check_whole
 from regard.errors import UserError
 from regard.escaping import shorten
 from regard.settings import (
+    FIRST_SETTINGS,
     STACK_FIELDS,
     TABLES,
     Activation,
@@ -299,3 +300,22 @@ def _check_labels(labels: Any, kind: HeadKind) -> None:
         raise UserError(f"model.head.labels must be different, but are {shorten(labels)}")
     if kind in ("classes", "tags") and not labels:
         raise UserError(f"model.head.labels must name the {kind}, but is empty")
+
+
+def first_unknown(config: ModelConfig, known: Collection[str], choices: Mapping[str, Collection[Any]]) -> str | None:
+    """See `ModelConfig.unsupported`."""
+    for name in ("encoder_layers", "decoder_layers"):
+        if not getattr(config, name) and name not in known:
+            return f"model.{name} = 0"
+    for name, values in choices.items():
+        if (value := getattr(config, name)) not in values:
+            return f"model.{name} = {value!r}"
+    for name, value in config.to_dict().items():
+        if name in TABLES:
+            base = {key: getattr(config, key) for key in STACK_FIELDS} if name in get_args(Side) else {}
+            for key, own in value.items():
+                if f"{name}.{key}" not in known and (key not in base or own != base[key]):
+                    return f"model.{name}.{key} = {shorten(own)}"
+        elif name not in FIRST_SETTINGS and name not in known:
+            return f"model.{name} = {shorten(value)}"
+    return None

@@ -95,3 +95,8 @@ class HeadConfig:
 
 STACK_FIELDS = tuple(f.name for f in dataclasses.fields(StackConfig))[4:]  # those that ModelConfig has, too
 TABLES: dict[str, type] = {"encoder": StackConfig, "decoder": StackConfig, "front": FrontConfig, "head": HeadConfig}
+# The settings of the first version of bundles, which always have them.
+FIRST_SETTINGS = (
+    "vocab_size", "d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers", "dropout", "norm_position", "norm",
+    "activation", "positions", "num_kv_heads", "tie_embeddings", "max_positions", "norm_eps",
+)  # fmt: skip

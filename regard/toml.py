@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def dump_toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
-    """Tables of plain values as TOML; a table inside a table gets a heading of its own. Characters that are not printable are
-    escaped.
+def dump_toml(sections: Mapping[str, Any]) -> str:
+    """Plain values, which must come first, and tables of them as TOML; a table inside a table gets a heading of its own. Characters
+    that are not printable are escaped.
 
     >>> print(dump_toml({"data": {"source": "en", "train": ["a.tsv", {"path": "b.tsv", "weight": 2.0}]}}), end="")
     [data]
@@ -21,6 +21,9 @@ def dump_toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
     """
     blocks = []
     for name, values in sections.items():
+        if not isinstance(values, Mapping):
+            blocks.append(f"{name} = {_toml_value(values)}\n")
+            continue
         inner = {key: value for key, value in values.items() if isinstance(value, Mapping)}
         plain = {key: value for key, value in values.items() if key not in inner}
         lines = [f"[{name}]", *(f"{key} = {_toml_value(value)}" for key, value in plain.items())]

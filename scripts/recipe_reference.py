@@ -77,6 +77,10 @@ A complete example:
 Only `data.source`, `data.target`, `data.train`, `data.valid` and one of `train.steps`, `train.epochs` and `train.minutes` are
 required. Fields of the file override the preset, and `--set section.key=value` on the command line overrides both. An unknown
 key is an error. `regard train RECIPE.toml --dump-recipe` prints the resolved recipe.
+
+A recipe may begin with `task`, before the first section: `"translate"` (the default), `"generate"` (a language model of text)
+or `"fill"` (a masked language model). A field that begins with the name of a task is for that task alone; others refuse it.
+`generate` has no encoder and `fill` no decoder, and both set `train.label_smoothing` to 0 unless the recipe says otherwise.
 """
 
 

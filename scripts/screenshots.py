@@ -1,8 +1,9 @@
-"""Screenshots of the page of `regard serve` for the README, with a model and a run, written to docs/.
+"""Screenshots of the page of `regard serve` for the README, written to docs/.
 
-    python -m scripts.screenshots --run runs/tatoeba
+    python -m scripts.screenshots [--run runs/multi30k-cpu]
 
-It starts a server, opens the page in Chromium and writes docs/page-*.png, each reduced to 256 colours.
+It starts a server, opens the page in Chromium and writes docs/page-*.png, each reduced to 256 colours. The training view needs
+the folder of a run; without it, the other pictures are taken.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 DOCS = Path(__file__).parents[1] / "docs"
-TEXT = "Where is the nearest train station? If it rains tomorrow, we will stay at home."
+TEXT = "Where is the nearest train station? She gave me a beautiful present for my birthday."
 _COLOURS = 256
 _GAP = 2
+_PATIENCE = 600_000  # milliseconds: the first explanation loads torch
 
 
 def translated(page: Page, text: str = TEXT) -> None:
@@ -36,8 +38,8 @@ def translated(page: Page, text: str = TEXT) -> None:
 
 def with_a_word_open(page: Page) -> None:
     translated(page)
-    page.locator("#out .w", has_text="Bahnhof").or_(page.locator("#out .w").nth(4)).first.click()
-    page.locator("#popover li button").nth(2).wait_for()
+    page.locator("#out .s").nth(1).locator(".w").nth(1).click()
+    page.locator("#popover li button").nth(1).wait_for()
 
 
 def with_terms(page: Page) -> None:
@@ -53,9 +55,16 @@ def with_terms(page: Page) -> None:
     page.evaluate("document.activeElement.blur()")
 
 
+def edited(page: Page) -> None:
+    translated(page)
+    page.locator("#edit").click()
+    page.keyboard.press("Control+End")
+    page.keyboard.type(" Ich freue mich sehr.")
+
+
 def explained(page: Page) -> None:
     page.get_by_role("link", name="Explain").click()
-    page.locator("#explained h1").wait_for(timeout=60_000)
+    page.locator("#explained h1").wait_for()
 
 
 def trained(page: Page) -> None:
@@ -64,13 +73,14 @@ def trained(page: Page) -> None:
 
 
 Scheme = Literal["light", "dark"]
-SCREENS: dict[str, tuple[Callable[[Page], None], int, int, Scheme]] = {
+Screen = tuple[Callable[["Page"], None], int, int, Scheme]
+SCREENS: dict[str, Screen] = {
     "translate": (with_a_word_open, 1180, 660, "light"),
     "translate-dark": (with_a_word_open, 1180, 660, "dark"),
     "terms": (with_terms, 1180, 720, "light"),
     "explain": (explained, 1180, 1120, "light"),
-    "training": (trained, 1180, 860, "light"),
 }
+TRAINING: Screen = (trained, 1180, 860, "light")
 
 
 def take(
@@ -80,6 +90,7 @@ def take(
     context = browser.new_context(
         viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
     )
+    context.set_default_timeout(_PATIENCE)
     page = context.new_page()
     page.goto(url)
     page.locator(".tabs [aria-current]").wait_for()  # the scripts have run
@@ -109,18 +120,18 @@ def beside_each_other(pictures: Sequence[Image.Image]) -> Image.Image:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-m", "--model", help="an English-German model (default: the built-in ones)")
-    parser.add_argument("--run", required=True, help="a run folder")
+    parser.add_argument("--run", help="a run folder, for the training view")
     arguments = parser.parse_args()
     first, *others = [find_bundle(name) for name in ([arguments.model] if arguments.model else builtin_models())]
-    with (
-        running(
-            "--run", arguments.run, *(part for other in others for part in ("-m", str(other))), model=first
-        ) as server,
-        chromium() as browser,
-    ):
-        for name, (prepare, width, height, scheme) in SCREENS.items():
+    run = ["--run", arguments.run] if arguments.run else []
+    models = [part for other in others for part in ("-m", str(other))]
+    screens = {**SCREENS, "training": TRAINING} if run else SCREENS
+    with running(*run, *models, model=first) as server, chromium() as browser:
+        for name, (prepare, width, height, scheme) in screens.items():
             save(take(browser, server.url, prepare, width, height, scheme), name)
-        phones = [take(browser, server.url, prepare, 390, 844, "dark") for prepare in (translated, explained, trained)]
+        phones = [
+            take(browser, server.url, prepare, 390, 844, "dark") for prepare in (with_a_word_open, edited, explained)
+        ]
         save(beside_each_other(phones), "phone")
 
 

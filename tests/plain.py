@@ -169,7 +169,7 @@ def rotated(heads: Tensor, stack: StackConfig) -> Tensor:
 
 
 def frequency(i: int, stack: StackConfig) -> float:
-    plain = stack.rotary_base ** (-2 * i / stack.rotary_dim)
+    plain: float = stack.rotary_base ** (-2 * i / stack.rotary_dim)
     scaling: Mapping[str, Any] = stack.rotary_scaling
     if not scaling:
         return plain

@@ -9,13 +9,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from regard.builtin import builtin_models
-from regard.bundle import FORMAT, add_facts, find_bundle, load_bundle, load_weights
+from regard.bundle import FORMAT, add_facts, find_bundle, format_of, load_bundle, load_weights
 from regard.card import make_card
 from regard.errors import UserError
 from regard.files import atomic_folder, write_manifest
 from regard.generate.engines.torch_engine import load_model
+from regard.layout import SequenceLayout
 from tests.tiny import make_bundle
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -163,13 +165,65 @@ def test_a_file_system_without_rights_holds_a_bundle_all_the_same(
 
 
 @pytest.mark.parametrize("engine", ["auto", "torch"])
-@pytest.mark.parametrize("folder", sorted(GOLDEN.glob("bundle-*/")), ids=lambda path: path.name)
+@pytest.mark.parametrize("folder", [GOLDEN / "bundle-1", GOLDEN / "bundle-2"], ids=lambda path: path.name)
 def test_every_earlier_format_is_still_read_and_translates_as_it_did(folder: Path, engine: str) -> None:
     from regard.api import load
 
     expected = json.loads((GOLDEN / f"{folder.name}.json").read_text(encoding="utf-8"))
     model = load(folder, device="cpu", engine=engine)
     assert model.translate([entry["source"] for entry in expected]) == [entry["translation"] for entry in expected]
+
+
+def test_a_language_model_is_still_read_and_finds_the_same_tokens_likely() -> None:
+    bundle = load_bundle(GOLDEN / "bundle-3")
+    assert (bundle.task, bundle.inputs, bundle.config.head_settings.kind) == ("generate", ("text",), "tokens")
+    assert (bundle.source, bundle.target) == ("", "")
+    model = load_model(bundle)
+    for entry in json.loads((GOLDEN / "bundle-3.json").read_text(encoding="utf-8")):
+        ids = bundle.tokenizer.encode(entry["text"])
+        assert ids == entry["ids"] and bundle.tokenizer.decode(ids) == entry["text"]
+        with torch.no_grad():
+            log_probs = model(torch.tensor(ids), SequenceLayout.from_lengths([len(ids)])).log_softmax(-1)
+        assert log_probs.argmax(-1).tolist() == entry["next"]
+        torch.testing.assert_close(log_probs.amax(-1), torch.tensor(entry["log_probs"]), atol=1e-5, rtol=0)
+
+
+def test_formats_1_and_2_are_read_as_translation() -> None:
+    for name in ("bundle-1", "bundle-2"):
+        bundle = load_bundle(GOLDEN / name)
+        assert (bundle.task, bundle.inputs) == ("translate", ("text",))
+        assert "task" not in json.loads((GOLDEN / name / "config.json").read_text())
+
+
+def test_a_bundle_is_written_in_the_lowest_format_that_can_hold_it(tmp_path: Path) -> None:
+    plain = load_bundle(GOLDEN / "bundle-1")
+    imported = load_bundle(GOLDEN / "bundle-3")
+    assert format_of(plain.config, plain.tokenizer, "fp32", "translate") == 1
+    assert format_of(plain.config, plain.tokenizer, "int8", "translate") == 2
+    biased = dataclasses.replace(plain.config, output_bias=True)
+    assert format_of(biased, plain.tokenizer, "fp32", "translate") == 1, "earlier versions read it"
+    later = dataclasses.replace(plain.config, d_head=8)
+    assert format_of(later, plain.tokenizer, "fp32", "translate") == 3
+    assert format_of(plain.config, imported.tokenizer, "fp32", "translate") == 3
+    alone = dataclasses.replace(plain.config, encoder_layers=0)
+    assert format_of(alone, plain.tokenizer, "fp32", "generate") == 3
+    make_bundle(tmp_path / "one")
+    assert json.loads((tmp_path / "one" / "config.json").read_text())["format"] == 1
+    assert list(json.loads((tmp_path / "one" / "config.json").read_text()))[:2] == ["format", "model"]
+
+
+def test_a_model_for_another_task_is_refused_with_its_task() -> None:
+    with pytest.raises(UserError, match="must be a model for the task translate, but is one for the task generate"):
+        load_bundle(GOLDEN / "bundle-3", "translate")
+    assert load_bundle(GOLDEN / "bundle-3", "generate").task == "generate"
+
+
+def test_facts_are_added_to_a_bundle_of_any_format(tmp_path: Path) -> None:
+    folder = tmp_path / "bundle"
+    shutil.copytree(GOLDEN / "bundle-3", folder)
+    assert add_facts(folder, {"limits": ["none"]}).task == "generate"
+    assert json.loads((folder / "manifest.json").read_text())["format"] == 3
+    assert "- none" in load_bundle(folder).card
 
 
 def test_there_is_a_golden_bundle_of_every_format() -> None:

@@ -103,7 +103,7 @@ def test_languages_choose_the_model(
 def test_a_built_in_model_comes_before_a_local_one(places: Path, capfd: pytest.CaptureFixture[str]) -> None:
     copy_model(places / "another", "de", "en")
     assert main(["translate", "--from", "de", "--to", "en", "Guten Morgen!"]) == 0
-    assert capfd.readouterr().out == "Good morning.\n"
+    assert capfd.readouterr().out.startswith("Good morning")  # the local one would turn the words around
 
 
 def test_languages_that_choose_no_model_are_refused(places: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -267,7 +267,10 @@ def test_evaluate_scores_a_model_and_a_file_alike(
         (["export", "-m", "x", "-o", "y"], "the following arguments are required: --to"),
         (["export", "--to", "onnx", "-m", "x"], "the following arguments are required: -o"),
         (["export", "--to", "onnx", "-m", "nothing", "-o", "y"], "nothing: there is no such model"),
-        (["import", "--from", "transformers", "nothing", "-o", "y"], "nothing: must be a folder with a Marian model"),
+        (
+            ["import", "--from", "transformers", "nothing", "-o", "y"],
+            "nothing: must be a folder with a model of transformers",
+        ),
         (["import", "--from", "fairseq", "x", "-o", "y"], "argument --from: invalid choice: 'fairseq'"),
         (["import", "x", "-o", "y"], "the following arguments are required: --from"),
         (["trian"], "there is no verb 'trian'; did you mean train? (see regard --help)"),

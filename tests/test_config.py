@@ -61,6 +61,12 @@ def test_settings_at_their_defaults_are_left_out_of_files_so_that_earlier_versio
     ]  # fmt: skip
 
 
+def test_a_choice_that_an_exporter_does_not_know_is_named() -> None:
+    config = tiny_config(activation="geglu")
+    assert config.unsupported(choices={"activation": ("relu", "geglu")}) is None
+    assert config.unsupported(choices={"activation": ("relu",)}) == "model.activation = 'geglu'"
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
@@ -69,6 +75,7 @@ def test_settings_at_their_defaults_are_left_out_of_files_so_that_earlier_versio
         ({"encoder": {"d_ff": 48}, "d_ff": 48}, None),
         ({"encoder": {"d_ff": 49}, "d_ff": 48}, "model.encoder.d_ff = 49"),
         ({"output_bias": True}, "model.output_bias = True"),
+        ({"decoder_layers": 0}, "model.decoder_layers = 0"),
         ({"embedding_scale": False}, "model.embedding_scale = False"),
         ({"final_norm": True}, "model.final_norm = True"),
         ({"head": {"logit_scale": 0.5}}, "model.head.logit_scale = 0.5"),

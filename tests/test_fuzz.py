@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from regard.api import load
-from regard.bundle import _from_settings
+from regard.bundle import _from_settings, load_bundle
 from regard.cli import main
 from regard.errors import UserError
 from regard.files import MANIFEST, write_manifest
+from regard.generate.engines.torch_engine import load_model
 from regard.generate.options import NOTHING_FOUND
 from tests.mutations import mutations
 
@@ -94,6 +95,33 @@ def test_settings_of_any_kind_are_refused_or_read(folder: Path, capfd: pytest.Ca
         write_manifest(folder)
         if check(capfd, "info", str(folder)) == 0:
             translates(capfd, folder)
+
+
+def test_settings_of_a_language_model_of_any_kind_are_refused_or_read(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(GOLDEN / "bundle-3", tmp_path / "bundle"))
+    path = folder / "config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    settings["model"] |= {"decoder": {}, "head": {}, "front": {}, "rotary_scaling": {}, "share_layers": False}
+    refused, read = 0, []
+    for spoilt in spoilt_settings(settings):
+        try:
+            _from_settings(folder, spoilt)
+        except UserError:
+            refused += 1
+        else:
+            read.append(spoilt)
+    assert refused > 500 and len(read) > 50
+    loaded = 0
+    for spoilt in read[:: len(read) // CASES]:
+        path.write_text(json.dumps(spoilt), encoding="utf-8")
+        write_manifest(folder)
+        if check(capfd, "info", str(folder)) == 0:
+            with suppress(UserError):
+                load_model(load_bundle(folder))
+                loaded += 1
+    assert loaded > 5
 
 
 @pytest.mark.parametrize("name", ["config.json", MANIFEST, "tokenizer/tokenizer.json", "card.md", "recipe.toml"])

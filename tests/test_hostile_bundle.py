@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -92,6 +93,11 @@ def test_finite_weights_whose_outputs_are_not_end_in_an_error_instead_of_the_sou
     model = load(folder, engine=engine, device="cpu")
     with pytest.raises(RegardError, match="outputs are not finite"):
         model.translate("a b c")
+    with pytest.raises(RegardError, match="outputs for pair 1 are not finite, so it has no score") as failure:
+        model.score(["a b c"], ["c b a"])
+    assert failure.value.exit_code == 1
+    with pytest.raises(RegardError, match="not finite"):
+        model.explain("a b c", target="c b a")
 
 
 @pytest.mark.parametrize(
@@ -181,6 +187,56 @@ def test_a_setting_of_a_wrong_kind_or_size_is_refused_in_one_line(
     for arguments in (["info"], ["translate", "a b c", "-m"]):
         said = fails(capfd, *arguments, str(folder))
         assert message in said and len(said) < 600
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("task", "surprise", "task must be one of translate, generate, fill, classify, tag, embed, but is 'surprise'"),
+        ("task", ["generate"], "task must be one of translate"),
+        ("task", None, "task must be one of translate"),
+        ("task", "translate", "model.encoder_layers must be at least 1, but is 0"),
+        ("task", "fill", "model.encoder_layers must be at least 1, but is 0"),
+        ("inputs", ["picture"], "inputs must be ['text'] by the model's settings, but is ['picture']"),
+        ("inputs", None, "inputs must be ['text'] by the model's settings, but is None"),
+        ("head", "classes", "head must be 'tokens' by the model's settings, but is 'classes'"),
+        ("source", "en", "source must be empty for the task generate, but is 'en'"),
+        ("model.encoder_layers", 2, "model.encoder_layers must be 0 for the task generate, but is 2"),
+        ("model.decoder_layers", 3, "must have 3 decoder layers, but has 2"),
+        ("model.decoder", {"d_fff": 3}, "model.decoder.d_fff is not known; did you mean d_ff?"),
+        ("model.decoder", [1], "model.decoder must be a table, but is [1]"),
+        ("model.head", {"kind": "paint"}, "model.head.kind must be one of"),
+        ("model.head", {"logit_scale": float("nan")}, "model.head.logit_scale must be a finite number"),
+        ("model.front", {"token_types": 10**9}, "model.front.token_types must be at most"),
+        ("model.max_positions", 10**9, "model.max_positions must be at most"),
+        ("model.d_model", 32, "tensor embedding.weight must have shape (401, 32)"),
+        ("format", 2, "task must not be there before format 3, but is 'generate'"),
+        ("format", 1, "task must not be there before format 3, but is 'generate'"),
+    ],
+)
+def test_a_setting_of_format_3_of_a_wrong_kind_or_size_is_refused_in_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, value: Any, message: str
+) -> None:
+    folder = Path(shutil.copytree(GOLDEN / "bundle-3", tmp_path / "bundle"))
+    change_config(folder, name, value)
+    said = fails(capfd, "info", str(folder))
+    assert message in said and len(said) < 600
+
+
+def test_labels_of_a_classifier_are_escaped_and_cut(tmp_path: Path) -> None:
+    config = load_bundle(GOLDEN / "bundle-3").config
+    for labels in (["a\x1b[2J"], ["a", "a"], [""], "ab", [1]):
+        with pytest.raises(UserError, match=r"model\.head\.labels must"):
+            dataclasses.replace(config, encoder_layers=1, decoder_layers=0, head={"kind": "classes", "labels": labels})
+
+
+def test_a_file_of_the_tokenizer_must_be_listed_in_format_3(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(GOLDEN / "bundle-3", tmp_path / "bundle"))
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    del manifest["files"]["tokenizer/huggingface.json"]
+    (folder / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(UserError, match=r"but tokenizer/huggingface\.json is not there"):
+        load_bundle(folder)
 
 
 @pytest.mark.parametrize("name", ["source", "target", "max_length"])

@@ -194,6 +194,8 @@ def _refuse_other_data(inputs: Sequence[str]) -> None:
             )
             raise UserError(f"{name} is {kind}; {_WANTED}{pairs}")
     if len(inputs) == 1:
-        raise UserError(f"{inputs[0]} is one text; {_WANTED}")
+        raise UserError(
+            f'{inputs[0]} is one text; {_WANTED}; with task = "generate" a recipe makes a language model of text'
+        )
     if len(inputs) > 2:
         raise UserError(f"train takes one recipe or two text files, but got {len(inputs)} arguments; {_WANTED}")

@@ -9,3 +9,4 @@ from numpy.typing import NDArray
 
 IntArray = NDArray[np.integer[Any]]  # any width: ids come as stored, uint16 or uint32
 Int64Array = NDArray[np.int64]  # indices, lengths, offsets
+PairArrays = tuple[NDArray[Any], Int64Array, NDArray[Any], Int64Array]  # src ids, src lengths, tgt ids, tgt lengths

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.arrays import Int64Array
-from regard.data.store import Gathered, SideArrays, Store
+from regard.data.arrays import Int64Array, PairArrays
+from regard.data.store import Column, Store
 from regard.data.tokenizer import Tokenizer, check_joint
 
 MIN_DRAWN, MAX_DRAWN = 8, 32  # segmentations drawn for a word type: as many as it has occurrences, within these bounds
@@ -90,8 +90,8 @@ class Segmenter:
 class SegmentationPool:
     """One side of a corpus as word types, and the segmentations of each type."""
 
-    words: SideArrays  # of each sentence, the types of its words
-    segmentations: SideArrays  # the ids of all segmentations, type by type
+    words: Column  # of each sentence, the types of its words
+    segmentations: Column  # the ids of all segmentations, type by type
     first: Int64Array  # (types,): the first segmentation of each type, which is the tokenizer's own; drawn ones follow
     num_drawn: NDArray[np.uint64]  # (types,)
     lengths: Int64Array  # (segmentations,): ids of each
@@ -145,9 +145,9 @@ class BpeDropout:
         self._seed = seed % 2**64
         self._pools = tuple(
             make_pool(side, tokenizer, probability, random.Random(f"bpe-dropout {seed} {number}"))
-            for number, side in enumerate((store.src, store.tgt))
+            for number, side in enumerate((store["source"], store["target"]))
         )
-        self._own_lengths = (store.src_lengths, store.tgt_lengths)
+        self._own_lengths = (store["source"].lengths, store["target"].lengths)
         self.src_lengths, self.tgt_lengths = (
             pool.expected_lengths(lengths, max_length)
             for pool, lengths in zip(self._pools, self._own_lengths, strict=True)
@@ -158,8 +158,8 @@ class BpeDropout:
         bits = [np.random.PCG64(np.random.SeedSequence([self._seed, epoch, position, side])) for side in (0, 1)]
         return [self._draw_batch(part, bits, limits) for part in parts]
 
-    def gather(self, drawn: DrawnBatch) -> Gathered:
-        """As `Store.gather`."""
+    def gather(self, drawn: DrawnBatch) -> PairArrays:
+        """As `pairs.gather`."""
         src, tgt = (
             pool.segmentations.gather(chosen)[0] for pool, chosen in zip(self._pools, drawn.segmentations, strict=True)
         )
@@ -195,10 +195,10 @@ def _sentences_to_revert(
     return reverted
 
 
-def make_pool(side: SideArrays, tokenizer: Tokenizer, probability: float, generator: random.Random) -> SegmentationPool:
+def make_pool(side: Column, tokenizer: Tokenizer, probability: float, generator: random.Random) -> SegmentationPool:
     """Find the word types of a side, and draw segmentations of each."""
     starts = word_starts(side, tokenizer)
-    words = SideArrays(side.ids, np.append(starts, len(side.ids)))
+    words = Column(side.ids, np.append(starts, len(side.ids)))
     types, examples, counts = find_types(words)
     offsets = np.searchsorted(starts, side.offsets)
     segmenter = Segmenter(tokenizer, probability, generator.random)
@@ -212,11 +212,11 @@ def make_pool(side: SideArrays, tokenizer: Tokenizer, probability: float, genera
         num_drawn[word_type] = len(drawn)
     lengths = np.array([len(ids) for ids in segmentations], dtype=np.int64)
     flat = np.fromiter((i for ids in segmentations for i in ids), dtype=side.ids.dtype, count=int(lengths.sum()))
-    pool = SideArrays(flat, np.concatenate([[0], lengths.cumsum()]))
-    return SegmentationPool(SideArrays(types, offsets), pool, first, num_drawn, lengths)
+    pool = Column(flat, np.concatenate([[0], lengths.cumsum()]))
+    return SegmentationPool(Column(types, offsets), pool, first, num_drawn, lengths)
 
 
-def word_starts(side: SideArrays, tokenizer: Tokenizer) -> Int64Array:
+def word_starts(side: Column, tokenizer: Tokenizer) -> Int64Array:
     """The places among the ids where words begin: at a space, before and after reserved pieces, at the start of a sentence."""
     pieces = tokenizer.pieces(range(tokenizer.vocab_size))
     has_space = np.array([piece.startswith("\u2581") for piece in pieces])
@@ -227,7 +227,7 @@ def word_starts(side: SideArrays, tokenizer: Tokenizer) -> Int64Array:
     return np.flatnonzero(begins)
 
 
-def find_types(words: SideArrays) -> tuple[NDArray[np.int32], Int64Array, Int64Array]:
+def find_types(words: Column) -> tuple[NDArray[np.int32], Int64Array, Int64Array]:
     """The type of each word, (words,); of each type the index of one of its words and their number, (types,) each.
 
     Words are told apart by a hash, which is checked.

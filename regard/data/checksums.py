@@ -96,9 +96,17 @@ class Recheck:
         """Begin at this share of the pieces, so that several processes begin at different ones."""
         self._pieces = pieces
         self._next, self._due = int(start * len(pieces)), 0.0
+        self._sizes = {piece.path: piece.start + len(piece.data) for piece in pieces}  # those of each file's last piece
 
     def advance(self, share: float) -> None:
-        """Check this share of all pieces, in whole pieces: what is left over counts for the next call."""
+        """Check the size of all files, and this share of all pieces, in whole pieces: what is left over counts for the next call.
+        The size comes first: reading a mapped file beyond its end kills the process."""
+        for path, size in self._sizes.items():
+            if (now := _size(path)) != size:
+                raise UserError(
+                    f"{path}: must have {size:,} bytes, but has {now:,}: cut short while it was in use; delete {path.parent}, and "
+                    "resume from a checkpoint of before"
+                )
         self._due += share * len(self._pieces)
         while self._due >= 1.0:
             piece = self._pieces[self._next % len(self._pieces)]
@@ -108,6 +116,14 @@ class Recheck:
                 )
             self._next += 1
             self._due -= 1.0
+
+
+def _size(path: Path) -> int:
+    """The bytes of a file; 0 if it is not there."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _fault(piece: Piece) -> str:

@@ -1,11 +1,11 @@
-"""Which pairs are fit for training, and an account of those that are not.
+"""Which records are fit for training, and an account of those that are not.
 
 The rules know no alphabet: emptiness is judged by the text, length and ratio by the tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,21 +25,21 @@ _RATIO_SLACK = 8  # tokens added to both sides, so that "Yes." may be paired wit
 
 @dataclass(frozen=True)
 class CleanOptions:
-    """The limits that a training pair must keep."""
+    """The limits that a training record must keep."""
 
-    max_length: int = 256  # tokens of either side
-    max_ratio: float = 4.0  # of the longer side to the shorter one
+    max_length: int = 256  # tokens of each column
+    max_ratio: float = 4.0  # of the longest column to the shortest one
     deduplicate: bool = False
 
 
-def is_empty(src: str, tgt: str) -> bool:
-    """Whether either side is only white space."""
-    return not src.strip() or not tgt.strip()
+def is_empty(*texts: str) -> bool:
+    """Whether the text of some column is only white space."""
+    return not all(text.strip() for text in texts)
 
 
-def length_fault(src_length: int, tgt_length: int, options: CleanOptions) -> str | None:
-    """Why a pair of these lengths, in tokens, is dropped; None when it is kept."""
-    longer, shorter = max(src_length, tgt_length), min(src_length, tgt_length)
+def length_fault(lengths: Sequence[int], options: CleanOptions) -> str | None:
+    """Why a record of these lengths, in tokens, is dropped; None when it is kept."""
+    longer, shorter = max(lengths), min(lengths)
     if longer > options.max_length:
         return TOO_LONG
     if longer + _RATIO_SLACK > options.max_ratio * (shorter + _RATIO_SLACK):
@@ -49,7 +49,7 @@ def length_fault(src_length: int, tgt_length: int, options: CleanOptions) -> str
 
 @dataclass
 class CleanAccount:
-    """How many pairs were kept, how many were dropped for each reason, and the first example of each."""
+    """How many records were kept, how many were dropped for each reason, and the first example of each."""
 
     kept: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
@@ -62,11 +62,12 @@ class CleanAccount:
     def keep(self, count: int = 1) -> None:
         self.kept += count
 
-    def drop(self, reason: str, where: str, line: int, src: str, tgt: str) -> None:
-        """Count a dropped pair; the first of each reason is kept as an example."""
+    def drop(self, reason: str, where: str, line: int, *texts: str) -> None:
+        """Count a dropped record; the first of each reason is kept as an example."""
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
         if reason not in self.examples:
-            self.examples[reason] = f"{where}, line {line}: {shorten(src, 40)!r} / {shorten(tgt, 40)!r}"
+            shown = " / ".join(repr(shorten(text, 40)) for text in texts)
+            self.examples[reason] = f"{where}, line {line}: {shown}"
 
     def merge(self, other: CleanAccount) -> None:
         """Add the account of a later part of the text."""
@@ -75,14 +76,14 @@ class CleanAccount:
             self.dropped[reason] = self.dropped.get(reason, 0) + count
             self.examples.setdefault(reason, other.examples[reason])
 
-    def lines(self) -> list[str]:
-        """The account as text: a line for the total and one for each reason."""
+    def lines(self, noun: str = "pair") -> list[str]:
+        """The account as text: a line for the total and one for each reason. `noun` is what people call a record."""
         share = f" ({100 * self.kept / self.read:.1f}%)" if self.read else ""
         reasons = [
             f"  dropped, {reason}: {self.dropped[reason]:,}, first {self.examples[reason]}"
             for reason in _in_order(self.dropped)
         ]
-        return [f"{counted(self.read, 'pair')} read, {self.kept:,} kept{share}", *reasons]
+        return [f"{counted(self.read, noun)} read, {self.kept:,} kept{share}", *reasons]
 
     def to_json(self) -> dict[str, Any]:
         reasons = _in_order(self.dropped)

@@ -1,6 +1,6 @@
-"""Reads parallel text: lines from plain or compressed UTF-8 files, pairs from two files or one with tabs.
+"""Reads text: lines from plain or compressed UTF-8 files, pairs from two files or one with tabs. Documents are in `documents.py`.
 
-Errors name the file and line. Whether a pair is fit for training is up to `clean`.
+Errors name the file and line. Whether a record is fit for training is up to `clean`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, ClassVar, NamedTuple, Protocol, cast
 
 from regard.errors import UserError
 from regard.files import check_regular, open_input
@@ -25,6 +25,7 @@ from regard.files import check_regular, open_input
 COMPRESSION_SUFFIXES = (".gz", ".xz", ".zst")
 
 Pair = tuple[str, str]  # source and target text
+Texts = tuple[str, ...]  # a text for each column
 
 _BOM = b"\xef\xbb\xbf"
 _BLOCK = 1 << 18
@@ -143,6 +144,40 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+# --- records ---
+
+
+class Record(NamedTuple):
+    """A line of data: a text for each column. A long document is cut into several records: only the first `begins` it, only the
+    last `ends` it."""
+
+    number: int  # of its line, from 1
+    texts: Texts
+    begins: bool = True
+    ends: bool = True
+
+
+class RecordSource(Protocol):
+    """What a store is made from: a `Corpus` of pairs, or a `TextCorpus` of documents."""
+
+    columns: ClassVar[tuple[str, ...]]
+    noun: ClassVar[str]  # what people call a record
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def weight(self) -> float: ...
+
+    @property
+    def files(self) -> Sequence[Path]: ...
+
+    @property
+    def unit(self) -> str: ...  # what a record is, where there is a choice
+
+    def records(self, note: Callable[[str], None] = ...) -> Iterator[Record]: ...
+
+
 # --- pairs ---
 
 
@@ -152,6 +187,10 @@ class Corpus:
 
     `weight` is how often an epoch contains each pair; with 0.5 it contains half of them.
     """
+
+    columns: ClassVar[tuple[str, ...]] = ("source", "target")
+    noun: ClassVar[str] = "pair"
+    unit: ClassVar[str] = ""
 
     name: str
     source: Path
@@ -166,9 +205,13 @@ class Corpus:
         """The sentence pairs in order, one per line, even empty ones. At the end, `note` is told of columns that were ignored."""
         return _pairs_of_tabs(self.source, note) if self.target is None else _pairs_of_files(self.source, self.target)
 
+    def records(self, note: Callable[[str], None] = lambda text: None) -> Iterator[Record]:
+        """The pairs, numbered by their lines."""
+        return (Record(number, pair) for number, pair in enumerate(self.pairs(note), 1))
+
 
 class CorpusRange(NamedTuple):
-    """The pairs [start, stop) of a store come from this corpus."""
+    """The records [start, stop) of a store come from this corpus."""
 
     name: str
     weight: float
@@ -176,17 +219,17 @@ class CorpusRange(NamedTuple):
     stop: int
 
 
-def check_ranges(corpora: Sequence[CorpusRange] | None, num_pairs: int) -> list[CorpusRange]:
-    """The corpora, or one of all pairs for None; refuses a weight that is negative or not finite."""
+def check_ranges(corpora: Sequence[CorpusRange] | None, num_records: int) -> list[CorpusRange]:
+    """The corpora, or one of all records for None; refuses a weight that is negative or not finite."""
     if corpora is None:
-        return [CorpusRange("", 1.0, 0, num_pairs)]
+        return [CorpusRange("", 1.0, 0, num_records)]
     for corpus in corpora:
         if not (math.isfinite(corpus.weight) and corpus.weight >= 0):
             raise UserError(f"the weight of corpus {corpus.name!r} must be 0 or more, but is {corpus.weight}")
     return [CorpusRange(name, float(weight), int(start), int(stop)) for name, weight, start, stop in corpora]
 
 
-def check_corpus(corpus: Corpus) -> None:
+def check_corpus(corpus: RecordSource) -> None:
     """Refuse a corpus before any work is done if one of its files is missing, or is a pipe."""
     for path in corpus.files:
         check_file(path)

@@ -1,4 +1,4 @@
-"""Cleans and tokenizes chunks of pairs, in this process or in worker processes, always in order.
+"""Cleans and tokenizes chunks of records, in this process or in worker processes, always in order.
 
 Workers are started by hand rather than through multiprocessing: its fork is unsafe once torch has threads, its spawn runs
 a caller's unguarded script again, and both use pickle. Here a message is JSON followed by blocks of bytes.
@@ -28,50 +28,54 @@ from numpy.typing import NDArray
 
 from regard.data.arrays import Int64Array
 from regard.data.clean import EMPTY, HELD_OUT, CleanAccount, CleanOptions, is_empty, length_fault
+from regard.data.corpus import Record
 from regard.data.split import HeldOut
 from regard.data.tokenizer import Tokenizer
+from regard.data.vocabulary import Side
 from regard.errors import RegardError, UserError
 
-# (tokenizer, source texts, target texts) -> token ids of each. A top-level function: worker processes import it by name.
-EncodePairs = Callable[[Tokenizer, Sequence[str], Sequence[str]], tuple[list[list[int]], list[list[int]]]]
+# (tokenizer, records) -> token ids of each record, column by column. A top-level function of a module without torch: worker
+# processes import it by name.
+EncodeRecords = Callable[[Tokenizer, Sequence[Record]], Sequence[list[list[int]]]]
 
 _WORKER_CODE = "from regard.data.encoding_workers import worker_main; worker_main()"
 
 
-def encode_sides(
-    tokenizer: Tokenizer, src: Sequence[str], tgt: Sequence[str]
-) -> tuple[list[list[int]], list[list[int]]]:
-    """Encode each side by itself; not for tokenizers with protected spans, which must agree between the sides."""
+def encode_sides(tokenizer: Tokenizer, records: Sequence[Record]) -> list[list[list[int]]]:
+    """Encode both sides of pairs by themselves; not for tokenizers with protected spans, which must agree between the sides."""
     assert not tokenizer.protects, "protected spans would be lost"
-    return tokenizer.encode_batch(src, "source"), tokenizer.encode_batch(tgt, "target")
+    sides: tuple[Side, Side] = ("source", "target")
+    return [tokenizer.encode_batch(texts, side) for side, texts in zip(sides, stripped_sides(records), strict=True)]
 
 
-class NumberedPair(NamedTuple):
-    """A sentence pair and where it comes from."""
-
-    number: int  # of the line, from 1
-    src: str
-    tgt: str
+def stripped_sides(records: Sequence[Record]) -> tuple[list[str], list[str]]:
+    """The source and the target texts of pairs without white space around them, as at inference time."""
+    return [record.texts[0].strip() for record in records], [record.texts[1].strip() for record in records]
 
 
 class Chunk(NamedTuple):
-    """Some lines of one corpus."""
+    """Some records of one corpus."""
 
     corpus: int  # its index
     name: str
-    read: int  # the number of lines before duplicates were dropped
-    lines: list[NumberedPair]
+    read: int  # the number of records before duplicates were dropped
+    records: list[Record]
+
+
+class EncodedColumn(NamedTuple):
+    """The ids of one column of a chunk, end to end, and the length of each record."""
+
+    ids: NDArray[Any]
+    lengths: Int64Array
 
 
 class EncodedChunk(NamedTuple):
-    """A chunk's kept pairs, ids end to end with their lengths, and the account of the others."""
+    """The kept records of a chunk, and the account of the others."""
 
     corpus: int
     read: int
-    src_ids: NDArray[Any]
-    src_lengths: Int64Array
-    tgt_ids: NDArray[Any]
-    tgt_lengths: Int64Array
+    columns: list[EncodedColumn]
+    begins: NDArray[np.bool_]  # (records,) whether it is a record of its own, and not more of the one before
     account: CleanAccount
 
 
@@ -83,40 +87,41 @@ class ChunkEncoder:
     clean: CleanOptions
     held_out: HeldOut | None
     dtype: str
-    encode_pairs: EncodePairs = encode_sides
+    encode_records: EncodeRecords = encode_sides
 
     def encode(self, chunk: Chunk) -> EncodedChunk:
         account = CleanAccount()
-        lines = [line for line in chunk.lines if not self._is_dropped(line, chunk.name, account)]
-        # Stripped, as at inference time.
-        sides = [line.src.strip() for line in lines], [line.tgt.strip() for line in lines]
-        src, tgt = self.encode_pairs(self.tokenizer, *sides)
+        records = [record for record in chunk.records if not self._is_dropped(record, chunk.name, account)]
+        columns = self.encode_records(self.tokenizer, records)
         kept = []
-        for i, line in enumerate(lines):
-            fault = length_fault(len(src[i]), len(tgt[i]), self.clean)
+        for i, record in enumerate(records):
+            fault = length_fault([len(column[i]) for column in columns], self.clean)
             if fault is None:
                 kept.append(i)
             else:
-                account.drop(fault, chunk.name, line.number, line.src, line.tgt)
-        account.keep(len(kept))
-        src_ids, src_lengths = self._pack([src[i] for i in kept])
-        tgt_ids, tgt_lengths = self._pack([tgt[i] for i in kept])
-        return EncodedChunk(chunk.corpus, chunk.read, src_ids, src_lengths, tgt_ids, tgt_lengths, account)
+                account.drop(fault, chunk.name, record.number, *record.texts)
+        begins = np.array([records[i].begins for i in kept], dtype=np.bool_)
+        account.keep(int(begins.sum()))
+        encoded = [self._pack([column[i] for i in kept]) for column in columns]
+        return EncodedChunk(chunk.corpus, chunk.read, encoded, begins, account)
 
-    def _is_dropped(self, line: NumberedPair, name: str, account: CleanAccount) -> bool:
-        if is_empty(line.src, line.tgt):
+    def _is_dropped(self, record: Record, name: str, account: CleanAccount) -> bool:
+        if not (record.begins and record.ends):  # a part of a document stays
+            return False
+        if is_empty(*record.texts):
             reason = EMPTY
-        elif self.held_out is not None and self.held_out.is_held_out(line.src, line.tgt):
+        elif self.held_out is not None and self.held_out.is_held_out(*record.texts):
             reason = HELD_OUT
         else:
             return False
-        account.drop(reason, name, line.number, line.src, line.tgt)
+        account.drop(reason, name, record.number, *record.texts)
         return True
 
-    def _pack(self, sentences: list[list[int]]) -> tuple[NDArray[Any], Int64Array]:
-        lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
-        ids = np.fromiter(chain.from_iterable(sentences), dtype=self.dtype, count=int(lengths.sum()))
-        return ids, lengths
+    def _pack(self, sequences: list[list[int]]) -> EncodedColumn:
+        lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
+        return EncodedColumn(
+            np.fromiter(chain.from_iterable(sequences), dtype=self.dtype, count=int(lengths.sum())), lengths
+        )
 
 
 class WorkerPool:
@@ -217,8 +222,8 @@ def worker_main() -> None:
     try:
         encoder = _parse_encoder(*_read_message(sys.stdin.buffer))
         while True:
-            (corpus, name, read, lines), _ = _read_message(sys.stdin.buffer)
-            chunk = Chunk(corpus, name, read, [NumberedPair(*line) for line in lines])
+            (corpus, name, read, records), _ = _read_message(sys.stdin.buffer)
+            chunk = Chunk(corpus, name, read, [Record(number, tuple(texts), *rest) for number, texts, *rest in records])
             _write_message(answers, *_answer(encoder, chunk))
     except (EOFError, BrokenPipeError):
         return
@@ -255,7 +260,7 @@ def _encoder_message(encoder: ChunkEncoder) -> tuple[Any, list[bytes]]:
         "clean": asdict(encoder.clean),
         "held_out": held_out,
         "dtype": encoder.dtype,
-        "encode_pairs": [encoder.encode_pairs.__module__, encoder.encode_pairs.__qualname__],
+        "encode_records": [encoder.encode_records.__module__, encoder.encode_records.__qualname__],
         "tokenizer": tokenizer,
     }
     return content, models
@@ -264,9 +269,9 @@ def _encoder_message(encoder: ChunkEncoder) -> tuple[Any, list[bytes]]:
 def _parse_encoder(content: Any, models: list[bytes]) -> ChunkEncoder:
     held_out = None if content["held_out"] is None else HeldOut(**content["held_out"])
     tokenizer = Tokenizer.from_message(content["tokenizer"], models)
-    module, name = content["encode_pairs"]
-    encode_pairs: EncodePairs = getattr(import_module(module), name)
-    return ChunkEncoder(tokenizer, CleanOptions(**content["clean"]), held_out, content["dtype"], encode_pairs)
+    module, name = content["encode_records"]
+    encode_records: EncodeRecords = getattr(import_module(module), name)
+    return ChunkEncoder(tokenizer, CleanOptions(**content["clean"]), held_out, content["dtype"], encode_records)
 
 
 def _answer(encoder: ChunkEncoder, chunk: Chunk) -> tuple[Any, list[bytes]]:
@@ -276,7 +281,7 @@ def _answer(encoder: ChunkEncoder, chunk: Chunk) -> tuple[Any, list[bytes]]:
         return {"user_error": str(error)}, []
     except Exception:  # noqa: BLE001 - the caller raises it again
         return {"failure": traceback.format_exc()}, []
-    arrays = (done.src_ids, done.src_lengths, done.tgt_ids, done.tgt_lengths)
+    arrays = [done.begins, *chain.from_iterable(done.columns)]
     return {"account": done.account.to_json(), "dtype": encoder.dtype}, [array.tobytes() for array in arrays]
 
 
@@ -285,7 +290,9 @@ def _parse_answer(chunk: Chunk, content: Any, blocks: list[bytes]) -> EncodedChu
         raise UserError(content["user_error"])
     if "failure" in content:
         raise RegardError(f"a tokenizing process failed: {content['failure']}")
-    dtypes = (content["dtype"], np.int64, content["dtype"], np.int64)
-    arrays = [np.frombuffer(block, dtype=dtype) for block, dtype in zip(blocks, dtypes, strict=True)]
-    account = CleanAccount.from_json(content["account"])
-    return EncodedChunk(chunk.corpus, chunk.read, arrays[0], arrays[1], arrays[2], arrays[3], account)
+    columns = [
+        EncodedColumn(np.frombuffer(ids, dtype=content["dtype"]), np.frombuffer(lengths, dtype=np.int64))
+        for ids, lengths in zip(blocks[1::2], blocks[2::2], strict=True)
+    ]
+    begins = np.frombuffer(blocks[0], dtype=np.bool_)
+    return EncodedChunk(chunk.corpus, chunk.read, columns, begins, CleanAccount.from_json(content["account"]))

@@ -125,14 +125,14 @@ class JsonPieces:
         vocabulary: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
         return {i: piece.removeprefix(_MARK) for piece, i in sorted(vocabulary.items(), key=lambda entry: entry[1])}
 
-    def check(self, folder: Path) -> None:
+    def check(self, folder: Path, file: str = JSON_FILE) -> None:
         """Refuse a file with ids that the model does not have, or that fails at some text."""
-        with refusing(folder / JSON_FILE):
+        with refusing(folder / file):
             largest = max(self.raw_pieces, default=0)
             for text in _TRIALS:
                 self.decode(self.encode(text, "source", True), True)
         if largest >= self.vocab_size:
-            raise UserError(f"{folder / JSON_FILE}: ids must be below {self.vocab_size:,}, but one is {largest:,}")
+            raise UserError(f"{folder / file}: ids must be below {self.vocab_size:,}, but one is {largest:,}")
 
 
 class NumberPieces:
@@ -166,7 +166,7 @@ class NumberPieces:
     def piece_texts(self) -> list[str]:
         return list("0123456789")
 
-    def check(self, folder: Path) -> None:
+    def check(self, folder: Path, file: str = "") -> None:
         pass
 
 
@@ -188,7 +188,8 @@ def _pieces_of(settings: Mapping[str, Any]) -> dict[int, str]:
     vocabulary = settings["model"].get("vocab")
     if isinstance(vocabulary, dict):
         return {i: piece for piece, i in vocabulary.items() if isinstance(i, int)}
-    return {i: entry[0] for i, entry in enumerate(vocabulary or []) if isinstance(entry, list) and entry}
+    entries = vocabulary if isinstance(vocabulary, list) else []
+    return {i: entry[0] for i, entry in enumerate(entries) if isinstance(entry, list) and entry}
 
 
 def _added(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -218,7 +219,9 @@ def _without_controls(settings: Mapping[str, Any], names: Mapping[int, str]) -> 
     if isinstance(vocabulary := model.get("vocab"), dict):
         model["vocab"] = {rename(piece): i for piece, i in vocabulary.items()}
     elif isinstance(vocabulary, list):
-        model["vocab"] = [[rename(entry[0]), *entry[1:]] if isinstance(entry, list) else entry for entry in vocabulary]
+        model["vocab"] = [
+            [*map(rename, entry[:1]), *entry[1:]] if isinstance(entry, list) else entry for entry in vocabulary
+        ]
     if isinstance(merges := model.get("merges"), list):
         model["merges"] = [merge for merge in merges if hidden.isdisjoint(_parts(merge))]
     if "unk_token" in model:

@@ -74,7 +74,7 @@ class JointPieces:
     def piece_texts(self) -> list[str]:
         return _piece_texts(self.processor)
 
-    def check(self, folder: Path) -> None:
+    def check(self, folder: Path, file: str = "") -> None:
         if not self.processor.is_control(self._space_id):
             raise UserError(f"{folder / 'joint.model'}: must hold Regard's reserved pieces, but lacks them")
         with _naming_pieces(folder):
@@ -117,7 +117,7 @@ class PairedPieces:
     def piece_texts(self) -> list[str]:
         return [text for processor in self.processors for text in _piece_texts(processor)]
 
-    def check(self, folder: Path) -> None:
+    def check(self, folder: Path, file: str = "") -> None:
         with _naming_pieces(folder):
             self.piece_texts()
 

@@ -1,15 +1,15 @@
 """Batches of one fixed shape, which compiled code and captured CUDA graphs need: some rows at the end stay empty.
 
-Pairs lie end to end as in `data/batch.py`, with the same marks. A batch is packed into one int32 array, so that a single
-copy takes it to the device. Which pairs go into it is up to the sampler.
+Sequences lie end to end. A batch is packed into one int32 array, so that a single copy takes it to the device. Here is what the
+shapes of all tasks share; `pairs.py`, `rows.py` and `masking.py` have those of each. Which records go into a batch is up to the
+sampler.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -17,139 +17,72 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.data.arrays import Int64Array, IntArray
-from regard.data.corpus import CorpusRange, check_ranges
-from regard.errors import UserError
-from regard.layout import SlotLayout, tile_groups
+from regard.data.corpus import CorpusRange
 
 Int32Array = NDArray[np.int32]
 
 ALIGNMENT = 4  # int32s: a GPU loads 16 bytes at once from the start of a section
 # Slots are multiples of these: matrix products prefer such sizes, and runs on similar corpora share compiled code.
-TOKEN_STEP, PAIR_STEP = 128, 64
-DEVIATIONS = 3.0  # standard deviations of room above the mean: hardly a batch runs out of source tokens or pairs first
+TOKEN_STEP, RECORD_STEP = 128, 64
+DEVIATIONS = 3.0  # standard deviations of room above the mean: hardly a batch runs out of anything but its cost first
 
 
-@dataclass(frozen=True)
-class SlotBatch:
-    """Pairs to train on, in slots of a fixed number of rows. `tgt_in` and `labels` share `tgt_layout`."""
+class BatchLimits(NamedTuple):
+    """The most that a batch may hold; a record that exceeds them is a batch of its own."""
 
-    src: Tensor  # (src_tokens,) int32; 0 in empty rows
-    src_layout: SlotLayout
-    tgt_in: Tensor  # (tgt_tokens,) int32; 0 in empty rows
-    labels: Tensor  # (tgt_tokens,) int32; -1 in empty rows
-    tgt_layout: SlotLayout
-    count: Tensor  # () int32, the target tokens of the whole update
+    cost: int  # tokens that count
+    others: tuple[int, ...]  # tokens of each further column
+    records: int
 
 
-@dataclass(frozen=True)
-class Slots:
-    """The fixed shape of a batch, and how it is packed into one array.
-
-    Two pairs, (7 8 9 -> 5 6) and (4 -> 3 4 3), with `<s>` = 1 and `</s>` = 2, in 8 rows on each side:
-
-    >>> slots = Slots(src_tokens=8, tgt_tokens=8, pairs=3, max_length=4)
-    >>> packed = slots.pack(
-    ...     src_ids=np.array([7, 8, 9, 4]), src_lengths=np.array([3, 1]),
-    ...     tgt_ids=np.array([5, 6, 3, 4, 3]), tgt_lengths=np.array([2, 3]), bos_id=1, eos_id=2, count=7,
-    ... )
-    >>> batch = slots.unpack(packed)
-    >>> batch.src.tolist(), batch.src_layout.sequence_ids.tolist()
-    ([7, 8, 9, 2, 4, 2, 0, 0], [0, 0, 0, 0, 1, 1, -1, -1])
-    >>> batch.tgt_in.tolist(), batch.labels.tolist()
-    ([1, 5, 6, 1, 3, 4, 3, 0], [5, 6, 2, 3, 4, 3, 2, -1])
-    """
-
-    src_tokens: int
-    tgt_tokens: int
-    pairs: int
-    max_length: int  # tokens of the longest sentence, </s> included
-
-    @cached_property
-    def _sections(self) -> list[slice]:
-        """Where the tensors of a batch lie in its packed array; each begins at a multiple of ALIGNMENT."""
-        src, tgt, groups = self.src_tokens, self.tgt_tokens, self.pairs + 1
-        sections = []
-        start = 0
-        # src and its layout; tgt_in, labels and their layout; count
-        for length in (src, src, src, groups, tgt, tgt, tgt, tgt, groups, 1):
-            sections.append(slice(start, start + length))
-            start = _round_up(start + length, ALIGNMENT)
-        return sections
+class SlotShape(Protocol):
+    """The fixed shape of a task's batches: what the sampler, the feed and the update know of it."""
 
     @property
     def size(self) -> int:
         """The length of a packed batch, in int32s."""
-        return int(self._sections[-1].stop)
+        ...
 
-    def pack(
-        self,
-        src_ids: IntArray,
-        src_lengths: IntArray,
-        tgt_ids: IntArray,
-        tgt_lengths: IntArray,
-        bos_id: int,
-        eos_id: int,
-        count: int,
-    ) -> Tensor:
-        """Pack what `Store.gather` returns into (size,) int32, on the host.
+    @property
+    def max_length(self) -> int:
+        """Tokens of the longest sequence, marks included."""
+        ...
 
-        `count` is the number of target tokens of the whole update, of which this batch may be one micro-batch.
-        """
-        src_lengths, tgt_lengths = np.asarray(src_lengths, np.int64) + 1, np.asarray(tgt_lengths, np.int64) + 1
-        if not len(src_lengths) == len(tgt_lengths) <= self.pairs:
-            raise ValueError(
-                f"a batch must hold at most {self.pairs} pairs, but gets {len(src_lengths)} source and "
-                f"{len(tgt_lengths)} target sentences"
-            )
-        self._check_side("source", src_ids, src_lengths, self.src_tokens)
-        self._check_side("target", tgt_ids, tgt_lengths, self.tgt_tokens)
-        packed: Int32Array = np.zeros(self.size, dtype=np.int32)
-        parts = [packed[section] for section in self._sections]
-        src, *src_layout = parts[:4]
-        tgt_in, labels, *tgt_layout = parts[4:9]
-        groups = np.array(tile_groups(src_lengths.tolist(), tgt_lengths.tolist()))
-        ends = write_layout(src_lengths, groups, *src_layout)
-        write_sentences(src_ids, ends, eos_id, src)
-        ends = write_layout(tgt_lengths, groups, *tgt_layout)
-        write_sentences(tgt_ids, ends, eos_id, labels)
-        tgt_in[1:] = labels[:-1]
-        tgt_in[ends - tgt_lengths] = bos_id  # replaces the </s> of the sentence before
-        used = int(tgt_lengths.sum())
-        tgt_in[used:] = 0
-        labels[used:] = -1
-        packed[-1] = count
-        return torch.from_numpy(packed)
+    @property
+    def limits(self) -> BatchLimits: ...
 
-    def unpack(self, packed: Tensor) -> SlotBatch:
-        """The tensors of a packed batch, on its device: views, no copies."""
-        if packed.shape != (self.size,) or packed.dtype != torch.int32:
-            raise ValueError(
-                f"a packed batch must be {self.size} int32 values, but is {tuple(packed.shape)} of {packed.dtype}"
-            )
-        parts = [packed[section] for section in self._sections]
-        src, *src_layout = parts[:4]
-        tgt_in, labels, *tgt_layout = parts[4:9]
-        return SlotBatch(
-            src=src,
-            src_layout=self._layout(*src_layout),
-            tgt_in=tgt_in,
-            labels=labels,
-            tgt_layout=self._layout(*tgt_layout),
-            count=packed[-1],
-        )
+    @property
+    def fingerprint(self) -> list[int]:
+        """What a resumed run compares."""
+        ...
 
-    def _layout(self, positions: Tensor, sequence_ids: Tensor, groups: Tensor) -> SlotLayout:
-        return SlotLayout(positions, sequence_ids, groups, self.max_length)
+    def check_fit(self, costs: Int64Array, others: Sequence[Int64Array], corpora: Sequence[CorpusRange]) -> None:
+        """Refuse a record that does not fit into an empty batch. `costs` and `others` are those of the sampler."""
+        ...
 
-    def _check_side(self, side: str, ids: IntArray, lengths: Int64Array, limit: int) -> None:
-        tokens = int(lengths.sum())
-        longest = int(lengths.max(initial=0))
-        if tokens > limit:
-            raise ValueError(f"a batch must hold at most {limit} {side} tokens, </s> included, but gets {tokens}")
-        if longest > self.max_length:
-            raise ValueError(f"a {side} sentence must have at most {self.max_length} tokens, but one has {longest}")
-        if len(ids) != tokens - len(lengths):
-            raise ValueError(f"the {side} lengths must add up to {len(ids)} ids, but add up to {tokens - len(lengths)}")
+    def unpack(self, packed: Tensor) -> Any:
+        """The batch of a packed array, on its device: views, no copies. Its `count` is that of the whole update."""
+        ...
+
+
+def make_sections(lengths: Sequence[int]) -> list[slice]:
+    """Where arrays of these lengths lie in one packed array; each begins at a multiple of ALIGNMENT.
+
+    >>> make_sections([3, 8, 1])
+    [slice(0, 3, None), slice(4, 12, None), slice(12, 13, None)]
+    """
+    sections = []
+    start = 0
+    for length in lengths:
+        sections.append(slice(start, start + length))
+        start = round_up(start + length, ALIGNMENT)
+    return sections
+
+
+def check_packed(packed: Tensor, size: int) -> None:
+    """Refuse an array that is no packed batch of this size."""
+    if packed.shape != (size,) or packed.dtype != torch.int32:
+        raise ValueError(f"a packed batch must be {size} int32 values, but is {tuple(packed.shape)} of {packed.dtype}")
 
 
 def write_layout(
@@ -159,7 +92,7 @@ def write_layout(
     sequence_ids: Int32Array,
     groups: Int32Array,
 ) -> Int64Array:
-    """Fill in a layout, whose arrays hold zeros; returns the rows where the sentences end, (sentences,)."""
+    """Fill in a layout, whose arrays hold zeros; returns the rows where the sequences end, (sequences,)."""
     ends = lengths.cumsum()
     used = int(lengths.sum())
     positions[:used] = np.arange(used) - np.repeat(ends - lengths, lengths)
@@ -168,6 +101,14 @@ def write_layout(
     groups[: len(group_starts)] = np.concatenate([[0], ends])[group_starts]
     groups[len(group_starts) :] = used
     return ends
+
+
+def write_offsets(ends: Int64Array, num_rows: int, max_length: int, offsets: Int32Array) -> None:
+    """Fill in where each sequence begins, for the kernels that suit long ones: empty rows are sequences there, too."""
+    used = int(ends[-1]) if len(ends) else 0
+    starts = [0, *ends.tolist(), *range(used + max_length, num_rows, max_length)]
+    offsets[: len(starts)] = starts
+    offsets[len(starts) :] = num_rows
 
 
 def write_sentences(ids: IntArray, ends: Int64Array, eos_id: int, out: Int32Array) -> None:
@@ -179,43 +120,5 @@ def write_sentences(ids: IntArray, ends: Int64Array, eos_id: int, out: Int32Arra
     out[ends - 1] = eos_id
 
 
-# --- how large the slots should be ---
-
-
-def fit_slots(
-    src_lengths: IntArray,
-    tgt_lengths: IntArray,
-    corpora: Sequence[CorpusRange] | None,
-    tgt_tokens: int,
-    max_length: int,
-) -> Slots:
-    """Slots that random batches of `tgt_tokens` nearly fill: a batch almost always runs out of target tokens first.
-
-    Lengths and corpora are those given to the sampler, without `</s>`; `tgt_tokens` and `max_length` count it.
-    """
-    total = np.zeros(6)
-    for _, weight, start, stop in check_ranges(corpora, len(tgt_lengths)):
-        src = np.asarray(src_lengths[start:stop], dtype=np.float64) + 1.0
-        tgt = np.asarray(tgt_lengths[start:stop], dtype=np.float64) + 1.0
-        # Sums of whole numbers are exact in any order of addition, so every machine gets the same slots.
-        total += weight * np.array([len(tgt), src.sum(), tgt.sum(), src @ src, src @ tgt, tgt @ tgt])
-    if total[0] == 0.0:
-        raise UserError("an epoch must have at least one pair, but the corpora and their weights give none")
-    src_mean, tgt_mean, src_src, src_tgt, tgt_tgt = (total[1:] / total[0]).tolist()
-    ratio = src_mean / tgt_mean
-    num_pairs = tgt_tokens / tgt_mean
-    # The variance of src - ratio * tgt, whose mean is 0: how far a source length is from what its target length suggests.
-    src_variance = max(0.0, src_src - 2.0 * ratio * src_tgt + ratio**2 * tgt_tgt)
-    tgt_variance = max(0.0, tgt_tgt - tgt_mean**2)
-    src_tokens = ratio * tgt_tokens + DEVIATIONS * math.sqrt(num_pairs * src_variance)
-    pairs = num_pairs + DEVIATIONS * math.sqrt(num_pairs * tgt_variance) / tgt_mean
-    return Slots(
-        src_tokens=_round_up(max(src_tokens, max_length), TOKEN_STEP),
-        tgt_tokens=_round_up(max(tgt_tokens, max_length), TOKEN_STEP),
-        pairs=_round_up(pairs, PAIR_STEP),
-        max_length=max_length,
-    )
-
-
-def _round_up(value: float, step: int) -> int:
+def round_up(value: float, step: int) -> int:
     return step * math.ceil(value / step)

@@ -1,6 +1,6 @@
-"""Holds out validation and test pairs from a training corpus, for users who have no others.
+"""Holds out validation and test records from a training corpus, for users who have no others.
 
-Pairs are chosen by a hash: one pass, little memory, and the order of the lines does not matter.
+Records are chosen by a hash: one pass, little memory, and the order of the lines does not matter.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from regard.data.corpus import Pair
+from regard.data.corpus import Texts
 from regard.errors import UserError
 
 
@@ -39,38 +39,35 @@ def sentence_key(text: str) -> str:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Pairs that training must not see: neither the pair nor one of its sides."""
+    """Records that training must not see: neither the record nor one of its texts."""
 
-    valid: list[Pair] = field(default_factory=list)
-    test: list[Pair] = field(default_factory=list)
+    valid: list[Texts] = field(default_factory=list)
+    test: list[Texts] = field(default_factory=list)
 
     @cached_property
-    def keys(self) -> tuple[frozenset[str], frozenset[str]]:
-        """The keys of the held-out source sentences, and of the target sentences."""
-        pairs = [*self.valid, *self.test]
-        sources = frozenset(sentence_key(src) for src, _ in pairs)
-        targets = frozenset(sentence_key(tgt) for _, tgt in pairs)
-        return sources - {""}, targets - {""}
+    def keys(self) -> tuple[frozenset[str], ...]:
+        """The keys of the held-out texts, column by column."""
+        columns = zip(*self.valid, *self.test, strict=True)
+        return tuple(frozenset(map(sentence_key, column)) - {""} for column in columns)
 
-    def is_held_out(self, src: str, tgt: str) -> bool:
-        """Whether a training pair shares its source or its target sentence with a held-out pair."""
-        sources, targets = self.keys
-        return sentence_key(src) in sources or sentence_key(tgt) in targets
+    def is_held_out(self, *texts: str) -> bool:
+        """Whether a training record shares the text of some column with a held-out record."""
+        return any(sentence_key(text) in keys for text, keys in zip(texts, self.keys, strict=False))
 
 
-def hold_out(pairs: Iterable[Pair], num_valid: int, num_test: int, seed: int = 0) -> HeldOut:
-    """Choose pairs for validation and test, distinct on both sides and spread over the corpus.
+def hold_out(records: Iterable[Texts], num_valid: int, num_test: int, seed: int = 0, noun: str = "pair") -> HeldOut:
+    """Choose records for validation and test, distinct in every column and spread over the corpus. `noun` is what people call one.
 
-    Of a small corpus fewer are held out: at most a tenth, but at least one pair for each set that is wanted.
+    Of a small corpus fewer are held out: at most a tenth, but at least one record for each set that is wanted.
     """
     wanted = num_valid + num_test
-    chosen, count = _draw(pairs, 2 * wanted, seed)
+    chosen, count = _draw(records, 2 * wanted, seed)
     distinct = _distinct(chosen)
     least = (num_valid > 0) + (num_test > 0)
     available = min(len(distinct), max(least, count // 10))
     if available < least or count <= least:
         raise UserError(
-            f"the corpus must have more than {least} different pairs to hold out validation or test pairs, "
+            f"the corpus must have more than {least} different {noun}s to hold out validation or test {noun}s, "
             f"but has {min(count, len(distinct))}; use a larger one, or name files with data.valid and data.test"
         )
     if wanted > available:
@@ -78,46 +75,48 @@ def hold_out(pairs: Iterable[Pair], num_valid: int, num_test: int, seed: int = 0
         num_valid = min(num_valid, available - num_test)
     # Chosen in the order of the hash, which spreads both sets over the corpus; then sorted back into line order.
     test, valid = distinct[:num_test], distinct[num_test : num_test + num_valid]
-    return HeldOut([pair for _, pair in sorted(valid)], [pair for _, pair in sorted(test)])
+    return HeldOut([texts for _, texts in sorted(valid)], [texts for _, texts in sorted(test)])
 
 
-def _draw(pairs: Iterable[Pair], size: int, seed: int) -> tuple[list[tuple[int, Pair]], int]:
-    """The `size` pairs of lowest rank as (line index, pair), lowest first, and the number of pairs with letters."""
-    heap: list[tuple[tuple[int, int], int, Pair]] = []  # ranks negated: the highest is on top and is replaced next
+def _draw(records: Iterable[Texts], size: int, seed: int) -> tuple[list[tuple[int, Texts]], int]:
+    """The `size` records of lowest rank as (index, texts), lowest first, and the number of records with letters."""
+    heap: list[tuple[tuple[int, int], int, Texts]] = []  # ranks negated: the highest is on top and is replaced next
     ranks: set[tuple[int, int]] = set()
     count = 0
     salt = str(seed).encode()[:64]
-    for index, (src, tgt) in enumerate(pairs):
-        src_key, tgt_key = sentence_key(src), sentence_key(tgt)
-        if not src_key or not tgt_key:
+    for index, texts in enumerate(records):
+        keys = [sentence_key(text) for text in texts]
+        if not all(keys):
             continue
         count += 1
-        digest = hashlib.blake2b(src_key.encode("utf-8", "surrogatepass"), digest_size=8, key=salt).digest()
-        rank = (-int(_is_doubtful(src_key, tgt_key)), -int.from_bytes(digest, "little"))
+        digest = hashlib.blake2b(keys[0].encode("utf-8", "surrogatepass"), digest_size=8, key=salt).digest()
+        rank = (-int(_is_doubtful(keys)), -int.from_bytes(digest, "little"))
         if rank in ranks or (len(heap) == size and (size == 0 or rank < heap[0][0])):
             continue
         ranks.add(rank)
         if len(heap) < size:
-            heapq.heappush(heap, (rank, index, (src, tgt)))
+            heapq.heappush(heap, (rank, index, texts))
         else:
-            ranks.discard(heapq.heapreplace(heap, (rank, index, (src, tgt)))[0])
-    return [(index, pair) for _, index, pair in sorted(heap, key=lambda entry: entry[0], reverse=True)], count
+            ranks.discard(heapq.heapreplace(heap, (rank, index, texts))[0])
+    return [(index, texts) for _, index, texts in sorted(heap, key=lambda entry: entry[0], reverse=True)], count
 
 
-def _is_doubtful(src_key: str, tgt_key: str) -> bool:
-    """Whether a pair makes a poor test, as a copy, a very long or a lopsided one; used only for lack of better ones."""
-    longer, shorter = max(len(src_key), len(tgt_key)), min(len(src_key), len(tgt_key))
-    return src_key == tgt_key or longer > 1000 or longer + 15 > 4 * (shorter + 15)
+def _is_doubtful(keys: Sequence[str]) -> bool:
+    """Whether a record of several columns makes a poor test, as a copy, a very long or a lopsided one; used only for lack of
+    better ones."""
+    if len(keys) == 1:
+        return False
+    longer, shorter = max(map(len, keys)), min(map(len, keys))
+    return len(set(keys)) == 1 or longer > 1000 or longer + 15 > 4 * (shorter + 15)
 
 
-def _distinct(chosen: Sequence[tuple[int, Pair]]) -> list[tuple[int, Pair]]:
-    """The pairs that share neither side with an earlier one."""
-    seen: tuple[set[str], set[str]] = (set(), set())
+def _distinct(chosen: Sequence[tuple[int, Texts]]) -> list[tuple[int, Texts]]:
+    """The records that share no column's text with an earlier one."""
+    seen: set[tuple[int, str]] = set()
     out = []
-    for index, pair in chosen:
-        keys = [sentence_key(side) for side in pair]
-        if all(key not in side for key, side in zip(keys, seen, strict=True)):
-            out.append((index, pair))
-            for key, side in zip(keys, seen, strict=True):
-                side.add(key)
+    for index, texts in chosen:
+        keys = {(column, sentence_key(text)) for column, text in enumerate(texts)}
+        if not keys & seen:
+            out.append((index, texts))
+            seen |= keys
     return out

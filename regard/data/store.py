@@ -1,8 +1,8 @@
-"""The token ids of a whole corpus on disk, memory-mapped: any pair is a slice, and nothing has to be loaded.
+"""The token ids of a whole corpus on disk, memory-mapped: any record is a slice, and nothing has to be loaded.
 
-    store/  store.json  source.ids  source.offsets  target.ids  target.offsets
+    store/  store.json  and for each column  NAME.ids  NAME.offsets          columns: source, target  or  text
 
-Ids are uint16 (uint32 for vocabularies above 65,535 pieces), without `<s>` and `</s>`, end to end. Sentence i of a side is
+Ids are uint16 (uint32 for vocabularies above 65,535 pieces), without `<s>` and `</s>`, end to end. Record i of a column is
 ids[offsets[i] : offsets[i + 1]], with int64 offsets. A store is written under a temporary name and renamed when complete.
 store.json has the SHA-256 of every piece of these files (`checksums.py`), of the text that they were made from, and of itself.
 """
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
@@ -24,13 +25,12 @@ from numpy.typing import NDArray
 from regard.data.arrays import Int64Array, IntArray
 from regard.data.checksums import Piece, PieceHasher, check_pieces, combined, digests_of, pieces_of
 from regard.data.clean import DUPLICATE, CleanAccount, CleanOptions, is_empty
-from regard.data.corpus import Corpus, CorpusRange, Pair, check_corpus, check_ranges
+from regard.data.corpus import CorpusRange, Record, RecordSource, Texts, check_corpus, check_ranges
 from regard.data.encoding_workers import (
     Chunk,
     ChunkEncoder,
     EncodedChunk,
-    EncodePairs,
-    NumberedPair,
+    EncodeRecords,
     WorkerPool,
     encode_sides,
 )
@@ -41,59 +41,60 @@ from regard.files import atomic_folder, write_all, write_atomic, writing
 from regard.parallel.processes import cores
 
 FORMAT_VERSION = 1
-CHUNK_PAIRS = 4096
+CHUNK_RECORDS = 4096
+CHUNK_CHARACTERS = 1 << 20  # of a chunk of documents, whose records are longer than sentences
 INLINE_CHUNKS = 6  # up to this many chunks, starting processes would take longer than the work
-
-_SIDES = ("source", "target")
-
-
-Gathered = tuple[NDArray[Any], Int64Array, NDArray[Any], Int64Array]  # see Store.gather
 
 
 @dataclass(frozen=True)
-class SideArrays:
-    """One side of a store: the ids of all sentences end to end, and where each sentence begins."""
+class Column:
+    """One column of a store: the ids of all records end to end, and where each record begins."""
 
     ids: NDArray[Any]  # (tokens,)
-    offsets: Int64Array  # (sentences + 1,)
+    offsets: Int64Array  # (records + 1,)
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int32]:
+        """(records,), without `</s>`."""
+        return np.diff(self.offsets).astype(np.int32)
 
     def gather(self, indices: IntArray) -> tuple[NDArray[Any], Int64Array]:
-        """The ids of these sentences, end to end, and their lengths: (tokens,) and (len(indices),).
+        """The ids of these records, end to end, and their lengths: (tokens,) and (len(indices),).
 
-        >>> side = SideArrays(np.array([7, 8, 9, 4, 5]), np.array([0, 3, 4, 5]))  # 7 8 9 | 4 | 5
-        >>> side.gather(np.array([2, 0]))
+        >>> column = Column(np.array([7, 8, 9, 4, 5]), np.array([0, 3, 4, 5]))  # 7 8 9 | 4 | 5
+        >>> column.gather(np.array([2, 0]))
         (array([5, 7, 8, 9]), array([1, 3]))
         """
         starts = self.offsets[indices]
         lengths = self.offsets[indices + 1] - starts
         ends = lengths.cumsum()
         total = int(ends[-1]) if len(ends) else 0
-        # Row r of the result is token r - (first row of its sentence) of the sentence that begins at `starts`.
+        # Row r of the result is token r - (first row of its record) of the record that begins at `starts`.
         places = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
         return np.asarray(self.ids[places]), lengths
 
 
 class Store:
-    """Encoded pairs, on disk (`Store.open`) or in memory (`store_in_memory`)."""
+    """Encoded records, on disk (`Store.open`) or in memory (`store_in_memory`)."""
 
     def __init__(
         self,
-        src: SideArrays,
-        tgt: SideArrays,
+        columns: Mapping[str, Column],
         corpora: Sequence[CorpusRange],
         info: dict[str, Any],
         pieces: Sequence[Piece] = (),
     ) -> None:
-        self.src = src
-        self.tgt = tgt
+        self.columns = dict(columns)
         self.corpora = list(corpora)
         self.info = info  # the content of store.json
         self.pieces = list(pieces)  # of its files; none for a store in memory, or one without checksums
-        self.src_lengths: NDArray[np.int32] = np.diff(src.offsets).astype(np.int32)
-        self.tgt_lengths: NDArray[np.int32] = np.diff(tgt.offsets).astype(np.int32)
+        [self._size] = {len(column.offsets) - 1 for column in self.columns.values()}
 
     def __len__(self) -> int:
-        return len(self.src_lengths)
+        return self._size
+
+    def __getitem__(self, column: str) -> Column:
+        return self.columns[column]
 
     @property
     def key(self) -> str:
@@ -107,17 +108,13 @@ class Store:
 
     @property
     def texts(self) -> dict[str, list[str]]:
-        """For each corpus by name, the hashes of its source and target lines. Empty for a store of an earlier version."""
+        """For each corpus by name, a hash of each column's text. Empty for a store of an earlier version."""
         return dict(self.info.get("texts", {}))
 
     @property
     def account(self) -> CleanAccount:
         """What cleaning kept and dropped when the store was made."""
         return CleanAccount.from_json(self.info["account"]) if "account" in self.info else CleanAccount(len(self))
-
-    def gather(self, indices: IntArray) -> Gathered:
-        """(src ids, src lengths, tgt ids, tgt lengths) of these pairs, the ids end to end in the order of `indices`."""
-        return *self.src.gather(indices), *self.tgt.gather(indices)
 
     @classmethod
     def open(cls, folder: Path) -> Store:
@@ -127,11 +124,14 @@ class Store:
         """
         info = _read_info(folder)
         try:
-            num_pairs, dtype = int(info["pairs"]), np.dtype({"<u2": "<u2", "<u4": "<u4"}[info["dtype"]])
-            corpora = _read_corpora(info["corpora"], num_pairs)
-            sides = [_map_side(folder, side, num_pairs, int(info["tokens"][side]), dtype) for side in _SIDES]
-            pieces = pieces_of(folder, _arrays(*sides), info["checksums"]) if "checksums" in info else []
-            store = cls(sides[0], sides[1], corpora, info, pieces)
+            num_records, dtype = int(info["pairs"]), np.dtype({"<u2": "<u2", "<u4": "<u4"}[info["dtype"]])
+            corpora = _read_corpora(info["corpora"], num_records)
+            columns = {
+                _column_name(name): _map_column(folder, name, num_records, int(num_tokens), dtype)
+                for name, num_tokens in info["tokens"].items()
+            }
+            pieces = pieces_of(folder, _arrays(columns), info["checksums"]) if "checksums" in info else []
+            store = cls(columns, corpora, info, pieces)
             store.account.lines()
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             raise _damaged(folder / "store.json") from None
@@ -139,18 +139,23 @@ class Store:
         return store
 
 
-def store_in_memory(pairs: Sequence[Pair], tokenizer: Tokenizer, encode_pairs: EncodePairs = encode_sides) -> Store:
-    """A store in memory, for validation and test sets: keeps every pair, even empty ones."""
-    ids = encode_pairs(tokenizer, [src for src, _ in pairs], [tgt for _, tgt in pairs])
-    src, tgt = map(_side_in_memory, ids)
-    return Store(src, tgt, [CorpusRange("memory", 1.0, 0, len(pairs))], {"tokenizer": tokenizer.fingerprint})
+def store_in_memory(
+    records: Sequence[Texts],
+    tokenizer: Tokenizer,
+    encode_records: EncodeRecords = encode_sides,
+    names: Sequence[str] = ("source", "target"),
+) -> Store:
+    """A store in memory, for validation and test sets: keeps every record, even empty ones. `names` are those of the columns."""
+    encoded = encode_records(tokenizer, [Record(number, texts) for number, texts in enumerate(records, 1)])
+    columns = {name: _column_in_memory(ids) for name, ids in zip(names, encoded, strict=True)}
+    return Store(columns, [CorpusRange("memory", 1.0, 0, len(records))], {"tokenizer": tokenizer.fingerprint})
 
 
-def _side_in_memory(sentences: Sequence[Sequence[int]]) -> SideArrays:
-    offsets = np.zeros(len(sentences) + 1, dtype=np.int64)
-    np.cumsum([len(sentence) for sentence in sentences], out=offsets[1:])
-    ids = np.fromiter(chain.from_iterable(sentences), dtype=np.int64, count=int(offsets[-1]))
-    return SideArrays(ids, offsets)
+def _column_in_memory(sequences: Sequence[Sequence[int]]) -> Column:
+    offsets = np.zeros(len(sequences) + 1, dtype=np.int64)
+    np.cumsum([len(sequence) for sequence in sequences], out=offsets[1:])
+    ids = np.fromiter(chain.from_iterable(sequences), dtype=np.int64, count=int(offsets[-1]))
+    return Column(ids, offsets)
 
 
 # --- writing ---
@@ -158,10 +163,10 @@ def _side_in_memory(sentences: Sequence[Sequence[int]]) -> SideArrays:
 
 def prepare_store(
     folder: Path,
-    corpora: Sequence[Corpus],
+    corpora: Sequence[RecordSource],
     tokenizer: Tokenizer,
     clean: CleanOptions,
-    encode_pairs: EncodePairs = encode_sides,
+    encode_records: EncodeRecords = encode_sides,
     *,
     held_out: HeldOut | None = None,
     workers: int = 0,
@@ -170,14 +175,15 @@ def prepare_store(
 ) -> tuple[Store, CleanAccount]:
     """Clean and tokenize corpora into a store, replacing one that is in `folder` already.
 
-    `workers` is the number of processes; 0 means one per core. `progress` is called with the number of pairs read so far,
+    `workers` is the number of processes; 0 means one per core. `progress` is called with the number of records read so far,
     `note` with what the user should know about the text.
     """
     for corpus in corpora:
         check_corpus(corpus)
     if folder.exists() and not (folder / "store.json").exists() and (folder.is_file() or any(folder.iterdir())):
         raise UserError(f"{folder}: must be empty for the token store, but holds something else; move it away")
-    encoder = ChunkEncoder(tokenizer, clean, held_out, "<u2" if tokenizer.vocab_size <= 65535 else "<u4", encode_pairs)
+    dtype = "<u2" if tokenizer.vocab_size <= 65535 else "<u4"
+    encoder = ChunkEncoder(tokenizer, clean, held_out, dtype, encode_records)
     try:
         with atomic_folder(folder) as temporary:
             account = _write_store(temporary, corpora, encoder, workers or cores(), progress, note)
@@ -187,11 +193,11 @@ def prepare_store(
 
 
 def store_key(
-    corpora: Sequence[Corpus], tokenizer: Tokenizer, clean: CleanOptions, held_out: HeldOut | None = None
+    corpora: Sequence[RecordSource], tokenizer: Tokenizer, clean: CleanOptions, held_out: HeldOut | None = None
 ) -> str:
     """A hash of everything a store is made from: as long as it equals `Store.key`, the store is up to date."""
     files = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for c in corpora for path in c.files]
-    weights = [[corpus.name, corpus.weight] for corpus in corpora]
+    weights = [[corpus.name, corpus.weight, *([corpus.unit] if corpus.unit else [])] for corpus in corpora]
     excluded = [held_out.valid, held_out.test] if held_out is not None else []
     parts = [FORMAT_VERSION, files, weights, tokenizer.fingerprint, asdict(clean), excluded]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -199,35 +205,36 @@ def store_key(
 
 def _write_store(
     folder: Path,
-    corpora: Sequence[Corpus],
+    corpora: Sequence[RecordSource],
     encoder: ChunkEncoder,
     workers: int,
     progress: Callable[[int], None] | None,
     note: Callable[[str], None],
 ) -> CleanAccount:
     account = CleanAccount()
-    texts = [_TextHash() for _ in corpora]
+    names, noun = corpora[0].columns, corpora[0].noun
+    texts = [_TextHash(len(names)) for _ in corpora]
     kept = [0] * len(corpora)
     num_read = 0
     with ExitStack() as stack:
-        src, tgt = (stack.enter_context(_SideWriter(folder, side)) for side in _SIDES)
+        writers = [stack.enter_context(_ColumnWriter(folder, name)) for name in names]
         chunks = _chunks(corpora, encoder.clean.deduplicate, account, texts, note)
         for done in _encode_all(chunks, encoder, workers, stack):
-            src.write(done.src_ids, done.src_lengths)
-            tgt.write(done.tgt_ids, done.tgt_lengths)
+            for writer, column in zip(writers, done.columns, strict=True):
+                writer.write(column.ids, column.lengths, done.begins)
             kept[done.corpus] += done.account.kept
             account.merge(done.account)
             num_read += done.read
             if progress is not None:
                 progress(num_read)
     if account.kept == 0:
-        raise UserError("no pair is left after cleaning: " + "; ".join(line.strip() for line in account.lines()))
+        raise UserError(f"no {noun} is left after cleaning: " + "; ".join(line.strip() for line in account.lines(noun)))
     stops = np.cumsum(kept).tolist()
     info = {
         "format": FORMAT_VERSION,
-        "pairs": account.kept,
+        "pairs": account.kept,  # the records; the name is from the time when all of them were pairs
         "dtype": encoder.dtype,
-        "tokens": {"source": src.total, "target": tgt.total},
+        "tokens": {name: writer.total for name, writer in zip(names, writers, strict=True)},
         "corpora": [
             CorpusRange(corpus.name, corpus.weight, stop - count, stop)
             for corpus, count, stop in zip(corpora, kept, stops, strict=True)
@@ -236,7 +243,7 @@ def _write_store(
         "key": store_key(corpora, encoder.tokenizer, encoder.clean, encoder.held_out),
         "account": account.to_json(),
         "texts": {corpus.name: text.digests() for corpus, text in zip(corpora, texts, strict=True)},
-        "checksums": {**src.digests(), **tgt.digests()},
+        "checksums": {name: digests for writer in writers for name, digests in writer.digests().items()},
     }
     _write_info(folder, info)
     return account
@@ -245,7 +252,7 @@ def _write_store(
 def add_checksums(folder: Path, vocab_size: int) -> Store:
     """Add the checksums that a store of an earlier version lacks, after the checks that are possible without them."""
     store = Store.open(folder)
-    arrays = _arrays(store.src, store.tgt)
+    arrays = _arrays(store.columns)
     for name, array in arrays.items():
         if name.endswith(".ids") and len(array) and int(array.max()) >= vocab_size:
             raise _damaged(folder / name)
@@ -264,72 +271,85 @@ def _encode_all(
 
 
 def _chunks(
-    corpora: Sequence[Corpus],
+    corpora: Sequence[RecordSource],
     deduplicate: bool,
     account: CleanAccount,
     texts: Sequence[_TextHash],
     note: Callable[[str], None],
 ) -> Iterator[Chunk]:
-    """All corpora in chunks. This is the one place that sees every line: duplicates are dropped and counted in `account`, and
+    """All corpora in chunks. This is the one place that sees every record: duplicates are dropped and counted in `account`, and
     `texts` get the text of each corpus."""
     seen: set[int] = set()
     for index, corpus in enumerate(corpora):
-        pairs = enumerate(corpus.pairs(note), 1)
-        while block := [NumberedPair(number, src, tgt) for number, (src, tgt) in islice(pairs, CHUNK_PAIRS)]:
+        records = corpus.records(note)
+        while block := _block(records):
             texts[index].update(block)
-            lines = _without_duplicates(block, seen, corpus.name, account) if deduplicate else block
-            yield Chunk(index, corpus.name, len(block), lines)
+            kept = _without_duplicates(block, seen, corpus.name, account) if deduplicate else block
+            yield Chunk(index, corpus.name, sum(record.begins for record in block), kept)
 
 
-def _without_duplicates(
-    lines: Iterable[NumberedPair], seen: set[int], name: str, account: CleanAccount
-) -> list[NumberedPair]:
+def _block(records: Iterator[Record]) -> list[Record]:
+    """The next records: so many, or fewer if they are long."""
+    block: list[Record] = []
+    characters = 0
+    for record in records:
+        block.append(record)
+        characters += len(record.texts[0])
+        if len(block) == CHUNK_RECORDS or characters >= CHUNK_CHARACTERS:
+            break
+    return block
+
+
+def _without_duplicates(records: Iterable[Record], seen: set[int], name: str, account: CleanAccount) -> list[Record]:
     out = []
-    for line in lines:
-        # 64 bits per pair instead of its text: a hundred million pairs still fit into memory.
-        key = hash((line.src, line.tgt))
-        if key in seen and not is_empty(line.src, line.tgt):
-            account.drop(DUPLICATE, name, line.number, line.src, line.tgt)
+    for record in records:
+        # 64 bits per record instead of its text: a hundred million still fit into memory.
+        key = hash(record.texts)
+        if key in seen and not is_empty(*record.texts):
+            account.drop(DUPLICATE, name, record.number, *record.texts)
         else:
             seen.add(key)
-            out.append(line)
+            out.append(record)
     return out
 
 
 class _TextHash:
-    """Hashes of the source and the target lines of a corpus: a file that is packed or encoded in another way keeps them."""
+    """A hash of each column's text of a corpus: a file that is packed or encoded in another way keeps them."""
 
-    def __init__(self) -> None:
-        self._sides = hashlib.sha256(), hashlib.sha256()
+    def __init__(self, num_columns: int) -> None:
+        self._columns = [hashlib.sha256() for _ in range(num_columns)]
 
-    def update(self, lines: Sequence[NumberedPair]) -> None:
-        for side, texts in zip(self._sides, ([line.src for line in lines], [line.tgt for line in lines]), strict=True):
-            side.update(("\n".join(texts) + "\n").encode("utf-8", "surrogatepass"))
+    def update(self, records: Sequence[Record]) -> None:
+        for column, texts in zip(self._columns, zip(*(record.texts for record in records), strict=True), strict=True):
+            column.update(("\n".join(texts) + "\n").encode("utf-8", "surrogatepass"))
 
     def digests(self) -> list[str]:
-        return [side.hexdigest() for side in self._sides]
+        return [column.hexdigest() for column in self._columns]
 
 
-class _SideWriter:
-    """Appends sentences to the ids and offsets of one side."""
+class _ColumnWriter:
+    """Appends records to the ids and offsets of one column."""
 
-    def __init__(self, folder: Path, side: str) -> None:
-        self._ids, self._offsets = _HashedFile(folder / f"{side}.ids"), _HashedFile(folder / f"{side}.offsets")
-        self._offsets.write(np.zeros(1, dtype="<i8").tobytes())
+    def __init__(self, folder: Path, name: str) -> None:
+        self._ids, self._offsets = _HashedFile(folder / f"{name}.ids"), _HashedFile(folder / f"{name}.offsets")
         self.total = 0
 
-    def write(self, ids: NDArray[Any], lengths: Int64Array) -> None:
+    def write(self, ids: NDArray[Any], lengths: Int64Array, begins: NDArray[np.bool_]) -> None:
+        """Append these sequences; one that does not begin a record is more of the record before."""
+        starts = self.total + lengths.cumsum() - lengths
         self._ids.write(ids.tobytes())
-        self._offsets.write((self.total + lengths.cumsum()).astype("<i8").tobytes())
+        self._offsets.write(starts[begins].astype("<i8").tobytes())
         self.total += len(ids)
 
     def digests(self) -> dict[str, list[str]]:
         return {file.path.name: file.hasher.digests() for file in (self._ids, self._offsets)}
 
-    def __enter__(self) -> _SideWriter:
+    def __enter__(self) -> _ColumnWriter:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._offsets.write(np.array([self.total], dtype="<i8").tobytes())
         for file in (self._ids, self._offsets):
             file.close()
 
@@ -383,29 +403,34 @@ def _info_hash(info: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
-def _read_corpora(entries: Any, num_pairs: int) -> list[CorpusRange]:
+def _read_corpora(entries: Any, num_records: int) -> list[CorpusRange]:
     """The corpora of a store, which must lie end to end; a ValueError if they do not."""
     try:
-        corpora = check_ranges([CorpusRange(*entry) for entry in entries], num_pairs)
+        corpora = check_ranges([CorpusRange(*entry) for entry in entries], num_records)
     except UserError as error:
         raise ValueError(str(error)) from None
     edges = [0, *(corpus.stop for corpus in corpora)]
-    if [corpus.start for corpus in corpora] != edges[:-1] or edges[-1] != num_pairs or edges != sorted(edges):
+    if [corpus.start for corpus in corpora] != edges[:-1] or edges[-1] != num_records or edges != sorted(edges):
         raise ValueError("the corpora do not lie end to end")
     return corpora
 
 
-def _arrays(src: SideArrays, tgt: SideArrays) -> dict[str, NDArray[Any]]:
+def _arrays(columns: Mapping[str, Column]) -> dict[str, NDArray[Any]]:
     """The arrays of a store by the names of their files."""
-    sides = zip(_SIDES, (src, tgt), strict=True)
-    return {f"{side}.{kind}": getattr(arrays, kind) for side, arrays in sides for kind in ("ids", "offsets")}
+    return {f"{name}.{kind}": getattr(column, kind) for name, column in columns.items() for kind in ("ids", "offsets")}
 
 
-def _map_side(folder: Path, side: str, num_pairs: int, num_tokens: int, dtype: np.dtype[Any]) -> SideArrays:
-    offsets = _map(folder / f"{side}.offsets", num_pairs + 1, np.dtype("<i8"))
+def _column_name(name: str) -> str:
+    if not name.isidentifier():  # it is part of a file's name
+        raise ValueError(f"a column must have a plain name, but has {name!r}")
+    return name
+
+
+def _map_column(folder: Path, name: str, num_records: int, num_tokens: int, dtype: np.dtype[Any]) -> Column:
+    offsets = _map(folder / f"{name}.offsets", num_records + 1, np.dtype("<i8"))
     if int(offsets[0]) != 0 or int(offsets[-1]) != num_tokens or bool((offsets[1:] < offsets[:-1]).any()):
-        raise _damaged(folder / f"{side}.offsets")
-    return SideArrays(_map(folder / f"{side}.ids", num_tokens, dtype), offsets)
+        raise _damaged(folder / f"{name}.offsets")
+    return Column(_map(folder / f"{name}.ids", num_tokens, dtype), offsets)
 
 
 def _map(path: Path, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -312,14 +312,14 @@ class Tokenizer:
         tokenizer.check(folder)
         return tokenizer
 
-    def check(self, folder: Path) -> None:
-        """Refuse a tokenizer that would fail at some text, or lose a part of it."""
+    def check(self, folder: Path, file: str = JSON_FILE) -> None:
+        """Refuse a tokenizer that would fail at some text, or lose a part of it. `file` is what an error calls a tokenizer.json."""
         if self.kind == "joint" and len(self._reserved) != NUM_SPANS + NUM_TAGS:
             raise UserError(f"{folder / 'joint.model'}: must hold Regard's reserved pieces, but lacks them")
         for name in ("unk_id", "bos_id", "eos_id") if self.controls is None else ():
             if not 0 <= getattr(self, name) < self.vocab_size:
                 raise UserError(f"{folder}: a tokenizer must have an id for {name[:3]}, but this one has none")
-        self._codec.check(folder)
+        self._codec.check(folder, file)
 
     @classmethod
     def train(

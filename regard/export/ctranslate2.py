@@ -8,7 +8,7 @@ from typing import cast
 from regard.bundle import Bundle
 from regard.export.verify import Samples
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine, import_ctranslate2
-from regard.generate.engines.ctranslate2_model import WeightFormat, convert, positions, vocabularies
+from regard.generate.engines.ctranslate2_model import WeightFormat, convert, int8_levels, positions, vocabularies
 from regard.generate.options import forbidden_ids
 
 
@@ -16,7 +16,7 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
     """Write the bundle into `folder`, load it with CTranslate2, and score the samples."""
     import_ctranslate2()  # before anything is written
     stored = cast(WeightFormat, weights)
-    convert(bundle, folder, stored)
+    convert(bundle, folder, stored, int8_levels())
     bundle.tokenizer.save(folder / "tokenizer")
     (folder / "README.md").write_text(make_readme(bundle, stored), encoding="utf-8")
     engine = CTranslate2Engine(folder, bundle, stored)

@@ -60,7 +60,7 @@ def read_tokenizer(
     controls = _controls(folder, content, described, names, settings, shape, vocab_size)
     with naming(folder):
         tokenizer = Tokenizer([content], controls=controls)
-        tokenizer.check(folder)
+    tokenizer.check(folder, "tokenizer.json")
     return tokenizer, []
 
 

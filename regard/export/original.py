@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,13 +65,17 @@ def compare_models(
         return None, "transformers 5 replaces T5's output matrix by its embedding"
     gguf = {"gguf_file": folder.name} if folder.is_file() else {}
     place = folder.parent if folder.is_file() else folder
-    try:
-        with quiet_transformers() as transformers:
+    with ExitStack() as stack:
+        try:
+            transformers = stack.enter_context(quiet_transformers())
+        except ModuleNotFoundError:
+            return None, "the package transformers is not installed"
+        try:
             theirs = getattr(transformers, architecture).from_pretrained(place, dtype=torch.float32, **gguf).eval()
-            if not gguf:  # transformers' reading of a tokenizer in GGUF leaves out how text is cut
-                _check_tokenizer(folder, tokenizer, transformers)
-    except ImportError as error:
-        return None, f"transformers needs {error.name or 'more packages'}, which is not installed"
+        except Exception as error:  # noqa: BLE001 - its errors have many types, and an import can do without it
+            return None, f"transformers does not load it ({str(error).split(chr(10))[0]})"
+        if not gguf:  # transformers' reading of a tokenizer in GGUF leaves out how text is cut
+            _check_tokenizer(folder, tokenizer, transformers)
     model = Transformer(config)
     model.load_state_dict(dict(weights))
     return _difference(model.eval(), theirs, tokenizer.pad_id, architecture), ""

@@ -18,7 +18,8 @@ from regard.export.verify import Samples, answers
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.weights import Stored, scale_name
 
-_POSITIONS = ".positions.weight"  # a table that is added, not multiplied; CTranslate2 keeps it in fp32, too
+# Tables that are added, not multiplied; CTranslate2 keeps positions in fp32, too.
+_ADDED = (".positions.weight", ".relative.weight", ".token_types.weight")
 
 
 def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[list[float]]:
@@ -52,7 +53,7 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
 
 def store(name: str, weight: Tensor, stored: Stored) -> dict[str, Tensor]:
     """The tensors that store a weight: itself, or its integers and their scales."""
-    if weight.ndim < 2 or stored == "fp32" or name.endswith(_POSITIONS):
+    if weight.ndim < 2 or stored == "fp32" or name.endswith(_ADDED):
         return {name: weight}
     if stored == "fp16":
         return {name: weight.half()}

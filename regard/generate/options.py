@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # Constraints can always be met, so that only NaN and infinity leave a search without a result.
 NOTHING_FOUND = "no translation was found: the model's outputs are not finite"
+NO_CONTINUATION = NOTHING_FOUND.replace("translation", "continuation")
 
 
 @dataclass(frozen=True)
@@ -36,17 +37,21 @@ class SearchOptions:
 
     beam: int = 4  # 1: greedy
     alpha: float = 0.6  # hypotheses are ranked by log-probability / ((5 + |Y|) / 6)^alpha, |Y| counting the end token
-    max_extra: int = 50  # a translation has at most this many tokens more than its source
+    max_extra: int = (
+        50  # a translation has at most this many tokens more than its source, a continuation this many in all
+    )
     nbest: int = 1  # hypotheses to return
     coverage: float = 0.0  # penalty of a finished hypothesis for source tokens that were hardly attended to
     no_repeat: int = 0  # n-gram size that may not repeat; 0 disables
     max_repeat: int = 0  # times that a run of tokens may repeat in a row; 0 disables
+    repetition_penalty: float = 1.0  # divides the logits of tokens that the text already has; 1 disables
     groups: int = 1  # diverse beam search: the beam is split into groups that avoid each other's tokens
     diversity: float = 0.5  # penalty between groups
     sample: bool = False  # draw `beam` hypotheses at random instead of searching for the best
     temperature: float = 1.0  # of sampling: below 1 favours likely tokens, above 1 unlikely ones
     top_k: int = 0  # sample among this many tokens; 0: among all
     top_p: float = 1.0  # sample among the likeliest tokens that make up this probability
+    min_p: float = 0.0  # sample among tokens that are at least this likely, relative to the likeliest
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -65,7 +70,7 @@ class SearchOptions:
         for name in ("coverage", "diversity"):
             check_number(name, getattr(self, name), 0, MAX_PENALTY)
         check_flag("sample", self.sample)
-        for name in ("temperature", "top_p"):
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
             check_number(name, getattr(self, name))
         if self.beam % self.groups:
             raise UserError(f"the beam must be a multiple of groups ({self.groups}), but is {self.beam}")
@@ -76,11 +81,18 @@ class SearchOptions:
         check_number("temperature", self.temperature, MIN_TEMPERATURE, MAX_TEMPERATURE)
         if not 0 < self.top_p <= 1:
             raise UserError(f"top_p must be above 0 and at most 1, but is {self.top_p}")
+        if not 0 <= self.min_p <= 1:
+            raise UserError(f"min_p must be between 0 and 1, but is {self.min_p}")
+        if not 0 < self.repetition_penalty <= MAX_PENALTY:
+            raise UserError(
+                f"repetition_penalty must be above 0 and at most {MAX_PENALTY}, but is {self.repetition_penalty}"
+            )
         if self.groups == 1 and self.diversity != 0.5:
             raise UserError("diversity is for the groups of a beam; set groups, or leave it out")
         if self.sample and self.groups > 1:
             raise UserError("sample and groups exclude each other: samples are drawn independently; leave out one")
-        if not self.sample and (self.temperature, self.top_k, self.top_p, self.seed) != (1.0, 0, 1.0, 0):
+        sampling = (self.temperature, self.top_k, self.top_p, self.min_p, self.seed)
+        if not self.sample and sampling != (1.0, 0, 1.0, 0.0, 0):
             raise UserError("temperature, top_k, top_p and seed are for sampling; add sample, or leave them out")
 
     @classmethod
@@ -101,10 +113,16 @@ class SearchOptions:
             "coverage": self.coverage > 0,
             "no_repeat": self.no_repeat > 0,
             "max_repeat": self.max_repeat > 0,
+            "repetition_penalty": self.repetition_penalty != 1.0,
             "groups": self.groups > 1,
             "sample": self.sample,
         }
         return [name for name, is_used in used.items() if is_used]
+
+    @property
+    def counts_text(self) -> bool:
+        """Whether a rule about repetition is in use, which counts what the text already has."""
+        return self.no_repeat > 0 or self.max_repeat > 0 or self.repetition_penalty != 1.0
 
     def changed(
         self, beam: int | None = None, alpha: float | None = None, nbest: int | None = None, **more: Any
@@ -158,6 +176,7 @@ class Hypothesis:
     ids: tuple[int, ...]  # without the start and end tokens
     log_prob: float  # sum over its tokens and the end token
     score: float  # what the search ranks by: log_prob under the length penalty, less coverage and late-phrase penalties
+    ended: bool = True  # false: a continuation that stopped at its length limit, without an end token
 
 
 Matrix = list[list[float]]  # (queries, keys)
@@ -196,6 +215,37 @@ class Engine(Protocol):
 
     def next_log_probs(self, src: Sequence[int], prefix: Sequence[int]) -> list[float]:
         """The log-probability of every token of the vocabulary after a target prefix."""
+        ...
+
+
+class TextEngine(Protocol):
+    """Continues texts with a model without an encoder: prompts in, hypotheses for what follows out, best first, in the order of the
+    input. An empty prompt stands for the start of a text."""
+
+    batch: int  # most prompts computed together
+    parallel: int  # calls of `generate` worth running at once, each in its own thread
+    takes_phrases: bool  # whether it enforces `Constraints.phrases` itself
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        options: SearchOptions,
+        on_finished: OnFinished | None = None,
+        constraints: Sequence[Constraints] = (),  # one for each prompt, or none at all
+    ) -> list[list[Hypothesis]]: ...
+
+    def score(self, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Log-probabilities of the tokens of given texts after their prompts, and last that the text ends there."""
+        ...
+
+    def stream(
+        self, prompt: Sequence[int], options: SearchOptions, constraint: Constraints | None = None
+    ) -> Iterator[tuple[int, ...]]:
+        """Yield the final part of what follows one prompt as it grows, and at last all of it."""
+        ...
+
+    def next_log_probs(self, prompt: Sequence[int], prefix: Sequence[int]) -> list[float]:
+        """The log-probability of every token of the vocabulary after a prompt and what follows it so far."""
         ...
 
 

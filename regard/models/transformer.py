@@ -23,9 +23,12 @@ from regard.models.heads import TokenHead, make_head
 from regard.models.initial import draw_weights
 from regard.models.stack import Stack
 from regard.nn.attention import Recorder
-from regard.nn.cache import CrossCache, DecoderCache, LayerCache, SelfCache
+from regard.nn.cache import DecoderCache, LayerCache, SelfCache, StepCache
 from regard.nn.linear import linear
-from regard.nn.slot_cache import SlotAssignment, SlotCache, SlotLayerCache
+from regard.nn.places import Places
+from regard.nn.prompts import PromptCache, PromptCrossCache, PromptLayerCache
+from regard.nn.shared_keys import CrossCache
+from regard.nn.slot_cache import SlotAssignment, SlotCache
 
 
 class Transformer(nn.Module):
@@ -140,11 +143,12 @@ class Transformer(nn.Module):
 
     def hidden(
         self, ids: Tensor, layout: Layout, tgt_in: Tensor | None = None, tgt_layout: Layout | None = None,
-        token_types: Tensor | None = None,
+        token_types: Tensor | None = None, rows: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """States for the loss, (tokens, d_model): what `output_weight` is multiplied with. With an output bias each ends in a 1,
-        (tokens, d_model + 1), to match it."""
-        states: Tensor = self._token_head()(self.states(ids, layout, tgt_in, tgt_layout, token_types))
+        (tokens, d_model + 1), to match it. With `rows`, (labels,), only those go through the head."""
+        states = self.states(ids, layout, tgt_in, tgt_layout, token_types)
+        states = self._token_head()(states if rows is None else states[rows])
         return states if self.output_bias is None else nn.functional.pad(states, (0, 1), value=1.0)
 
     def forward(
@@ -162,14 +166,31 @@ class Transformer(nn.Module):
 
     def start(self, memory: Tensor, layout: SequenceLayout, beam: int, capacity: int, bucket: int = 8) -> DecoderCache:
         """A cache for decoding these sentences with `beam` hypotheses each; memory is (src_tokens, d_model)."""
-        rows = layout.num_sequences * beam
+        nothing = SequenceLayout.from_lengths([0] * layout.num_sequences, layout.device)
+        return self.prefill(layout.positions[:0], nothing, beam, capacity, bucket, memory, layout)
+
+    def prefill(
+        self, ids: Tensor, layout: SequenceLayout, beam: int, capacity: int, bucket: int = 8,
+        memory: Tensor | None = None, memory_layout: SequenceLayout | None = None,
+    ) -> DecoderCache:  # fmt: skip
+        """A cache that has read a prompt for each sentence, ids (tokens,), all at once and each only once for its `beam` rows;
+        `capacity` tokens of each row may follow before it grows. Memory is given if there is an encoder."""
+        places = Places(list(layout.lengths), beam, bucket, layout.device)
+        x = self.decoder.enter(self.embed_target(ids), layout.positions, layout.max_length)
         layers = []
         for layer in self.decoder.sequence:
-            # (src_tokens, 2 kv_heads, d_head) -> twice (src_tokens, kv_heads, d_head)
-            k, v = layer.cross_attention.keys_values(memory).chunk(2, dim=1)
-            self_cache = SelfCache(rows, k.shape[1], k.shape[2], capacity, like=k)
-            layers.append(LayerCache(self_cache, CrossCache(k, v, layout, bucket)))
-        return DecoderCache(layers)
+            attention = layer.self_attention
+            cache = LayerCache(SelfCache(places, attention.kv_heads, attention.d_head, capacity, like=x))
+            reading = PromptLayerCache(PromptCache(cache.self_attention, layout, attention.kernel))
+            if memory is not None and memory_layout is not None:
+                # (src_tokens, 2 kv_heads, d_head) -> twice (src_tokens, kv_heads, d_head)
+                k, v = layer.cross_attention.keys_values(memory).chunk(2, dim=1)
+                cache.cross_attention = CrossCache(k, v, memory_layout, bucket)
+                reading.cross_attention = PromptCrossCache(k, v, layout, memory_layout, attention.kernel)
+            if layout.num_tokens:
+                x = layer.step(x, layout.positions, reading, self.decoder.relative)
+            layers.append(cache)
+        return DecoderCache(layers, places)
 
     def start_slots(self, slots: int, beam: int, src_capacity: int, tgt_capacity: int) -> SlotCache:
         """An empty cache of fixed shape; `admit` puts sentences into its slots."""
@@ -185,11 +206,12 @@ class Transformer(nn.Module):
         keys_values = [layer.cross_attention.keys_values(memory) for layer in self.decoder.sequence]
         cache.admit(assignment, layout, keys_values)
 
-    def step(self, tokens: Tensor, cache: DecoderCache | SlotCache) -> Tensor:
-        """The newest token of every row, (rows,) -> logits of the next one, (rows, vocab_size)."""
-        positions, longest = cache.begin_step()
+    def step(self, tokens: Tensor, cache: DecoderCache | SlotCache, counts: Sequence[int] | None = None) -> Tensor:
+        """The newest token of every row, (rows,) -> logits of the next one, (rows, vocab_size). With counts it is several tokens:
+        `counts[n]` of each row of sentence n, packed row by row, (tokens,) -> (tokens, vocab_size)."""
+        positions, longest = cache.begin_step(counts)
         x = self.decoder.enter(self.embed_target(tokens), positions, longest)
-        layer_caches: Sequence[LayerCache | SlotLayerCache] = cache.layers
+        layer_caches: Sequence[StepCache] = cache.layers
         for layer, layer_cache in zip(self.decoder.sequence, layer_caches, strict=True):
             x = layer.step(x, positions, layer_cache, self.decoder.relative)
         return self.logits(self.decoder.final_norm(x))

@@ -13,13 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from regard.layout import Layout
-from regard.nn.cache import CrossCache, SelfCache
+from regard.nn.cache import CrossAttentionCache, SelfAttentionCache
 from regard.nn.kernels import Kernel, attend_cross, attend_self, attention
 from regard.nn.kernels.reference import WeightsHook
 from regard.nn.kernels.scores import PositionBias, paper_scale
 from regard.nn.linear import KeylessLinear, Linear
 from regard.nn.rotary import Rotary
-from regard.nn.slot_cache import SlotCrossCache, SlotSelfCache
 from regard.settings import StackConfig
 
 
@@ -106,12 +105,12 @@ class SelfAttention(Attention):
         return output
 
     def step(
-        self, x: Tensor, position: Tensor, cache: SelfCache | SlotSelfCache, add_bias: bool = True,
+        self, x: Tensor, position: Tensor, cache: SelfAttentionCache, add_bias: bool = True,
         bias: PositionBias | None = None,
     ) -> Tensor:  # fmt: skip
-        """One new token per row, (rows, d_model) -> (rows, d_model); the cache holds the tokens before it."""
+        """New tokens of the rows, (tokens, d_model) -> (tokens, d_model); the cache holds those before them."""
         q, k, v = self.project(x, position)
-        # (rows, num_heads, d_head) -> (rows, num_heads * d_head) -> (rows, d_model)
+        # (tokens, num_heads, d_head) -> (tokens, num_heads * d_head) -> (tokens, d_model)
         output: Tensor = self.out(cache.extend(q, k, v, self.scale, bias).flatten(1), add_bias)
         return output
 
@@ -148,9 +147,9 @@ class CrossAttention(Attention):
         output: Tensor = self.out(heads.flatten(1), add_bias)
         return output
 
-    def step(self, x: Tensor, cache: CrossCache | SlotCrossCache, add_bias: bool = True) -> Tensor:
-        """One new token per row, (rows, d_model) -> (rows, d_model); the cache holds the memory's keys and values."""
-        # (rows, num_heads, d_head) -> (rows, num_heads * d_head) -> (rows, d_model)
+    def step(self, x: Tensor, cache: CrossAttentionCache, add_bias: bool = True) -> Tensor:
+        """New tokens of the rows, (tokens, d_model) -> (tokens, d_model); the cache holds the memory's keys and values."""
+        # (tokens, num_heads, d_head) -> (tokens, num_heads * d_head) -> (tokens, d_model)
         output: Tensor = self.out(cache.attend(self.queries(x), self.scale).flatten(1), add_bias)
         return output
 

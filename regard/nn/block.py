@@ -10,6 +10,7 @@ one kernel. Every tensor here is (tokens, d_model), or (rows, d_model) in a deco
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,11 +20,10 @@ from torch import Tensor, nn
 
 from regard.layout import Layout
 from regard.nn.attention import CrossAttention, Recorder, SelfAttention
-from regard.nn.cache import LayerCache
+from regard.nn.cache import StepCache
 from regard.nn.dropout import Dropout
 from regard.nn.kernels.scores import PositionBias
 from regard.nn.linear import Linear
-from regard.nn.slot_cache import SlotLayerCache
 from regard.settings import Activation, StackConfig
 
 
@@ -42,21 +42,29 @@ def silu(x: Tensor) -> Tensor:
     return x / (1.0 + torch.exp(-x))
 
 
+def gelu(x: Tensor, by_tanh: bool) -> Tensor:
+    """x times the normal distribution's share below x, which tanh approximates. On CPUs torch's own depends on a row's place in the
+    batch, as `silu` does: with tanh always, else where x is a part of a wider tensor."""
+    if x.requires_grad or x.device.type != "cpu":
+        return F.gelu(x, approximate="tanh" if by_tanh else "none")
+    if by_tanh:
+        return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
+    return F.gelu(x.contiguous())
+
+
 def activate(x: Tensor, activation: Activation) -> Tensor:
     """The activation of a hidden layer. A gated one takes gate and value side by side, and returns half the width."""
     if activation == "relu":
         return torch.relu_(x)
-    if activation == "gelu":
-        return F.gelu(x)
-    if activation == "gelu_tanh":
-        return F.gelu(x, approximate="tanh")
+    if activation in ("gelu", "gelu_tanh"):
+        return gelu(x, activation == "gelu_tanh")
     if activation == "silu":
         return silu(x)
     # (tokens, 2 d_ff) -> twice (tokens, d_ff)
     gate, value = x.chunk(2, dim=-1)
     if activation == "swiglu":
         return silu(gate) * value
-    return F.gelu(gate, approximate="tanh" if activation == "geglu_tanh" else "none") * value
+    return gelu(gate, activation == "geglu_tanh") * value
 
 
 class FeedForward(nn.Module):
@@ -185,10 +193,8 @@ class Layer(nn.Module):
             )
         return self.run(x, attend)
 
-    def step(
-        self, x: Tensor, position: Tensor, cache: LayerCache | SlotLayerCache, bias: PositionBias | None = None
-    ) -> Tensor:
-        """One new token per row, (rows, d_model) -> (rows, d_model)."""
+    def step(self, x: Tensor, position: Tensor, cache: StepCache, bias: PositionBias | None = None) -> Tensor:
+        """New tokens of the rows, (tokens, d_model) -> (tokens, d_model)."""
         attention, own = self.self_attention, cache.self_attention
         attend = [
             Sublayer(self.self_residual, attention.out, lambda y, add: attention.step(y, position, own, add, bias))

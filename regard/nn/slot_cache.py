@@ -9,6 +9,7 @@ graph demands.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -161,8 +162,10 @@ class SlotCache:
             for _ in range(num_layers)
         ]
 
-    def begin_step(self) -> tuple[Tensor, int]:
+    def begin_step(self, counts: Sequence[int] | None = None) -> tuple[Tensor, int]:
         """Positions (rows,) of the next tokens, and an upper bound on them. Each row becomes the holder of its own position."""
+        if counts is not None:
+            raise ValueError("slots take one token of each row in a step; use the other cache for several")
         positions = self.prefixes.row_positions
         self.prefixes.ancestors.scatter_(1, positions[:, None], self._rows[:, None])
         return positions, self.tgt_capacity

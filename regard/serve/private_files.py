@@ -1,15 +1,18 @@
 """The server's own folder for documents, and files in it that only the server's user may read.
 
 The room for a result is reserved before the work begins, so that a full disk is reported at once and not after minutes of work. The
-folder is locked while its server runs; one that a killed server left behind is removed when the next one starts.
+folder is locked while its server runs; one that a killed server left behind is removed when the next one starts. Earlier versions
+did not lock theirs: of those only documents are removed that have long expired.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +24,8 @@ _PREFIX = "regard-serve-"
 _MARK = ".regard"  # a file in each folder that has been locked since it was made
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # also by a quota or a limit of the file size
 _RETRY = 60  # seconds
+_DOCUMENT = re.compile(r"[0-9a-f]{32}\.\w+(?:\.part)?")  # as in document_files.py
+_UNLOCKED_SECONDS = 86_400.0  # documents expire after minutes
 
 
 @contextmanager
@@ -49,11 +54,23 @@ def sweep_folders(root: Path) -> None:
     for folder in root.glob(f"{_PREFIX}*"):
         with suppress(OSError):  # another server removed it, or it is another user's
             is_own = not hasattr(os, "geteuid") or folder.lstat().st_uid == os.geteuid()
-            if not is_own or folder.is_symlink() or not (folder / _MARK).is_file():
+            if not is_own or folder.is_symlink():
+                continue
+            if not (folder / _MARK).is_file():
+                _sweep_unlocked(folder)
                 continue
             with _locked(folder) as is_locked:
                 if is_locked:
                     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sweep_unlocked(folder: Path) -> None:
+    """Remove the old documents of a folder whose server, of an earlier version, may still run."""
+    for path in folder.iterdir():
+        with suppress(OSError):
+            is_old = path.lstat().st_mtime < time.time() - _UNLOCKED_SECONDS
+            if is_old and _DOCUMENT.fullmatch(path.name) and path.is_file() and not path.is_symlink():
+                path.unlink()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from regard.serve.batched_sentences import search_sentences
 from regard.serve.refusal import refusing
 from regard.serve.served_model import ServedModel
 from regard.serve.service import Service, TranslateRequest, check_one_line, other_language
-from regard.translation.alternatives import Alternative, find_alternatives
+from regard.translation.alternatives import Alternative, find_alternatives, likely_translations
 from regard.translation.detection import Detected
 from regard.translation.glossary import Variants, find_variants
 from regard.translation.results import Unmet
@@ -59,8 +59,9 @@ class WordedText:
     other: Detected | None = None  # the language of the text, if it clearly is not the model's
 
 
-async def translate_words(service: Service, request: TranslateRequest) -> WordedText:
-    """Translate the one text of `request` sentence by sentence. With a prefix or phrases it is treated as one sentence."""
+async def translate_words(service: Service, request: TranslateRequest, least: float | None = None) -> WordedText:
+    """Translate the one text of `request` sentence by sentence. With a prefix or phrases it is treated as one sentence. Of the
+    alternatives only those remain that are at least `least` times as likely as the best translation (`likely_translations`)."""
     service.check(request)
     [text] = request.texts
     served, detected, plan = await service.texts.run(
@@ -74,7 +75,7 @@ async def translate_words(service: Service, request: TranslateRequest) -> Worded
         before = "".join(plan.pieces[position:place])
         position = place + 1
         listed: dict[str, WordedTranslation] = {}  # two may have the same text
-        for one in result.translations:
+        for one in likely_translations(result.translations, least):
             held = [
                 span for variants in terms.get(plan.pieces[place], ()) for span in find_variants(one.text, variants)
             ]
@@ -83,14 +84,17 @@ async def translate_words(service: Service, request: TranslateRequest) -> Worded
     return WordedText(sentences, "".join(plan.pieces[position:]), served, detected, other)
 
 
-async def other_words(service: Service, request: TranslateRequest, count: int) -> list[Alternative]:
-    """The likeliest words right after the prefix of `request`, which has one sentence; at most `count`, best first."""
+async def other_words(
+    service: Service, request: TranslateRequest, count: int, least: float | None = None
+) -> list[Alternative]:
+    """The likeliest words right after the prefix of `request`, which has one sentence; at most `count`, best first; `least` as
+    for `find_alternatives`."""
     service.check(request)
     [text] = request.texts
     served, _, plan = await service.texts.run(_prepare, service, request, text, True)
     if not plan.sentences:
         return []
-    return await served.threads.run(_find_others, served, plan.sentences[0], request, count)
+    return await served.threads.run(_find_others, served, plan.sentences[0], request, count, least)
 
 
 def _prepare(
@@ -105,10 +109,12 @@ def _prepare(
     return served, detected, split_text(text, served.bundle.source, by_sentence=not is_sentence)
 
 
-def _find_others(served: ServedModel, sentence: str, request: TranslateRequest, count: int) -> list[Alternative]:
+def _find_others(
+    served: ServedModel, sentence: str, request: TranslateRequest, count: int, least: float | None
+) -> list[Alternative]:
     side = served.text_side_for(request.search)
     with refusing("finding other words"):
-        return find_alternatives(side, served.engine, sentence, request.search.prefix, count)
+        return find_alternatives(side, served.engine, sentence, request.search.prefix, count, least)
 
 
 def _terms(served: ServedModel, request: TranslateRequest, sentences: Sequence[str]) -> dict[str, list[Variants]]:

@@ -14,15 +14,17 @@ from typing import Any
 import torch
 
 from regard.config import ModelConfig
-from regard.data.corpus import Corpus, Pair, check_corpus, read_lines
+from regard.data.corpus import Corpus, RecordSource, Texts, check_corpus, read_lines
 from regard.device import compute_dtype, describe
 from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.parallel.processes import process_info
 from regard.progress import counted
 from regard.recipe import Recipe, TrainRecipe, apply_overrides, recipe_from_dict, resolve_paths
+from regard.tasks import TASKS
+from regard.tasks.translate import too_little
 from regard.training.check import check_machine
-from regard.training.expect import Amount, duration, epochs, few_pairs_warning, other_start, too_short_warning
+from regard.training.expect import Amount, duration, epochs, other_start, too_short_warning
 from regard.training.fine_tuning import FINE_TUNING_LR, check_init, init_notes, load_init_bundle, resolve_recipe
 from regard.training.prepare import choose_evaluation_sets, find_corpora
 from regard.training.speed import Speed, measure_speed, own_process_device
@@ -152,14 +154,14 @@ def describe_run(recipe: Recipe) -> list[str]:
     recipe = _resolved(recipe)
     check_machine(recipe, own_process_device(recipe.train.device), process_info().size)
     check_init(recipe)
-    data = recipe.data
+    task = TASKS[recipe.task]
     pairs, words = 0.0, 0.0
     for corpus in find_corpora(recipe):
         corpus_pairs, corpus_words = _count(corpus)
         pairs += corpus.weight * corpus_pairs
         words += corpus.weight * corpus_words
     return [
-        f"{data.source} → {data.target}: {counted(round(pairs), 'pair')} per epoch",
+        f"{task.describe(recipe)}: {counted(round(pairs), task.NOUN)} per epoch",
         *_run_lines(recipe, int(pairs), int(words), True, "train.init"),
     ]
 
@@ -168,21 +170,26 @@ def _run_lines(recipe: Recipe, pairs: int, words: int, is_dry_run: bool, init: s
     """What would be held out, the model, the machine, the time, and whether all of it can suffice."""
     speed, tokens = measure_speed(recipe), int(words * PIECES_PER_WORD) + pairs
     held_out = list[str]()
-    valid, test = list[Pair](), list[Pair]()
+    scored = list[Texts]()
     if is_dry_run:
-        chosen, valid, test = choose_evaluation_sets(recipe, find_corpora(recipe), held_out.append)
-        if chosen is not None:
-            sets = (("validation", chosen.valid), ("testing", chosen.test))
-            named = [f"{counted(len(each), 'pair')} for {name}" for name, each in sets if each]
+        corpora = find_corpora(recipe)
+        held_out += TASKS[recipe.task].doubts(recipe, corpora)
+        sets = choose_evaluation_sets(recipe, corpora, held_out.append)
+        scored = sets.test or sets.valid
+        if sets.held_out is not None:
+            parts = (("validation", sets.held_out.valid), ("testing", sets.held_out.test))
+            named = [f"{counted(len(each), TASKS[recipe.task].NOUN)} for {name}" for name, each in parts if each]
             held_out.append(f"held out: {' and '.join(named)}")
-    lines = [*held_out, *_model_lines(recipe), _duration_line(recipe.train, speed, tokens)]
-    warning = few_pairs_warning(recipe, pairs)
+    lines = [*held_out, *_model_lines(recipe), _duration_line(recipe, speed, tokens)]
+    if recipe.task != "translate":
+        return lines
+    warning = too_little(recipe, pairs)
     if warning and not is_dry_run:
         return lines  # the run itself warns of too little text
     if not warning and speed.rate is not None:
         amount = Amount(pairs, tokens, _epochs(recipe.train, speed.rate, tokens))
         warning = too_short_warning(recipe, amount, speed.rate)
-    return [*lines, warning + other_start(recipe, test or valid, init)] if warning else lines
+    return [*lines, warning + other_start(recipe, scored, init)] if warning else lines
 
 
 def _resolved(recipe: Recipe) -> Recipe:
@@ -200,21 +207,23 @@ def _model_lines(recipe: Recipe) -> list[str]:
     dtype = compute_dtype(recipe.train.precision, device)
     name = "as in train.init" if recipe.train.init else recipe.model.preset
     most = "up to " if recipe.tokenizer.extend else ""
+    layers = " + ".join(str(stack.layers) for stack in config.stacks.values())
     return [
         *(init_notes(recipe) if recipe.train.init else []),
-        f"vocabulary: {most}{recipe.tokenizer.vocab_size:,} pieces, joint",
-        f"model: {name}, {config.encoder_layers} + {config.decoder_layers} layers of {config.d_model}, "
+        f"vocabulary: {most}{recipe.tokenizer.vocab_size:,} pieces" + (", joint" if recipe.task == "translate" else ""),
+        f"model: {name}, {layers} layers of {config.d_model}, "
         f"about {_num_parameters(config) / 1e6:.1f} million parameters",
         f"machine: {describe(device)}, {'fp32' if dtype is None else 'bf16'}"
         + (f"; {size} processes, each on its own device" if size > 1 else ""),
     ]
 
 
-def _count(corpus: Corpus) -> tuple[int, int]:
-    """The number of pairs, and of words on the target side; reading checks the two files."""
+def _count(corpus: RecordSource) -> tuple[int, int]:
+    """The number of records, and of words in their last column; reading checks the files."""
     pairs = words = 0
-    for _, tgt in corpus.pairs():
-        pairs += 1
+    for record in corpus.records():
+        tgt = record.texts[-1]
+        pairs += record.begins
         words += max(1, len(tgt.split()), len(tgt) // 12)
     return pairs, words
 
@@ -250,10 +259,12 @@ def _num_parameters(config: ModelConfig) -> int:
         return Transformer(config).num_parameters()
 
 
-def _duration_line(train: TrainRecipe, speed: Speed, tokens: int) -> str:
+def _duration_line(recipe: Recipe, speed: Speed, tokens: int) -> str:
+    train = recipe.train
     if speed.rate is None:
         return f"time: not measured, since {speed.note}"
-    measured = f"{speed.rate:,.0f} target tokens/s ({speed.note})"
+    which = "target tokens" if recipe.task == "translate" else "tokens"
+    measured = f"{speed.rate:,.0f} {which}/s ({speed.note})"
     number = _epochs(train, speed.rate, tokens)
     if train.minutes:
         minutes = f"{train.minutes:g} minute{'' if train.minutes == 1 else 's'}"

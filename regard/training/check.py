@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from regard.config import ModelConfig
-from regard.data.corpus import Corpus
+from regard.data.corpus import RecordSource
 from regard.data.feed import check_shares
 from regard.device import compute_dtype
 from regard.errors import UserError
@@ -20,7 +20,9 @@ from regard.training.metrics import import_tensorboard
 from regard.training.prepare import find_corpora, load_vocabulary
 
 
-def check_run(recipe: Recipe, folder: RunFolder, resume: bool, device: torch.device, num_ranks: int) -> list[Corpus]:
+def check_run(
+    recipe: Recipe, folder: RunFolder, resume: bool, device: torch.device, num_ranks: int
+) -> list[RecordSource]:
     """Refuse a run that this recipe, machine or folder does not allow; returns the training corpora. Writes nothing."""
     check_machine(recipe, device, num_ranks)
     check_folder(folder, recipe, resume)

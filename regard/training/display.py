@@ -291,9 +291,9 @@ def printable(text: str) -> str:
 def _valid_figures(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     figures = [("loss", _number(record.get("loss"), ".3f")), ("ppl", _number(record.get("perplexity"), ",.1f"))]
     # A validation may measure the loss alone.
-    for name, key in (("chrF", "chrf"), ("BLEU", "bleu")):
+    for name, key, form in (("bits/byte", "bits_per_byte", ".3f"), ("chrF", "chrf", ".1f"), ("BLEU", "bleu", ".1f")):
         if record.get(key) is not None:
-            figures.append((name, f"{record[key]:.1f}"))
+            figures.append((name, format(record[key], form)))
     return figures
 
 

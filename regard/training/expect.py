@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from regard.builtin import builtin_models
 from regard.bundle import load_bundle
-from regard.data.corpus import Pair
+from regard.data.corpus import Texts
 from regard.evaluate import score
 from regard.generate.engines.select import make_engine
 from regard.progress import counted
@@ -21,7 +21,6 @@ from regard.recipe import Recipe
 from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
 
-FEW_PAIRS = 10_000  # of training text: fewer do not teach a language
 _LEAST_SHOWN, _ENOUGH_SHOWN = 50_000, 200_000  # pairs of ten tokens, every showing counted
 _SHORT = 10  # tokens
 USELESS, GIST = 10, 20  # BLEU
@@ -52,13 +51,6 @@ class Amount:
         return max(1.0, self.tokens / max(self.pairs, 1) / _SHORT)
 
 
-def few_pairs_warning(recipe: Recipe, pairs: float) -> str | None:
-    """A warning if the text is too little to learn from. Fine-tuning has no such bound."""
-    if recipe.train.init or pairs >= FEW_PAIRS:
-        return None
-    return f"{counted(round(pairs), 'pair')} will not suffice to learn a language: get at least {FEW_PAIRS:,}, better many more"
-
-
 def too_short_warning(recipe: Recipe, amount: Amount, rate: float) -> str | None:
     """A warning if the run is too short for its text, with a better length; `rate` is in target tokens per second."""
     if recipe.train.init or amount.epochs >= amount.least_epochs:
@@ -66,7 +58,7 @@ def too_short_warning(recipe: Recipe, amount: Amount, rate: float) -> str | None
     return f"{epochs(amount.epochs)} will not suffice: give it {duration(amount.enough_epochs * amount.tokens / rate)}"
 
 
-def other_start(recipe: Recipe, held_out: Sequence[Pair], setting: str = "train.init") -> str:
+def other_start(recipe: Recipe, held_out: Sequence[Texts], setting: str = "train.init") -> str:
     """The remedy that needs no more text and time, for the end of a warning: a model to start from, with its score.
     `setting` is how to choose it: two files have the option, while a recipe has more to change, as docs/guide.md says."""
     name = f"{recipe.data.source}-{recipe.data.target}"
@@ -78,7 +70,7 @@ def other_start(recipe: Recipe, held_out: Sequence[Pair], setting: str = "train.
     return f"{start}, which already scores {builtin_score(name, held_out, recipe.train.device):.1f} BLEU on your held-out text"
 
 
-def builtin_score(name: str, pairs: Sequence[Pair], device: str) -> float:
+def builtin_score(name: str, pairs: Sequence[Texts], device: str) -> float:
     """BLEU of a built-in model on a sample of the pairs."""
     bundle = load_bundle(builtin_models()[name])
     sample = pairs[:: max(1, len(pairs) // _SCORED_PAIRS)][:_SCORED_PAIRS]

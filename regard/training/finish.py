@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import platform
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,20 +14,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.aligning import AlignmentHeads
 from regard.bundle import Bundle, save_bundle
 from regard.config import ModelConfig
-from regard.data.corpus import Pair, resolve
+from regard.data.corpus import Texts
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
 from regard.device import describe
 from regard.errors import UserError
-from regard.evaluate import Scores, score
+from regard.evaluate import Scores
 from regard.files import check_new_folder
-from regard.generate.engines.torch_engine import TorchEngine
-from regard.progress import counted, progress
+from regard.progress import counted
 from regard.recipe import CorpusEntry, Recipe, TrainRecipe, load_recipe
-from regard.training.alignment import measure_alignment_heads
+from regard.tasks import TASKS
 from regard.training.checkpoint import (
     average_weights,
     check_files,
@@ -40,8 +38,6 @@ from regard.training.fine_tuning import init_name
 from regard.training.folder import RunFolder
 from regard.training.loop import Trainer
 from regard.training.same_data import check_tokenizer, saved_fingerprint
-from regard.translation.translation_options import TranslationOptions
-from regard.translation.translator import Translator
 from regard.version import __version__
 
 LAST = "last checkpoint"
@@ -197,14 +193,14 @@ def write_model(
     chosen: str,
     folder: RunFolder,
     scores: Scores | None,
-    alignment: AlignmentHeads | None,
+    measured: Mapping[str, Any],
 ) -> Bundle:
-    """Write the bundle of a run, with the facts that its card shows."""
+    """Write the bundle of a run, with the facts that its card shows. `measured` are fields that the task has measured."""
     facts: dict[str, Any] = {
         **software_facts(),
         "device": describe(trainer.device) + (f", {size} processes" if (size := trainer.ranks.size) > 1 else ""),
         "parameters": trainer.model.num_parameters(),
-        "pairs": len(trainer.store),
+        f"{TASKS[recipe.task].NOUN}s": len(trainer.store),
         "corpora": [_public(corpus.name) for corpus in trainer.store.corpora],
         "steps": trainer.state.step,
         "minutes": round(trainer.state.seconds / 60, 2),
@@ -214,7 +210,7 @@ def write_model(
         facts["init"] = init_name(recipe.train.init)
     if scores is not None:
         facts["test"] = scores.to_json()
-    return save_model(recipe, trainer.model.config, weights, trainer.tokenizer, facts, folder.model, alignment)
+    return save_model(recipe, trainer.model.config, weights, trainer.tokenizer, facts, folder.model, measured)
 
 
 def software_facts() -> dict[str, Any]:
@@ -234,7 +230,7 @@ def save_model(
     tokenizer: Tokenizer,
     facts: dict[str, Any],
     out: Path,
-    alignment: AlignmentHeads | None,
+    measured: Mapping[str, Any],
 ) -> Bundle:
     """Save a bundle whose languages, search settings and limits come from the recipe."""
     return save_bundle(
@@ -248,7 +244,8 @@ def save_model(
         decode=recipe.decode,
         max_length=recipe.data.max_length,
         facts=facts,
-        alignment=alignment,
+        task=recipe.task,
+        **measured,
     )
 
 
@@ -273,27 +270,22 @@ def _public(spec: str) -> str:
     return head + brace + re.sub(r"(?<![^{,])(?:~[^/{},]*|[A-Za-z]:)?/(?:[^{},]*/)?", "", sides)
 
 
-def score_test_set(recipe: Recipe, bundle: Bundle, test: list[Pair], trainer: Trainer) -> Scores:
-    """Translate the test set with the written bundle and score it."""
-    engine = TorchEngine.from_bundle(bundle, recipe.train.device)
-    options = TranslationOptions.of(bundle)
-    translator = Translator(bundle.tokenizer, engine, options, bundle.max_length)
-    with progress("translating the test set", len(test)) as done:
-        translations = [result.text for result in translator.stream((source for source, _ in test), 4096, done)]
-    scores = score(translations, [reference for _, reference in test], target_language=recipe.data.target)
+def score_test_set(recipe: Recipe, bundle: Bundle, test: Sequence[Texts], trainer: Trainer) -> Scores:
+    """Score the written bundle on the test set."""
+    scores = TASKS[recipe.task].score_test_set(recipe, bundle, test)
     for log in trainer.logs:
         log.write({"kind": "test", "name": "test", "scores": scores.to_json()})
     trainer.display.say("\n".join(["test set", *(f"  {line}" for line in scores.lines())]))
     return scores
 
 
-def report_facts(bundle: Bundle, store: Store) -> dict[str, str]:
+def report_facts(recipe: Recipe, bundle: Bundle, store: Store) -> dict[str, str]:
     """The bundle's facts as text, for the report."""
     facts = {key: f"{value:,}" if isinstance(value, int) else str(value) for key, value in bundle.facts.items()}
     facts.pop("test", None)
     facts["corpora"] = ", ".join(bundle.facts["corpora"])
     facts["vocabulary"] = f"{bundle.config.vocab_size:,}"
-    facts["data cleaning"] = "\n".join(store.account.lines())
+    facts["data cleaning"] = "\n".join(store.account.lines(TASKS[recipe.task].NOUN))
     return facts
 
 
@@ -324,18 +316,18 @@ def average(run: Path, last: int, out: Path, say: Callable[[str], None]) -> tupl
         "steps": int(names[-1].removeprefix("step-")),
         "weights": f"average of {', '.join(names)}",
     }
-    pairs = _validation_pairs(recipe, folder)
-    alignment = measure_alignment_heads(config, weights, tokenizer, pairs, torch.device("cpu"))
-    return save_model(recipe, config, weights, tokenizer, facts, out, alignment), names
+    records = _validation_records(recipe, folder)
+    measured = TASKS[recipe.task].measure_weights(config, weights, tokenizer, records, torch.device("cpu"))
+    return save_model(recipe, config, weights, tokenizer, facts, out, measured), names
 
 
-def _validation_pairs(recipe: Recipe, folder: RunFolder) -> list[Pair]:
-    """The validation pairs of a run, or none if their files are not there any more."""
-    data = recipe.data
-    spec, root = str(data.valid), Path(data.root)
-    if isinstance(data.valid, int):
-        spec, root = "valid.{source,target}", folder.held_out
+def _validation_records(recipe: Recipe, folder: RunFolder) -> list[Texts]:
+    """The validation records of a run, or none if their files are not there any more."""
+    task, spec = TASKS[recipe.task], recipe.data.valid
+    if isinstance(spec, int):
+        spec = task.HELD_OUT.format(name="valid")
+        recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, root=str(folder.held_out)))
     try:
-        return list(resolve(spec, root, data.source, data.target).pairs())
+        return list(task.read(task.find_corpus(spec, recipe)))
     except UserError:
         return []

@@ -122,6 +122,11 @@ def describe_changes(old: Recipe, new: Recipe) -> list[str]:
 
 def check_same_run(old: Recipe, new: Recipe, where: Path) -> None:
     """Refuse to resume with a recipe that changes more than a resumed run may change."""
+    if old.task != new.task:
+        raise UserError(
+            f"--resume: task must stay {old.task!r}, as the run was started ({where}), but is {new.task!r}; "
+            f"use the same recipe, or another folder with --out"
+        )
     for section, key, before, after in _differences(old, new):
         is_held_out = key == "test" and any(isinstance(value, int) and value for value in (before, after))
         if is_held_out or key not in _CHANGEABLE.get(section, ()):
@@ -140,6 +145,8 @@ def _differences(old: Recipe, new: Recipe) -> Iterator[tuple[str, str, Any, Any]
     ):  # every field, since a preset sets fields that the recipe does not name
         values["model"] = {**dataclasses.asdict(recipe.model.config(1000)), **recipe.model.fields}
     for section, values in before.items():
+        if section == "task":
+            continue
         for key in sorted(values.keys() | after[section].keys()):
             if values.get(key) != after[section].get(key):
                 yield section, key, values.get(key), after[section].get(key)

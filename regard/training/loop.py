@@ -33,13 +33,13 @@ from regard.models.transformer import Transformer
 from regard.parallel.ranks import Ranks
 from regard.progress import counted
 from regard.recipe import TrainRecipe
+from regard.tasks.task import Validator
 from regard.training.checkpoint import prune, random_states, save_checkpoint
 from regard.training.display import Display
 from regard.training.metrics import RecordWriter
 from regard.training.optimizer import MovingAverage, learning_rate, set_learning_rate, warmup_steps
 from regard.training.sharded import reshard
 from regard.training.update import PlainUpdate, SlotUpdate
-from regard.training.validate import Validator
 
 VALIDATIONS, SAVES = 10, 20  # per run, where the recipe sets no interval
 LOG_SECONDS = 10.0  # between two log lines, where the recipe sets no number of steps
@@ -109,8 +109,8 @@ class Window:
 
     total: Tensor
     nll: Tensor
-    tokens: int = 0
-    timed_tokens: int = 0  # of those, in updates that did not compile
+    tokens: int = 0  # with labels
+    timed_tokens: int = 0  # those that speed is measured by, of updates that did not compile
     started: float = field(default_factory=time.perf_counter)
     paused: float = 0.0  # seconds spent on compiling, validating and saving
 
@@ -241,7 +241,7 @@ class Trainer:
         set_learning_rate(self.optimizer, rate)
         prepared = next(self.feed)
         try:
-            result = self.apply(prepared.parts, prepared.count)  # type: ignore[arg-type]
+            result = self.apply(prepared.parts, prepared.count)
         except torch.OutOfMemoryError as error:
             raise RegardError(
                 f"out of memory at step {state.step} with {prepared.count} target tokens in "
@@ -251,7 +251,7 @@ class Trainer:
         window.total += result.total
         window.nll += result.nll
         window.tokens += prepared.count
-        window.timed_tokens += prepared.count
+        window.timed_tokens += prepared.tokens
         self._norm = result.norm
         if self.average is not None:
             self.average.update(self.model, state.step)

@@ -112,7 +112,19 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 _REMEDY = "delete the line, or the whole file to begin it anew"
-_NUMBERS = ("epoch", "elapsed", "loss", "nll", "lr", "grad_norm", "tokens_per_second", "perplexity", "bleu", "chrf")
+_NUMBERS = (
+    "epoch",
+    "elapsed",
+    "loss",
+    "nll",
+    "lr",
+    "grad_norm",
+    "tokens_per_second",
+    "perplexity",
+    "bits_per_byte",
+    "bleu",
+    "chrf",
+)
 _LARGEST = 1e100  # far beyond any measurement, and small enough to compute with
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regard.data.corpus import Corpus
+from regard.data.corpus import RecordSource
 from regard.errors import UserError
 from regard.files import read_json
 from regard.parallel.ranks import Ranks
@@ -26,7 +26,7 @@ from regard.training.same_data import saved_fingerprint
 class OpenRun:
     """The state of a run folder as the first process found it; the other processes have an empty one."""
 
-    corpora: list[Corpus] = field(default_factory=list)  # training text
+    corpora: list[RecordSource] = field(default_factory=list)  # training text
     is_finished: bool = False  # nothing left to train
     checkpoint: str | None = None  # name of the checkpoint to resume from; None: start fresh
     damaged: tuple[str, ...] = ()  # why each newer checkpoint was skipped

@@ -44,7 +44,7 @@ def render_report(name: str, recipe: Mapping[str, Any], records: Sequence[Record
         _curves(train, valid),
         _tests(test),
         _samples(valid),
-        _validations(valid),
+        _validations(valid, recipe.get("task", "translate")),
         _long_facts(facts),
         section("About", _pairs({key: value for key, value in facts.items() if "\n" not in value})),
         _settings(recipe),
@@ -59,16 +59,22 @@ def render_report(name: str, recipe: Mapping[str, Any], records: Sequence[Record
 def _tiles(train: Sequence[Record], valid: Sequence[Record], test: Sequence[Record]) -> str:
     tiles: list[tuple[str, str, str]] = []
     for record in test[:2]:
-        metric = record["scores"]["metrics"].get("bleu")
-        if metric:
+        metrics = record["scores"]["metrics"]
+        if metric := metrics.get("bleu"):
             interval = f"± {metric['confidence']:.1f}, " if metric.get("confidence") is not None else ""
             tiles.append(("Test BLEU", f"{metric['score']:.1f}", f"{interval}{record['name']}"))
+        elif metric := metrics.get("bits per byte") or metrics.get("loss"):
+            tiles.append((f"Test {metric['name']}", f"{metric['score']:.3f}", record["name"]))
     best = best_validation(valid)
     if best:
         at = f"best, at step {best['step']:,}"
-        for title, key in (("Validation BLEU", "bleu"), ("Validation chrF", "chrf")):
+        for title, key, form in (
+            ("Validation BLEU", "bleu", ".1f"),
+            ("Validation chrF", "chrf", ".1f"),
+            ("Validation bits per byte", "bits_per_byte", ".3f"),
+        ):
             if best.get(key) is not None:
-                tiles.append((title, f"{best[key]:.1f}", at))
+                tiles.append((title, format(best[key], form), at))
         if best.get("loss") is not None:
             perplexity = best.get("perplexity")
             under = f"perplexity {perplexity:,.1f}" if perplexity is not None else at
@@ -117,6 +123,12 @@ def _curves(train: Sequence[Record], valid: Sequence[Record]) -> str:
             ring=ring,
         ),
         chart(
+            "Bits per byte",
+            [Series("validation", points(valid, "bits_per_byte"), "two", dots=True)],
+            lambda value: f"{value:.3f}",
+            ring=ring,
+        ),
+        chart(
             "Learning rate",
             [Series("learning rate", points(train, "lr"), "one")],
             lambda value: f"{value:.2e}" if value else "0",
@@ -148,15 +160,20 @@ def _tests(test: Sequence[Record]) -> str:
     return section("Test scores", table(heads, rows)) if rows else ""
 
 
-def _validations(valid: Sequence[Record]) -> str:
+def _validations(valid: Sequence[Record], task: str) -> str:
     best = best_validation(valid)
+    measured: list[tuple[str, Callable[[Record], str | None]]] = [
+        ("#BLEU", lambda r: _number(r.get("bleu"), ".1f")),
+        ("#chrF", lambda r: _number(r.get("chrf"), ".1f")),
+    ]
+    if task != "translate":
+        measured = [("#Bits per byte", lambda r: _number(r.get("bits_per_byte"), ".3f"))] if task == "generate" else []
     columns: list[tuple[str, Callable[[Record], str | None]]] = [
         ("#Step", lambda r: f"{'★ ' if r is best else ''}{r['step']:,}"),
         ("#Epoch", lambda r: _number(r.get("epoch"), ".2f")),
         ("#Loss", lambda r: _number(r.get("loss"), ".3f")),
         ("#Perplexity", lambda r: _number(r.get("perplexity"), ",.2f")),
-        ("#BLEU", lambda r: _number(r.get("bleu"), ".1f")),
-        ("#chrF", lambda r: _number(r.get("chrf"), ".1f")),
+        *measured,
         ("#Time", lambda r: clock(r["elapsed"]) if r.get("elapsed") is not None else None),
     ]
     rows = []

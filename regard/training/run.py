@@ -1,6 +1,6 @@
 """A training run from recipe to bundle, the whole pipeline on one screen.
 
-recipe -> corpora -> held-out pairs -> tokenizer -> store -> sampler
+recipe -> corpora -> held-out records -> tokenizer -> store -> sampler
        -> loop (model, loss, optimizer) -> average -> bundle -> test scores -> report
 """
 
@@ -17,9 +17,8 @@ from regard.errors import Interrupted, RegardError
 from regard.parallel.ranks import EndedElsewhere, Ranks, join
 from regard.progress import hidden_progress
 from regard.recipe import Recipe, recipe_from_dict, resolve_paths
-from regard.training.alignment import measure_alignment_heads
+from regard.tasks import TASKS
 from regard.training.display import Display, LogDisplay, make_display
-from regard.training.expect import few_pairs_warning
 from regard.training.fine_tuning import resolve_recipe
 from regard.training.finish import final_weights, report_facts, score_test_set, warn_if_worse, write_model
 from regard.training.folder import RunFolder, write_recipe
@@ -28,7 +27,6 @@ from regard.training.metrics import read_metrics
 from regard.training.open_run import OpenRun, open_run
 from regard.training.prepare import (
     PreparedData,
-    language_notes,
     load_prepared,
     make_evaluation_sets,
     make_store,
@@ -49,7 +47,7 @@ def train(
     progress: bool = True,
     started: float | None = None,
 ) -> Bundle:
-    """Train a model from a recipe in the run folder `out` (default: runs/SOURCE-TARGET) and return its bundle.
+    """Train a model from a recipe in the run folder `out` (default: runs/SOURCE-TARGET, or runs/TASK) and return its bundle.
 
     With `progress=False` nothing is printed: the same lines go to `logging`, logger regard.training, level INFO. `train.minutes`
     counts from `started`, a time of `time.perf_counter` (default: now).
@@ -58,7 +56,7 @@ def train(
     """
     started = time.perf_counter() if started is None else started
     check_instance("recipe", recipe, Recipe, "load_recipe(path) reads one")
-    folder = RunFolder(Path(out or f"runs/{recipe.data.source}-{recipe.data.target}"))
+    folder = RunFolder(Path(out or Path("runs") / recipe.name))
     with ExitStack() as stack:
         ranks = stack.enter_context(join(recipe.train.device, recipe.train.shard))
         if not progress:
@@ -72,7 +70,7 @@ def train(
             display.say(f"{folder.path} is finished; its model is in {folder.model}")
             return load_bundle(folder.model)
         prepared = ranks.run_on_first(lambda: prepare_data(recipe, opened, folder, display))
-        data = share_validation_pairs(prepared or load_prepared(folder), ranks)
+        data = share_validation_records(prepared or load_prepared(folder), ranks)
         trainer = make_trainer(recipe, data, opened, folder, display, started, ranks)
         stack.callback(trainer.feed.close)
         for log in trainer.logs:
@@ -89,7 +87,7 @@ def train(
             return load_bundle(folder.model)
         display.close()
         records = read_metrics(folder.metrics)
-        write_report(folder.path, recipe.to_dict(), records, report_facts(bundle, data.store))
+        write_report(folder.path, recipe.to_dict(), records, report_facts(recipe, bundle, data.store))
     display.say(
         f"model   {folder.model} ({bundle.facts['weights']})\nreport  {folder.report}\n"
         + verdict(recipe, folder, bundle, data, records)
@@ -109,39 +107,39 @@ def resolve_on_first(recipe: Recipe, folder: RunFolder, ranks: Ranks) -> Recipe:
 
 def prepare_data(recipe: Recipe, opened: OpenRun, folder: RunFolder, display: Display) -> PreparedData:
     """Turn text into token ids in the run folder; what an earlier start of the run has made is used again."""
-    corpora, started = opened.corpora, opened.fingerprint
+    task, started = TASKS[recipe.task], opened.fingerprint
     if not started:
-        for note in language_notes(recipe, corpora):
+        for note in task.doubts(recipe, opened.corpora):
             display.say(note)
-    held_out, valid, test = make_evaluation_sets(recipe, corpora, folder, display)
-    check_valid(started, valid)
-    tokenizer = make_tokenizer(recipe, corpora, held_out, folder, display)
+    sets = make_evaluation_sets(recipe, opened.corpora, folder, display)
+    check_valid(started, sets.valid, task.NOUN)
+    tokenizer = make_tokenizer(recipe, sets.corpora, sets.held_out, folder, display)
     check_tokenizer(started, tokenizer, folder)
-    store = make_store(recipe, corpora, held_out, tokenizer, folder, display)  # cleans the pairs on the way
-    check_store(started, store, corpora, folder)
-    if not started and (warning := few_pairs_warning(recipe, len(store))):
+    store = make_store(recipe, sets.corpora, sets.held_out, tokenizer, folder, display)  # cleans the records on the way
+    check_store(started, store, sets.corpora, folder)
+    if not started and (warning := task.too_little(recipe, len(store))):
         display.say(warning)
-    return PreparedData(tokenizer, store, valid, test)
+    return PreparedData(tokenizer, store, sets.valid, sets.test)
 
 
-def share_validation_pairs(data: PreparedData, ranks: Ranks) -> PreparedData:
-    """A sharded model needs every process to validate, so all receive the pairs of the first one."""
+def share_validation_records(data: PreparedData, ranks: Ranks) -> PreparedData:
+    """A sharded model needs every process to validate, so all receive the records of the first one."""
     if not ranks.shards:
         return data
-    return replace(data, valid=[(source, target) for source, target in ranks.broadcast(data.valid)])
+    return replace(data, valid=[tuple(texts) for texts in ranks.broadcast(data.valid)])
 
 
 def finish(recipe: Recipe, trainer: Trainer, data: PreparedData, folder: RunFolder) -> Bundle:
     """Choose or average the final weights, write the bundle, and score it on the test set if there is one."""
     weights, chosen = final_weights(recipe.train, trainer, folder)
     warn_if_worse(trainer)
-    alignment = measure_alignment_heads(
+    measured = TASKS[recipe.task].measure_weights(
         trainer.model.config, weights, trainer.tokenizer, data.valid or [], trainer.device
     )
-    bundle = write_model(recipe, trainer, weights, chosen, folder, None, alignment)
+    bundle = write_model(recipe, trainer, weights, chosen, folder, None, measured)
     if data.test:
         scores = score_test_set(recipe, bundle, data.test, trainer)
-        bundle = write_model(recipe, trainer, weights, chosen, folder, scores, alignment)
+        bundle = write_model(recipe, trainer, weights, chosen, folder, scores, measured)
     return bundle
 
 

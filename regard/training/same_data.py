@@ -1,5 +1,5 @@
 """Whether a resumed run would go on with the data that it was started with: checkpoints have fingerprints of the tokenizer, the
-validation pairs and the token ids. Those of earlier versions lack some or all of them, and what is not there is not compared."""
+validation records and the token ids. Those of earlier versions lack some or all of them, and what is not there is not compared."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from regard.data.corpus import Corpus, Pair
+from regard.data.corpus import RecordSource, Texts
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
@@ -20,11 +20,11 @@ from regard.training.folder import RunFolder
 _SAME_TEXT = "resume with the text that it was started with, or start a new run in another folder with --out"
 
 
-def data_fingerprint(tokenizer: Tokenizer, store: Store, valid: Sequence[Pair] | None) -> dict[str, Any]:
+def data_fingerprint(tokenizer: Tokenizer, store: Store, valid: Sequence[Texts] | None) -> dict[str, Any]:
     """What a checkpoint keeps about the data, for JSON."""
     return {
         "tokenizer": tokenizer.fingerprint,
-        "valid": hash_pairs(valid or ()),
+        "valid": hash_records(valid or ()),
         "store": store.content,
         "texts": store.texts,
     }
@@ -40,8 +40,8 @@ def saved_fingerprint(checkpoint: Path, folder: RunFolder) -> dict[str, Any]:
     return {}
 
 
-def hash_pairs(pairs: Sequence[Pair]) -> str:
-    return hashlib.sha256(json.dumps([list(pair) for pair in pairs]).encode()).hexdigest()
+def hash_records(records: Sequence[Texts]) -> str:
+    return hashlib.sha256(json.dumps([list(texts) for texts in records]).encode()).hexdigest()
 
 
 def check_tokenizer(saved: Mapping[str, Any], tokenizer: Tokenizer, folder: RunFolder) -> None:
@@ -53,13 +53,13 @@ def check_tokenizer(saved: Mapping[str, Any], tokenizer: Tokenizer, folder: RunF
         )
 
 
-def check_valid(saved: Mapping[str, Any], valid: Sequence[Pair]) -> None:
-    """Refuse other validation pairs, whose scores could not be compared."""
-    if saved.get("valid") not in (None, hash_pairs(valid)):
-        raise UserError(f"data.valid: the pairs are not those that the run was started with; {_SAME_TEXT}")
+def check_valid(saved: Mapping[str, Any], valid: Sequence[Texts], noun: str = "pair") -> None:
+    """Refuse other validation records, whose scores could not be compared."""
+    if saved.get("valid") not in (None, hash_records(valid)):
+        raise UserError(f"data.valid: the {noun}s are not those that the run was started with; {_SAME_TEXT}")
 
 
-def check_store(saved: Mapping[str, Any], store: Store, corpora: Sequence[Corpus], folder: RunFolder) -> None:
+def check_store(saved: Mapping[str, Any], store: Store, corpora: Sequence[RecordSource], folder: RunFolder) -> None:
     """Refuse other token ids, naming the file whose lines are others."""
     if saved.get("store") in (None, "", store.content):
         return
@@ -68,6 +68,14 @@ def check_store(saved: Mapping[str, Any], store: Store, corpora: Sequence[Corpus
     for corpus in corpora:
         now, before = store.texts.get(corpus.name), texts.get(corpus.name)
         if now and before and now != before:
-            changed = str(corpus.source if now[0] != before[0] else corpus.files[-1])
+            changed = _changed_file(corpus, now, before)
             break
     raise UserError(f"{changed}: does not hold the text that the run was started with; {_SAME_TEXT}")
+
+
+def _changed_file(corpus: RecordSource, now: Sequence[str], before: Sequence[str]) -> str:
+    """The file of the first column whose text differs; the corpus, if its text comes from several files."""
+    if len(corpus.files) > len(now):
+        return corpus.name
+    different = next(number for number, hashes in enumerate(zip(now, before, strict=False)) if hashes[0] != hashes[1])
+    return str(corpus.files[min(different, len(corpus.files) - 1)])

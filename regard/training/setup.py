@@ -11,11 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from regard.data.arrays import IntArray
-from regard.data.bpe_dropout import BpeDropout
 from regard.data.feed import Feed
-from regard.data.sampler import Sampler
-from regard.data.slot_batch import fit_slots
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
 from regard.device import compute_dtype, describe
@@ -24,6 +20,8 @@ from regard.models.transformer import Transformer
 from regard.parallel.ranks import Ranks
 from regard.progress import counted
 from regard.recipe import Recipe, TrainRecipe
+from regard.tasks import TASKS
+from regard.tasks.task import Validator
 from regard.training.check import pick_fast_path
 from regard.training.checkpoint import load_checkpoint, save_start
 from regard.training.display import Display
@@ -40,7 +38,6 @@ from regard.training.recompute import recompute_layers
 from regard.training.same_data import data_fingerprint
 from regard.training.sharded import shard
 from regard.training.update import PlainUpdate, SlotUpdate, UpdateOptions
-from regard.training.validate import Validator
 
 
 def make_trainer(
@@ -53,7 +50,7 @@ def make_trainer(
     ranks: Ranks,
 ) -> Trainer:
     """A trainer at step 0, or as the checkpoint in `opened` left it. `started` is the time at which the run was called."""
-    device, store, tokenizer = ranks.device, data.store, data.tokenizer
+    device, store, tokenizer, task = ranks.device, data.store, data.tokenizer, TASKS[recipe.task]
     if device.type == "cuda":
         torch.cuda.set_device(device)  # where Triton launches its kernels
     autocast = compute_dtype(recipe.train.precision, device)
@@ -86,13 +83,13 @@ def make_trainer(
     if recipe.train.fast == "auto" and device.type == "cuda" and (missing := missing_requirement(device, autocast)):
         display.say(f"using the plain path; the fast path, several times faster, needs {missing}")
     display.say(
-        f"{recipe.data.source} → {recipe.data.target}: {model.num_parameters():,} parameters, "
-        f"{counted(len(store), 'pair')}, {counted(round(feed.updates_per_epoch), 'update')} per epoch; "
+        f"{task.describe(recipe)}: {model.num_parameters():,} parameters, "
+        f"{counted(len(store), task.NOUN)}, {counted(round(feed.updates_per_epoch), 'update')} per epoch; "
         f"{describe(device)}, {'fp32' if autocast is None else 'bf16'}"
         + (f"; {ranks.size} processes" if ranks.size > 1 else "")
     )
     display.start(length.total_steps, length.total_seconds)
-    apply = make_update(recipe.train, model, optimizer, feed, path, autocast, display, ranks)
+    apply = make_update(recipe, model, optimizer, feed, path, autocast, display, ranks)
     return Trainer(
         recipe.train, model, shadow, optimizer, feed, apply, store, tokenizer, validator, length, state, folder.checkpoints,
         logs, display, autocast, ranks, data_fingerprint(tokenizer, store, data.valid),
@@ -143,31 +140,10 @@ def seed_rank(seed: int, ranks: Ranks, checkpoint: str | None) -> None:
 
 
 def make_feed(recipe: Recipe, store: Store, tokenizer: Tokenizer, path: FastPath | None, ranks: Ranks) -> Feed:
-    """Batches with sentences of all lengths; on the fast path, of one fixed shape."""
-    train, longest = recipe.train, recipe.data.max_length
-    dropout = None
-    lengths: tuple[IntArray, IntArray] = store.src_lengths, store.tgt_lengths
-    if train.bpe_dropout:
-        dropout = BpeDropout(store, tokenizer, train.bpe_dropout, train.seed, longest)
-        lengths = dropout.src_lengths, dropout.tgt_lengths
-    slots, tokens = None, train.batch_tokens
-    if path is not None:
-        tokens = -(-train.batch_tokens // train.accumulate)
-        slots = fit_slots(*lengths, store.corpora, tokens, longest + 1)
-    sampler = Sampler(*lengths, tokens, train.seed, store.corpora, slots)
+    """Batches of any shape; on the fast path, of one fixed shape."""
+    sampler, packing = TASKS[recipe.task].make_batches(recipe, store, tokenizer, with_slots=path is not None)
     return Feed(
-        store,
-        sampler,
-        tokenizer.bos_id,
-        tokenizer.eos_id,
-        train.accumulate,
-        slots,
-        ranks.device,
-        ranks.rank,
-        ranks.size,
-        dropout,
-        longest,
-        ranks.shards,
+        store, sampler, packing, recipe.train.accumulate, ranks.device, ranks.rank, ranks.size, equal=ranks.shards
     )
 
 
@@ -188,15 +164,14 @@ def open_logs(train: TrainRecipe, folder: RunFolder, resume_step: int | None) ->
 
 
 def make_validator(recipe: Recipe, data: PreparedData, ranks: Ranks) -> Validator | None:
-    """None on a process that does not validate. A sharded model is validated by its loss, without translating."""
+    """None on a process that does not validate. A sharded model is validated by its loss alone."""
     if data.valid is None:
         return None
-    sentences = 0 if ranks.shards else min(recipe.train.validate_sentences, len(data.valid))
-    return Validator(data.valid, data.tokenizer, recipe.data.target, recipe.data.max_length, sentences)
+    return TASKS[recipe.task].make_validator(recipe, data.valid, data.tokenizer, loss_only=ranks.shards)
 
 
 def make_update(
-    train: TrainRecipe,
+    recipe: Recipe,
     model: Transformer,
     optimizer: torch.optim.Optimizer,
     feed: Feed,
@@ -206,8 +181,9 @@ def make_update(
     ranks: Ranks,
 ) -> PlainUpdate | SlotUpdate:
     """Computes updates on the plain path (`path` is None) or on the fast path."""
+    train, loss = recipe.train, TASKS[recipe.task].loss
     options = UpdateOptions(train.label_smoothing, train.clip, autocast, train.rdrop)
     if path is None:
-        return PlainUpdate(model, optimizer, options, ranks)
+        return PlainUpdate(loss, model, optimizer, options, ranks)
     assert feed.slots is not None
-    return SlotUpdate(model, optimizer, options, feed.slots, feed.share, path, display.say, ranks)
+    return SlotUpdate(loss, model, optimizer, options, feed.slots, feed.share, path, display.say, ranks)

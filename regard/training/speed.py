@@ -1,4 +1,4 @@
-"""How fast a run would train on this machine, from updates on made-up sentences, whatever else the machine is doing.
+"""How fast a run would train on this machine, from updates on made-up text, whatever else the machine is doing.
 
 By the clock, other programs slow down training far more than by their share, since its threads wait for each other many times
 in an update: with seven other programs on two cores, two threads trained 160 to 370 target tokens per second in place of about
@@ -14,21 +14,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from regard.config import ModelConfig
-from regard.data.batch import make_batch
-from regard.data.slot_batch import fit_slots
 from regard.device import compute_dtype, pick_device
 from regard.models.transformer import Transformer
 from regard.parallel.processes import process_info
 from regard.parallel.ranks import own_device
 from regard.recipe import Recipe, TrainRecipe
+from regard.tasks import TASKS
 from regard.training.check import pick_fast_path
 from regard.training.optimizer import make_optimizer, set_learning_rate
 from regard.training.update import WARM_UPDATES, PlainUpdate, SlotUpdate, UpdateOptions, UpdateResult
 
+SENTENCE, PIECE = 20, 128  # tokens of made-up sentences, and of pieces of documents
 SAMPLE_SECONDS = 1.0  # of each of the two measurements
 _BUSY = 0.6  # of the undisturbed speed; below it, other programs are mentioned
 # N threads do the work of N ** 0.6: of two, measured 1.5 times one (5,496 and 3,650 target tokens per second, `tiny`, bf16).
@@ -37,14 +36,14 @@ _SCALING = 0.6
 
 @dataclass(frozen=True)
 class Speed:
-    """Target tokens per second of a run on this machine, or None where that was not measured."""
+    """Tokens per second, to translate target tokens, of a run on this machine, or None where that was not measured."""
 
     rate: float | None
     note: str  # how it was measured, or why it was not
 
 
 class Rate(NamedTuple):
-    """Target tokens per second."""
+    """Tokens per second, to translate target tokens."""
 
     undisturbed: float  # without other programs
     now: float  # by the clock
@@ -57,14 +56,18 @@ def own_process_device(name: str) -> torch.device:
 
 
 def measure_speed(recipe: Recipe) -> Speed:
-    """Train on made-up sentences for about two seconds, as a resolved recipe says; with several processes, the speed of this one
+    """Train on made-up text for about two seconds, as a resolved recipe says; with several processes, the speed of this one
     times their number."""
     train, size = recipe.train, process_info().size
     if train.shard and size > 1:
         return Speed(None, "a sharded model needs all of its processes")
     config, device = recipe.model.config(recipe.tokenizer.vocab_size), own_process_device(train.device)
     try:
-        rate = measure_rate(config, device, compute_dtype(train.precision, device), train, size)
+        length = {"translate": SENTENCE, "fill": min(PIECE, recipe.data.max_length)}.get(
+            recipe.task, recipe.data.max_length
+        )
+        dtype = compute_dtype(train.precision, device)
+        rate = measure_rate(config, device, dtype, train, size, length, recipe.task)
     except torch.OutOfMemoryError:
         return Speed(None, f"an update does not fit the memory; raise train.accumulate ({train.accumulate})")
     note = "measured" if size == 1 else f"{size} times the measured speed of one process, without gradient exchange"
@@ -79,17 +82,19 @@ def measure_rate(
     dtype: torch.dtype | None,
     train: TrainRecipe,
     size: int = 1,
-    length: int = 20,
+    length: int = SENTENCE,
+    task: str = "translate",
 ) -> Rate:
-    """The speed of training on made-up sentences. Of `size` processes, measures one alone on its share of an update."""
-    update, count, num_warm = _made_up_update(config, device, dtype, train, size, length)
-    now = count / _best_time(update, num_warm, time.perf_counter)
+    """The speed of training on made-up sequences of `length` tokens. Of `size` processes, measures one alone on its share of an
+    update."""
+    update, tokens, num_warm = _made_up_update(config, device, dtype, train, size, length, task)
+    now = tokens / _best_time(update, num_warm, time.perf_counter)
     if device.type != "cpu":
         return Rate(now, now)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        alone = count / _best_time(update, 1, time.process_time)
+        alone = tokens / _best_time(update, 1, time.process_time)
     finally:
         torch.set_num_threads(threads)
     return Rate(max(now, alone * threads**_SCALING), now)
@@ -108,9 +113,15 @@ def _best_time(update: Callable[[], UpdateResult], num_warm: int, clock: Callabl
 
 
 def _made_up_update(
-    config: ModelConfig, device: torch.device, dtype: torch.dtype | None, train: TrainRecipe, size: int, length: int
+    config: ModelConfig,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    train: TrainRecipe,
+    size: int,
+    length: int,
+    task: str,
 ) -> tuple[Callable[[], UpdateResult], int, int]:
-    """An update of sentences of `length` tokens, its target tokens, and how many updates it takes to warm up."""
+    """An update of sequences of `length` tokens, its tokens, and how many updates it takes to warm up."""
     model = Transformer(config).to(device).train()
     optimizer = make_optimizer(model, train)
     set_learning_rate(optimizer, 1e-4)
@@ -119,16 +130,12 @@ def _made_up_update(
     batch_tokens = min(train.batch_tokens, 2_000) if device.type == "cpu" else train.batch_tokens
     num_parts = -(-train.accumulate // size)
     part_tokens = max(length, -(-batch_tokens // (num_parts * size)))
-    pairs = part_tokens // length
-    lengths = np.full(pairs, length - 1)  # and </s>
-    ids = np.random.default_rng(0).integers(config.vocab_size, size=int(lengths.sum()))
-    sentences = ids, lengths, ids, lengths, 0, 0
-    count = num_parts * pairs * length
-    path = pick_fast_path(train, config, device, size)
-    if path is None:
-        batches = [make_batch(*sentences)] * num_parts
-        return partial(PlainUpdate(model, optimizer, options), batches, count), count, 1
+    tokens = num_parts * (part_tokens // length) * length
+    loss, path = TASKS[task].loss, pick_fast_path(train, config, device, size)
+    part, slots, count = TASKS[task].made_up_batch(config.vocab_size, part_tokens, length, path is not None)
+    parts, count = [part] * num_parts, num_parts * count
+    if path is None or slots is None:
+        return partial(PlainUpdate(loss, model, optimizer, options), parts, count), tokens, 1
     path = replace(path, compile=False)  # it gains a few percent and takes most of the wait
-    slots = fit_slots(lengths, lengths, None, part_tokens, length)
-    words = [slots.pack(*sentences, count)] * num_parts
-    return partial(SlotUpdate(model, optimizer, options, slots, num_parts, path), words, count), count, WARM_UPDATES + 1
+    fast = SlotUpdate(loss, model, optimizer, options, slots, num_parts, path)
+    return partial(fast, parts, count), tokens, WARM_UPDATES + 1

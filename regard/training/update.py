@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.data.batch import Batch
-from regard.data.slot_batch import SlotBatch, Slots
-from regard.models.loss import backward_linear_cross_entropy, linear_cross_entropy
-from regard.models.rdrop import rdrop_cross_entropy
+from regard.data.batch import on_device
+from regard.data.slot_batch import SlotShape
+from regard.models.loss import Loss
 from regard.models.stack import Stack
+from regard.models.token_loss import TokenLoss
 from regard.models.transformer import Transformer
 from regard.nn.attention import set_kernel
 from regard.nn.block import set_fused
@@ -31,6 +31,7 @@ from regard.parallel.ranks import Ranks
 from regard.training.fast import FastPath
 from regard.training.sharded import gathered
 
+LossFunction = Callable[[Transformer, Any, TokenLoss], Loss]  # of a task: model, batch
 WARM_UPDATES = 3  # before the capture; ordinary updates that also compile
 AHEAD = 2  # updates that the host may be ahead of the device
 
@@ -60,14 +61,21 @@ class PlainUpdate:
     is_warmed_up = True  # nothing to compile
 
     def __init__(
-        self, model: Transformer, optimizer: torch.optim.Optimizer, options: UpdateOptions, ranks: Ranks | None = None
+        self,
+        loss: LossFunction,
+        model: Transformer,
+        optimizer: torch.optim.Optimizer,
+        options: UpdateOptions,
+        ranks: Ranks | None = None,
     ) -> None:
-        self.model, self.optimizer, self.options, self.ranks = model, optimizer, options, ranks or Ranks()
+        self.loss, self.model, self.optimizer, self.options = loss, model, optimizer, options
+        self.ranks = ranks or Ranks()
         self.device = next(model.parameters()).device
 
-    def __call__(self, parts: Sequence[Batch], count: int) -> UpdateResult:
-        batches = [part.to(self.device, non_blocking=True) for part in parts]
-        return update(self.model, self.optimizer, self.options, batches, float(count), ranks=self.ranks)
+    def __call__(self, parts: Sequence[Any], count: int) -> UpdateResult:
+        """`parts` are the task's batches."""
+        batches = [on_device(part, self.device, non_blocking=True) for part in parts]
+        return update(self.loss, self.model, self.optimizer, self.options, batches, float(count), ranks=self.ranks)
 
 
 class WorkingCopy:
@@ -104,17 +112,18 @@ class SlotUpdate:
 
     def __init__(
         self,
+        loss: LossFunction,
         model: Transformer,
         optimizer: torch.optim.Optimizer,
         options: UpdateOptions,
-        slots: Slots,
+        slots: SlotShape,
         accumulate: int,
         path: FastPath,
         say: Callable[[str], None] | None = None,
         ranks: Ranks | None = None,
     ) -> None:
         """`accumulate` is the number of micro-batches that this process computes per update."""
-        self.model, self.optimizer, self.options, self.path = model, optimizer, options, path
+        self.loss, self.model, self.optimizer, self.options, self.path = loss, model, optimizer, options, path
         self.ranks = ranks or Ranks()
         assert self.ranks.size == 1 or not path.graph  # see fast_path
         self.copy = WorkingCopy(model, options.autocast) if options.autocast is not None else None
@@ -168,7 +177,15 @@ class SlotUpdate:
     def _update(self) -> UpdateResult:
         count = self.batches[0].count  # of the whole update, in every micro-batch
         return update(
-            self.model, self.optimizer, self.options, self.batches, count, self.path.loss, self.copy, self.ranks
+            self.loss,
+            self.model,
+            self.optimizer,
+            self.options,
+            self.batches,
+            count,
+            self.path.loss,
+            self.copy,
+            self.ranks,
         )
 
     def _on_stream(self, work: Callable[[], UpdateResult]) -> None:
@@ -209,17 +226,18 @@ class SlotUpdate:
 
 
 def update(
+    loss_of: LossFunction,
     model: Transformer,
     optimizer: torch.optim.Optimizer,
     options: UpdateOptions,
-    batches: Sequence[Batch | SlotBatch],
+    batches: Sequence[Any],
     count: float | Tensor,
     fused_loss: bool = False,
     working_copy: WorkingCopy | None = None,
     ranks: Ranks | None = None,
 ) -> UpdateResult:
-    """One optimizer step. The loss of each micro-batch is a sum; the one division is by `count`, the target tokens of the whole
-    update over all processes."""
+    """One optimizer step. The loss of each micro-batch is a sum; the one division is by `count`, the labels of the whole update
+    over all processes."""
     working, dtype = model, options.autocast
     if working_copy is None:
         optimizer.zero_grad(set_to_none=True)
@@ -227,25 +245,19 @@ def update(
         working, dtype = working_copy.model, None
         working_copy.refresh()
     device = next(model.parameters()).device
+    scale = 1.0 / torch.as_tensor(count, device=device) if fused_loss else None
+    token_loss = TokenLoss(options.smoothing, options.rdrop, scale)
     totals, nlls = [], []
     for number, batch in enumerate(batches):
         with torch.autocast(device.type, dtype, enabled=dtype is not None):
-            inputs = (batch.src, batch.src_layout, batch.tgt_in, batch.tgt_layout)
-            hidden = working.hidden(*inputs)
-            target = (hidden, working.output_weight, batch.labels, options.smoothing)
-            if options.rdrop:
-                loss = rdrop_cross_entropy(hidden, working.hidden(*inputs), *target[1:], options.rdrop)
-            elif not fused_loss:
-                loss = linear_cross_entropy(*target)
-        if fused_loss:
-            loss = backward_linear_cross_entropy(*target, 1.0 / torch.as_tensor(count, device=device))
-        else:
+            loss = loss_of(working, batch, token_loss)
+        if loss.total.requires_grad:  # else its backward pass is done
             torch.autograd.backward(loss.total / count)
         if working_copy is not None:
             working_copy.return_gradients(add=number > 0)
         totals.append(loss.total.detach())
         nlls.append(loss.nll)
-    # In an update of very few pairs a process may have no micro-batch.
+    # In an update of very few records a process may have no micro-batch.
     total, nll = (torch.stack(each).sum() if each else torch.zeros((), device=device) for each in (totals, nlls))
     if ranks is not None:
         ranks.sum_gradients(list(model.parameters()), total, nll)

@@ -11,6 +11,7 @@ from typing import Any
 from regard.bundle import Bundle
 from regard.data.store import Store
 from regard.recipe import Recipe
+from regard.tasks.translate import too_little
 from regard.training.expect import (
     ENOUGH_TO_JUDGE,
     GIST,
@@ -18,7 +19,6 @@ from regard.training.expect import (
     Amount,
     duration,
     epochs,
-    few_pairs_warning,
     other_start,
 )
 from regard.training.finish import UNCHANGED
@@ -35,9 +35,11 @@ def verdict(recipe: Recipe, folder: RunFolder, bundle: Bundle, data: PreparedDat
     """One line for the terminal, made from the scores of the run and the records of its metrics."""
     if bundle.facts["weights"] == UNCHANGED:
         return "verdict nothing was gained: this is the model that the run started from"
+    if recipe.task != "translate":
+        return f"see it  regard info -m {shlex.quote(str(folder.path))}"
     best = best_validation([record for record in records if record["kind"] == "valid"]) or {}
     found = _score(bundle, best, data, recipe)
-    if found is None and (warning := few_pairs_warning(recipe, len(data.store))):
+    if found is None and (warning := too_little(recipe, len(data.store))):
         return f"verdict {warning}{other_start(recipe, [])}"
     bleu, where = found or (math.inf, "")
     perplexity = float(best.get("perplexity") or 0.0)
@@ -61,7 +63,7 @@ def _score(bundle: Bundle, best: Record, data: PreparedData, recipe: Recipe) -> 
 def _remedy(recipe: Recipe, folder: RunFolder, data: PreparedData, records: Sequence[Record]) -> str:
     """What may help: more text, more time, or another start."""
     start = "" if recipe.train.init else other_start(recipe, data.test or data.valid or [])
-    if warning := few_pairs_warning(recipe, len(data.store)):
+    if warning := too_little(recipe, len(data.store)):
         return f"{warning}{start}"
     steps = [record for record in records if record["kind"] == "train" and record.get("tokens_per_second")]
     amount = amount_trained(data.store, float(steps[-1].get("epoch") or 0.0) if steps else 0.0)
@@ -77,7 +79,8 @@ def amount_trained(store: Store, number: float) -> Amount:
     """The text of a store, after so many epochs."""
     pairs = sum(corpus.weight * (corpus.stop - corpus.start) for corpus in store.corpora)
     tokens = sum(
-        corpus.weight * float((store.tgt_lengths[corpus.start : corpus.stop] + 1).sum()) for corpus in store.corpora
+        corpus.weight * float((store["target"].lengths[corpus.start : corpus.stop] + 1).sum())
+        for corpus in store.corpora
     )
     return Amount(pairs, tokens, number)
 

@@ -4,13 +4,14 @@ torch here."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from regard.generate.options import CodeSwitchedSource, Constraints
 from regard.generate.search.phrases import Phrase
-from regard.translation.glossary import Glossary, Variants, contains_term, insert_terms, with_capital
+from regard.translation.glossary import Glossary, Variants, count_term, insert_terms, with_capital
 from regard.translation.protect import Protected
 from regard.translation.reading import Reader, Segment
 from regard.translation.results import Unmet
@@ -55,7 +56,8 @@ class ConstraintBuilder:
         self, translation: str, segments: Sequence[Segment], text_constraint: TextConstraints
     ) -> tuple[Unmet, ...]:
         """What a line's translation lacks of what was asked for: an engine meets every constraint, but the guard may have put the
-        line in place of its translation. Empty lines stay empty, whatever was asked for."""
+        line in place of its translation, and a term may be there less often than in the source. Empty lines stay empty, whatever
+        was asked for."""
         if not translation and not segments:
             return ()
         lost = [
@@ -66,12 +68,11 @@ class ConstraintBuilder:
         if not translation.startswith(text_constraint.prefix.strip()):
             lost.insert(0, Unmet("prefix", text_constraint.prefix))
         if self.glossary is not None:
-            terms = {
-                variants: None
-                for segment in segments
-                for variants in self.glossary.find(segment.text, self.reader.spans_kept(segment.text))
-            }
-            lost += [Unmet("glossary", one[0]) for one in terms if not contains_term(translation, one)]
+            wanted: Counter[Variants] = Counter()
+            for segment in segments:
+                found = self.glossary.find(segment.text, self.reader.spans_kept(segment.text))
+                wanted.update({variants: len(places) for variants, places in found.items()})
+            lost += [Unmet("glossary", one[0]) for one, count in wanted.items() if count_term(translation, one) < count]
         return tuple(lost)
 
     def _build(self, text: str, text_constraint: TextConstraints) -> Constraints:
@@ -92,8 +93,13 @@ class ConstraintBuilder:
         for variants, places in wanted.items():
             cases = tuple(map(with_capital, variants))  # a sentence may begin with it
             phrase = phrase_of(self.reader.tokenizer, variants, cases)
-            source, is_satisfied = tokens_at(tokens, text, places), partial(self._contains_term, variants)
-            terms.append((replace(phrase, source=source, is_satisfied_by=is_satisfied), variants, places))
+            phrase = replace(
+                phrase,
+                source=tokens_at(tokens, text, places),
+                count_in=partial(self._count_term, variants),
+                count=len(places),
+            )
+            terms.append((phrase, variants, places))
         return terms
 
     def _kept(self, text: str) -> list[Phrase]:
@@ -132,8 +138,8 @@ class ConstraintBuilder:
             ids, tuple(replace(one, source=source) for one, source in zip(phrases, sources, strict=True))
         )
 
-    def _contains_term(self, variants: Sequence[str], ids: Sequence[int]) -> bool:
-        return contains_term(self.reader.tokenizer.decode(ids), variants)
+    def _count_term(self, variants: Sequence[str], ids: Sequence[int]) -> int:
+        return count_term(self.reader.tokenizer.decode(ids), variants)
 
 
 def _spans_of(protected: Protected | None) -> list[str]:

@@ -36,30 +36,30 @@ def read_entry(line: str) -> tuple[str, str] | None:
     return source, target
 
 
-def contains_term(text: str, variants: Sequence[str]) -> bool:
-    """Whether a translation contains one of the variants of a term.
+def count_term(text: str, variants: Sequence[str]) -> int:
+    """How often a translation contains a term, in any of its variants.
 
-    >>> contains_term("Der Vizepräsident sprach mit den Eltern.", ["Präsident"]), contains_term("Das Haus.", ["haus"])
-    (True, True)
-    >>> contains_term("Hausen", ["Haus"])
-    False
+    >>> count_term("Der Vizepräsident sprach mit dem Präsidenten.", ["Präsident"]), count_term("Das Haus.", ["haus"])
+    (2, 1)
+    >>> count_term("Hausen", ["Haus"])
+    0
     """
-    return bool(find_variants(text, variants))
+    return len(find_variants(text, variants))
 
 
 def find_variants(text: str, variants: Sequence[str]) -> list[Span]:
-    """Where a translation contains one of the variants: as whole words, with or without a capital; else long variants inside longer
-    words, since words take endings and many languages form compounds.
+    """Where a translation contains one of the variants: as whole words, with or without a capital, and long variants also inside
+    longer words, since words take endings and many languages form compounds.
 
     >>> find_variants("den Geräten", ["Geräte"])
     [(4, 10)]
     """
-    whole = find_terms(text, [case for variant in variants for case in (variant, with_capital(variant))])
-    if whole:
-        return whole
-    small = _without_case(text)
-    inside = (re.finditer(re.escape(_without_case(variant)), small) for variant in variants if len(variant) >= LONG)
-    return sorted(match.span() for matches in inside for match in matches)
+    places = find_terms(text, [case for variant in variants for case in (variant, with_capital(variant))])
+    is_taken = overlap_with(places)
+    if long := [_without_case(variant) for variant in variants if len(variant) >= LONG]:
+        pattern = re.compile("|".join(map(re.escape, sorted(long, key=len, reverse=True))))
+        places += [match.span() for match in pattern.finditer(_without_case(text)) if not is_taken(match.span())]
+    return sorted(places)
 
 
 def insert_terms(

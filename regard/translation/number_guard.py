@@ -14,7 +14,7 @@ from regard.translation.reading import Reader
 from regard.translation.results import Translation
 from regard.translation.terms import Span, find_terms, overlap_with
 from regard.translation.translation_options import TranslationOptions
-from regard.translation.words import Word
+from regard.translation.words import cut_again
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class NumberGuard:
             asked = [(0, len(constraints.prefix)), *find_terms(old, [*terms, *constraints.phrases, *keep])]
             new = put_sums(put_marks(old, marks, [*asked, *find_spans(old, keep)]), sums, asked)
             if not (translation.is_refused or new == old):
-                new_translation = replace(translation, text=new, words=_cut_again(translation.words, old, new))
+                new_translation = replace(translation, text=new, words=cut_again(translation.words, old, new))
             localized.setdefault(new_translation.text, new_translation)  # two may have differed only in separators
         return list(localized.values())
 
@@ -79,16 +79,3 @@ class NumberGuard:
         """The glossary terms of a text: their variants, and their places."""
         glossary = self.options.glossary
         return {} if glossary is None else glossary.find(text, self.reader.spans_kept(text))
-
-
-def _cut_again(words: Sequence[Word], old: str, new: str) -> tuple[Word, ...]:
-    """The words of the text `old`, cut from `new`, which has the same length."""
-    cut, begin = [], 0
-    for word in words:
-        start = old.find(word.text, begin)
-        if start < 0:
-            cut.append(word)
-        else:
-            begin = start + len(word.text)
-            cut.append(replace(word, text=new[start:begin]))
-    return tuple(cut)

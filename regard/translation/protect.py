@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
+from regard.data.corpus import Record
+from regard.data.encoding_workers import stripped_sides
 from regard.data.tokenizer import NUM_SPANS, Tokenizer
 from regard.translation.terms import find_terms
 
@@ -152,6 +154,11 @@ def encode_pairs(
                 first = zlib.crc32(pair[0].encode("utf-8", "replace"))
                 src_ids[number], tgt_ids[number] = (side.ids(tokenizer, first) for side in protected)
     return src_ids, tgt_ids
+
+
+def encode_records(tokenizer: Tokenizer, records: Sequence[Record]) -> tuple[list[list[int]], list[list[int]]]:
+    """As `encode_pairs`, for the records of a corpus."""
+    return encode_pairs(tokenizer, *stripped_sides(records))
 
 
 def _protect_pair(src: str, tgt: str) -> tuple[Protected, Protected] | None:

@@ -3,7 +3,8 @@
 A line longer than the model was trained on is cut at the end of a sentence, else at a clause, else at a space; it is never
 truncated. White space around a line and words too long to translate (`long_words.py`) are not shown to the model. Where the
 tokenizer protects, addresses, placeholders and tags go through the model as reserved pieces, and so do words that a person wants
-kept. A model without reserved pieces is shown those as they are.
+kept. A model without reserved pieces is shown those as they are. With a guard, quotation marks are shown as straight ones, or as
+reserved pieces where a translation has lost them (`quote_guard.py`).
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
+from typing import Literal
 
 from regard.data.tokenizer import NUM_SPANS, Tokenizer
 from regard.generate.options import OnFinished
 from regard.progress import OnProgress
 from regard.translation.long_words import MOST_CHARACTERS, split_long_words
 from regard.translation.protect import Protected, find_spans, protect, take_out
+from regard.translation.quotes import DISTINCT, Quotation, distinct, find_quotations, has_marks, straightened
 from regard.translation.terms import Span, find_terms, overlap_with
-from regard.translation.words import TokenWords, token_words
+from regard.translation.words import TokenWords, find_words, token_words
 
+Quotes = Literal["own", "straight", "reserved"]  # how a model is shown the quotation marks of a text
 _SPACE = "\u2581"
 # Places to cut, best first: after the end of a sentence, after a clause, between words, anywhere.
 _CUTS = [
@@ -111,7 +115,8 @@ def count_lines(segments: Sequence[Sequence[Segment]], on_progress: OnProgress, 
 
 
 class Reader:
-    """Reads text for a model; `keep` is text that is not translated, `more` the same for single texts."""
+    """Reads text for a model; `keep` is text that is not translated, `more` the same for single texts, `quotes` how quotation marks
+    are shown."""
 
     def __init__(
         self,
@@ -119,8 +124,10 @@ class Reader:
         max_length: int,
         keep: Sequence[str] = (),
         more: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        quotes: Quotes = "own",
     ) -> None:
         self.tokenizer, self.max_length, self.keep, self.more = tokenizer, max_length, keep, more
+        self.quotes = quotes
 
     def cut(self, lines: Sequence[str]) -> list[list[Segment]]:
         """The segments of every line; a line that is empty or copied whole has none."""
@@ -173,7 +180,7 @@ class Reader:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of segments."""
-        ids = self.tokenizer.encode_batch(texts)
+        ids = self.tokenizer.encode_batch([self.shown(text) for text in texts])
         for number, text in enumerate(texts):
             if (protected := self.protected(text)) is not None:
                 ids[number] = protected.ids(self.tokenizer)
@@ -181,16 +188,31 @@ class Reader:
 
     def protected(self, text: str) -> Protected | None:
         """The text with its protected spans taken out, `keep` among them; None without any, or without reserved pieces."""
-        return protect(text, terms=self._keep(text)) if self.tokenizer.protects else None
+        return protect(self.shown(text), terms=self._keep(text)) if self.tokenizer.protects else None
+
+    def shown(self, text: str) -> str:
+        """The text with the quotation marks that the model is shown; as long as the text itself."""
+        if self.quotes == "own" or not has_marks(text):
+            return text
+        rewritten = straightened if self.quotes == "straight" else distinct
+        return rewritten(text, self.quotations(text))
+
+    def quotations(self, text: str) -> list[Quotation]:
+        """What a text quotes; marks in protected spans do not count."""
+        return (
+            find_quotations(text, find_spans(text, (*self.keep, *self.more.get(text, ())))) if has_marks(text) else []
+        )
 
     def has_room(self, text: str) -> bool:
         """Whether there is a reserved piece for every span of a text."""
-        return len({text[begin:end] for begin, end in find_spans(text, self._keep(text))}) <= NUM_SPANS
+        text, keep = self.shown(text), self._keep(text)
+        return len({text[begin:end] for begin, end in find_spans(text, keep)}) <= NUM_SPANS
 
     def _keep(self, text: str) -> Sequence[str]:
         # U+2581 is the space of tokenizers: a model without reserved pieces has no way to write one.
         spaces = (_SPACE,) if _SPACE in text and not self.tokenizer.protects else ()
-        return (*self.keep, *self.more.get(text, ()), *spaces)
+        marks = DISTINCT if self.quotes == "reserved" else ()
+        return (*self.keep, *self.more.get(text, ()), *spaces, *marks)
 
     def spans_kept(self, text: str) -> list[Span]:
         """Where a text has spans that are not translated, including a language code."""
@@ -208,4 +230,8 @@ class Reader:
 
     def token_words(self, text: str) -> TokenWords:
         """The words of a source text."""
-        return token_words(self.tokenizer, self.encode([text])[0], "source", self.protected(text))
+        found = token_words(self.tokenizer, self.encode([text])[0], "source", self.protected(text))
+        if (shown := self.shown(text)) == text:
+            return found
+        own = {number: text[slice(*place)] for number, place in find_words(found.words, shown)}
+        return replace(found, words=[own.get(number, word) for number, word in enumerate(found.words)])

@@ -5,15 +5,15 @@
 
 `reading.py` cuts lines into segments; they are joined with what stood between them, and empty lines stay empty. A protected span
 that the model loses is kept all the same: then the text between the spans is translated on its own. With a guard, a text in
-capitals is translated in sentence case (`capitals.py`), and a text whose translation has lost or changed a number is searched again
-with its numbers as reserved pieces.
+capitals is translated in sentence case (`capitals.py`), a text whose translation has lost or changed a number is searched again
+with its numbers as reserved pieces, and one whose translation has lost quotation marks with these.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, repeat
 
@@ -27,7 +27,9 @@ from regard.translation.mbr import Utility, by_expected_utility
 from regard.translation.number_guard import NumberGuard
 from regard.translation.protect import Protected
 from regard.translation.queries import SearchQuery, TextTask, search
-from regard.translation.reading import Reader, Segment, one_line
+from regard.translation.quote_guard import QuoteGuard
+from regard.translation.quotes import close_up
+from regard.translation.reading import Quotes, Reader, Segment, one_line
 from regard.translation.results import Result, Translation
 from regard.translation.translation_options import TranslationOptions
 from regard.translation.words import Word
@@ -68,16 +70,20 @@ class TextSide:
         self.tokenizer, self.options, self.max_length = tokenizer, options, max_length
         self.takes_phrases, self.utility = takes_phrases, utility
         self.searches_again = True  # to repair what the first search has lost
-        self._read_with(Reader(tokenizer, max_length, options.keep))
+        self._read_with(Reader(tokenizer, max_length, options.keep, quotes=self._quotes_shown))
 
     def _read_with(self, reader: Reader) -> None:
         self.reader = reader
         # A model with reserved pieces keeps words anyway, and not every engine can enforce phrases.
         must_keep = bool(self.options.keep) and not self.tokenizer.protects and self.takes_phrases
         self.constraint_builder = ConstraintBuilder(reader, self.options.glossary, must_keep)
-        self._numbers = NumberGuard(reader, self.options)
+        self._numbers, self._quotes = NumberGuard(reader, self.options), QuoteGuard(reader, self.options)
         # A repair needs a better translation, not the text itself.
         self._detokenizer = Detokenizer(reader, self.options, keeps_refused=self.searches_again)
+
+    @property
+    def _quotes_shown(self) -> Quotes:
+        return "straight" if self.options.guard and '"' in self.tokenizer.characters else "own"
 
     def with_options(self, options: TranslationOptions, utility: Utility | None = None) -> TextSide:
         """The same model's text side with other options."""
@@ -233,7 +239,9 @@ class TextSide:
             return found
         if self.tokenizer.protects and not self.options.search.sample:
             found = yield from self._with_numbers(texts, found, constraints)
-        return [self._numbers.localize(*one) for one in zip(texts, found, constraints, strict=True)]
+            found = yield from self._with_quotes(texts, found, constraints)
+        found = [self._numbers.localize(*one) for one in zip(texts, found, constraints, strict=True)]
+        return [self._quotes.restyle(*one) for one in zip(texts, found, constraints, strict=True)]
 
     def _around_spans(
         self, texts: Sequence[Protected], constraints: Sequence[TextConstraints]
@@ -281,23 +289,52 @@ class TextSide:
             for text, some in zip(texts, translations, strict=True)
         ]
         if not all(good):
-            keeper = self._keeping(numbers)
+            keeper = self._keeping(
+                Reader(self.tokenizer, self.max_length, self.options.keep, numbers, self._quotes_shown)
+            )
             again = [n for n, text in enumerate(texts) if not good[n] and keeper.reader.has_room(text)]
             own = [constraints[n] for n in again]
             better = (yield from keeper._search([texts[n] for n in again], own)) if again else []
             for n, some in zip(again, better, strict=True):
-                is_whole = 2 * len(some[0].text) > len(translations[n][0].text)  # not just the numbers
+                is_whole = _is_whole(some[0], translations[n][0])
                 if is_whole and self._numbers.survive(some[0].text, texts[n], numbers[texts[n]]):
                     linked = self._linked(some, texts[n], keeper.reader)
                     # Copied numbers have the notation of the source, decimals included.
                     good[n] = self._numbers.localize(texts[n], linked, constraints[n], with_decimals=True)
         return [some or first for some, first in zip(good, translations, strict=True)]
 
-    def _keeping(self, more: Mapping[str, Sequence[str]]) -> TextSide:
-        """The same text side, but keeping these words of these texts and making no repairs."""
+    def _with_quotes(
+        self,
+        texts: Sequence[str],
+        translations: Sequence[list[Translation]],
+        constraints: Sequence[TextConstraints],
+    ) -> TextTask[list[list[Translation]]]:
+        """The translations of each text. If the best has fewer quotations than the text, it is searched again with its quotation
+        marks as reserved pieces."""
+        found = list(translations)
+        lost = [
+            n
+            for n, (text, some) in enumerate(zip(texts, translations, strict=True))
+            if not (some[0].is_refused or self._quotes.survive(some[0].text, text))
+        ]
+        if not lost:
+            return found
+        keeper = self._keeping(Reader(self.tokenizer, self.max_length, self.options.keep, quotes="reserved"))
+        again = [n for n in lost if keeper.reader.has_room(texts[n])]
+        own = [constraints[n] for n in again]
+        better = (yield from keeper._search([texts[n] for n in again], own)) if again else []
+        for n, some in zip(again, better, strict=True):
+            has_numbers = self._numbers.survive(some[0].text, texts[n], self._numbers.numbers(texts[n]))
+            if has_numbers and _is_whole(some[0], translations[n][0]) and self._quotes.survive(some[0].text, texts[n]):
+                closed_up = [replace(one, text=close_up(one.text)) for one in some]
+                found[n] = self._linked(closed_up, texts[n], keeper.reader)
+        return found
+
+    def _keeping(self, reader: Reader) -> TextSide:
+        """The same text side, but with a reader that keeps more, and making no repairs."""
         keeper = copy.copy(self)
         keeper.searches_again = False
-        keeper._read_with(Reader(self.tokenizer, self.max_length, self.options.keep, more))
+        keeper._read_with(reader)
         return keeper
 
     def _linked(self, translations: list[Translation], text: str, reader: Reader) -> list[Translation]:
@@ -305,6 +342,11 @@ class TextSide:
         if not self.options.alignment or reader.token_words(text).words == self.reader.token_words(text).words:
             return translations
         return [replace(one, alignment=()) for one in translations]
+
+
+def _is_whole(repaired: Translation, first: Translation) -> bool:
+    """Whether a repaired translation is more than what was kept."""
+    return 2 * len(repaired.text) > len(first.text)
 
 
 def _has_words(text: str) -> bool:

@@ -4,7 +4,7 @@ translation. No torch here."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 
@@ -158,3 +158,16 @@ def words_of(tokens: TokenWords, log_probs: Sequence[float]) -> tuple[Word, ...]
     for place, log_prob in zip(tokens.word_of_token, log_probs, strict=False):
         totals[place] += log_prob
     return tuple(Word(text, total) for text, total in zip(tokens.words, totals, strict=True))
+
+
+def cut_again(words: Sequence[Word], old: str, new: str) -> tuple[Word, ...]:
+    """The words of the text `old`, cut from `new`, which has the same length."""
+    cut, begin = [], 0
+    for word in words:
+        start = old.find(word.text, begin)
+        if start < 0:
+            cut.append(word)
+        else:
+            begin = start + len(word.text)
+            cut.append(replace(word, text=new[start:begin]))
+    return tuple(cut)

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.batch import Batch, make_batch, plan_tiles, split_indices
+from regard.data.batch import plan_tiles, split_indices
+from regard.data.pairs import PairBatch, gather, make_batch
 from regard.data.store import store_in_memory
 from regard.data.tokenizer import Tokenizer
 
@@ -14,7 +15,7 @@ BOS, EOS = 1, 2
 Pairs = list[tuple[list[int], list[int]]]
 
 
-def batch_of(pairs: Pairs) -> Batch:
+def batch_of(pairs: Pairs) -> PairBatch:
     src, tgt = (
         (np.array([i for sentence in side for i in sentence], dtype=np.int64), np.array([*map(len, side)]))
         for side in zip(*pairs, strict=True)
@@ -40,7 +41,7 @@ def test_a_batch_is_the_pairs_end_to_end_with_their_marks(pairs: list[tuple[list
 
 def test_a_gathered_batch_equals_one_from_lists(tokenizer: Tokenizer, pairs: list[tuple[str, str]]) -> None:
     chosen = [5, 0, 17, 5]
-    gathered = make_batch(*store_in_memory(pairs, tokenizer).gather(np.array(chosen)), BOS, EOS)
+    gathered = make_batch(*gather(store_in_memory(pairs, tokenizer), np.array(chosen)), BOS, EOS)
     listed = batch_of([(tokenizer.encode(pairs[i][0]), tokenizer.encode(pairs[i][1])) for i in chosen])
     assert torch.equal(gathered.src, listed.src) and torch.equal(gathered.labels, listed.labels)
 

@@ -13,12 +13,12 @@ import pytest
 import sentencepiece
 
 from regard.data import bpe_dropout
-from regard.data.batch import Batch
 from regard.data.bpe_dropout import BpeDropout, Segmenter, TokenLimits, find_types, word_starts
 from regard.data.feed import Feed
-from regard.data.sampler import Sampler
-from regard.data.slot_batch import Slots, fit_slots
-from regard.data.store import SideArrays, Store, store_in_memory
+from regard.data.pair_packing import PairPacking, make_sampler
+from regard.data.pair_slots import PairSlots, fit_slots
+from regard.data.pairs import PairBatch, gather
+from regard.data.store import Column, Store, store_in_memory
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
 
@@ -30,7 +30,7 @@ def store(pairs: list[tuple[str, str]], tokenizer: Tokenizer) -> Store:
     return store_in_memory([*pairs, ("naïve ☃☃ café", "  zwei  Räume\u2581hier ")], tokenizer)
 
 
-def words_of(side: SideArrays, tokenizer: Tokenizer) -> list[list[int]]:
+def words_of(side: Column, tokenizer: Tokenizer) -> list[list[int]]:
     return [word.tolist() for word in np.split(side.ids, word_starts(side, tokenizer)[1:])]
 
 
@@ -47,7 +47,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Tokenizer]:
 def test_without_dropout_words_are_segmented_as_sentencepiece_segments_sentences(real: tuple[Store, Tokenizer]) -> None:
     store, tokenizer = real
     segmenter = Segmenter(tokenizer, 0.0, random.Random(1).random)
-    for side in (store.src, store.tgt):
+    for side in (store["source"], store["target"]):
         words = words_of(side, tokenizer)
         assert len(words) > 5000
         for word in words:
@@ -61,7 +61,9 @@ def test_segmentations_are_as_frequent_as_sentencepieces(real: tuple[Store, Toke
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.models[0])
     processor.override_normalizer_spec(add_dummy_prefix=False)
     segmenter = Segmenter(tokenizer, probability, random.Random(1).random)
-    words = [word for word in words_of(store.tgt, tokenizer) if len("".join(tokenizer.pieces(word))) in (4, 7, 12)]
+    words = [
+        word for word in words_of(store["target"], tokenizer) if len("".join(tokenizer.pieces(word))) in (4, 7, 12)
+    ]
     for word in words[:12]:
         text = "".join(tokenizer.pieces(word)).replace("\u2581", " ")
         theirs = Counter(
@@ -75,7 +77,7 @@ def test_segmentations_are_as_frequent_as_sentencepieces(real: tuple[Store, Toke
 def test_the_text_stays_the_same(store: Store, tokenizer: Tokenizer) -> None:
     dropout = BpeDropout(store, tokenizer, 0.3, 1, LONGEST)
     everything = np.arange(len(store))
-    usual = store.gather(everything)
+    usual = gather(store, everything)
     differ = 0
     for position in range(3):
         [drawn] = dropout.draw([everything], 0, position, TokenLimits(10_000))
@@ -91,13 +93,13 @@ def test_the_text_stays_the_same(store: Store, tokenizer: Tokenizer) -> None:
 def feed_of(store: Store, tokenizer: Tokenizer, slots: bool, rank: int = 0, ranks: int = 1, seed: int = 1) -> Feed:
     dropout = BpeDropout(store, tokenizer, 0.3, seed, LONGEST)
     shape = fit_slots(dropout.src_lengths, dropout.tgt_lengths, store.corpora, 60, LONGEST + 1) if slots else None
-    sampler = Sampler(dropout.src_lengths, dropout.tgt_lengths, 60, 3, store.corpora, shape)
-    return Feed(store, sampler, 1, 2, 2, shape, "cpu", rank, ranks, dropout, LONGEST)
+    sampler = make_sampler(dropout.src_lengths, dropout.tgt_lengths, 60, 3, store.corpora, shape)
+    return Feed(store, sampler, PairPacking(store, 1, 2, shape, dropout, LONGEST), 2, "cpu", rank, ranks)
 
 
 def content(parts: object) -> list[object]:
     return [
-        [part.src.tolist(), part.labels.tolist()] if isinstance(part, Batch) else part.tolist()
+        [part.src.tolist(), part.labels.tolist()] if isinstance(part, PairBatch) else part.tolist()
         for part in parts  # type: ignore[attr-defined]
     ]
 
@@ -137,7 +139,7 @@ def test_two_processes_draw_what_one_draws(store: Store, tokenizer: Tokenizer, s
 def test_what_would_not_fit_is_left_as_it_is(store: Store, tokenizer: Tokenizer) -> None:
     dropout = BpeDropout(store, tokenizer, 0.9, 1, LONGEST)
     indices = np.arange(12)
-    usual = int(store.tgt_lengths[indices].sum()) + len(indices)
+    usual = int(store["target"].lengths[indices].sum()) + len(indices)
     [free] = dropout.draw([indices], 0, 1, TokenLimits(10_000))
     wanted = int(free.lengths[1].sum()) + len(indices)
     assert wanted > 1.5 * usual
@@ -147,8 +149,8 @@ def test_what_would_not_fit_is_left_as_it_is(store: Store, tokenizer: Tokenizer)
     assert 0.7 * room < total <= room
     assert drawn.lengths[1].tolist()[:3] == free.lengths[1].tolist()[:3]  # the first keep their draws
     assert drawn.lengths[0].tolist() == free.lengths[0].tolist()
-    [short] = dropout.draw([indices], 0, 1, TokenLimits(int(store.tgt_lengths[indices].max())))
-    assert short.lengths[1].max() <= store.tgt_lengths[indices].max()
+    [short] = dropout.draw([indices], 0, 1, TokenLimits(int(store["target"].lengths[indices].max())))
+    assert short.lengths[1].max() <= store["target"].lengths[indices].max()
 
 
 def test_planned_lengths_are_about_those_that_come_and_never_below_the_usual(
@@ -156,16 +158,16 @@ def test_planned_lengths_are_about_those_that_come_and_never_below_the_usual(
 ) -> None:
     dropout = BpeDropout(store, tokenizer, 0.2, 1, LONGEST)
     everything = np.arange(len(store))
-    assert (dropout.tgt_lengths >= store.tgt_lengths).all()
+    assert (dropout.tgt_lengths >= store["target"].lengths).all()
     found = [dropout.draw([everything], 0, n, TokenLimits(10_000))[0].lengths[1].sum() for n in range(20)]
     assert np.mean(found) == pytest.approx(dropout.tgt_lengths.sum(), rel=0.05)
 
 
 def test_word_types_are_those_of_a_dictionary(store: Store, tokenizer: Tokenizer) -> None:
-    starts = word_starts(store.tgt, tokenizer)
-    words = SideArrays(store.tgt.ids, np.append(starts, len(store.tgt.ids)))
+    starts = word_starts(store["target"], tokenizer)
+    words = Column(store["target"].ids, np.append(starts, len(store["target"].ids)))
     types, examples, counts = find_types(words)
-    listed = [tuple(word) for word in words_of(store.tgt, tokenizer)]
+    listed = [tuple(word) for word in words_of(store["target"], tokenizer)]
     assert len(examples) == len(set(listed))
     assert [listed[examples[kind]] for kind in types] == listed
     assert counts.tolist() == [Counter(listed)[listed[example]] for example in examples]
@@ -183,9 +185,9 @@ def test_imported_vocabularies_are_refused(store: Store, tokenizer: Tokenizer) -
 
 
 def test_slots_hold_every_draw(store: Store, tokenizer: Tokenizer) -> None:
-    """`Slots.pack` raises where they do not."""
+    """`PairSlots.pack` raises where they do not."""
     feed = feed_of(store, tokenizer, True)
-    assert isinstance(feed.slots, Slots)
+    assert isinstance(feed.slots, PairSlots)
     for update in islice(feed, 60):
         assert update.count > 0
     feed.close()

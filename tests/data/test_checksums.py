@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from regard.data.checksums import Piece, PieceHasher, Recheck, check_pieces, dig
 from regard.data.clean import CleanOptions
 from regard.data.corpus import Corpus
 from regard.data.feed import Feed
-from regard.data.sampler import Sampler
+from regard.data.pair_packing import PairPacking, make_sampler
 from regard.data.store import Store, add_checksums, prepare_store
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
@@ -141,7 +142,7 @@ def test_the_content_is_the_ids_and_the_texts_are_the_lines(
     files[1].write_text("\r\n".join(lines) + "\r\n")
     corpus = Corpus("train.{en,de}", *files)
     after, _ = prepare_store(tmp_path / "other", [corpus], tokenizer, CleanOptions())
-    assert after.tgt_lengths.tolist() == before.tgt_lengths.tolist()
+    assert after["target"].lengths.tolist() == before["target"].lengths.tolist()
     assert after.content != before.content
     [name] = before.texts
     assert after.texts[name][0] == before.texts[name][0] and after.texts[name][1] != before.texts[name][1]
@@ -151,7 +152,7 @@ def test_the_content_is_the_ids_and_the_texts_are_the_lines(
     assert (again.content, again.texts) == (before.content, before.texts)
 
 
-def test_each_piece_is_checked_again_once_per_epoch() -> None:
+def test_each_piece_is_checked_again_once_per_epoch(tmp_path: Path) -> None:
     seen: list[int] = []
 
     class Counted(Piece):
@@ -161,7 +162,8 @@ def test_each_piece_is_checked_again_once_per_epoch() -> None:
 
     data = np.zeros(4, np.uint8)
     [digest] = digests_of({"x": data})["x"]
-    pieces = [Counted(Path("x"), start, data, digest) for start in range(10)]
+    (tmp_path / "x").write_bytes(bytes(13))  # up to the end of the last piece
+    pieces = [Counted(tmp_path / "x", start, data, digest) for start in range(10)]
     recheck = Recheck(pieces, start=0.5)
     for _ in range(8):
         recheck.advance(1 / 8)
@@ -176,14 +178,14 @@ def test_a_store_that_changes_during_a_run_ends_it_within_an_epoch(
     copy = folder.with_name("copy")
     shutil.copytree(folder, copy)
     store = Store.open(copy)
-    place = store.src.offsets[20]
+    place = store["source"].offsets[20]
     with (copy / "source.ids").open("r+b") as file:  # in place, as a failing disk or another program would
         file.seek(2 * int(place))
         file.write(b"\x99\x99")
 
     def updates(rank: int) -> Feed:
-        sampler = Sampler(store.src_lengths, store.tgt_lengths, 60, seed=1)
-        return Feed(store, sampler, 1, 2, 1, None, rank=rank, num_ranks=ranks)
+        sampler = make_sampler(store["source"].lengths, store["target"].lengths, 60, seed=1)
+        return Feed(store, sampler, PairPacking(store, 1, 2), 1, rank=rank, num_ranks=ranks)
 
     feeds = [updates(rank) for rank in range(ranks)]
 
@@ -196,3 +198,22 @@ def test_a_store_that_changes_during_a_run_ends_it_within_an_epoch(
         train_an_epoch()
     for feed in feeds:
         feed.close()
+
+
+@pytest.mark.parametrize("name", ["source.ids", "target.offsets"])
+def test_a_store_that_is_cut_short_during_a_run_ends_it_before_it_is_read(
+    folder: Path, tokenizer: Tokenizer, name: str
+) -> None:
+    copy = folder.with_name(f"cut-{name}")
+    shutil.copytree(folder, copy)
+    store = Store.open(copy)
+    sampler = make_sampler(store["source"].lengths, store["target"].lengths, 60, seed=1)
+    feed = Feed(store, sampler, PairPacking(store, 1, 2), 1)
+    size = (copy / name).stat().st_size
+    os.truncate(copy / name, size // 2)
+    with pytest.raises(UserError, match=rf"{name}: must have {size:,} bytes, but has {size // 2:,}: cut short while"):
+        next(feed)
+    (copy / name).unlink()
+    with pytest.raises(UserError, match=rf"{name}: must have {size:,} bytes, but has 0"):
+        Recheck(store.pieces).advance(0.0)
+    feed.close()

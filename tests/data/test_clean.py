@@ -21,7 +21,7 @@ from regard.data.clean import CleanAccount, CleanOptions, is_empty, length_fault
     ],
 )
 def test_length_and_ratio_are_judged_on_tokens(src_length: int, tgt_length: int, fault: str | None) -> None:
-    assert length_fault(src_length, tgt_length, CleanOptions()) == fault
+    assert length_fault((src_length, tgt_length), CleanOptions()) == fault
 
 
 def test_white_space_is_empty() -> None:

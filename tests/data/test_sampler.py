@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data.corpus import CorpusRange
+from regard.data.pair_packing import make_sampler
+from regard.data.pair_slots import PairSlots, fit_slots
 from regard.data.sampler import Sampler
-from regard.data.slot_batch import Slots, fit_slots
 from regard.errors import UserError
 
 lengths = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), min_size=1, max_size=80)
@@ -25,7 +26,7 @@ GIVEN = settings(max_examples=100, deadline=None)
 
 def sampler_of(pairs: list[tuple[int, int]], batch_tokens: int, seed: int = 0, **options: Any) -> Sampler:
     array = np.array(pairs, dtype=np.int32)
-    return Sampler(array[:, 0], array[:, 1], batch_tokens, seed, **options)
+    return make_sampler(array[:, 0], array[:, 1], batch_tokens, seed, **options)
 
 
 def epoch_of(sampler: Sampler) -> list[np.ndarray]:
@@ -34,7 +35,7 @@ def epoch_of(sampler: Sampler) -> list[np.ndarray]:
 
 
 def sums_of(pairs: list[tuple[int, int]], batch: np.ndarray) -> tuple[int, int, int]:
-    """Source tokens, target tokens and pairs of a batch, as `Slots` counts them."""
+    """Source tokens, target tokens and pairs of a batch, as `PairSlots` counts them."""
     return sum(pairs[i][0] + 1 for i in batch), sum(pairs[i][1] + 1 for i in batch), len(batch)
 
 
@@ -176,14 +177,14 @@ def test_impossible_settings_are_refused() -> None:
 
 # --- batches of fixed slots ---
 
-slots_for_lengths = st.builds(Slots, st.integers(61, 300), st.integers(61, 300), st.integers(1, 20), st.just(61))
+slots_for_lengths = st.builds(PairSlots, st.integers(61, 300), st.integers(61, 300), st.integers(1, 20), st.just(61))
 RECORDED_IN_SLOTS = [[5, 18, 17, 6], [3, 9], [7, 4, 1, 10], [11, 15, 14, 16]]
 
 
 @GIVEN
 @given(lengths, slots_for_lengths, st.integers(1, 300), st.integers(0, 2**64))
 def test_with_slots_an_epoch_holds_every_pair_once_and_no_batch_goes_beyond_a_limit(
-    pairs: list[tuple[int, int]], slots: Slots, batch_tokens: int, seed: int
+    pairs: list[tuple[int, int]], slots: PairSlots, batch_tokens: int, seed: int
 ) -> None:
     sampler = sampler_of(pairs, batch_tokens, seed, slots=slots)
     for epoch in range(2):
@@ -199,7 +200,7 @@ def test_with_slots_an_epoch_holds_every_pair_once_and_no_batch_goes_beyond_a_li
 @GIVEN
 @given(lengths, slots_for_lengths, st.integers(61, 300))
 def test_with_slots_batches_are_as_few_as_the_order_allows(
-    pairs: list[tuple[int, int]], slots: Slots, batch_tokens: int
+    pairs: list[tuple[int, int]], slots: PairSlots, batch_tokens: int
 ) -> None:
     batches = epoch_of(sampler_of(pairs, batch_tokens, slots=slots))
     limits = (slots.src_tokens, min(slots.tgt_tokens, batch_tokens), slots.pairs)
@@ -214,9 +215,9 @@ def test_with_slots_batches_are_as_few_as_the_order_allows(
 
 @pytest.mark.parametrize(
     ("slots", "binding"),
-    [(Slots(2000, 9999, 9999, 100), 0), (Slots(9999, 2000, 9999, 100), 1), (Slots(9999, 9999, 50, 100), 2)],
+    [(PairSlots(2000, 9999, 9999, 100), 0), (PairSlots(9999, 2000, 9999, 100), 1), (PairSlots(9999, 9999, 50, 100), 2)],
 )
-def test_with_slots_the_scarcest_of_the_three_fills_up(slots: Slots, binding: int) -> None:
+def test_with_slots_the_scarcest_of_the_three_fills_up(slots: PairSlots, binding: int) -> None:
     pairs = random_lengths(20_000)
     limit = (slots.src_tokens, slots.tgt_tokens, slots.pairs)[binding]
     sums = [sums_of(pairs, batch)[binding] for batch in epoch_of(sampler_of(pairs, 9999, slots=slots))]
@@ -227,14 +228,14 @@ def test_with_slots_the_scarcest_of_the_three_fills_up(slots: Slots, binding: in
 @pytest.mark.parametrize("batch_tokens", [1000, 20_000])
 def test_with_slots_the_rest_of_an_epoch_is_shared_by_the_last_two_batches(batch_tokens: int) -> None:
     pairs = random_lengths(3000)
-    sampler = sampler_of(pairs, batch_tokens, slots=Slots(40_000, 20_096, 2000, 100))
+    sampler = sampler_of(pairs, batch_tokens, slots=PairSlots(40_000, 20_096, 2000, 100))
     *before, last = epoch_of(sampler)
     assert abs(sums_of(pairs, before[-1])[1] - sums_of(pairs, last)[1]) <= 50
 
 
 def test_with_slots_batches_mix_all_lengths_and_epochs_differ() -> None:
     pairs = random_lengths(5000)
-    sampler = sampler_of(pairs, 2000, slots=Slots(9999, 2048, 999, 100))
+    sampler = sampler_of(pairs, 2000, slots=PairSlots(9999, 2048, 999, 100))
     first, second = epoch_of(sampler), epoch_of(sampler)
     assert min(np.ptp([pairs[i][1] for i in batch]) for batch in [*first, *second]) > 30
     order = np.concatenate(first)
@@ -245,7 +246,7 @@ def test_with_slots_batches_mix_all_lengths_and_epochs_differ() -> None:
 
 
 def test_with_slots_the_order_is_the_same_everywhere_and_hangs_on_the_seed() -> None:
-    options = {"slots": Slots(40, 40, 9, 8)}
+    options = {"slots": PairSlots(40, 40, 9, 8)}
     sampler = sampler_of([(i % 7, i % 5) for i in range(20)], 12, seed=1234, **options)
     # Recorded; a change here breaks the resuming of every run under way.
     assert [batch.tolist() for batch in islice(sampler, 4)] == RECORDED_IN_SLOTS
@@ -257,7 +258,7 @@ def test_with_slots_the_order_is_the_same_everywhere_and_hangs_on_the_seed() -> 
 @GIVEN
 @given(lengths, slots_for_lengths, st.integers(0, 40))
 def test_with_slots_a_loaded_state_goes_on_with_exactly_the_next_batch(
-    pairs: list[tuple[int, int]], slots: Slots, taken: int
+    pairs: list[tuple[int, int]], slots: PairSlots, taken: int
 ) -> None:
     sampler = sampler_of(pairs, 100, 5, slots=slots)
     for _ in range(taken):
@@ -271,7 +272,9 @@ def test_with_slots_a_loaded_state_goes_on_with_exactly_the_next_batch(
 
 def test_a_state_of_other_slots_or_of_none_is_refused_and_an_older_one_is_not() -> None:
     pairs = [(1, 1)] * 10
-    plain, one, other = (sampler_of(pairs, 50, slots=s) for s in (None, Slots(50, 50, 9, 8), Slots(50, 50, 8, 8)))
+    plain, one, other = (
+        sampler_of(pairs, 50, slots=s) for s in (None, PairSlots(50, 50, 9, 8), PairSlots(50, 50, 8, 8))
+    )
     for mine, saved in [(plain, one), (one, plain), (one, other)]:
         with pytest.raises(UserError, match=r"its slots was .* and is now"):
             mine.load_state(saved.state())
@@ -293,7 +296,7 @@ def test_with_slots_weights_repeat_and_thin_out_corpora() -> None:
         CorpusRange("less", 0.5, 200, 300),
         CorpusRange("none", 0.0, 300, 350),
     ]
-    sampler = sampler_of(random_lengths(350), 200, corpora=corpora, slots=Slots(400, 256, 64, 100))
+    sampler = sampler_of(random_lengths(350), 200, corpora=corpora, slots=PairSlots(400, 256, 64, 100))
     counts = Counter(np.concatenate(epoch_of(sampler)).tolist())
     assert Counter(counts[i] for i in range(200)) == {2: 150, 3: 50}
     assert Counter(counts[i] for i in range(200, 300)) == {0: 50, 1: 50}
@@ -303,17 +306,17 @@ def test_with_slots_weights_repeat_and_thin_out_corpora() -> None:
 @pytest.mark.parametrize(
     ("slots", "pair", "fits"),
     [
-        (Slots(99, 99, 9, 21), (20, 20), True),
-        (Slots(99, 99, 9, 21), (21, 20), False),
-        (Slots(99, 99, 9, 21), (20, 21), False),
-        (Slots(21, 99, 9, 41), (20, 40), True),
-        (Slots(21, 99, 9, 41), (21, 40), False),
-        (Slots(99, 21, 9, 41), (40, 20), True),
-        (Slots(99, 21, 9, 41), (40, 21), False),
+        (PairSlots(99, 99, 9, 21), (20, 20), True),
+        (PairSlots(99, 99, 9, 21), (21, 20), False),
+        (PairSlots(99, 99, 9, 21), (20, 21), False),
+        (PairSlots(21, 99, 9, 41), (20, 40), True),
+        (PairSlots(21, 99, 9, 41), (21, 40), False),
+        (PairSlots(99, 21, 9, 41), (40, 20), True),
+        (PairSlots(99, 21, 9, 41), (40, 21), False),
     ],
 )
 def test_a_pair_that_alone_does_not_fit_the_slots_is_refused_at_once(
-    slots: Slots, pair: tuple[int, int], fits: bool
+    slots: PairSlots, pair: tuple[int, int], fits: bool
 ) -> None:
     pairs = [(5, 5), pair, (6, 6)]
     if fits:
@@ -341,7 +344,7 @@ def test_fitted_slots_are_nearly_full_of_sentences_of_all_lengths(
     src = np.clip(tgt * np.exp(generator.normal(-0.05, 0.22, len(tgt))), 1, 256).astype(np.int32)
     assert 26 < tgt.mean() < 30 and 0.9 < np.corrcoef(src, tgt)[0, 1] < 0.97
     slots = fit_slots(src, tgt, None, tokens, 257)
-    batches = epoch_of(Sampler(src, tgt, tokens, 0, slots=slots))
+    batches = epoch_of(make_sampler(src, tgt, tokens, 0, slots=slots))
     assert np.mean([tgt[batch].sum() + len(batch) for batch in batches]) > tgt_full * slots.tgt_tokens
     assert np.mean([src[batch].sum() + len(batch) for batch in batches]) > src_full * slots.src_tokens
     # Hardly a batch ends for want of room for its source or its pairs.

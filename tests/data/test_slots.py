@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.batch import make_batch
 from regard.data.corpus import CorpusRange
-from regard.data.slot_batch import SlotBatch, Slots, fit_slots
+from regard.data.pair_slots import PairSlotBatch, PairSlots, fit_slots
+from regard.data.pairs import gather, make_batch
 from regard.data.store import store_in_memory
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
@@ -28,11 +28,11 @@ pairs_and_slots = st.tuples(st.lists(st.tuples(ids, ids), max_size=8), *[st.inte
 )
 
 
-def roomy_slots(pairs: Pairs, src_room: int, tgt_room: int, pair_room: int) -> Slots:
-    """Slots in which the pairs leave so many places empty."""
+def roomy_slots(pairs: Pairs, src_room: int, tgt_room: int, pair_room: int) -> PairSlots:
+    """PairSlots in which the pairs leave so many places empty."""
     src = sum(len(src) + 1 for src, _ in pairs)
     tgt = sum(len(tgt) + 1 for _, tgt in pairs)
-    return Slots(src + src_room, tgt + tgt_room, len(pairs) + pair_room, 7)
+    return PairSlots(src + src_room, tgt + tgt_room, len(pairs) + pair_room, 7)
 
 
 def gathered(pairs: Pairs) -> Gathered:
@@ -49,7 +49,7 @@ def sequences(values: torch.Tensor, layout: SlotLayout) -> list[list[int]]:
     return [values[layout.sequence_ids == number].tolist() for number in range(layout.num_sequences)]
 
 
-def tensors(batch: SlotBatch) -> dict[str, torch.Tensor]:
+def tensors(batch: PairSlotBatch) -> dict[str, torch.Tensor]:
     """Everything that a batch holds, by name."""
     found = {}
     for field in fields(batch):
@@ -62,7 +62,7 @@ def tensors(batch: SlotBatch) -> dict[str, torch.Tensor]:
     return found
 
 
-def built_by_hand(pairs: Pairs, slots: Slots, count: int) -> dict[str, list[int] | int]:
+def built_by_hand(pairs: Pairs, slots: PairSlots, count: int) -> dict[str, list[int] | int]:
     """The same as plain lists, one token after the other."""
     out: dict[str, list[int] | int] = {"count": count}
     for side, rows, sentences in [
@@ -92,7 +92,7 @@ def built_by_hand(pairs: Pairs, slots: Slots, count: int) -> dict[str, list[int]
 
 @GIVEN
 @given(pairs_and_slots, st.integers(0, 2**31 - 1))
-def test_a_packed_batch_is_what_a_plain_loop_builds(drawn: tuple[Pairs, Slots], count: int) -> None:
+def test_a_packed_batch_is_what_a_plain_loop_builds(drawn: tuple[Pairs, PairSlots], count: int) -> None:
     pairs, slots = drawn
     words = slots.pack(*gathered(pairs), BOS, EOS, count)
     assert words.shape == (slots.size,) and words.dtype == torch.int32
@@ -105,7 +105,7 @@ def test_a_packed_batch_is_what_a_plain_loop_builds(drawn: tuple[Pairs, Slots], 
 
 @GIVEN
 @given(pairs_and_slots)
-def test_every_sentence_can_be_read_back(drawn: tuple[Pairs, Slots]) -> None:
+def test_every_sentence_can_be_read_back(drawn: tuple[Pairs, PairSlots]) -> None:
     pairs, slots = drawn
     batch = slots.unpack(slots.pack(*gathered(pairs), BOS, EOS, 1))
     unused: Pairs = [([], [])] * (slots.pairs - len(pairs))
@@ -115,9 +115,9 @@ def test_every_sentence_can_be_read_back(drawn: tuple[Pairs, Slots]) -> None:
 
 
 def test_the_used_rows_equal_a_batch_of_no_fixed_shape(tokenizer: Tokenizer, pairs: list[tuple[str, str]]) -> None:
-    found = store_in_memory(pairs, tokenizer).gather(np.array([5, 0, 17, 5, 30]))
+    found = gather(store_in_memory(pairs, tokenizer), np.array([5, 0, 17, 5, 30]))
     plain = make_batch(*found, BOS, EOS)
-    slots = Slots(plain.src_layout.num_tokens + 9, plain.num_tokens + 5, 7, 40)
+    slots = PairSlots(plain.src_layout.num_tokens + 9, plain.num_tokens + 5, 7, 40)
     batch = slots.unpack(slots.pack(*found, BOS, EOS, plain.num_tokens))
     for mine, other in [(batch.src, plain.src), (batch.tgt_in, plain.tgt_in), (batch.labels, plain.labels)]:
         assert mine[: len(other)].tolist() == other.tolist()
@@ -129,8 +129,8 @@ def test_the_used_rows_equal_a_batch_of_no_fixed_shape(tokenizer: Tokenizer, pai
 
 
 @GIVEN
-@given(st.builds(Slots, st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.just(5)))
-def test_sections_are_aligned_views_that_do_not_overlap(slots: Slots) -> None:
+@given(st.builds(PairSlots, st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.just(5)))
+def test_sections_are_aligned_views_that_do_not_overlap(slots: PairSlots) -> None:
     words = torch.zeros(slots.size, dtype=torch.int32)
     found = tensors(slots.unpack(words))
     assert {tensor.dtype for tensor in found.values()} == {torch.int32}
@@ -146,7 +146,7 @@ def test_sections_are_aligned_views_that_do_not_overlap(slots: Slots) -> None:
 
 def test_a_batch_sees_what_is_copied_into_its_words() -> None:
     # This is how a captured graph gets its next batch.
-    slots = Slots(20, 20, 4, 7)
+    slots = PairSlots(20, 20, 4, 7)
     words = torch.zeros(slots.size, dtype=torch.int32)
     batch = slots.unpack(words)
     words.copy_(slots.pack(*gathered([([5], [6, 7])]), BOS, EOS, 3))
@@ -154,14 +154,14 @@ def test_a_batch_sees_what_is_copied_into_its_words() -> None:
 
 
 def test_a_batch_lies_where_its_words_lie() -> None:
-    slots = Slots(20, 20, 4, 7)
+    slots = PairSlots(20, 20, 4, 7)
     batch = slots.unpack(torch.zeros(slots.size, dtype=torch.int32, device="meta"))
     assert {tensor.device.type for tensor in tensors(batch).values()} == {"meta"}
     assert batch.src_layout.device.type == batch.tgt_layout.device.type == "meta"
 
 
 def test_words_of_another_shape_or_type_are_refused() -> None:
-    slots = Slots(20, 20, 4, 7)
+    slots = PairSlots(20, 20, 4, 7)
     with pytest.raises(ValueError, match=f"must be {slots.size} int32 values, but is \\({slots.size - 1},\\)"):
         slots.unpack(torch.zeros(slots.size - 1, dtype=torch.int32))
     with pytest.raises(ValueError, match=r"of torch\.int64"):
@@ -174,14 +174,14 @@ EXACT: Pairs = [([5, 6], [7]), ([8], [9, 9, 9])]  # 5 source and 6 target tokens
 @pytest.mark.parametrize(
     ("slots", "message"),
     [
-        (Slots(5, 6, 2, 4), None),
-        (Slots(4, 6, 2, 4), "at most 4 source tokens.* but gets 5"),
-        (Slots(5, 5, 2, 4), "at most 5 target tokens.* but gets 6"),
-        (Slots(5, 6, 1, 4), "at most 1 pairs, but gets 2"),
-        (Slots(5, 6, 2, 3), "target sentence must have at most 3 tokens, but one has 4"),
+        (PairSlots(5, 6, 2, 4), None),
+        (PairSlots(4, 6, 2, 4), "at most 4 source tokens.* but gets 5"),
+        (PairSlots(5, 5, 2, 4), "at most 5 target tokens.* but gets 6"),
+        (PairSlots(5, 6, 1, 4), "at most 1 pairs, but gets 2"),
+        (PairSlots(5, 6, 2, 3), "target sentence must have at most 3 tokens, but one has 4"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_its_numbers(slots: Slots, message: str | None) -> None:
+def test_what_does_not_fit_is_refused_with_its_numbers(slots: PairSlots, message: str | None) -> None:
     if message is None:
         assert slots.unpack(slots.pack(*gathered(EXACT), BOS, EOS, 6)).labels.tolist() == [7, EOS, 9, 9, 9, EOS]
         return
@@ -205,7 +205,7 @@ def test_what_does_not_fit_is_refused_with_its_numbers(slots: Slots, message: st
 )
 def test_ids_and_lengths_that_do_not_belong_together_are_refused(change: Callable[..., Gathered], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Slots(50, 50, 9, 9).pack(*change(*gathered(EXACT)), BOS, EOS, 6)
+        PairSlots(50, 50, 9, 9).pack(*change(*gathered(EXACT)), BOS, EOS, 6)
 
 
 # --- how large the slots should be ---
@@ -246,7 +246,7 @@ def test_slots_follow_the_weights_of_the_corpora() -> None:
 @pytest.mark.parametrize(("max_length", "tokens"), [(257, 384), (128, 128)])
 def test_slots_are_never_too_small_for_one_pair_of_the_longest(max_length: int, tokens: int) -> None:
     slots = fit_slots(np.array([3, 4]), np.array([4, 3]), None, 10, max_length)
-    assert slots == Slots(tokens, tokens, 64, max_length)
+    assert slots == PairSlots(tokens, tokens, 64, max_length)
 
 
 def test_slots_for_no_pairs_or_impossible_weights_are_refused() -> None:

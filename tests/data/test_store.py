@@ -15,6 +15,7 @@ import regard.data.store as store_module
 from regard.data.clean import CleanOptions
 from regard.data.corpus import Corpus
 from regard.data.encoding_workers import Chunk, ChunkEncoder, WorkerPool
+from regard.data.pairs import gather
 from regard.data.split import HeldOut
 from regard.data.store import Store, prepare_store, store_in_memory, store_key
 from regard.data.tokenizer import Tokenizer
@@ -31,7 +32,7 @@ def corpus(files: Files) -> Corpus:
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """36 pairs are work enough for processes."""
-    monkeypatch.setattr(store_module, "CHUNK_PAIRS", 5)
+    monkeypatch.setattr(store_module, "CHUNK_RECORDS", 5)
     monkeypatch.setattr(store_module, "INLINE_CHUNKS", 1)
 
 
@@ -39,7 +40,7 @@ def texts(store: Store, tokenizer: Tokenizer) -> list[tuple[str, str]]:
     """Every pair of a store, back as text."""
     out = []
     for i in range(len(store)):
-        src, _, tgt, _ = store.gather(np.array([i]))
+        src, _, tgt, _ = gather(store, np.array([i]))
         out.append((tokenizer.decode(src.tolist()), tokenizer.decode(tgt.tolist())))
     return out
 
@@ -50,10 +51,10 @@ def test_a_store_holds_every_pair_in_order(
     store, account = prepare_store(tmp_path / "store", [corpus], tokenizer, CleanOptions(), workers=1)
     assert texts(store, tokenizer) == pairs
     assert account.kept == len(store) == len(pairs) and account.read == len(pairs)
-    assert store.src_lengths.dtype == np.int32
-    assert store.src_lengths.tolist() == [len(tokenizer.encode(src)) for src, _ in pairs]
-    assert store.tgt_lengths.tolist() == [len(tokenizer.encode(tgt)) for _, tgt in pairs]
-    assert store.gather(np.array([3]))[0].dtype == np.uint16
+    assert store["source"].lengths.dtype == np.int32
+    assert store["source"].lengths.tolist() == [len(tokenizer.encode(src)) for src, _ in pairs]
+    assert store["target"].lengths.tolist() == [len(tokenizer.encode(tgt)) for _, tgt in pairs]
+    assert gather(store, np.array([3]))[0].dtype == np.uint16
     assert not (tmp_path / "store.partial").exists()
 
 
@@ -61,8 +62,8 @@ def test_a_store_holds_every_pair_in_order(
 @given(st.lists(st.integers(0, 4), max_size=20))
 def test_gathering_is_concatenating(tokenizer: Tokenizer, indices: list[int]) -> None:
     pairs = [("The dog", "Der Hund"), ("", ""), ("a", "ein Kind"), ("sees 12", ""), ("", "will")]
-    src_ids, src_lengths, tgt_ids, tgt_lengths = store_in_memory(pairs, tokenizer).gather(
-        np.array(indices, dtype=np.int64)
+    src_ids, src_lengths, tgt_ids, tgt_lengths = gather(
+        store_in_memory(pairs, tokenizer), np.array(indices, dtype=np.int64)
     )
     src = [tokenizer.encode(pairs[i][0]) for i in indices]
     tgt = [tokenizer.encode(pairs[i][1]) for i in indices]
@@ -119,7 +120,7 @@ def test_large_vocabularies_get_wider_ids(
 ) -> None:
     monkeypatch.setattr(tokenizer, "vocab_size", 65536)
     store, _ = prepare_store(tmp_path / "store", [corpus], tokenizer, CleanOptions(), workers=1)
-    assert store.gather(np.array([0]))[0].dtype == np.uint32
+    assert gather(store, np.array([0]))[0].dtype == np.uint32
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -180,7 +181,7 @@ from regard.data.clean import CleanOptions
 from regard.data.corpus import Corpus
 from regard.data.tokenizer import Tokenizer
 print("once")
-store.CHUNK_PAIRS, store.INLINE_CHUNKS = 5, 1
+store.CHUNK_RECORDS, store.INLINE_CHUNKS = 5, 1
 corpus = Corpus("x", Path({str(files[0])!r}), Path({str(files[1])!r}))
 tokenizer = Tokenizer.load(Path({str(tmp_path / "tokenizer")!r}))
 print(len(store.prepare_store(Path({str(tmp_path / "store")!r}), [corpus], tokenizer, CleanOptions(), workers=2)[0]))

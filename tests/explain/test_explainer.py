@@ -22,7 +22,7 @@ from regard.generate.options import SearchOptions, forbidden_ids
 from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
 from regard.nn.embedding import sinusoids
-from tests.build import SWITCHES, build, tiny_config
+from tests.build import LATER, SWITCHES, build, tiny_config
 from tests.tiny import save_model
 
 OPTIONS = SearchOptions(beam=3, max_extra=6)
@@ -159,9 +159,9 @@ def test_sides_begin_and_end_as_the_model_sees_them(explanation: Explanation, bu
     assert explanation.source.words[-1] == "</s>" and explanation.decoder_input.words[0] == "<s>"
 
 
-@pytest.mark.parametrize("switches", SWITCHES)
+@pytest.mark.parametrize("switches", [*SWITCHES, *LATER])
 def test_every_kind_of_model_can_be_read(switches: str) -> None:
-    model = build(tiny_config(**SWITCHES[switches])).requires_grad_(False)
+    model = build(tiny_config(**(SWITCHES | LATER)[switches])).requires_grad_(False)
     reading = run_recorded(model, [5, 6, 7, 2], [1, 8, 9])
     src, tgt = SequenceLayout.from_lengths([4]), SequenceLayout.from_lengths([3])
     logits = model(torch.tensor([5, 6, 7, 2]), src, torch.tensor([1, 8, 9]), tgt)

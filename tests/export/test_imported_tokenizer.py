@@ -316,6 +316,16 @@ def test_a_damaged_file_is_refused_in_one_line_or_read(kind: str, folder: Path, 
     assert len(refused) > 10 and all("\n" not in said and "huggingface.json" in said for said in refused)
 
 
+@pytest.mark.parametrize("vocabulary", [[[]], [["a"]], [[1, 2]], [[[], 1]], 3, "abc", None])
+def test_a_vocabulary_of_another_kind_is_refused_by_name(folder: Path, tmp_path: Path, vocabulary: Any) -> None:
+    ours("t5", folder).save(tmp_path)
+    path = tmp_path / "huggingface.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**content, "model": {**content["model"], "vocab": vocabulary}}))
+    with pytest.raises(UserError, match=r"huggingface\.json: "):
+        Tokenizer.load(tmp_path)
+
+
 # Folders
 
 

@@ -176,10 +176,12 @@ def run(model: Transformer, inputs: Inputs) -> Tensor:
     is_token = inputs.mask.bool()
     layout = SequenceLayout.from_lengths(is_token.sum(1).tolist())
     types = None if inputs.types is None or not model.config.front_settings.token_types else inputs.types[is_token]
-    if inputs.target is None:
-        return model(inputs.ids[is_token], layout, token_types=types)
-    lengths = [inputs.target.shape[1]] * len(inputs.target)
-    return model(inputs.ids[is_token], layout, inputs.target.flatten(), SequenceLayout.from_lengths(lengths))
+    target: tuple[Any, ...] = (None, None)
+    if inputs.target is not None:
+        lengths = [inputs.target.shape[1]] * len(inputs.target)
+        target = inputs.target.flatten(), SequenceLayout.from_lengths(lengths)
+    answer: Tensor = model(inputs.ids[is_token], layout, *target, types)
+    return answer
 
 
 def packed(inputs: Inputs, logits: Tensor) -> Tensor:

@@ -24,7 +24,14 @@ from regard.families.table import to_theirs
 from regard.generate.engines.torch_engine import load_model
 from tests.families.checkpoints import CASES, PIECES, Inputs, distance, make_original, packed, run
 
-TASKS = {"tokens": {"encoder": "fill", "decoder": "generate"}, "vector": "embed", "classes": "classify", "tags": "tag"}
+TASKS = {
+    ("encoder", "tokens"): "fill",
+    ("encoder", "vector"): "embed",
+    ("encoder", "classes"): "classify",
+    ("encoder", "tags"): "tag",
+    ("decoder", "tokens"): "generate",
+    ("encoder+decoder", "tokens"): "translate",
+}
 LIMIT = 1e-4
 
 
@@ -45,7 +52,8 @@ def make_inputs(bundle: Bundle, is_padded: bool = True) -> Inputs:
 def answer(original: Any, inputs: Inputs, bundle: Bundle) -> Tensor:
     found = original(**inputs.theirs())
     if bundle.task == "embed":
-        return found.pooler_output
+        pooled: Tensor = found.pooler_output
+        return pooled
     return packed(inputs, found.prediction_logits if "prediction_logits" in found else found.logits)
 
 
@@ -70,10 +78,8 @@ def test_import_finds_the_family_and_compares_with_the_original(name: str, impor
     assert imported.architecture == CASES[name][0] == type(original).__name__
     assert FAMILIES[imported.bundle.facts["family"]].name == imported.family
     assert imported.difference is not None and imported.difference.largest <= LIMIT
-    expected = TASKS[imported.bundle.config.head_settings.kind]
-    side = next(iter(imported.bundle.config.stacks))
-    task = expected if isinstance(expected, str) else expected[side]
-    assert imported.bundle.task == ("translate" if len(imported.bundle.config.stacks) == 2 else task)
+    shape = "+".join(imported.bundle.config.stacks), imported.bundle.config.head_settings.kind
+    assert imported.bundle.task == TASKS[shape]
     assert imported.bundle.facts["parameters"] == load_model(imported.bundle).num_parameters()
 
 
@@ -138,7 +144,8 @@ def test_gradients_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     F.cross_entropy(run(model, inputs), labels).backward()
     F.cross_entropy(answer(original, inputs, bundle), labels).backward()
     entries = FAMILIES[bundle.facts["family"]].entries(bundle.config)
-    ours = to_theirs(entries, {key: parameter.grad for key, parameter in model.named_parameters()})
+    gradients: dict[str, Any] = {key: parameter.grad for key, parameter in model.named_parameters()}
+    ours = to_theirs(entries, gradients)
     theirs = {key: parameter.grad for key, parameter in original.named_parameters()}
     ours.pop("final_logits_bias", None)  # a constant in transformers
     assert ours.keys() == theirs.keys()

@@ -75,16 +75,23 @@ def test_imported_and_exported_again_the_tensors_are_the_same_to_the_bit(name: s
 
 # --- each setting shows ---
 
-_ANY = [{"embedding_scale": True}, {"norm_eps": 1e-3}]
-_ATTENTION = [{"score_scale": 1.0}]
-_BIASES = [{"attention_bias": "none"}, {"attention_bias": "qkv"}, {"feed_forward_bias": False}, {"norm_bias": False}]
-_ENCODER = [
+Flips = list[dict[str, Any]]
+
+_ANY: Flips = [{"embedding_scale": True}, {"norm_eps": 1e-3}]
+_ATTENTION: Flips = [{"score_scale": 1.0}]
+_BIASES: Flips = [
+    {"attention_bias": "none"},
+    {"attention_bias": "qkv"},
+    {"feed_forward_bias": False},
+    {"norm_bias": False},
+]
+_ENCODER: Flips = [
     *_ANY, *_ATTENTION, *_BIASES, {"activation": "gelu_tanh"}, {"norm_position": "pre"}, {"embedding_norm": False},
     {"output_bias": False}, {"norm": "rms"},
 ]  # fmt: skip
-_ROTARY = [{"rotary_base": 5000.0}, {"rotary_pairing": "halves"}, {"rotary_dim": 8}]
-_PRE = [*_ANY, *_ATTENTION, {"final_norm": False}]
-FLIPS: dict[str, list[dict[str, Any]]] = {
+_ROTARY: Flips = [{"rotary_base": 5000.0}, {"rotary_pairing": "halves"}, {"rotary_dim": 8}]
+_PRE: Flips = [*_ANY, *_ATTENTION, {"final_norm": False}]
+FLIPS: dict[str, Flips] = {
     "bart-g2p-us": [
         *_ANY, *_ATTENTION, *_BIASES, {"activation": "gelu_tanh"}, {"norm_position": "pre"}, {"embedding_norm": False},
         {"position_offset": 0}, {"decoder": {"positions": "none"}},

@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import ctranslate2
+import ctranslate2  # type: ignore[import-untyped]
 import pytest
 import torch
-from ctranslate2.converters.transformers import T5Loader
+from ctranslate2.converters.transformers import T5Loader  # type: ignore[import-untyped]
 from safetensors.torch import load_file, save_file
 
 from regard.bundle import load_bundle

@@ -26,6 +26,7 @@ class Found:
     tokens: Tokens  # without the end
     log_prob: float
     score: float
+    ended: bool = True  # false: it stopped at its limit, without an end
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Oracle:
     forbidden: Sequence[int] = ()
     constraint: Constraints = field(default_factory=Constraints)
     attended: Attended | None = None
+    prompt: Tokens = ()  # what is continued; then nothing has to end at the limit
 
     # --- what may come next ---
 
@@ -99,7 +101,7 @@ class Oracle:
         left = self.limit - len(tokens)
         missing = missing_tokens(tokens, self.constraint.phrases)
         if left == 0:
-            return {self.eos: raw[self.eos]}
+            return {self.eos: 0.0 if self.prompt else raw[self.eos]}
         allowed = {}
         for token, value in raw.items():
             longer = (*tokens, token)
@@ -117,6 +119,7 @@ class Oracle:
 
     def repeats(self, tokens: Tokens) -> bool:
         n, times = self.options.no_repeat, self.options.max_repeat
+        tokens = (*self.prompt, *tokens)
         grams = [tokens[i : i + n] for i in range(len(tokens) - n + 1)]
         if n and grams.count(tokens[-n:]) > 1 and len(tokens) >= n:
             return True
@@ -222,8 +225,9 @@ class Oracle:
 
     def found(self, one: Candidate) -> Found:
         tokens = one.tokens[:-1]
-        score = one.log_prob / ((5 + len(one.tokens)) / 6) ** self.options.alpha
-        return Found(tokens, one.log_prob, score + self.coverage(tokens) - OVERDUE * self.is_overdue(tokens))
+        ended = not self.prompt or len(tokens) < self.limit
+        score = one.log_prob / ((5 + len(tokens) + ended) / 6) ** self.options.alpha
+        return Found(tokens, one.log_prob, score + self.coverage(tokens) - OVERDUE * self.is_overdue(tokens), ended)
 
     def is_overdue(self, tokens: Tokens) -> bool:
         """Whether it went on after the prefix where, but for phrases, the end was likelier than anything allowed."""
@@ -286,6 +290,23 @@ class Oracle:
         return sorted(pool, key=lambda one: -one.score)[: self.options.nbest]
 
 
+def penalised(logits: Sequence[float], text: Tokens, penalty: float) -> list[float]:
+    """Log-probabilities in which the tokens of the text so far are less likely."""
+    values = [
+        value if token not in text else value / penalty if value > 0 else value * penalty
+        for token, value in enumerate(logits)
+    ]
+    total = math.log(sum(math.exp(value) for value in values))
+    return [value - total for value in values]
+
+
+def merged(log_probs: Sequence[float], eos: int, stops: Sequence[int], together: bool) -> list[float]:
+    """With one end in place of several: as likely as the likeliest, or as all of them together."""
+    ends = [log_probs[token] for token in (eos, *stops)]
+    end = math.log(sum(map(math.exp, ends))) if together else max(ends)
+    return [end if token == eos else -math.inf if token in stops else p for token, p in enumerate(log_probs)]
+
+
 def draw(allowed: dict[int, float], where: float, options: SearchOptions) -> int:
     """Tokens side by side, the likeliest first, each as wide as its probability; `where`, from 0 to 1, is the place to look."""
     ordered = sorted(allowed, key=lambda token: -allowed[token])[: options.top_k or None]
@@ -296,8 +317,9 @@ def draw(allowed: dict[int, float], where: float, options: SearchOptions) -> int
     for token in ordered:
         if reached >= options.top_p:
             break
-        kept.append(token)
         reached += widths[token] / total
+        if widths[token] >= options.min_p * widths[ordered[0]]:
+            kept.append(token)
     place = where * sum(widths[token] for token in kept)
     for token in kept:
         place -= widths[token]

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 
+from regard import cpu
 from regard.bundle import Bundle, load_bundle, save_bundle
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
@@ -28,7 +29,14 @@ from regard.errors import UserError
 from regard.files import cache_folder
 from regard.generate.engines import ctranslate2_cache, ctranslate2_model, select
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine, share_cores
-from regard.generate.engines.ctranslate2_model import WeightFormat, convert, read_weights, sinusoids, vocabularies
+from regard.generate.engines.ctranslate2_model import (
+    WeightFormat,
+    convert,
+    int8_levels,
+    read_weights,
+    sinusoids,
+    vocabularies,
+)
 from regard.generate.engines.select import make_engine
 from regard.generate.engines.torch_engine import TorchEngine, load_model
 from regard.generate.options import Hypothesis, SearchOptions, forbidden_ids
@@ -91,7 +99,7 @@ def engine_of(bundle: Bundle, weights: WeightFormat = "fp32", **options: Any) ->
     folder = bundle.folder.parent / f"{bundle.folder.name}-{weights}"
     if not folder.exists():
         folder.mkdir()
-        convert(bundle, folder, weights)
+        convert(bundle, folder, weights, int8_levels())
     return CTranslate2Engine(folder, bundle, weights, **options)
 
 
@@ -188,11 +196,33 @@ def test_a_bundle_in_int8_is_computed_in_int8(entries: Path) -> None:
     bundle = load_bundle(GOLDEN_INT8)
     engine = CTranslate2Engine.from_bundle(bundle)
     assert engine._translator.compute_type.startswith("int8")
-    assert [entry.name.split("-")[1] for entry in entries.iterdir()] == ["int8"]
+    assert [entry.name.split("-")[1] for entry in entries.iterdir()] == ["int8" if int8_levels() == 127 else "int7"]
     expected = json.loads(GOLDEN_INT8.with_suffix(".json").read_text(encoding="utf-8"))
     ids = bundle.tokenizer.encode_batch([entry["source"] for entry in expected if entry["source"]])
     found = [bundle.tokenizer.decode(h.ids) for [h] in engine.translate(ids, SearchOptions())]
     assert found == [entry["translation"] for entry in expected if entry["source"]]
+
+
+@pytest.mark.parametrize(("flags", "levels"), [({"avx2"}, 63), ({"avx2", "avx512_vnni"}, 127), ({"avx_vnni"}, 127)])
+def test_weights_are_smaller_where_sums_of_products_could_overflow(
+    flags: set[str], levels: int, entries: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(cpu, "cpu_flags", lambda: flags)
+    assert int8_levels() == levels
+    with ctranslate2_cache.converted(load_bundle(GOLDEN_INT8), "int8") as folder:
+        assert folder.parent.name.split("-")[1] == ("int8" if levels == 127 else "int7")
+        content = np.frombuffer((folder / "model.bin").read_bytes(), np.int8)
+    with ctranslate2_cache.converted(load_bundle(GOLDEN_INT8), "int8") as folder:
+        assert np.array_equal(np.frombuffer((folder / "model.bin").read_bytes(), np.int8), content)
+
+
+def test_int8_weights_use_all_of_their_levels() -> None:
+    value = np.array([[1.0, -0.5], [0.0, 0.0]], np.float32)
+    for levels in (63, 127):
+        small = ctranslate2_model._to_int8({"a/weight": value}, levels)
+        assert small["a/weight"].tolist() == [[levels, -round(levels / 2)], [0, 0]]
+        assert small["a/weight_scale"].tolist() == [levels, 1.0]
 
 
 # --- what is never in a translation, and how long it may be ---
@@ -549,9 +579,9 @@ def conversions(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Where bundles were converted to, in the order of time."""
     folders: list[Path] = []
 
-    def counting(bundle: Bundle, folder: Path, weights: WeightFormat) -> None:
+    def counting(bundle: Bundle, folder: Path, weights: WeightFormat, levels: int) -> None:
         folders.append(folder)
-        convert(bundle, folder, weights)
+        convert(bundle, folder, weights, levels)
 
     monkeypatch.setattr(ctranslate2_cache, "convert", counting)
     return folders
@@ -591,7 +621,7 @@ def test_a_damaged_entry_is_made_anew(name: str, damage: str, conversions: list[
 
 
 def test_an_interrupted_conversion_leaves_no_entry(entries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(bundle: Bundle, folder: Path, weights: WeightFormat) -> None:
+    def interrupted(bundle: Bundle, folder: Path, weights: WeightFormat, levels: int) -> None:
         (folder / "model.bin").write_bytes(b"half")
         raise KeyboardInterrupt
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from regard.generate.search.sampling import sentence_rng
 from regard.generate.search.stable import stable_prefixes
 from regard.generate.search.state import SearchSpec
 from regard.translation.translation_options import TranslationOptions
-from tests.generate.oracle import OVERDUE, Found, Oracle, Tokens, appears, missing_tokens
+from tests.generate.oracle import OVERDUE, Found, Oracle, Tokens, appears, merged, missing_tokens, penalised
 
 BOS, EOS, VOCAB, SRC = 0, 1, 7, 4
 WORDS = range(2, VOCAB)
@@ -67,12 +67,23 @@ def source(number: int) -> list[int]:
     return [number, *range(SRC - 1)]
 
 
+def prompt_of(number: int, is_continued: bool) -> Tokens:
+    """Prompts of different lengths, with repetitions in them."""
+    return (number, *[2, 3, 2, 3, 2, 5][: 3 * number + 1]) if is_continued else ()
+
+
 def limit_of(limit: int, constraint: Constraints) -> int:
     return max(limit, len(constraint.prefix) + sum(min(map(len, phrase.variants)) for phrase in constraint.phrases))
 
 
 def task_of(
-    options: SearchOptions, limits: list[int], constraints: list[Constraints], forbidden: tuple[int, ...], book: Book
+    options: SearchOptions,
+    limits: list[int],
+    constraints: list[Constraints],
+    forbidden: tuple[int, ...],
+    book: Book,
+    stops: tuple[int, ...] = (),
+    is_continued: bool = False,
 ) -> SearchSpec:
     phrases = [PhraseAutomaton(constraint.phrases) if constraint.phrases else None for constraint in constraints]
     return SearchSpec(
@@ -83,38 +94,63 @@ def task_of(
         forbidden,
         prefixes=[constraint.prefix for constraint in constraints],
         phrases=phrases if any(phrases) else (),
-        src=[source(number) for number in range(len(limits))],
-        attention=book.attention,
+        src=() if is_continued else [source(number) for number in range(len(limits))],
+        attention=None if is_continued else book.attention,
+        prompts=[prompt_of(number, True) for number in range(len(limits))] if is_continued else (),
+        stop_ids=stops,
     )
 
 
 def found(
-    seed: int, options: SearchOptions, limits: list[int], constraints: list[Constraints], forbidden: tuple[int, ...]
+    seed: int,
+    options: SearchOptions,
+    limits: list[int],
+    constraints: list[Constraints],
+    forbidden: tuple[int, ...],
+    stops: tuple[int, ...] = (),
+    is_continued: bool = False,
 ) -> list[list[Hypothesis]]:
     book = Book(seed, len(limits), options.beam)
-    return beam_search(book.step, book.select, task_of(options, limits, constraints, forbidden, book))
+    spec = task_of(options, limits, constraints, forbidden, book, stops, is_continued)
+    return beam_search(book.step, book.select, spec)
 
 
 def at(read: Callable[[Tokens], list[float]], number: int, tokens: Tokens) -> list[float]:
     return read((number, BOS, *tokens))
 
 
+def model_says(
+    book: Book, number: int, options: SearchOptions, stops: tuple[int, ...], prompt: Tokens, tokens: Tokens
+) -> list[float]:
+    """The log-probabilities that rules start from. The first step reads the start token, or the last one of the prompt."""
+    logits = book.logits((number, prompt[-1] if prompt else BOS, *tokens))
+    return merged(penalised(logits, (*prompt, *tokens), options.repetition_penalty), EOS, stops, options.sample)
+
+
 def expected(
-    seed: int, options: SearchOptions, limits: list[int], constraints: list[Constraints], forbidden: tuple[int, ...]
+    seed: int,
+    options: SearchOptions,
+    limits: list[int],
+    constraints: list[Constraints],
+    forbidden: tuple[int, ...],
+    stops: tuple[int, ...] = (),
+    is_continued: bool = False,
 ) -> list[list[Found]]:
     book = Book(seed, 1, 1)
     results = []
     for number, (limit, constraint) in enumerate(zip(limits, constraints, strict=True)):
+        prompt = prompt_of(number, is_continued)
         oracle = Oracle(
-            partial(at, book.log_probs, number),
+            partial(model_says, book, number, options, stops, prompt),
             limit_of(limit, constraint),
             options,
             EOS,
             forbidden,
             constraint,
-            partial(at, lambda row: book.weights(row)[:SRC], number),
+            None if is_continued else partial(at, lambda row: book.weights(row)[:SRC], number),
+            prompt,
         )
-        chance = sentence_rng(options.seed, source(number))
+        chance = sentence_rng(options.seed, prompt or source(number))
         results.append(oracle.sample(chance) if options.sample else oracle.search())
     return results
 
@@ -124,6 +160,7 @@ def assert_found(ours: list[list[Hypothesis]], theirs: list[list[Found]]) -> Non
         assert [one.ids for one in mine] == [one.tokens for one in slow]
         assert [one.log_prob for one in mine] == pytest.approx([one.log_prob for one in slow], abs=1e-4)
         assert [one.score for one in mine] == pytest.approx([one.score for one in slow], abs=1e-4)
+        assert [one.ended for one in mine] == [one.ended for one in slow]
 
 
 # --- the options, each as something that hypothesis draws ---
@@ -161,16 +198,22 @@ OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "temperature": st.sampled_from([0.3, 2.0]).map(lambda t: {"sample": True, "temperature": t}),
     "top_k": st.integers(1, 4).map(lambda k: {"sample": True, "top_k": k}),
     "top_p": st.sampled_from([0.2, 0.7, 0.95]).map(lambda p: {"sample": True, "top_p": p}),
+    "min_p": st.sampled_from([0.1, 0.5, 1.0]).map(lambda p: {"sample": True, "min_p": p}),
+    "penalty": st.sampled_from([1.2, 3.0, 0.5]).map(lambda by: {"repetition_penalty": by}),
+    "stops": st.just({"stops": (6,)}),
+    "continued": st.just({"is_continued": True}),
     "prefix": prefixes.map(lambda some: {"prefix": some}),
     "phrases": st.lists(phrase, min_size=1, max_size=2).map(lambda some: {"phrases": tuple(some)}),
     "forbidden": st.sampled_from([(5,), (4, 6)]).map(lambda some: {"forbidden": some}),
 }
-SAMPLED = {"sample", "temperature", "top_k", "top_p"}
+SAMPLED = {"sample", "temperature", "top_k", "top_p", "min_p"}
 WIDTHS = {"greedy", "narrow", "nbest", "groups"}
 PAIRS = [
     pair
     for pair in itertools.combinations_with_replacement(OPTIONS, 2)
-    if not (pair[0] != pair[1] and set(pair) <= WIDTHS) and not ("groups" in pair and SAMPLED & set(pair))
+    if not (pair[0] != pair[1] and set(pair) <= WIDTHS)
+    and not ("groups" in pair and SAMPLED & set(pair))
+    and set(pair) != {"coverage", "continued"}  # refused by the engine: a continuation has no source
 ]
 
 
@@ -180,15 +223,26 @@ def checked(seed: int, limits: list[int], drawn: list[dict[str, Any]]) -> None:
     for some in drawn:
         fields |= some
     constraint = Constraints(fields.pop("prefix", ()), fields.pop("phrases", ()))
+    stops, is_continued = fields.pop("stops", ()), fields.pop("is_continued", False)
+    if is_continued:
+        fields.pop("coverage", None)
+        constraint = replace(constraint, phrases=tuple(replace(one, source=frozenset()) for one in constraint.phrases))
+    if stops:  # a prefix has words, and they do not end it
+        constraint = replace(constraint, prefix=tuple(without_stops(place, stops) for place in constraint.prefix))
     forbidden = (BOS, *fields.pop("forbidden", ()))
     options = SearchOptions(**fields)
     constraints = [
         constraint,
         *[Constraints() if number % 2 else replace(constraint, prefix=()) for number in range(1, len(limits))],
     ]
-    assert_found(
-        found(seed, options, limits, constraints, forbidden), expected(seed, options, limits, constraints, forbidden)
-    )
+    asked = (seed, options, limits, constraints, forbidden, stops, is_continued)
+    assert_found(found(*asked), expected(*asked))
+
+
+def without_stops(place: int | Sequence[int], stops: tuple[int, ...]) -> int | tuple[int, ...]:
+    if isinstance(place, int):
+        return 5 if place in stops else place
+    return tuple(dict.fromkeys(5 if token in stops else token for token in place))
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
@@ -216,7 +270,9 @@ def test_any_number_of_options_together_finds_what_the_oracle_finds(data: st.Dat
 
 def test_the_pairs_above_are_all_that_can_meet() -> None:
     refused = {frozenset(pair) for pair in itertools.combinations(OPTIONS, 2)} - {frozenset(pair) for pair in PAIRS}
-    for pair in refused - {frozenset(two) for two in itertools.combinations(WIDTHS, 2)}:
+    for pair in (
+        refused - {frozenset(two) for two in itertools.combinations(WIDTHS, 2)} - {frozenset(("coverage", "continued"))}
+    ):
         assert "groups" in pair
         with pytest.raises(UserError, match="sample and groups exclude each other"):
             SearchOptions(beam=4, groups=2, sample=True)

@@ -171,7 +171,7 @@ def test_the_next_tokens_log_probabilities_are_the_models(engine: str) -> None:
 def test_alternatives_are_the_likeliest_words_at_the_place(engine: str, prefix: str) -> None:
     one = model(engine)
     tokenizer = one.bundle.tokenizer
-    found = one.alternatives("a b c", prefix, k=5)
+    found = one.alternatives("a b c", prefix, k=5, least=0)
     assert len(found) == 5
     assert [word.probability for word in found] == sorted((word.probability for word in found), reverse=True)
     src, before = tokenizer.encode("a b c"), tokenizer.encode(prefix.strip())
@@ -192,7 +192,7 @@ def test_alternatives_are_the_likeliest_words_at_the_place(engine: str, prefix: 
 def test_alternatives_are_whole_words() -> None:
     one = model("torch")
     tokenizer = one.bundle.tokenizer
-    for word in one.alternatives("a b c d", "d", k=8):
+    for word in one.alternatives("a b c d", "d", k=8, least=0):
         assert word.word and not word.word.startswith("\u2581") and " " not in word.word
     begin = word_beginnings(tokenizer, tokenizer.encode("a")[-1])
     assert tokenizer.eos_id not in begin and tokenizer.unk_id not in begin
@@ -205,6 +205,8 @@ def test_impossible_alternatives_are_refused() -> None:
     assert one.alternatives("  ") == []
     with pytest.raises(UserError, match="k must be at least 1"):
         one.alternatives("a b", k=0)
+    with pytest.raises(UserError, match="least must be between 0 and 1"):
+        one.alternatives("a b", least=1.5)
     with pytest.raises(UserError, match="alternatives are for one sentence"):
         one.alternatives("a b c. " * 200)
     with pytest.raises(ValueError, match="one entry for each of 2 sentences"):

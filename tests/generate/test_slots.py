@@ -15,7 +15,7 @@ from regard.generate.options import Constraints, Hypothesis, SearchOptions
 from regard.generate.search.phrases import Phrase
 from regard.models.transformer import Transformer
 from regard.nn.slot_cache import gathered_attention
-from tests.build import SWITCHES, build, tiny_config
+from tests.build import LATER, SWITCHES, build, tiny_config
 
 BOS, EOS, FORBIDDEN = 1, 2, (0, 1)
 
@@ -54,6 +54,22 @@ def test_slots_find_what_batches_find(switch: str, beam: int, alpha: float, nbes
     src = sentences(21)
     expected = TorchEngine(model, BOS, EOS, forbidden=FORBIDDEN).translate(src, options)
     assert_same(in_slots(model, src, options, slots=8), expected)
+
+
+@pytest.mark.parametrize("switch", [name for name in LATER if name not in ("relative", "t5")])
+def test_slots_find_what_batches_find_with_settings_of_other_families(switch: str) -> None:
+    model = build(tiny_config(**LATER[switch]))
+    options, src = SearchOptions(beam=2, max_extra=6), sentences(6)
+    expected = TorchEngine(model, BOS, EOS, forbidden=FORBIDDEN).translate(src, options)
+    assert_same(in_slots(model, src, options, slots=4), expected)
+
+
+def test_slots_refuse_relative_positions_by_name() -> None:
+    model = build(tiny_config(**LATER["relative"]))
+    with pytest.raises(
+        ValueError, match=r"the slot cache takes no bias on the scores \(model\.positions = 'relative'\)"
+    ):
+        in_slots(model, sentences(2), SearchOptions(beam=1), slots=2)
 
 
 def test_it_does_not_matter_who_shares_the_slots() -> None:

@@ -131,6 +131,32 @@ def test_every_kernel_gives_the_same_model(name: str, kernel: Any) -> None:
     torch.testing.assert_close(run(model, batch), expected, atol=1e-10, rtol=0)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"attention_dropout": 0.5, "decoder_layers": 0},
+        {"attention_dropout": 0.5, "encoder_layers": 0},
+        {"decoder": {"attention_dropout": 0.5}},
+        {"decoder_layers": 0, "head": {"kind": "classes", "labels": ["a"], "dropout": 0.5}},
+        {"decoder_layers": 0, "head": {"kind": "tags", "labels": ["a"], "dropout": 0.5}},
+    ],
+    ids=str,
+)
+def test_dropout_is_for_training_alone(given: dict[str, Any]) -> None:
+    config = tiny_config(**given)
+    model, batch = double(config), inputs(config, [6, 9])
+    still = run(model, batch)
+    assert torch.equal(run(model, batch), still)
+    model.train()
+    assert not torch.allclose(run(model, batch), run(model, batch))
+    without = dataclasses.replace(
+        config, attention_dropout=0.0, decoder={}, head={**config.head, **({"dropout": 0.0} if config.head else {})}
+    )
+    other = Transformer(without).double().train()
+    other.load_state_dict(model.state_dict())
+    torch.testing.assert_close(run(other, batch), still, atol=1e-12, rtol=0)
+
+
 def test_one_stack_takes_one_text_and_two_take_two() -> None:
     one, two = build(tiny_config(decoder_layers=0)), build(tiny_config())
     ids, layout = pack(random_sentences([3]))

@@ -15,7 +15,8 @@ from regard.models.transformer import Transformer
 from regard.nn.attention import set_kernel
 from regard.nn.cache import DecoderCache, SelfCache
 from regard.nn.linear import set_row_tile
-from tests.build import SWITCHES, build, pack, random_sentences, tiny_config
+from regard.nn.places import Places
+from tests.build import LATER, SWITCHES, build, pack, random_sentences, tiny_config
 
 LENGTHS = [5, 1, 8, 3, 8]
 
@@ -40,7 +41,7 @@ def decode_at_once(model: Transformer, sentences: list[Tensor], prefixes: Tensor
     return logits.view(*prefixes.shape, -1)
 
 
-@pytest.mark.parametrize("switches", SWITCHES.values(), ids=SWITCHES)
+@pytest.mark.parametrize("switches", (SWITCHES | LATER).values(), ids=SWITCHES | LATER)
 @torch.no_grad()
 def test_stepping_with_the_cache_equals_decoding_the_whole_prefix(switches: dict[str, Any]) -> None:
     # In float64, so that a wrong position or head cannot hide behind rounding. Seven steps outgrow a capacity of three.
@@ -120,11 +121,13 @@ def test_hypotheses_share_the_keys_of_their_sentence() -> None:
 
 
 def test_the_self_cache_grows_beyond_its_capacity() -> None:
-    cache = SelfCache(rows=2, kv_heads=1, d_head=4, capacity=1, like=torch.empty(0))
+    places = Places([0, 0], beam=1, bucket=8, device=torch.device("cpu"))
+    cache = SelfCache(places, kv_heads=1, d_head=4, capacity=1, like=torch.empty(0))
     keys, values = torch.randn(2, 5, 2, 1, 4)
     for k, v in zip(keys, values, strict=True):
+        places.advance()
         cache.extend(torch.randn(2, 1, 4), k, v, 0.5)
-    assert cache.length == 5
+    assert places.read == [5, 5]
     assert torch.equal(cache.keys[:, :, :5], keys.permute(1, 2, 0, 3))
     assert torch.equal(cache.values[:, :, :5], values.permute(1, 2, 0, 3))
 

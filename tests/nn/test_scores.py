@@ -16,7 +16,7 @@ from regard.nn.kernels import _TAKES, LONG, Kernel, attention, choose
 from regard.nn.kernels.scores import Mask, PairBias, paper_scale
 from regard.nn.relative import RelativePositions
 from tests.build import tiny_config
-from tests.nn.test_attention import CPU_KERNELS, Case, cases
+from tests.nn.test_attention import CPU_KERNELS, Case, assert_close, cases, run_expected, with_gradients
 
 CPU = torch.device("cpu")
 
@@ -193,3 +193,28 @@ def test_long_sequences_take_a_kernel_for_long_ones(monkeypatch: pytest.MonkeyPa
 
 def test_the_papers_scale_is_one_over_the_root_of_d_head() -> None:
     assert paper_scale(64) == 0.125 and paper_scale(48) == 1 / math.sqrt(48)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+def test_long_rows_in_slots_take_flash_attention(causal: bool) -> None:
+    """Output and gradients are the formula's, and what empty rows hold is finite: nothing else of them is ever used."""
+    lengths, rows = (1100, 40, 300), 1536
+    case = Case("causal" if causal else "self", lengths, lengths, 4, 2, 64, seed=0)
+    used = SequenceLayout.from_lengths(lengths)
+    empty = rows - used.num_tokens
+    offsets = torch.cat((used.offsets, torch.tensor([rows, rows], dtype=torch.int32))).cuda()
+    positions, ids = (
+        torch.nn.functional.pad(each, (0, empty), value=value).int().cuda()
+        for each, value in ((used.positions, 0), (used.sequence_ids, -1))
+    )
+    layout = SlotLayout(positions, ids, offsets, LONG + 100, offsets)
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (torch.nn.functional.pad(each, (0, 0, 0, 0, 0, empty)) for each in (q, k, v))
+        output = attention(q, k, v, layout, layout, causal, "triton")
+        assert output.isfinite().all()
+        return output[: used.num_tokens]
+
+    results = with_gradients(run, case, torch.bfloat16, "cuda")
+    assert_close(results, run_expected(case), 6e-2)

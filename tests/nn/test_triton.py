@@ -371,8 +371,26 @@ def test_a_step_of_the_search_is_its_twin(
             assert torch.equal(getattr(states[0], field)[slot, :kept], getattr(states[1], field)[slot, :kept])
 
 
+# What the fused parts of a layer may meet: no biases to add, a norm without one, a parallel layer, which has no such part.
+FUSED: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "pre-norm": SWITCHES["pre-norm"],
+    "modern": {**SWITCHES["modern"], "num_kv_heads": 1},
+    "no-biases": {"attention_bias": "none", "feed_forward_bias": False, "norm_bias": False, "score_scale": 1.0},
+    "decoder": {
+        "encoder_layers": 0,
+        "norm_position": "pre",
+        "parallel": True,
+        "attention_bias": "none",
+        "d_head": 12,
+        "activation": "gelu_tanh",
+        "head": {"logit_scale": 0.5},
+    },
+}
+
+
 @everywhere
-@pytest.mark.parametrize("switch", ["paper", "pre-norm", "modern"])
+@pytest.mark.parametrize("switch", FUSED)
 def test_a_whole_model_with_all_kernels_is_the_plain_one(switch: str, device: str, dtype: torch.dtype) -> None:
     """Loss and all gradients, with sentences in groups and empty rows."""
     src_lengths, tgt_lengths = (7, 2, 70), (9, 1, 66)
@@ -388,11 +406,11 @@ def test_a_whole_model_with_all_kernels_is_the_plain_one(switch: str, device: st
 
     def run(dtype: torch.dtype, fused: bool) -> list[Tensor]:
         shape = {"d_model": 16, "d_ff": 16, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
-        changes = {**SWITCHES[switch], "num_kv_heads": 1} if switch == "modern" else SWITCHES[switch]
-        model = build(tiny_config(**shape, **changes)).to(device, dtype).train()
+        model = build(tiny_config(**{**shape, **FUSED[switch]})).to(device, dtype).train()
         set_kernel(model, "triton" if fused else "dense")
         set_fused(model, residual=fused, feed_forward=fused)
-        target = (model.hidden(src, src_layout, tgt, tgt_layout), model.output_weight, labels, 0.1)
+        sides = (src, src_layout, tgt, tgt_layout) if model.config.encoder_layers else (tgt, tgt_layout)
+        target = (model.hidden(*sides), model.output_weight, labels, 0.1)
         if fused:
             loss = backward_linear_cross_entropy(*target, torch.tensor(0.01, device=device))
         else:

@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 
 from regard.bundle import load_bundle, load_weights
 from regard.cli import main
-from regard.data.batch import Batch
 from regard.data.feed import Feed
-from regard.data.sampler import Sampler
-from regard.data.slot_batch import Slots
+from regard.data.pair_packing import PairPacking, make_sampler
+from regard.data.pair_slots import PairSlots
+from regard.data.pairs import PairBatch
 from regard.data.store import store_in_memory
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
@@ -238,8 +238,8 @@ def test_shards_of_two_processes_go_on_with_another_number(
 def test_an_update_of_too_few_pairs_gives_the_others_something_to_do(tmp_path: Path) -> None:
     pairs = reversal_pairs(40, 5)
     store = store_in_memory(pairs, Tokenizer.train([side for pair in pairs for side in pair], 380, tmp_path))
-    sampler = Sampler(store.src_lengths, store.tgt_lengths, 10, 3, store.corpora, None)
-    feed = Feed(store, sampler, 1, 2, 1, None, "cpu", 4, 5, equal=True)
+    sampler = make_sampler(store["source"].lengths, store["target"].lengths, 10, 3, store.corpora, None)
+    feed = Feed(store, sampler, PairPacking(store, 1, 2), 1, "cpu", 4, 5, equal=True)
     idle = [update.parts for update in islice(feed, 20) if update.parts[0].labels.max() < 0]
     assert idle and all(len(parts) == 1 for parts in idle)
     feed.close()
@@ -278,13 +278,13 @@ def test_a_mistake_is_said_once_and_ends_all(recipe: Path, tmp_path: Path) -> No
 # --- shares, without starting processes ---
 
 
-SLOTS = Slots(src_tokens=128, tgt_tokens=96, pairs=12, max_length=40)
+SLOTS = PairSlots(src_tokens=128, tgt_tokens=96, pairs=12, max_length=40)
 
 
 @pytest.mark.parametrize("slots", [None, SLOTS], ids=["batches", "slots"])
 @pytest.mark.parametrize(("processes", "accumulate"), [(2, 2), (3, 3), (2, 4), (3, 1)])
 def test_the_processes_share_out_every_update(
-    tmp_path: Path, slots: Slots | None, processes: int, accumulate: int
+    tmp_path: Path, slots: PairSlots | None, processes: int, accumulate: int
 ) -> None:
     pairs = reversal_pairs(90, 5)
     lines = [side for pair in pairs for side in pair]
@@ -310,11 +310,11 @@ def test_the_processes_share_out_every_update(
 
 
 def feed_of(store, accumulate, slots, rank, processes) -> Feed:
-    sampler = Sampler(store.src_lengths, store.tgt_lengths, 70, 3, store.corpora, slots)
-    return Feed(store, sampler, 1, 2, accumulate, slots, "cpu", rank, processes)
+    sampler = make_sampler(store["source"].lengths, store["target"].lengths, 70, 3, store.corpora, slots)
+    return Feed(store, sampler, PairPacking(store, 1, 2, slots), accumulate, "cpu", rank, processes)
 
 
-def sentences(parts: list[Batch]) -> list[list[int]]:
+def sentences(parts: list[PairBatch]) -> list[list[int]]:
     found = []
     for part in parts:
         ends = np.cumsum(part.tgt_layout.lengths)[:-1]

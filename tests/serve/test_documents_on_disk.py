@@ -163,6 +163,22 @@ def test_only_own_folders_are_swept(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 3 and (target / ".regard").exists()
 
 
+def test_old_documents_of_earlier_versions_are_removed(tmp_path: Path) -> None:
+    """Such a folder has no mark, and its server may still run."""
+    folder = tmp_path / "regard-serve-abc"
+    folder.mkdir()
+    old, new, other = folder / f"{'a' * 32}.docx", folder / f"{'b' * 32}.docx", folder / "mine.docx"
+    part, link = folder / f"{'c' * 32}.pdf.part", folder / f"{'d' * 32}.txt"
+    for path in (old, new, other, part):
+        path.write_bytes(b"text")
+    link.symlink_to(other)
+    for path in (old, other, part):
+        os.utime(path, (0, 0))
+    os.utime(link, (0, 0), follow_symlinks=False)
+    sweep_folders(tmp_path)
+    assert {path.name for path in folder.iterdir()} == {new.name, other.name, link.name}
+
+
 def test_a_temporary_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     code = f"""
 import sys, tempfile

@@ -49,6 +49,14 @@ def test_languages_can_be_said(tmp_path: Path) -> None:
     assert (data.source, data.target) == ("xx", "yy")
 
 
+def test_a_dry_run_says_that_the_languages_are_swapped(tmp_path: Path) -> None:
+    english, german = tmp_path / "corpus.en", tmp_path / "corpus.de"
+    german.write_text("The house stands at the end of the street.\nWe talked about what happened.\n" * 30)
+    english.write_text("Das Haus steht am Ende der Straße.\nWir sprachen über das, was geschah.\n" * 30)
+    for said in (described(choose_recipe(english, german)), describe_run(choose_recipe(english, german).recipe)):
+        assert sum("the source side looks like German, not English" in line for line in said) == 1
+
+
 def test_one_language_on_both_sides_is_doubted(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     one, _ = files(tmp_path, "corpus.en", "x.de")
@@ -73,7 +81,7 @@ def test_the_time_of_several_processes_is_theirs(tmp_path: Path, monkeypatch: py
     alone = described(choose_recipe(*paths, sets))[-2]
     shares: list[int] = []
 
-    def rate(config: Any, device: Any, dtype: Any, train: Any, size: int) -> Rate:
+    def rate(config: Any, device: Any, dtype: Any, train: Any, size: int, *more: Any) -> Rate:
         shares.append(size)
         return Rate(1000.0, 1000.0)
 
@@ -196,10 +204,9 @@ def test_a_dry_run_holds_out_what_the_run_holds_out(tmp_path: Path, pairs: int) 
     said = "\n".join(described(choice))
     assert described(choice)[1:-1] == describe_run(choice.recipe)[1:-1]
     (tmp_path / "run").mkdir()
-    _, valid, test = make_evaluation_sets(
-        choice.recipe, find_corpora(choice.recipe), RunFolder(tmp_path / "run"), Display()
-    )
+    sets = make_evaluation_sets(choice.recipe, find_corpora(choice.recipe), RunFolder(tmp_path / "run"), Display())
     assert (
-        f"held out: {counted(len(valid), 'pair')} for validation and {counted(len(test), 'pair')} for testing" in said
+        f"held out: {counted(len(sets.valid), 'pair')} for validation and {counted(len(sets.test), 'pair')} for testing"
+        in said
     )
     assert "1 pairs" not in said and "1 minutes" not in said

@@ -18,12 +18,12 @@ from regard.data.corpus import Corpus
 from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.recipe import load_recipe
+from regard.tasks.translate import LANGUAGE_LINES
 from regard.training.auto import choose_recipe
 from regard.training.check import check_machine
 from regard.training.display import Display
 from regard.training.folder import RunFolder
 from regard.training.open_run import check_checkpoint
-from regard.training.prepare import LANGUAGE_LINES
 from regard.training.run import train
 from tests.commands import fails
 from tests.tiny import make_bundle, reversal_pairs, save_model, write_pairs, write_recipe
@@ -38,7 +38,7 @@ class TextWasReadError(AssertionError):
 def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever reads pairs has not looked at everything else before."""
 
-    def read(self: Corpus) -> Any:
+    def read(self: Corpus, note: Any = None) -> Any:
         raise TextWasReadError
 
     monkeypatch.setattr(Corpus, "pairs", read)

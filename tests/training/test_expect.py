@@ -13,14 +13,15 @@ import pytest
 
 from regard.bundle import load_bundle
 from regard.data.corpus import CorpusRange
+from regard.data.store import Column, Store
 from regard.errors import UserError
 from regard.recipe import load_recipe
+from regard.tasks.translate import too_little
 from regard.training.display import Display
 from regard.training.expect import (
     Amount,
     builtin_score,
     duration,
-    few_pairs_warning,
     other_start,
     too_short_warning,
 )
@@ -65,12 +66,12 @@ def test_a_short_run_is_told_how_long_would_do(tmp_path: Path) -> None:
     assert too_short_warning(recipe(tmp_path), amount, 1875.0) == "1.2 epochs will not suffice: give it 40 minutes"
     plain = recipe(tmp_path)
     fine_tuned = dataclasses.replace(plain, train=dataclasses.replace(plain.train, init="en-de"))
-    assert too_short_warning(fine_tuned, amount, 1000.0) is None and few_pairs_warning(fine_tuned, 5) is None
+    assert too_short_warning(fine_tuned, amount, 1000.0) is None and too_little(fine_tuned, 5) is None
 
 
 def test_few_pairs_are_warned_of(tmp_path: Path) -> None:
-    assert few_pairs_warning(recipe(tmp_path), 10_000) is None
-    assert str(few_pairs_warning(recipe(tmp_path), 1)).startswith("1 pair will not suffice to learn a language")
+    assert too_little(recipe(tmp_path), 10_000) is None
+    assert str(too_little(recipe(tmp_path), 1)).startswith("1 pair will not suffice to learn a language")
     said = quiet(write_recipe(tmp_path / "recipe", steps=2), tmp_path / "run")
     assert "400 pairs will not suffice to learn a language: get at least 10,000" in said
 
@@ -105,22 +106,14 @@ def test_durations_read_well() -> None:
 
 def judged(folder: Path, bleu: float, sets: tuple[str, ...] = (), pairs: int = 30_000, weights: str = "x") -> str:
     """The last line of a run of one epoch whose test set, of 50 sentences, scored so."""
-    store = SimpleNamespace(
-        corpora=[CorpusRange("x", 1.0, 0, pairs)], tgt_lengths=np.full(pairs, 14), __len__=lambda: pairs
-    )
-    data = SimpleNamespace(store=_Sized(store, pairs), valid=PAIRS[:1], test=PAIRS[:1])
+    offsets = np.arange(pairs + 1) * 14
+    column = Column(np.zeros(offsets[-1], np.uint16), offsets)
+    store = Store({"source": column, "target": column}, [CorpusRange("x", 1.0, 0, pairs)], {})
+    data = SimpleNamespace(store=store, valid=PAIRS[:1], test=PAIRS[:1])
     test = {"sentences": 50, "metrics": {"bleu": {"score": bleu}}}
     bundle = SimpleNamespace(facts={"weights": weights, "test": test})
     step = {"kind": "train", "step": 9, "epoch": 1.0, "tokens_per_second": 1875.0}
     return verdict(recipe(folder, *sets), RunFolder(Path("runs/x")), cast(Any, bundle), cast(Any, data), [step])
-
-
-class _Sized:
-    def __init__(self, store: SimpleNamespace, pairs: int) -> None:
-        self.corpora, self.tgt_lengths, self._pairs = store.corpora, store.tgt_lengths, pairs
-
-    def __len__(self) -> int:
-        return self._pairs
 
 
 def test_a_model_that_does_not_translate_is_not_to_be_tried(tmp_path: Path) -> None:
@@ -139,7 +132,7 @@ def test_a_model_that_does_not_translate_is_not_to_be_tried(tmp_path: Path) -> N
 
 
 def test_without_translations_the_perplexity_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.training.expect.FEW_PAIRS", 1)
+    monkeypatch.setattr("regard.tasks.translate.FEW_PAIRS", 1)
     path = write_recipe(tmp_path / "recipe", steps=2, validate_sentences=0)
     said = quiet(path, tmp_path / "run")
     assert "verdict validation set: perplexity " in said and "try it" not in said

@@ -20,6 +20,7 @@ from regard.errors import Interrupted, UserError
 from regard.models.transformer import Transformer
 from regard.parallel.ranks import Ranks
 from regard.recipe import DecodeRecipe, Recipe, load_recipe
+from regard.tasks.translate import TranslationValidator
 from regard.training.display import Display
 from regard.training.fine_tuning import load_init_bundle, load_init_weights, resolve_recipe
 from regard.training.finish import warn_if_worse
@@ -27,7 +28,6 @@ from regard.training.folder import RunFolder
 from regard.training.loop import RunState, Trainer
 from regard.training.metrics import read_metrics
 from regard.training.run import resolve_on_first, train
-from regard.training.validate import Validator
 from tests.tiny import make_bundle, reversal_pairs, save_model, write_pairs, write_recipe
 from tests.training.runs import Listener, damage, quiet
 
@@ -224,8 +224,8 @@ def test_fine_tuning_that_cannot_help_returns_the_model_that_it_started_from(old
 def test_the_same_bleu_with_a_lower_loss_beats_the_start(
     old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured = Validator.measure
-    monkeypatch.setattr(Validator, "measure", lambda *arguments: {**measured(*arguments), "bleu": 7.0})
+    measured = TranslationValidator.measure
+    monkeypatch.setattr(TranslationValidator, "measure", lambda *arguments: {**measured(*arguments), "bleu": 7.0})
     recipe = fine_tuning(tmp_path / "recipe", init=str(old), average=1, monitor="bleu", steps=4, validate_every=4)
     for name, rate, chosen in (
         ("better", 1e-3, "last checkpoint"),

@@ -107,7 +107,7 @@ def test_a_damaged_best_checkpoint_gives_way_to_the_better_of_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: float, average: float, chosen: str
 ) -> None:
     losses = iter([5.0, 1.0, 3.0, 4.0, 4.0, last, average])
-    monkeypatch.setattr("regard.training.validate.Validator.loss", lambda *_: next(losses))
+    monkeypatch.setattr("regard.tasks.translate.TranslationValidator.loss", lambda *_: next(losses))
     recipe, out = write_recipe(tmp_path / "recipe", average=2), tmp_path / "run"
     quiet(recipe, out)
     best = out / "checkpoints" / "step-000020"

@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import load_file
 
 from regard.cli import main
-from regard.data.sampler import Sampler
+from regard.data.pair_packing import make_sampler
+from regard.data.pairs import gather
 from regard.data.store import Store
 from regard.errors import UserError
 from regard.files import MANIFEST, write_manifest
@@ -57,7 +58,7 @@ def refused_in_one_line() -> Iterator[None]:
 
 
 def store_content(store: Store) -> tuple[object, ...]:
-    ids = [array.tolist() for array in store.gather(np.arange(len(store)))]
+    ids = [array.tolist() for array in gather(store, np.arange(len(store)))]
     return ids, store.corpora, store.account, store.key, store.content
 
 
@@ -116,7 +117,7 @@ class Run:
         self.optimizer = torch.optim.Adam(self.model.parameters())
         self.model(torch.ones(5)).sum().backward()
         self.optimizer.step()
-        self.sampler = Sampler(np.arange(1, 40), np.arange(1, 40), 100, seed=1)
+        self.sampler = make_sampler(np.arange(1, 40), np.arange(1, 40), 100, seed=1)
         self.state = RunState()
 
     def save(self, folder: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 from regard.data.corpus import Corpus
 from regard.errors import UserError
 from regard.recipe import load_recipe, recipe_from_dict
-from regard.training.prepare import find_corpora, language_notes
+from regard.tasks.translate import doubts
+from regard.training.prepare import find_corpora
 from tests.commands import fails
 from tests.tiny import write_recipe
 from tests.training.runs import quiet
@@ -25,7 +26,7 @@ def notes(tmp_path: Path, source: list[str], target: list[str], labels: tuple[st
         path.write_text("".join(f"{line}\n" for line in lines * 5), encoding="utf-8")
     data = {"source": labels[0], "target": labels[1], "train": "x.tsv", "valid": 1}
     recipe = recipe_from_dict({"data": data, "train": {"steps": 1}})
-    return language_notes(recipe, [Corpus("train.{en,de}", *paths)])
+    return doubts(recipe, [Corpus("train.{en,de}", *paths)])
 
 
 def test_swapped_languages_are_said(tmp_path: Path) -> None:

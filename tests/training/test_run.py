@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 
 from regard.bundle import load_bundle
 from regard.cli import main
+from regard.data.pairs import gather
 from regard.data.split import sentence_key
 from regard.data.store import Store
 from regard.errors import Interrupted, RegardError, UserError
@@ -316,7 +317,7 @@ def test_a_step_is_written_once_even_if_it_is_the_best_and_due(tmp_path: Path, m
     steps = []
     monkeypatch.setattr("regard.training.loop.save_checkpoint", lambda _, step, *__: steps.append(step))
     monkeypatch.setattr("regard.training.run.final_weights", lambda *_: ({}, ""))
-    monkeypatch.setattr("regard.training.run.measure_alignment_heads", lambda *_: None)
+    monkeypatch.setattr("regard.tasks.translate.measure_alignment_heads", lambda *_: None)
     monkeypatch.setattr("regard.training.run.write_model", lambda *_: SimpleNamespace(facts={"weights": ""}))
     monkeypatch.setattr("regard.training.run.report_facts", lambda *_: {})
     quiet(write_recipe(tmp_path / "recipe"), tmp_path / "run")
@@ -345,7 +346,7 @@ def test_the_best_checkpoint_is_kept_and_used_when_the_end_is_worse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = iter([5.0, 1.0, 3.0, 3.0, 4.0])
-    monkeypatch.setattr("regard.training.validate.Validator.loss", lambda *_: next(losses))
+    monkeypatch.setattr("regard.tasks.translate.TranslationValidator.loss", lambda *_: next(losses))
     recipe = write_recipe(tmp_path / "recipe", average=2)
     said = quiet(recipe, tmp_path / "run")
     best = tmp_path / "run" / "checkpoints" / "step-000020"
@@ -360,7 +361,7 @@ def test_the_last_step_becomes_the_model_where_its_average_with_others_is_worse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = iter([5.0, 4.0, 3.0, 1.0, 2.0])
-    monkeypatch.setattr("regard.training.validate.Validator.loss", lambda *_: next(losses))
+    monkeypatch.setattr("regard.tasks.translate.TranslationValidator.loss", lambda *_: next(losses))
     quiet(write_recipe(tmp_path / "recipe"), tmp_path / "run")
     assert load_bundle(tmp_path / "run" / "model").facts["weights"] == "last checkpoint"
     expected = load_file(str(tmp_path / "run" / "checkpoints" / "step-000040" / "model.safetensors"))
@@ -378,7 +379,7 @@ def test_held_out_pairs_are_in_no_training_text(tmp_path: Path) -> None:
     store, tokenizer = Store.open(run / "store"), load_bundle(run / "model").tokenizer
     keys = {sentence_key(line) for lines in held for line in lines}
     for number in range(len(store)):
-        ids, _, _, _ = store.gather(torch.tensor([number]).numpy())
+        ids, _, _, _ = gather(store, torch.tensor([number]).numpy())
         assert sentence_key(tokenizer.decode(ids.tolist())) not in keys
     assert store.account.dropped["held out"] >= 30
     assert load_bundle(run / "model").facts["test"]["sentences"] == 10

@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from regard.config import ModelConfig
-from regard.data.batch import Batch, make_batch
-from regard.data.slot_batch import Slots
+from regard.data.pair_slots import PairSlots
+from regard.data.pairs import PairBatch, make_batch
 from regard.errors import UserError
 from regard.models.rdrop import _chunk_loss
 from regard.models.transformer import Transformer
 from regard.nn import block
 from regard.recipe import FAST_PARTS, TrainRecipe
+from regard.tasks.translate import loss
 from regard.training.checkpoint import _load_optimizer, _optimizer_tensors
 from regard.training.fast import KERNELS, FastPath, fast_path, plain_path_field
 from regard.training.muon import MuonWithAdamW
@@ -32,7 +33,7 @@ from regard.training.update import WARM_UPDATES, PlainUpdate, SlotUpdate, Update
 from tests.build import build, tiny_config
 
 BOS, EOS = 1, 2
-SLOTS = Slots(src_tokens=70, tgt_tokens=60, pairs=12, max_length=16)
+SLOTS = PairSlots(src_tokens=70, tgt_tokens=60, pairs=12, max_length=16)
 Pairs = list[tuple[list[int], list[int]]]
 compiling = pytest.mark.filterwarnings("ignore:::torch")  # while torch compiles, it warns about its own code
 
@@ -54,7 +55,7 @@ def gathered(pairs: Pairs) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarr
     return *src, *tgt
 
 
-def both_kinds(parts: list[Pairs], slots: Slots) -> tuple[list[Batch], list[Tensor], int]:
+def both_kinds(parts: list[Pairs], slots: PairSlots) -> tuple[list[PairBatch], list[Tensor], int]:
     """An update's parts as batches and as words of slots, and its target tokens."""
     count = sum(len(tgt) + 1 for pairs in parts for _, tgt in pairs)
     batches = [make_batch(*gathered(pairs), BOS, EOS) for pairs in parts]
@@ -89,8 +90,8 @@ def test_slots_learn_what_batches_of_any_shape_learn(switches: dict[str, Any], c
     config = tiny_config(**switches)
     options = UpdateOptions(0.1, clip, None)
     (model, optimizer), (slot_model, slot_optimizer) = twins(config)
-    plain = PlainUpdate(model, optimizer, options)
-    slotted = SlotUpdate(slot_model, slot_optimizer, options, SLOTS, accumulate, FastPath())
+    plain = PlainUpdate(loss, model, optimizer, options)
+    slotted = SlotUpdate(loss, slot_model, slot_optimizer, options, SLOTS, accumulate, FastPath())
     totals = []
     for parts in updates(6, accumulate, config.vocab_size):
         batches, words, count = both_kinds(parts, SLOTS)
@@ -108,8 +109,8 @@ def test_slots_learn_what_batches_of_any_shape_learn(switches: dict[str, Any], c
 def test_slots_in_half_precision_learn_what_autocast_learns(accumulate: int) -> None:
     options = UpdateOptions(0.1, 1.0, torch.bfloat16)
     (model, optimizer), (slot_model, slot_optimizer) = twins(tiny_config(), dtype=torch.float32)
-    plain = PlainUpdate(model, optimizer, options)
-    slotted = SlotUpdate(slot_model, slot_optimizer, options, SLOTS, accumulate, FastPath())
+    plain = PlainUpdate(loss, model, optimizer, options)
+    slotted = SlotUpdate(loss, slot_model, slot_optimizer, options, SLOTS, accumulate, FastPath())
     losses = []
     for parts in updates(12, accumulate, 53):
         batches, words, count = both_kinds(parts, SLOTS)
@@ -125,8 +126,8 @@ def test_slots_in_half_precision_learn_what_autocast_learns(accumulate: int) -> 
 def test_muon_learns_the_same_in_slots_and_in_batches() -> None:
     (model, optimizer), (slot_model, slot_optimizer) = twins(tiny_config(), dtype=torch.float32, optimizer="muon")
     options = UpdateOptions(0.1, 1.0, None)
-    plain = PlainUpdate(model, optimizer, options)
-    slotted = SlotUpdate(slot_model, slot_optimizer, options, SLOTS, 2, FastPath())
+    plain = PlainUpdate(loss, model, optimizer, options)
+    slotted = SlotUpdate(loss, slot_model, slot_optimizer, options, SLOTS, 2, FastPath())
     losses = []
     for parts in updates(12, 2, 53):
         batches, words, count = both_kinds(parts, SLOTS)
@@ -142,8 +143,8 @@ def test_rdrop_draws_two_passes_together() -> None:
     for rdrop in (0.0, 20.0):
         (model, optimizer), (slot_model, slot_optimizer) = twins(tiny_config(dropout=0.3))
         options = UpdateOptions(0.1, 1.0, None, rdrop)
-        plain = PlainUpdate(model, optimizer, options)
-        slotted = SlotUpdate(slot_model, slot_optimizer, options, SLOTS, 2, FastPath())
+        plain = PlainUpdate(loss, model, optimizer, options)
+        slotted = SlotUpdate(loss, slot_model, slot_optimizer, options, SLOTS, 2, FastPath())
         torch.manual_seed(1)
         for parts in updates(25, 2, 53):
             batches, words, count = both_kinds(parts, SLOTS)
@@ -181,7 +182,7 @@ def test_the_two_passes_of_rdrop_drop_other_elements(path: Any, device: str) -> 
             set_learning_rate(optimizer, 0.0)
             made = dataclasses.replace(EVERYTHING, loss=False) if path == "everything" else path
             autocast = torch.bfloat16 if device == "cuda" else None
-            update = SlotUpdate(model, optimizer, UpdateOptions(0.1, 1.0, autocast, alpha), slots, 1, made)
+            update = SlotUpdate(loss, model, optimizer, UpdateOptions(0.1, 1.0, autocast, alpha), slots, 1, made)
             totals = [float(update(words, count).total) / count for _ in range(WARM_UPDATES + 8)][WARM_UPDATES:]
             assert (update._graph is not None) == (device == "cuda")
             assert len(set(totals)) == (8 if dropout else 1), totals
@@ -239,9 +240,9 @@ def test_one_compilation_serves_all_layers_of_a_stack_and_all_batches(
     config = tiny_config(norm_position=norm_position)
     options = UpdateOptions(0.1, 1.0, None)
     (model, optimizer), (slot_model, slot_optimizer) = twins(config)
-    plain = PlainUpdate(model, optimizer, options)
+    plain = PlainUpdate(loss, model, optimizer, options)
     said: list[str] = []
-    slotted = SlotUpdate(slot_model, slot_optimizer, options, SLOTS, 2, FastPath(compile=True), said.append)
+    slotted = SlotUpdate(loss, slot_model, slot_optimizer, options, SLOTS, 2, FastPath(compile=True), said.append)
     for number, parts in enumerate(updates(4, 2, config.vocab_size)):
         batches, words, count = both_kinds(parts, SLOTS)
         assert_same_results(slotted(words, count), plain(batches, count))
@@ -253,7 +254,7 @@ def test_one_compilation_serves_all_layers_of_a_stack_and_all_batches(
 def test_compiled_updates_draw_their_dropout_anew(graphs: list[torch.fx.GraphModule]) -> None:
     (model, optimizer), _ = twins(tiny_config(dropout=0.3))
     set_learning_rate(optimizer, 0.0)
-    slotted = SlotUpdate(model, optimizer, UpdateOptions(0.1, 1.0, None), SLOTS, 1, FastPath(compile=True))
+    slotted = SlotUpdate(loss, model, optimizer, UpdateOptions(0.1, 1.0, None), SLOTS, 1, FastPath(compile=True))
     _, words, count = both_kinds(updates(1, 1, 53)[0], SLOTS)
     totals = [float(slotted(words, count).total) for _ in range(3)]
     assert len(graphs) == 4 and len(set(totals)) == 3
@@ -269,7 +270,7 @@ def test_what_breaks_a_graph_is_refused(graphs: list[torch.fx.GraphModule], monk
 
     monkeypatch.setattr(block, "run_sublayers", broken)
     (model, optimizer), _ = twins(tiny_config())
-    slotted = SlotUpdate(model, optimizer, UpdateOptions(0.1, 1.0, None), SLOTS, 1, FastPath(compile=True))
+    slotted = SlotUpdate(loss, model, optimizer, UpdateOptions(0.1, 1.0, None), SLOTS, 1, FastPath(compile=True))
     _, words, count = both_kinds(updates(1, 1, 53)[0], SLOTS)
     with pytest.raises(torch._dynamo.exc.Unsupported, match="graph_break"):
         slotted(words, count)
@@ -348,7 +349,7 @@ def test_a_gpu_without_bf16_or_triton_takes_the_plain_path(
 # --- on a GPU ---
 
 EVERYTHING = FastPath(**{field.name: True for field in dataclasses.fields(FastPath)})
-GPU_SLOTS = Slots(src_tokens=1536, tgt_tokens=1408, pairs=64, max_length=80)
+GPU_SLOTS = PairSlots(src_tokens=1536, tgt_tokens=1408, pairs=64, max_length=80)
 
 
 def gpu_config(**changes: Any) -> ModelConfig:
@@ -397,8 +398,8 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
 def test_the_whole_fast_path_learns_what_the_plain_one_learns(switches: dict[str, Any], accumulate: int) -> None:
     options = UpdateOptions(0.1, 1.0, torch.bfloat16)
     (model, optimizer), (fast_model, fast_optimizer) = twins(gpu_config(**switches), "cuda", torch.float32)
-    plain = PlainUpdate(model, optimizer, options)
-    fast = SlotUpdate(fast_model, fast_optimizer, options, GPU_SLOTS, accumulate, EVERYTHING)
+    plain = PlainUpdate(loss, model, optimizer, options)
+    fast = SlotUpdate(loss, fast_model, fast_optimizer, options, GPU_SLOTS, accumulate, EVERYTHING)
     losses: list[tuple[float, float, int]] = []
     for number, parts in enumerate(gpu_updates(20, accumulate)):
         for each in (optimizer, fast_optimizer):  # the captured update must see that it changes
@@ -418,7 +419,7 @@ def test_the_whole_fast_path_learns_what_the_plain_one_learns(switches: dict[str
 @pytest.mark.parametrize("name", ["adam", "adamw", "muon"])
 def test_a_replayed_update_changes_the_weights_and_obeys_the_learning_rate(name: str) -> None:
     (model, optimizer), _ = twins(gpu_config(), "cuda", torch.float32, name)
-    fast = SlotUpdate(model, optimizer, UpdateOptions(0.1, 1.0, torch.bfloat16), GPU_SLOTS, 1, EVERYTHING)
+    fast = SlotUpdate(loss, model, optimizer, UpdateOptions(0.1, 1.0, torch.bfloat16), GPU_SLOTS, 1, EVERYTHING)
     for number, parts in enumerate(gpu_updates(WARM_UPDATES + 4, 1)):
         _, words, count = both_kinds(parts, GPU_SLOTS)
         rate = 0.0 if number in (WARM_UPDATES - 1, WARM_UPDATES + 2) else 1e-3
@@ -436,7 +437,7 @@ def test_a_replayed_update_draws_its_dropout_anew(dropout: float) -> None:
     """On one batch and at a learning rate of 0, nothing but dropout tells one update's loss from the next."""
     (model, optimizer), _ = twins(gpu_config(dropout=dropout), "cuda", torch.float32)
     set_learning_rate(optimizer, 0.0)
-    fast = SlotUpdate(model, optimizer, UpdateOptions(0.1, 1.0, torch.bfloat16), GPU_SLOTS, 1, EVERYTHING)
+    fast = SlotUpdate(loss, model, optimizer, UpdateOptions(0.1, 1.0, torch.bfloat16), GPU_SLOTS, 1, EVERYTHING)
     _, words, count = both_kinds(gpu_updates(1, 1)[0], GPU_SLOTS)
     totals = [float(fast(words, count).total) for _ in range(WARM_UPDATES + 8)][WARM_UPDATES:]
     assert fast._graph is not None
@@ -450,9 +451,9 @@ def test_a_captured_update_with_muon_and_rdrop_learns_what_the_plain_one_learns(
     options = UpdateOptions(0.1, 1.0, torch.bfloat16, rdrop)
     both = twins(gpu_config(norm_position="pre", norm="rms"), "cuda", torch.float32, "muon")
     (model, optimizer), (fast_model, fast_optimizer) = both
-    plain = PlainUpdate(model, optimizer, options)
+    plain = PlainUpdate(loss, model, optimizer, options)
     path = dataclasses.replace(EVERYTHING, loss=not rdrop)
-    fast = SlotUpdate(fast_model, fast_optimizer, options, GPU_SLOTS, 1, path)
+    fast = SlotUpdate(loss, fast_model, fast_optimizer, options, GPU_SLOTS, 1, path)
     losses = []
     for number, parts in enumerate(gpu_updates(20, 1)):
         for each in (optimizer, fast_optimizer):
@@ -472,14 +473,14 @@ def test_a_captured_run_goes_on_from_its_checkpoint(name: str) -> None:
     """The graph is captured anew, over an optimizer whose state and learning rate were put in place from outside."""
     options = UpdateOptions(0.1, 1.0, torch.bfloat16)
     (model, optimizer), (other_model, other_optimizer) = twins(gpu_config(), "cuda", torch.float32, name)
-    fast = SlotUpdate(model, optimizer, options, GPU_SLOTS, 1, EVERYTHING)
+    fast = SlotUpdate(loss, model, optimizer, options, GPU_SLOTS, 1, EVERYTHING)
     all_updates = [both_kinds(parts, GPU_SLOTS)[1:] for parts in gpu_updates(2 * WARM_UPDATES + 8, 1)]
     half = WARM_UPDATES + 4
     for words, count in all_updates[:half]:
         fast(words, count)
     other_model.load_state_dict(model.state_dict())
     _load_optimizer(other_optimizer, {key: tensor.cpu() for key, tensor in _optimizer_tensors(optimizer).items()})
-    other = SlotUpdate(other_model, other_optimizer, options, GPU_SLOTS, 1, EVERYTHING)
+    other = SlotUpdate(loss, other_model, other_optimizer, options, GPU_SLOTS, 1, EVERYTHING)
     losses = []
     for number, (words, count) in enumerate(all_updates[half:]):
         for each in (optimizer, other_optimizer):

@@ -102,8 +102,8 @@ class Searches:
         return [[one.ids for one in hypotheses] for hypotheses in found]
 
 
-CAT = Phrase(((7,),), is_satisfied_by=lambda ids: 7 in ids)
-DOG = Phrase(((8,),), is_satisfied_by=lambda ids: 8 in ids)
+CAT = Phrase(((7,),), count_in=lambda ids: ids.count(7))
+DOG = Phrase(((8,),), count_in=lambda ids: ids.count(8))
 
 
 def containing(*phrases: Phrase) -> Constraints:
@@ -218,7 +218,27 @@ def test_phrases_have_their_places_in_the_code_switched_source() -> None:
     assert written == ["k", "lm"]
 
 
+def test_a_term_should_appear_as_often_as_in_the_source() -> None:
+    twice = replace(CAT, count=2)
+    searches = Searches([[(7, 1), (7, 2)], [(7, 7), (7, 3, 7)]], [])
+    assert searches.run([containing(twice)]) == [[(7, 7), (7, 3, 7)]]
+    assert searches.asked[1][1] == [[60, 7]]
+    # Less often is accepted where the code-switched source does not help: only once is required.
+    searches = Searches([[(7, 1), (7, 2)], [(7,), (7, 3, 7)]], [])
+    assert searches.run([containing(twice)]) == [[(7, 1), (7, 2)]]
+    # It is better than not at all.
+    searches = Searches([[(7, 1), (2,)], [(7,), (7, 3)]], [])
+    assert searches.run([containing(twice)]) == [[(7,), (7, 3)]]
+
+
 # --- with models ---
+
+
+@pytest.mark.parametrize("engine", ["torch", "auto"])
+def test_every_occurrence_of_a_term_gets_its_translation(engine: str) -> None:
+    assert model(engine).translate("b a c b", glossary={"b": "k"}) == "k c a k"
+    # The model says k for the other word already: once is not enough.
+    assert model(engine).translate("k a b", glossary={"b": "k", "k": "k"}) == "k a k"
 
 
 @pytest.mark.parametrize("beam", [1, 4])

@@ -32,7 +32,7 @@ from regard.generate.search.constrained import constrained_search
 from regard.generate.search.phrases import Phrase
 from regard.generate.search.sampling import sentence_rng
 from regard.nn.attention import set_kernel
-from regard.translation.glossary import Glossary, contains_term
+from regard.translation.glossary import Glossary, count_term
 from regard.translation.links import links_of
 from regard.translation.mbr import by_expected_utility
 from regard.translation.terms import find_terms
@@ -450,6 +450,7 @@ def test_mbr_chooses_among_samples() -> None:
 # --- following ---
 
 
+@pytest.mark.filterwarnings("ignore:asked for, but not in the translation")  # of 60 sentences some lack the term
 @pytest.mark.parametrize("search", [{}, {"beam": 1}, {"prefix": "k "}, {"keep": ["b"]}, {"glossary": {"a": "k"}}])
 def test_following_ends_in_the_translation_and_takes_nothing_back(search: dict) -> None:
     for line in ("a b c", "p o n m", "a b c. " * 60, ""):
@@ -699,12 +700,12 @@ def test_candidates_take_turns_as_plain_python_has_it() -> None:
     ],
 )
 def test_a_term_is_known_again_inside_longer_words(text: str, term: str, is_said: bool) -> None:
-    assert contains_term(text, [term]) == is_said
+    assert bool(count_term(text, [term])) == is_said
 
 
 def test_what_is_said_otherwise_is_insisted_on_only_when_it_gets_lost() -> None:
-    one = Phrase(((7,),), is_satisfied_by=lambda ids: 70 in ids or 7 in ids)
-    other = Phrase(((8,),), is_satisfied_by=lambda ids: 8 in ids)
+    one = Phrase(((7,),), count_in=lambda ids: ids.count(70) + ids.count(7))
+    other = Phrase(((8,),), count_in=lambda ids: ids.count(8))
     constraint = Constraints(phrases=(one, other))
     asked: list[tuple[Phrase, ...]] = []
 

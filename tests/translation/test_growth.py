@@ -20,6 +20,7 @@ from regard.errors import InputError
 from regard.generate.options import Constraints, Engine, Hypothesis, Matrix, OnFinished, SearchOptions
 from regard.serve.word_by_word import place_words
 from regard.translation.alignment import align_texts
+from regard.translation.constraints import TextConstraints
 from regard.translation.detection import detect
 from regard.translation.glossary import Glossary, find_variants, insert_terms
 from regard.translation.guard import is_foreign, runs_away
@@ -29,6 +30,8 @@ from regard.translation.markup.tags import Xml
 from regard.translation.notation import other_marks, other_sums, put_marks, put_sums
 from regard.translation.numbers import has_numbers, numbers_of
 from regard.translation.protect import find_spans, protect
+from regard.translation.quotes import close_up, distinct, find_quotations, straightened
+from regard.translation.results import Translation
 from regard.translation.sentences import split_text
 from regard.translation.terms import find_terms
 from regard.translation.translation_options import TranslationOptions
@@ -103,6 +106,13 @@ def check_guard(text: str) -> None:
     runs_away(text, text[::-1], ids, ids[::-1], tokenizer())
 
 
+def check_quotes(text: str) -> None:
+    found = find_quotations(text, find_spans(text))
+    close_up(distinct(text, found))
+    straightened(text, found)
+    translator(True).text_side._quotes.restyle(text, [Translation(text, 0.0)], TextConstraints("a", ("b",)))
+
+
 def align(text: str) -> None:
     engine: Engine = Echo()  # type: ignore[assignment]
     align_texts(engine, tokenizer(), [(text, text[::-1])], 160)
@@ -131,6 +141,7 @@ STAGES: dict[str, Callable[[str], object]] = {
     "glossary": use_glossary,
     "numbers": check_numbers,
     "guard": check_guard,
+    "quotes": check_quotes,
     "alignment": align,
     "words": edit_words,
     "tokenizer": lambda text: tokenizer().decode(tokenizer().encode(text)),
@@ -162,7 +173,10 @@ UNITS = (
         '"',
         "'",
         "“",
+        "„",
+        "«",
         "»",
+        "‘",
         "`",
         "|",
         "\\",
@@ -253,7 +267,7 @@ def seconds(stage: Callable[[str], object], text: str) -> float:
 
 def check_growth(name: str, before: str, unit: str, after: str) -> None:
     def text(size: int) -> str:
-        return before + (unit * (size // len(unit) + 1))[:size] + after
+        return before + unit * max(1, size // len(unit)) + after  # whole ones: half a tag is refused at once
 
     stage = STAGES[name]
     long = seconds(stage, text(LONG))

@@ -40,6 +40,11 @@ def test_a_result_names_what_it_lacks() -> None:
     assert plain.unmet == ()
 
 
+def test_a_term_that_is_there_less_often_than_in_the_source_is_lacking() -> None:
+    once, twice = translator(Glossary.of({"house": "green"})).translate(["The house green.", "House, house, green."])
+    assert once.unmet == () and twice.unmet == (Unmet("glossary", "green"),)
+
+
 def test_a_line_that_is_copied_whole_lacks_everything() -> None:
     [result] = translator().translate([2_000 * "x"], constraints=[WISHES])
     assert result.text == 2_000 * "x"

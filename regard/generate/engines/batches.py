@@ -65,17 +65,33 @@ def check_constraints(constraints: Sequence[Constraints]) -> None:
 def length_limit(
     sentence: Sequence[int], options: SearchOptions, config: ModelConfig, constraint: Constraints | None = None
 ) -> int:
-    """The maximum number of output tokens, not counting the end token. Learned positions add a limit of the model's own."""
+    """The maximum number of output tokens, not counting the end token; without an encoder, the sentence is a prompt that they
+    continue. Learned positions add a limit of the model's own."""
     constraint = constraint or Constraints()
-    limit = len(sentence) + options.max_extra if constraint.max_tokens is None else constraint.max_tokens
+    is_prompt = not config.encoder_layers
+    longest = options.max_extra if is_prompt else len(sentence) + options.max_extra
     least = len(constraint.prefix) + sum(phrase.min_length for phrase in constraint.phrases)
-    limit = max(limit, least)
-    decoder = config.decoder_stack
-    if decoder is None or decoder.positions != "learned":
+    limit = max(longest if constraint.max_tokens is None else constraint.max_tokens, least)
+    stack = config.decoder_stack
+    if stack is None or stack.positions != "learned":
         return limit
-    if least >= decoder.max_positions:
+    if is_prompt:
+        return min(limit, _room(len(sentence), least, stack.max_positions))
+    if least >= stack.max_positions:
         raise UserError(
-            f"the prefix and the phrases together must have fewer than {decoder.max_positions} tokens, the limit of this model, "
+            f"the prefix and the phrases together must have fewer than {stack.max_positions} tokens, the limit of this model, "
             f"but have {least}; shorten them"
         )
-    return min(limit, decoder.max_positions - 1)
+    return min(limit, stack.max_positions - 1)
+
+
+def _room(prompt: int, least: int, most: int) -> int:
+    """How many tokens may follow a prompt of so many, if a text has at most `most`; at least 1, and `least`."""
+    if prompt >= most:
+        raise InputError(f"a prompt must have fewer than {most:,} tokens, the limit of this model, but has {prompt:,}")
+    if prompt + least > most:
+        raise InputError(
+            f"a prompt with the prefix and phrases that follow must have at most {most:,} tokens, the limit of this model, but "
+            f"has {prompt + least:,}; shorten them"
+        )
+    return most - prompt

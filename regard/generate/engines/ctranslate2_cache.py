@@ -33,7 +33,7 @@ from regard.files import (
     sweep_temporaries,
     write_manifest,
 )
-from regard.generate.engines.ctranslate2_model import CONVERTER, WeightFormat, convert
+from regard.generate.engines.ctranslate2_model import CONVERTER, WeightFormat, convert, int8_levels
 
 _UNUSED_SECONDS = 30 * 24 * 3600.0
 _LOCK = ".lock"
@@ -44,7 +44,9 @@ _ENTRY = re.compile(r"[0-9a-f]{32}-[a-z0-9]+-\d+")  # other programs may keep fi
 def converted(bundle: Bundle, weights: WeightFormat) -> Iterator[Path]:
     """A folder with the converted bundle, to be loaded inside the block."""
     root = cache_folder() / "ctranslate2"
-    entry = root / f"{sha256(bundle.folder / MANIFEST)[:32]}-{weights}-{CONVERTER}"
+    # Machines of both kinds may share a home folder.
+    kind = "int7" if weights == "int8" and int8_levels() < 127 else weights
+    entry = root / f"{sha256(bundle.folder / MANIFEST)[:32]}-{kind}-{CONVERTER}"
     with ExitStack() as stack:
         try:
             stack.enter_context(_locked(entry))
@@ -53,7 +55,7 @@ def converted(bundle: Bundle, weights: WeightFormat) -> Iterator[Path]:
         except OSError:
             # A full disk or a read-only home folder: convert the model for this one time.
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="regard-")))
-            convert(bundle, folder, weights)
+            convert(bundle, folder, weights, int8_levels())
         yield folder
 
 
@@ -66,7 +68,7 @@ def _ensure(bundle: Bundle, weights: WeightFormat, entry: Path) -> None:
     except UserError:
         sweep_temporaries(entry)
         with atomic_folder(entry / "model") as temporary:
-            convert(bundle, temporary, weights)
+            convert(bundle, temporary, weights, int8_levels())
             write_manifest(temporary)
         _remove_unused(entry.parent)
 

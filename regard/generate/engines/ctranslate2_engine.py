@@ -516,7 +516,7 @@ class CTranslate2Engine:
 
 def _phrase_options(constraints: Sequence[Constraints]) -> list[str]:
     """The names of the options that these phrases come from."""
-    are_terms = {phrase.is_satisfied_by is not None for constraint in constraints for phrase in constraint.phrases}
+    are_terms = {phrase.count_in is not None for constraint in constraints for phrase in constraint.phrases}
     return ["glossary"] * (True in are_terms) + ["phrases"] * (False in are_terms)
 
 

@@ -22,6 +22,7 @@ from regard.aligning import AlignmentHeads
 from regard.builtin import shown_name
 from regard.bundle import Bundle
 from regard.config import ModelConfig
+from regard.cpu import adds_int8_exactly
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.weights import check_finite, readable, scale_name
@@ -70,8 +71,13 @@ def positions(bundle: Bundle) -> int:
     return max(_POSITIONS, min(longest, _MAX_CELLS // bundle.config.d_model))
 
 
-def convert(bundle: Bundle, folder: Path, weights: WeightFormat) -> None:
-    """Write the converted bundle into an existing folder."""
+def int8_levels() -> int:
+    """The largest integer of int8 weights: 127, or 63 where a larger one could make sums overflow on this machine."""
+    return 127 if adds_int8_exactly() else 63
+
+
+def convert(bundle: Bundle, folder: Path, weights: WeightFormat, levels: int = 127) -> None:
+    """Write the converted bundle into an existing folder; `levels` is the largest integer of int8 weights."""
     if reason := refusal(bundle):
         raise UserError(f"{shown_name(bundle.folder)}: {reason}; use --engine torch, or export to another format")
     try:
@@ -80,7 +86,7 @@ def convert(bundle: Bundle, folder: Path, weights: WeightFormat) -> None:
     except _WrongTensor as error:
         raise UserError(f"{bundle.weights}: tensor {error}") from None
     if weights == "int8":
-        variables = _to_int8(variables)
+        variables = _to_int8(variables, levels)
     elif weights == "fp16":
         variables = {name: _to_fp16(value) for name, value in variables.items()}
     _write_binary(folder / "model.bin", variables, aliases)
@@ -299,7 +305,7 @@ def _is_matrix(name: str, value: _WeightArray) -> bool:
     return value.ndim == 2 and name.endswith("/weight")
 
 
-def _to_int8(variables: Mapping[str, _WeightArray]) -> dict[str, _WeightArray]:
+def _to_int8(variables: Mapping[str, _WeightArray], levels: int) -> dict[str, _WeightArray]:
     """Matrices as 8-bit integers with one scale per row, the rest unchanged."""
     small: dict[str, _WeightArray] = {}
     for name, value in variables.items():
@@ -307,8 +313,8 @@ def _to_int8(variables: Mapping[str, _WeightArray]) -> dict[str, _WeightArray]:
             small[name] = value
             continue
         largest = np.abs(value).max(axis=1)
-        largest[largest == 0] = 127.0
-        scale = 127.0 / np.maximum(largest, np.float32(127) / np.finfo(np.float32).max)
+        largest[largest == 0] = levels
+        scale = np.float32(levels) / np.maximum(largest, np.float32(levels) / np.finfo(np.float32).max)
         small[name] = np.rint(value * scale[:, None]).astype(np.int8)
         small[f"{name}_scale"] = scale
     return small

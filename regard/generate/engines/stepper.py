@@ -1,4 +1,5 @@
-"""The step function of a search: one model, or an ensemble whose probabilities are averaged, decoding a batch of sentences."""
+"""The step function of a search: one model, or an ensemble whose probabilities are averaged, decoding a batch of sentences. A model
+with an encoder reads them as sources, one without as prompts."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from torch import Tensor
 
 from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
-from regard.nn.cache import CrossCache
+from regard.nn.cache import DecoderCache
+from regard.nn.shared_keys import CrossCache
 
 
 class Stepper:
@@ -27,9 +29,9 @@ class Stepper:
         device: torch.device,
         record_attention: bool = False,
     ) -> None:
-        """Encodes the sentences at once. `attention` needs `record_attention`."""
-        self.models = models
-        self.caches = [model.start(*encode(model, ids, eos_id, device), beam, capacity, bucket) for model in models]
+        """Reads the sentences at once. `attention` needs `record_attention`."""
+        self.models, self.eos_id = models, eos_id
+        self.caches = [start(model, ids, eos_id, beam, capacity, bucket, device) for model in models]
         self._recorded: list[CrossCache] = []
         for cache in self.caches if record_attention else ():
             # The step that predicts a token, in the last layer but one (Garg et al., 2019): the search cannot wait for the
@@ -41,7 +43,10 @@ class Stepper:
 
     def step(self, newest: Tensor) -> Tensor:
         """Newest tokens (rows,) -> logits (rows, vocab_size); of an ensemble, the log of the mean probabilities."""
-        logits = [model.step(newest, cache) for model, cache in zip(self.models, self.caches, strict=True)]
+        logits = [
+            with_end(model.step(newest, cache), self.eos_id)
+            for model, cache in zip(self.models, self.caches, strict=True)
+        ]
         if len(logits) == 1:
             return logits[0]
         return mean_probability([torch.log_softmax(one.float(), dim=-1) for one in logits])
@@ -57,6 +62,24 @@ class Stepper:
         return torch.stack(weights).mean(dim=0)
 
 
+def start(
+    model: Transformer,
+    ids: Sequence[Sequence[int]],
+    eos_id: int,
+    beam: int,
+    capacity: int,
+    bucket: int,
+    device: torch.device,
+) -> DecoderCache:
+    """The cache before the first step: sources are encoded. Of prompts all but the last token is read; the first step reads that,
+    as it reads the start token of a translation."""
+    if model.config.encoder_layers:
+        return model.start(*encode(model, ids, eos_id, device), beam, capacity, bucket)
+    flat = torch.tensor([token for prompt in ids for token in prompt[:-1]], dtype=torch.int64, device=device)
+    layout = SequenceLayout.from_lengths([len(prompt) - 1 for prompt in ids], device)
+    return model.prefill(flat, layout, beam, capacity, bucket)
+
+
 def encode(
     model: Transformer, ids: Sequence[Sequence[int]], eos_id: int, device: torch.device
 ) -> tuple[Tensor, SequenceLayout]:
@@ -64,6 +87,13 @@ def encode(
     flat = torch.tensor([token for sentence in ids for token in (*sentence, eos_id)], device=device)
     layout = SequenceLayout.from_lengths([len(sentence) + 1 for sentence in ids], device)
     return model.encode(flat, layout), layout
+
+
+def with_end(logits: Tensor, eos_id: int) -> Tensor:
+    """Logits (rows, vocab_size), with a column for the end token if the model has none: it never comes."""
+    if eos_id < logits.shape[1]:
+        return logits
+    return torch.nn.functional.pad(logits, (0, 1), value=-math.inf)
 
 
 def mean_probability(log_probs: Sequence[Tensor]) -> Tensor:

@@ -1,4 +1,5 @@
-"""The engine that runs the model itself, on any device that torch supports.
+"""The engine that runs the model itself, on any device that torch supports. With an encoder it translates, without one it continues
+prompts; only how a sentence enters the model differs.
 
 Sentences are sorted by length and searched in batches. A sentence's result does not depend on its batch: linear layers work
 on tiles of a fixed number of rows, and attention at lengths that are a function of the sentence alone. On GPUs with Triton,
@@ -18,10 +19,10 @@ from torch import Tensor
 from regard.aligning import AlignmentHeads
 from regard.bundle import Bundle, load_weights
 from regard.device import pick_device, with_index
-from regard.errors import RegardError, UserError
+from regard.errors import InputError, RegardError, UserError
 from regard.generate.engines.batches import beam_batch, check_constraints, cut_batches, length_limit
 from regard.generate.engines.slot_engine import SlotDecoder
-from regard.generate.engines.stepper import Stepper, encode, mean_probability
+from regard.generate.engines.stepper import Stepper, encode, mean_probability, with_end
 from regard.generate.options import (
     NOTHING_FOUND,
     Constraints,
@@ -48,6 +49,7 @@ _BUCKET = {"cpu": 8, "cuda": 64, "mps": 64}
 _SCORE_ROWS = 2_048  # rows of logits held at a time; a multiple of every row tile
 _BATCH_TOKENS = {"cpu": 8_192, "cuda": 32_768, "mps": 8_192}  # tokens of a batch, counted with padding
 _BATCH = {"cpu": 32, "cuda": 256, "mps": 64}  # sentences of a batch
+_CONTINUATION = 64  # tokens after a prompt that a cache has room for at first
 _SLOTS = 512  # sentences in slots; fewer if the memory cannot hold them
 
 
@@ -66,14 +68,22 @@ class TorchEngine:
         slots: bool = False,
         others: Sequence[Transformer] = (),
         alignment: Sequence[AlignmentHeads] = (),
+        stop_ids: Sequence[int] = (),
     ) -> None:
         """`others` are models of the same vocabulary; a token's probability is then the mean over all models. `alignment` names
-        the heads of every model that align words; by default `AlignmentHeads.default`."""
+        the heads of every model that align words; by default `AlignmentHeads.default`. Each of `stop_ids` ends an output, as
+        the end token does; a model without an encoder may have neither, or no start token (-1)."""
         self.device = with_index(torch.device(device))
         self.models = [one.to(self.device).eval() for one in (model, *others)]
         self.model = self.models[0]
-        self._aligning = tuple(alignment) or tuple(AlignmentHeads.default(one.config) for one in self.models)
-        self.bos_id, self.eos_id, self.forbidden = bos_id, eos_id, tuple(forbidden)
+        self.has_encoder = bool(self.model.config.encoder_layers)
+        self._aligning = tuple(alignment)
+        if self.has_encoder and not alignment:
+            self._aligning = tuple(AlignmentHeads.default(one.config) for one in self.models)
+        self.bos_id, self.forbidden = bos_id, tuple(forbidden)
+        ends = [token for token in dict.fromkeys((eos_id, *stop_ids)) if token >= 0]
+        self.eos_id, *others_ends = ends or [self.model.config.vocab_size]  # without any, a token that never comes
+        self.stop_ids = tuple(others_ends)
         self.batch = batch or (_SLOTS if slots else _BATCH.get(self.device.type, 64))
         self.parallel = 1
         self.takes_phrases = True
@@ -99,7 +109,8 @@ class TorchEngine:
         tokenizer = bundle.tokenizer
         model = load_model(bundle)
         picked = pick_device(device)
-        slots = on_triton(picked) and not others and model.decoder.relative is None
+        has_encoder = bool(bundle.config.encoder_layers)
+        slots = on_triton(picked) and not others and has_encoder and model.decoder.relative is None
         if slots:
             model = model.half()  # its 11 bits of precision flip fewer near-ties than the 8 of bf16
         return cls(
@@ -111,7 +122,8 @@ class TorchEngine:
             batch=batch,
             slots=slots,
             others=[load_model(other) for other in others],
-            alignment=[one.alignment_heads for one in (bundle, *others)],
+            alignment=[one.alignment_heads for one in (bundle, *others)] if has_encoder else (),
+            stop_ids=() if has_encoder else tokenizer.stop_ids,
         )
 
     def translate(
@@ -122,11 +134,33 @@ class TorchEngine:
         constraints: Sequence[Constraints] = (),
     ) -> list[list[Hypothesis]]:
         """As `Engine.translate`."""
+        if not self.has_encoder:
+            raise UserError("this model has no encoder: it continues texts and does not translate; use generate")
+        return self._find(ids, options, on_finished, constraints)
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        options: SearchOptions,
+        on_finished: OnFinished | None = None,
+        constraints: Sequence[Constraints] = (),
+    ) -> list[list[Hypothesis]]:
+        """As `TextEngine.generate`; `options.max_extra` tokens at most."""
+        if self.has_encoder:
+            raise UserError("this model has an encoder: it translates and does not continue texts; use translate")
+        return self._find(prompts, options, on_finished, constraints)
+
+    def _find(
+        self,
+        ids: Sequence[Sequence[int]],
+        options: SearchOptions,
+        on_finished: OnFinished | None = None,
+        constraints: Sequence[Constraints] = (),
+    ) -> list[list[Hypothesis]]:
         check_constraints(constraints)
+        ids = self._checked(ids, options, constraints)
         if any(constraint.phrases for constraint in constraints):
-            return constrained_search(
-                ids, options, on_finished, constraints, self.translate, self.in_batches, self.score
-            )
+            return constrained_search(ids, options, on_finished, constraints, self._find, self.in_batches, self.score)
         constraints = constraints if any(constraint != Constraints() for constraint in constraints) else ()
         if self.slots is not None and not constraints and not options.beyond_beam:
             beam_batch(options, self.model.config, self.batch)  # refuses a beam that is too wide
@@ -213,12 +247,32 @@ class TorchEngine:
                 return
             yield prefix
 
+    def _checked(
+        self,
+        ids: Sequence[Sequence[int]],
+        options: SearchOptions | None = None,
+        constraints: Sequence[Constraints] = (),
+    ) -> Sequence[Sequence[int]]:
+        """Sources as they are; prompts with the token that begins a text in place of nothing. What needs a source is refused."""
+        if self.has_encoder:
+            return ids
+        if options is not None and options.coverage:
+            raise UserError("coverage needs a source, which this model does not have; leave it out")
+        for constraint in constraints:
+            if constraint.code_switch is not None or any(phrase.source for phrase in constraint.phrases):
+                raise ValueError("phrases must not name tokens of a source, which a model without an encoder lacks")
+        first = self.bos_id if self.bos_id >= 0 else self.eos_id
+        if first >= self.model.config.vocab_size and not all(ids):
+            raise UserError("a prompt must not be empty with this model, which has no token that begins a text")
+        return [prompt or (first,) for prompt in ids]
+
     def _search_spec(
         self, ids: Sequence[Sequence[int]], options: SearchOptions, constraints: Sequence[Constraints]
     ) -> tuple[Stepper, SearchSpec]:
+        ids = self._checked(ids, options, constraints)
         limits = self._limits(ids, options, constraints)
         longest = max(map(len, ids)) + 1
-        capacity = min(max(limits) + 1, 2 * longest + 16)
+        capacity = min(max(limits) + 1, 2 * longest + 16 if self.has_encoder else _CONTINUATION)
         phrases = [PhraseAutomaton(constraint.phrases) if constraint.phrases else None for constraint in constraints]
         needs_attention = options.coverage > 0 or any(one is not None and one.has_sources for one in phrases)
         stepper = Stepper(
@@ -234,8 +288,10 @@ class TorchEngine:
             if any(constraint.prefix for constraint in constraints)
             else (),
             phrases=phrases if any(phrases) else (),
-            src=ids,
+            src=ids if self.has_encoder else (),
             attention=stepper.attention if needs_attention else None,
+            prompts=() if self.has_encoder else ids,
+            stop_ids=self.stop_ids,
         )
         return stepper, spec
 
@@ -251,6 +307,8 @@ class TorchEngine:
     @torch.inference_mode()
     def attention(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[Matrix]:
         """As `Engine.attention`; of an ensemble, the mean."""
+        if not self.has_encoder:
+            raise UserError("this model has no encoder: there is no source that its words could be aligned with")
         results: list[Matrix] = [[] for _ in src]
         lengths = [max(map(len, pair)) for pair in zip(src, tgt, strict=True)]
         order = sorted((n for n in range(len(src)) if src[n]), key=lambda number: (len(tgt[number]), len(src[number])))
@@ -281,10 +339,12 @@ class TorchEngine:
 
     @torch.inference_mode()
     def score(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> list[list[float]]:
-        """As `Engine.score`; of an ensemble, of the mean probabilities."""
+        """As `Engine.score` and `TextEngine.score`; of an ensemble, of the mean probabilities."""
+        src = self._checked(src)
+        self._check_texts(src, tgt)
         results: list[list[float]] = [[] for _ in src]
         order = sorted(range(len(src)), key=lambda number: (len(tgt[number]), len(src[number])))
-        lengths = [max(map(len, pair)) for pair in zip(src, tgt, strict=True)]
+        lengths = [(max if self.has_encoder else sum)(map(len, pair)) for pair in zip(src, tgt, strict=True)]
         for numbers in cut_batches(order, lengths, self.batch, self.batch_tokens):
             with self._exclusive():
                 scored = list(self._score(src, tgt, numbers))
@@ -296,23 +356,41 @@ class TorchEngine:
         self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], numbers: Sequence[int]
     ) -> Iterator[list[float]]:
         sources, targets = [src[number] for number in numbers], [tgt[number] for number in numbers]
-        flat = [token for target in targets for token in (*target, self.eos_id)]
-        labels = torch.tensor(flat, device=self.device)
+        labels = torch.tensor([token for one in targets for token in (*one, self.eos_id)], device=self.device)
+        is_end = torch.tensor([n == len(one) for one in targets for n in range(len(one) + 1)], device=self.device)
+        ends = [self.eos_id, *self.stop_ids]
         by_model = []
         for model in self.models:
             picked = []
             hidden = self._decode(model, sources, targets)
             # In parts, since the logits of all tokens may not fit into memory.
             for part, label in zip(torch.split(hidden, _SCORE_ROWS), torch.split(labels, _SCORE_ROWS), strict=True):
-                log_probs = torch.log_softmax(model.logits(part).float(), dim=-1)
-                picked.append(log_probs.gather(1, label[:, None])[:, 0])
+                log_probs = torch.log_softmax(with_end(model.logits(part), self.eos_id).float(), dim=-1)
+                picked.append(torch.cat((log_probs.gather(1, label[:, None]), log_probs[:, ends]), dim=1))
             by_model.append(torch.cat(picked))
-        values = iter(mean_probability(by_model).tolist())
+        scores = mean_probability(by_model)  # (tgt_tokens, 1 + ends)
+        values = iter(torch.where(is_end, scores[:, 1:].amax(dim=1), scores[:, 0]).tolist())
         for target in targets:
             yield list(islice(values, len(target) + 1))
 
+    def _check_texts(self, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> None:
+        """Refuse texts that are longer, with their prompts, than learned positions allow."""
+        stacks = [model.config.decoder_stack for model in self.models if not self.has_encoder]
+        most = min((one.max_positions for one in stacks if one and one.positions == "learned"), default=None)
+        longest = max((len(prompt) + len(text) for prompt, text in zip(prompts, texts, strict=True)), default=0)
+        if most is not None and longest > most:
+            raise InputError(
+                f"a text with its prompt must have at most {most:,} tokens, the limit of this model, but has {longest:,}"
+            )
+
     def _decode(self, model: Transformer, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> Tensor:
         """Decoder states before each token of given outputs and before their end tokens, (tgt_tokens, d_model)."""
+        if not self.has_encoder:
+            texts = [(*prompt, *target) for prompt, target in zip(src, tgt, strict=True)]
+            ids = torch.tensor([token for text in texts for token in text], device=self.device)
+            layout = SequenceLayout.from_lengths([len(text) for text in texts], self.device)
+            states = model.states(ids, layout).split(list(layout.lengths))
+            return torch.cat([one[-len(target) - 1 :] for one, target in zip(states, tgt, strict=True)])
         memory, src_layout = encode(model, src, self.eos_id, self.device)
         tgt_in = torch.tensor([token for target in tgt for token in (self.bos_id, *target)], device=self.device)
         layout = SequenceLayout.from_lengths([len(target) + 1 for target in tgt], self.device)
@@ -320,7 +398,9 @@ class TorchEngine:
 
     @torch.inference_mode()
     def next_log_probs(self, src: Sequence[int], prefix: Sequence[int]) -> list[float]:
-        """As `Engine.next_log_probs`; of an ensemble, of the mean probabilities."""
+        """As `Engine.next_log_probs` and `TextEngine.next_log_probs`; of an ensemble, of the mean probabilities."""
+        [src] = self._checked([src])
+        self._check_texts([src], [prefix])
         by_model = []
         with self._exclusive():
             for model in self.models:

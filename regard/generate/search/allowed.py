@@ -1,5 +1,6 @@
 """Which tokens may come next: each rule is a function that sets the log-probabilities of all others to -inf. Later rules override
-earlier ones: forbidden tokens, repetition, phrases that must appear, the length limit, the forced prefix.
+earlier ones: forbidden tokens, repetition, phrases that must appear, the length limit, the forced prefix. Two functions come
+before these rules: `penalise_repeated` changes logits, and `merge_ends` makes several end tokens one.
 
 Tensors are in place; U units, W hypotheses per unit, T tokens so far, V tokens of the vocabulary (see `state.BeamState`).
 """
@@ -15,6 +16,26 @@ from torch import Tensor
 from regard.generate.options import Prefix
 
 MAX_LOOP_TOKENS = 8  # of a loop that `max_repeat` limits
+
+
+def penalise_repeated(logits: Tensor, text: Tensor, penalty: float) -> Tensor:
+    """Logits (U, W, V) in which tokens of the text so far, (U, W, T), are less likely: positive ones are divided by the penalty,
+    negative ones multiplied by it (Keskar et al., 2019)."""
+    penalised = torch.where(logits > 0, logits / penalty, logits * penalty)
+    # The column after the last takes what stands for no token.
+    occurs = torch.zeros((*logits.shape[:2], logits.shape[2] + 1), dtype=torch.bool, device=logits.device)
+    occurs.scatter_(2, torch.where(text < 0, logits.shape[2], text), True)
+    return torch.where(occurs[:, :, :-1], penalised, logits)
+
+
+def merge_ends(log_probs: Tensor, eos_id: int, stop_ids: Sequence[int], sample: bool) -> None:
+    """Make the end token (U, W, V) stand for all tokens that end an output: as likely as the likeliest of them, or to draw from as
+    likely as all of them together."""
+    others = [token for token in stop_ids if token != eos_id]
+    if others:
+        values = log_probs[:, :, [eos_id, *others]]
+        log_probs[:, :, eos_id] = torch.logsumexp(values, dim=2) if sample else values.amax(dim=2)
+        log_probs[:, :, others] = -math.inf
 
 
 def forbid(log_probs: Tensor, forbidden: Sequence[int]) -> None:
@@ -46,7 +67,9 @@ def forbid_loops(log_probs: Tensor, tokens: Tensor, times: int) -> None:
 
 
 def _forbid_where(log_probs: Tensor, tokens: Tensor, where: Tensor) -> None:
-    """Forbid tokens (U, W, N) where the mask of the same shape is set."""
+    """Forbid tokens (U, W, N) where the mask of the same shape is set. Below 0 they stand for no token."""
+    where = where & (tokens >= 0)
+    tokens = tokens.clamp(min=0)
     values = log_probs.gather(2, tokens).masked_fill(where, -math.inf)
     # amin: a token that occurs twice, once forbidden and once not, is forbidden.
     log_probs.scatter_reduce_(2, tokens, values, reduce="amin")
@@ -72,11 +95,13 @@ def require_phrases(
     log_probs[:, :, eos_id] = ending.masked_fill(must_continue, -math.inf)
 
 
-def end_at_limit(log_probs: Tensor, limits: Tensor, length: int, eos_id: int) -> None:
-    """At the length limit (U,) only the end token is allowed."""
+def end_at_limit(log_probs: Tensor, limits: Tensor, length: int, eos_id: int, is_free: bool = False) -> None:
+    """At the length limit (U,) only the end token is allowed. If it `is_free`, it stands for a stop without an end token, which
+    has the probability 1."""
     at_limit = limits <= length
     if bool(at_limit.any()):
         ending = log_probs[at_limit, :, eos_id]
+        ending = torch.zeros_like(ending) if is_free else ending
         log_probs[at_limit] = -math.inf
         log_probs[at_limit, :, eos_id] = ending
 

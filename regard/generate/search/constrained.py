@@ -1,11 +1,11 @@
 """Phrases that must appear, with as few constrained searches as possible. Most outputs contain them anyway, and the best output of
 all is then also the best that contains them: so an unconstrained search comes first.
 
-If it misses a term of a glossary, the second search reads a code-switched source, in which the term is already translated ("The
-Gebäude is old."): a model that has seen foreign words in its sources copies the term and builds a sentence around it; other models
-lose it. Only what is still missing then takes a constrained search, of the original source and of the code-switched one. The first
-may put a term beside the model's own word for it, the second may garble the rest: the output is taken that both sources together
-make likelier. Imports no torch."""
+If it misses a term of a glossary, or has it less often than the source, the second search reads a code-switched source, in which
+the term is already translated ("The Gebäude is old."): a model that has seen foreign words in its sources copies the term and
+builds a sentence around it; other models lose it. Only what is still missing then takes a constrained search, of the original
+source and of the code-switched one. The first may put a term beside the model's own word for it, the second may garble the rest:
+the output is taken that both sources together make likelier. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from regard.generate.options import CodeSwitchedSource, Constraints, Hypothesis, OnFinished, SearchOptions
-from regard.generate.search.phrases import PhraseAutomaton
+from regard.generate.search.phrases import Phrase, PhraseAutomaton
 
 # A lone hypothesis cannot compare places for a phrase: greedy search becomes beam search where it has missed one.
 MIN_BEAM = 4
@@ -35,12 +35,14 @@ def constrained_search(
     """The hypotheses of every sentence, with all phrases. `unconstrained` ignores phrases, `constrained` enforces them. The
     first search alone calls `on_finished`."""
     results = unconstrained(ids, options, on_finished, [_without_phrases(one) for one in constraints])
-    incomplete = _incomplete(range(len(ids)), results, constraints)
     # A term paraphrased by the first search is accepted; if the next search loses it, the phrase becomes required.
-    lenient = {number: _without_satisfied(constraints[number], results[number]) for number in incomplete}
-    switched = {number: one for number in incomplete if (one := _code_switch(lenient[number])) is not None}
+    lenient, switched = {}, {}
+    for number in _incomplete(range(len(ids)), results, constraints, in_full=True):
+        lenient[number] = _without_satisfied(constraints[number], results[number])
+        if (one := _code_switch(_without_satisfied(constraints[number], results[number], in_full=True))) is not None:
+            switched[number] = one
     _search_switched(switched, options, constraints, unconstrained, results)
-    incomplete = _incomplete(incomplete, results, constraints)
+    incomplete = _incomplete(list(lenient), results, constraints)
     if not options.sample and options.beam < MIN_BEAM:
         options = replace(options, beam=MIN_BEAM, groups=1, diversity=SearchOptions.diversity)
     _search_again(ids, {number: lenient[number] for number in incomplete}, options, constrained, results)
@@ -63,17 +65,21 @@ def _search_switched(
     unconstrained: SearchFunction,
     results: list[list[Hypothesis]],
 ) -> None:
-    """Search code-switched sources without constraints. The best hypotheses with all phrases replace the earlier results if the
-    beam has enough of them. Groups may find duplicates, so that there are fewer than `nbest`: then all must have the phrases."""
+    """Search code-switched sources without constraints. The best hypotheses with all phrases, each as often as it should appear,
+    replace the earlier results if the beam has enough of them; else those with all phrases, if the earlier ones lack one.
+    Groups may find duplicates, so that there are fewer than `nbest`: then all must have the phrases."""
     if not switched:
         return
     whole_beam = replace(options, nbest=options.beam)
     sources = [one.ids for one in switched.values()]
     again = unconstrained(sources, whole_beam, None, [_without_phrases(constraints[number]) for number in switched])
     for number, hypotheses in zip(switched, again, strict=True):
-        complete = [one for one in hypotheses if _has_phrases(one.ids, constraints[number])]
-        if len(complete) >= min(options.nbest, len(hypotheses)):
-            results[number] = complete[: options.nbest]
+        lacks_one = bool(_incomplete([number], results, constraints))
+        for in_full in (True, False) if lacks_one else (True,):
+            complete = [one for one in hypotheses if _has_phrases(one.ids, constraints[number], in_full)]
+            if len(complete) >= min(options.nbest, len(hypotheses)):
+                results[number] = complete[: options.nbest]
+                break
 
 
 def _search_again(
@@ -126,28 +132,36 @@ def _incomplete(
     numbers: Sequence[int],
     results: Sequence[Sequence[Hypothesis]] | Mapping[int, Sequence[Hypothesis]],
     constraints: Sequence[Constraints],
+    in_full: bool = False,
 ) -> list[int]:
-    """The sentences with a hypothesis that lacks a phrase."""
+    """The sentences with a hypothesis that lacks a phrase; `in_full`: or has one less often than it should appear."""
     return [
-        number for number in numbers if not all(_has_phrases(one.ids, constraints[number]) for one in results[number])
+        number
+        for number in numbers
+        if not all(_has_phrases(one.ids, constraints[number], in_full) for one in results[number])
     ]
 
 
-def _without_satisfied(constraint: Constraints, hypotheses: Sequence[Hypothesis]) -> Constraints:
+def _without_satisfied(constraint: Constraints, hypotheses: Sequence[Hypothesis], in_full: bool = False) -> Constraints:
     """The constraints without the phrases that all of these hypotheses paraphrase."""
     required = tuple(
         phrase
         for phrase in constraint.phrases
-        if phrase.is_satisfied_by is None or not all(phrase.is_satisfied_by(one.ids) for one in hypotheses)
+        if not all(_is_satisfied(phrase, one.ids, phrase.count if in_full else 1) for one in hypotheses)
     )
     return replace(constraint, phrases=required)
 
 
-def _has_phrases(ids: Sequence[int], constraint: Constraints) -> bool:
-    """Whether an output has every phrase or paraphrases it."""
-    automaton = PhraseAutomaton(
-        [phrase for phrase in constraint.phrases if phrase.is_satisfied_by is None or not phrase.is_satisfied_by(ids)]
-    )
+def _is_satisfied(phrase: Phrase, ids: Sequence[int], count: int) -> bool:
+    """Whether an output has or paraphrases a phrase this often."""
+    return phrase.count_in is not None and phrase.count_in(ids) >= count
+
+
+def _has_phrases(ids: Sequence[int], constraint: Constraints, in_full: bool = False) -> bool:
+    """Whether an output has every phrase or paraphrases it; `in_full`: as often as it should appear."""
+    if in_full and any(one.count > 1 and not _is_satisfied(one, ids, one.count) for one in constraint.phrases):
+        return False
+    automaton = PhraseAutomaton([phrase for phrase in constraint.phrases if not _is_satisfied(phrase, ids, 1)])
     state = 0
     for token in ids:
         state = automaton.after(state, token)

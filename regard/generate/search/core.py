@@ -25,13 +25,15 @@ import torch
 from torch import Tensor
 
 from regard.errors import InputError, RegardError
-from regard.generate.options import NOTHING_FOUND, Hypothesis, SearchOptions
+from regard.generate.options import NO_CONTINUATION, NOTHING_FOUND, Hypothesis, SearchOptions
 from regard.generate.search.allowed import (
     end_at_limit,
     follow_prefixes,
     forbid,
     forbid_loops,
     forbid_repeated_ngrams,
+    merge_ends,
+    penalise_repeated,
     require_phrases,
 )
 from regard.generate.search.candidates import (
@@ -102,7 +104,15 @@ def start_state(spec: SearchSpec, device: torch.device) -> BeamState:
         overdue=torch.zeros((units, width), dtype=torch.bool, device=device) if has_phrases else None,
         steered=torch.zeros((units, width), dtype=torch.bool, device=device) if has_phrases and is_alone else None,
         attended=start_attended(lengths, width, device) if spec.options.coverage else None,
+        prompts=_padded_prompts(spec, sentences, device) if spec.prompts and spec.options.counts_text else None,
     )
+
+
+def _padded_prompts(spec: SearchSpec, sentences: Sequence[int], device: torch.device) -> Tensor:
+    """The prompts of these sentences, (U, P), with -1 before shorter ones."""
+    longest = max(map(len, spec.prompts))
+    rows = [[*[-1] * (longest - len(spec.prompts[number])), *spec.prompts[number]] for number in sentences]
+    return torch.tensor(rows, device=device)
 
 
 # --- which tokens may come next ---
@@ -114,19 +124,26 @@ def token_log_probs(logits: Tensor, state: BeamState, spec: SearchSpec) -> tuple
     units, width, length = state.tokens.shape
     options, eos_id = spec.options, spec.eos_id
     # (rows, V) -> (U, W, V)
-    log_probs = torch.log_softmax(logits.float(), dim=-1).view(units, width, -1)
+    logits = logits.float().view(units, width, -1)
+    text = state.text if options.counts_text else state.tokens
+    if options.repetition_penalty != 1.0:
+        logits = penalise_repeated(logits, text, options.repetition_penalty)
+    log_probs = torch.log_softmax(logits, dim=-1)
+    merge_ends(log_probs, eos_id, spec.stop_ids, options.sample)
     unmasked = log_probs.clone() if spec.prefixes or state.phrase_states is not None else log_probs
     forbid(log_probs, spec.forbidden)
+    ending = log_probs[:, :, eos_id].clone()
     if options.no_repeat:
-        forbid_repeated_ngrams(log_probs, state.tokens, options.no_repeat)
+        forbid_repeated_ngrams(log_probs, text, options.no_repeat)
     if options.max_repeat:
-        forbid_loops(log_probs, state.tokens, options.max_repeat)
+        forbid_loops(log_probs, text, options.max_repeat)
+    log_probs[:, :, eos_id] = ending  # a prompt may have end tokens: they do not keep the output from ending
     progress = None if state.phrase_states is None else phrase_progress(state, spec, log_probs.shape[-1])
     if progress is not None:
         may_end = options.sample or width == 1
         places_left = state.limits - length
         require_phrases(log_probs, unmasked, progress.missing, progress.missing_after, places_left, eos_id, may_end)
-    end_at_limit(log_probs, state.limits, length, eos_id)
+    end_at_limit(log_probs, state.limits, length, eos_id, is_free=bool(spec.prompts))
     if spec.prefixes:
         too_early = None if progress is None else progress.missing > 0
         follow_prefixes(log_probs, unmasked, state.sentences, spec.prefixes, length, eos_id, too_early)
@@ -164,7 +181,7 @@ def collect_finished(state: BeamState, candidates: Candidates, spec: SearchSpec)
     ends[:, width:] = False  # a hypothesis may only finish while it is among the first `beam`
     parents = candidates.parents
     log_probs = candidates.log_probs.masked_fill(~ends, -math.inf)
-    scores = log_probs / length_penalty(length + 1, spec.options.alpha).to(log_probs.device)
+    scores = log_probs / length_penalty(_counted(state, spec, length), spec.options.alpha).to(log_probs.device)
     if state.attended is not None:
         scores = scores + coverage_penalty(state.attended, spec.options.coverage).gather(1, parents)
     if state.overdue is not None:
@@ -182,6 +199,13 @@ def collect_finished(state: BeamState, candidates: Candidates, spec: SearchSpec)
     both = torch.cat((torch.cat((state.pool_tokens, padding), dim=2), tokens), dim=1)
     state.pool_tokens = both.gather(1, kept[:, :, None].expand(-1, -1, length))
     return kept
+
+
+def _counted(state: BeamState, spec: SearchSpec, length: int) -> Tensor | int:
+    """The length of outputs that end now, in tokens that the model predicted: with the end token, unless they stop without one."""
+    if not spec.prompts:
+        return length + 1
+    return torch.where(state.limits <= length, length, length + 1)[:, None]
 
 
 def advance_live(
@@ -226,9 +250,10 @@ def is_done(state: BeamState, options: SearchOptions) -> Tensor:
     return (state.pool_scores[:, min(options.nbest, width) - 1] >= bound) | nothing_lives
 
 
-def hypotheses_of(state: BeamState, units: Sequence[int], nbest: int) -> list[Hypothesis]:
+def hypotheses_of(state: BeamState, units: Sequence[int], spec: SearchSpec) -> list[Hypothesis]:
     """The best of one sentence's pools: first the best of each group, then the second best of each, and so on, without
     duplicates between groups. Samples may repeat."""
+    nbest, limit = spec.options.nbest, int(state.limits[units[0]])
     hypotheses: list[Hypothesis] = []
     for rank in range(state.tokens.shape[1]):
         for unit in sorted(units, key=lambda unit: -float(state.pool_scores[unit, rank])):
@@ -236,7 +261,8 @@ def hypotheses_of(state: BeamState, units: Sequence[int], nbest: int) -> list[Hy
             if score > -math.inf:
                 ids = tuple(state.pool_tokens[unit, rank, : int(state.pool_lengths[unit, rank])].tolist())
                 if len(units) == 1 or all(ids != other.ids for other in hypotheses):
-                    hypotheses.append(Hypothesis(ids, float(state.pool_log_probs[unit, rank]), score))
+                    ended = not spec.prompts or len(ids) < limit
+                    hypotheses.append(Hypothesis(ids, float(state.pool_log_probs[unit, rank]), score, ended))
         if len(hypotheses) >= nbest:
             break
     return sorted(hypotheses[:nbest], key=lambda one: -one.score)
@@ -247,7 +273,7 @@ def keep_units(state: BeamState, units: list[int]) -> None:
     state.sentences = [state.sentences[unit] for unit in units]
     for name in ("limits", "tokens", "log_probs", "pool_tokens", "pool_lengths", "pool_log_probs", "pool_scores"):
         setattr(state, name, getattr(state, name)[units])
-    for name in ("phrase_states", "overdue", "steered", "attended"):
+    for name in ("phrase_states", "overdue", "steered", "attended", "prompts"):
         if getattr(state, name) is not None:
             setattr(state, name, getattr(state, name)[units])
 
@@ -267,10 +293,16 @@ def search_steps(
     width = beam // groups
     state = start_state(spec, torch.device(device))
     results: list[list[Hypothesis]] = [[] for _ in spec.limits]
-    rngs = [sentence_rng(options.seed, src) for src in spec.src] if options.sample else []
-    newest = torch.full((len(spec.limits) * beam,), spec.bos_id, dtype=torch.int64, device=device)
+    rngs = [sentence_rng(options.seed, src) for src in spec.prompts or spec.src] if options.sample else []
+    newest = torch.tensor(spec.first_tokens, dtype=torch.int64, device=device).repeat_interleave(beam)
+    vocab_size = 0
     while state.sentences:
-        log_probs, progress = token_log_probs(step(newest), state, spec)
+        if vocab_size and spec.prompts and bool((state.limits <= state.tokens.shape[2]).all()):
+            logits = torch.zeros((len(newest), vocab_size), device=device)  # all stop now: no step is needed
+        else:
+            logits = step(newest)
+            vocab_size = logits.shape[1]
+        log_probs, progress = token_log_probs(logits, state, spec)
         if state.attended is not None:
             assert spec.attention is not None
             weights = spec.attention()[:, : state.attended.shape[2]]  # as wide as the longest source that is left
@@ -292,7 +324,7 @@ def search_steps(
             for sentence, sentence_is_done in enumerate(done):
                 if sentence_is_done:
                     own_units = range(sentence * groups, (sentence + 1) * groups)
-                    hypotheses = hypotheses_of(state, own_units, options.nbest)
+                    hypotheses = hypotheses_of(state, own_units, spec)
                     if not hypotheses:
                         raise _nothing_found(log_probs, spec, state.sentences[own_units[0]])
                     results[state.sentences[own_units[0]]] = hypotheses
@@ -311,11 +343,17 @@ def search_steps(
 def _nothing_found(log_probs: Tensor, spec: SearchSpec, sentence: int) -> RegardError:
     """Why a sentence has no hypothesis. Log-probabilities (U, W, V) of excluded tokens are -inf, so that only NaN shows that the
     model has failed."""
-    if any(spec.phrases) and spec.phrases[sentence] is not None and not bool(log_probs.isnan().any()):
-        return InputError(
-            "no translation can have all required phrases and terms with this prefix and length; leave some of them out"
-        )
-    return RegardError(NOTHING_FOUND)
+    if not bool(log_probs.isnan().any()):
+        if any(spec.phrases) and spec.phrases[sentence] is not None:
+            what = "continuation" if spec.prompts else "translation"
+            return InputError(
+                f"no {what} can have all required phrases and terms with this prefix and length; leave some of them out"
+            )
+        if spec.prompts and spec.options.counts_text:
+            return InputError(
+                "no token may follow that no_repeat and max_repeat allow, and this model has no end token; allow fewer tokens"
+            )
+    return RegardError(NO_CONTINUATION if spec.prompts else NOTHING_FOUND)
 
 
 def beam_search(

@@ -24,8 +24,9 @@ class Phrase:
     variants: tuple[Tokens, ...]
     followers: frozenset[int] | None = None  # tokens that may follow it, besides the end token; None: any
     source: frozenset[int] = frozenset()  # positions of the source tokens that it translates; empty: anywhere
-    # Whether an output says the same in other words, so that no variant is needed; None: it cannot.
-    is_satisfied_by: Callable[[Sequence[int]], bool] | None = field(default=None, compare=False)
+    # How often an output says the same, also in other words, so that no variant is needed; None: only variants count.
+    count_in: Callable[[Sequence[int]], int] | None = field(default=None, compare=False)
+    count: int = 1  # how often it should appear; a search must reach 1 only, since "it" may stand for the second
 
     @property
     def min_length(self) -> int:

@@ -28,6 +28,8 @@ def draw(log_probs: Tensor, uniform: Tensor, options: SearchOptions) -> Tensor:
     cumulative = probs.cumsum(dim=-1)
     # top_p keeps the likeliest tokens, up to and including the one that reaches it.
     probs = probs.masked_fill(cumulative - probs >= options.top_p, 0.0)
+    if options.min_p:
+        probs = probs.masked_fill(probs < options.min_p * probs[..., :1], 0.0)
     cumulative = probs.cumsum(dim=-1)
     place = (cumulative <= uniform[..., None] * cumulative[..., -1:]).sum(dim=-1)
     # Rounding must not lead beyond the last token; a hypothesis that has ended may have none to draw from.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from regard.generate.options import Prefix, SearchOptions
@@ -26,6 +27,15 @@ class SearchSpec:
     phrases: Sequence[PhraseAutomaton | None] = ()  # phrases that must appear, likewise
     src: Sequence[Sequence[int]] = ()  # the sources, for sampling and coverage
     attention: AttentionFunction | None = None  # for coverage, and for phrases that translate given source tokens
+    # What each output continues, in a model without an encoder. Such an output is a part of a text: rules about repetition count
+    # the prompt, too, and at its limit the output stops without an end token.
+    prompts: Sequence[Sequence[int]] = ()
+    stop_ids: Sequence[int] = ()  # further tokens that end an output as `eos_id` does
+
+    @property
+    def first_tokens(self) -> list[int]:
+        """The token of each sentence that the first step reads: the last of its prompt."""
+        return [prompt[-1] for prompt in self.prompts] if self.prompts else [self.bos_id] * len(self.limits)
 
 
 @dataclass
@@ -45,3 +55,13 @@ class BeamState:
     overdue: Tensor | None = None  # (U, W) whether the hypothesis continues only because phrases are missing
     steered: Tensor | None = None  # (U, W) whether a lone hypothesis was just made to start or continue a phrase
     attended: Tensor | None = None  # (U, W, K) attention that each source token has received so far, for coverage
+    prompts: Tensor | None = (
+        None  # (U, P) what each unit continues, -1 before shorter ones; None: nothing, or no rule counts it
+    )
+
+    @property
+    def text(self) -> Tensor:
+        """(U, W, P + T) what rules about repetition count: the prompt and the tokens of the live hypotheses."""
+        if self.prompts is None:
+            return self.tokens
+        return torch.cat((self.prompts[:, None].expand(-1, self.tokens.shape[1], -1), self.tokens), dim=2)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.varlen import varlen_attn
 
 from regard.layout import Layout
 from regard.nn.kernels.scores import paper_scale
 
 TAKES = ("slots",)
 HALF = (torch.float16, torch.bfloat16)
-_KNOWN = inspect.signature(varlen_attn).parameters
-# The argument for causal attention: `is_causal` in torch 2.10, a window from 2.11 on.
-_CAUSAL: dict[str, Any] = {"window_size": (-1, 0)} if "window_size" in _KNOWN else {"is_causal": True}
-_GROUPED = "enable_gqa" in _KNOWN  # whether it takes fewer key/value heads than query heads
+# What varlen_attn calls its arguments, by version: importing it to look takes a second, and compiled code could not.
+_CAUSAL: dict[str, Any] = {"window_size": (-1, 0)} if torch.__version__ >= "2.11" else {"is_causal": True}
+_GROUPED = torch.__version__ >= "2.13"  # whether it takes fewer key/value heads than query heads
 
 
 def available(device: torch.device, dtype: torch.dtype) -> bool:
@@ -28,6 +25,8 @@ def available(device: torch.device, dtype: torch.dtype) -> bool:
 def attention(
     q: Tensor, k: Tensor, v: Tensor, q_layout: Layout, k_layout: Layout, causal: bool, scale: float
 ) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
     options: dict[str, Any] = {**_CAUSAL} if causal else {}
     if scale != paper_scale(q.shape[-1]):
         options["scale"] = scale

@@ -1,5 +1,6 @@
 // Documents: chosen or dropped, translated with a progress bar, downloaded. File names are only ever inserted as text.
 import { Problem, getBlob, postForm } from "./api.js";
+import { askColumn } from "./table.js";
 
 const at = (id) => document.getElementById(id);
 
@@ -9,7 +10,8 @@ export function startDocuments(settings, pair, terms) {
   const input = at("file"), list = at("documents");
   const extensions = settings.supportedFilesFormat;
   input.setAttribute("accept", extensions.join(","));
-  at("upload").title = `Translate a document: ${extensions.join(" ")}`;
+  at("upload").title = `translate a document (${extensions.join(" ")})`;
+  at("formats").textContent = `Documents: ${extensions.join(" ")}, up to ${Math.floor(settings.fileBytes / 1048576)} MB. Of a PDF the text is translated, without its layout.`;
   at("upload").addEventListener("click", () => input.click());
   input.addEventListener("change", () => { add([...input.files]); input.value = ""; });
 
@@ -42,19 +44,12 @@ export function startDocuments(settings, pair, terms) {
     const failed = (message) => { bar.remove(); status.textContent = message; status.className = "problem"; remove.textContent = "Remove"; };
     if (!extensions.includes(extension)) failed(`A document must be one of ${extensions.join(" ")}.`);
     else if (file.size > settings.fileBytes) failed(`A document may be at most ${Math.floor(settings.fileBytes / 1048576)} MB.`);
-    else if (extension === ".csv" || extension === ".tsv") askColumn(card, bar, start);
+    else if (extension === ".csv" || extension === ".tsv") {
+      bar.hidden = true;
+      askColumn(file, (column) => { bar.hidden = false; start(column); }).then((form) => card.append(form), () => failed("This file cannot be read."));
+    }
     else start("");
     return card;
-  }
-
-  // Only one column of a table is translated; ask which.
-  function askColumn(card, bar, start) {
-    const input = element("input", { id: `column-${Math.random().toString(36).slice(2)}`, autocomplete: "off" });
-    const form = element("form", { class: "column" }, element("label", { for: input.id }, "Column to translate, by name or number:"), input,
-      element("button", { type: "submit", class: "plain" }, "Translate"));
-    bar.hidden = true;
-    form.addEventListener("submit", (event) => { event.preventDefault(); if (!input.value.trim()) return; form.remove(); bar.hidden = false; start(input.value.trim()); });
-    card.append(form);
   }
 
   async function translate(file, column, { controller, bar, status, remove, actions }) {
@@ -75,8 +70,10 @@ export function startDocuments(settings, pair, terms) {
     });
     // Download at once, since the server keeps the file for a few minutes only. Use only the path of its URL: behind a proxy, the
     // server may not know its own public address.
-    const content = await getBlob(`.${new URL(url).pathname}`, controller.signal);
-    const link = element("a", { class: "main-button", href: URL.createObjectURL(new Blob([content], { type: "application/octet-stream" })), download: file.name.replace(/(\.[^.]+)$/, `.${target}$1`) }, "Download");
+    const { pathname } = new URL(url);
+    const content = await getBlob(`.${pathname}`, controller.signal);
+    const name = file.name.replace(/\.[^.]+$/, `.${target}${/\.[^.]+$/.exec(pathname)[0]}`); // the translation of a PDF is a text file
+    const link = element("a", { class: "main-button", href: URL.createObjectURL(new Blob([content], { type: "application/octet-stream" })), download: name }, "Download");
     remove.addEventListener("click", () => URL.revokeObjectURL(link.href));
     bar.remove();
     status.textContent = `Translated, ${finished.toLocaleString("en")} ${finished === 1 ? "sentence" : "sentences"}.`;

@@ -1,6 +1,7 @@
 // Starts the views, and handles what they share: navigation, the colour theme and the API key.
 import { get, hasKey, useKey } from "./api.js";
 import { startExplain } from "./look.js";
+import { readLink } from "./share.js";
 import { startTraining } from "./training.js";
 import { startTranslate } from "./translate.js";
 
@@ -59,12 +60,16 @@ function startViews(views) {
     Object.entries(views).forEach(([other, view]) => { if (other === name) view.onShow?.(); else view.onHide?.(); });
   };
   const showCurrent = () => {
-    const name = location.hash.slice(1);
+    const [name] = location.hash.slice(1).split("?");
+    const shared = readLink(location.hash);
+    if (shared) history.replaceState(null, "", `${location.pathname}#${name}`); // it would no longer fit once the text is changed
     if (Object.hasOwn(views, name)) show(name); // other names are anchors inside a view
     else if (!name) show(Object.keys(views)[0]);
+    if (shared) views.translate?.open?.(shared);
+    return name;
   };
-  addEventListener("hashchange", () => { showCurrent(); if (Object.hasOwn(views, location.hash.slice(1))) scrollTo(0, 0); });
-  if (!Object.hasOwn(views, location.hash.slice(1))) history.replaceState(null, "", location.pathname);
+  addEventListener("hashchange", () => { if (Object.hasOwn(views, showCurrent())) scrollTo(0, 0); });
+  if (!Object.hasOwn(views, location.hash.slice(1).split("?")[0])) history.replaceState(null, "", location.pathname);
   showCurrent();
 }
 

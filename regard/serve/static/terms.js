@@ -5,6 +5,12 @@ const at = (id) => document.getElementById(id);
 const SKIPPED = /^(#|\s*$)/;
 const CONTROL = /[\u0000-\u001f\u007f-\u009f\u2028\u2029]/; // including tabs and line breaks
 
+// Whether a term occurs in a text as whole words, in any case.
+export function hasTerm(text, term) {
+  const escaped = term.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&");
+  return new RegExp(`(?<![\\p{L}\\p{N}])${escaped}(?![\\p{L}\\p{N}])`, "iu").test(text);
+}
+
 // `onChange()` is called when the terms change, since translations may change with them.
 export function startTerms(settings, onChange) {
   const { element, quoted } = globalThis.regardExplain;

@@ -1,8 +1,15 @@
-// The translate view: two panes, translation while typing, alternatives for each sentence, words that can be replaced.
+// The translate view: two panes, translation while typing, alternatives for each sentence, words that can be replaced, and a
+// translation that can be edited.
 import { Problem, post } from "./api.js";
 import { startDocuments } from "./document.js";
+import { grow, startEditing } from "./edit.js";
+import { startHistory } from "./history.js";
+import { startPair } from "./pair.js";
+import { earlierOf, hasWork, newState, otherLanguage, partsOf, replaceSentences, setParts, setText, shownText, sourceOf, startMemory } from "./sentences.js";
+import { copyText, linkTo } from "./share.js";
+import { startSpeech, stopSpeech } from "./speech.js";
 import { changedPart } from "./splice.js";
-import { startTerms } from "./terms.js";
+import { hasTerm, startTerms } from "./terms.js";
 import { startWords } from "./words.js";
 
 const QUICKEST = 90; // milliseconds from the last key to the request; longer if the server is slow
@@ -19,11 +26,11 @@ export function startTranslate(languages, settings, openExplain) {
 
   const pair = startPair(languages, settings.language, () => translate());
   const terms = startTerms(settings, () => { isStale = true; translate(); });
-  // sentences: [{ before, text, ways: [{ text, words }], chosen, prefix }], where `ways` are the translations and `chosen` is the index
-  // of the one shown; `after` is the text after the last sentence
-  const state = { sentences: [], after: "", active: 0, source: "", target: "" };
+  const termsOf = (sentence) => JSON.stringify(terms.jsonFields(sentence));
+  const state = newState(), memory = startMemory();
   let controller = null, timer = 0, lastDuration = 0;
   let isStale = false; // whether the terms have changed since the last translation
+  let opened = null; // { text, edits } of a text that was opened from the history or a link, until it is translated
 
   // --- requests ---
 
@@ -45,33 +52,40 @@ export function startTranslate(languages, settings, openExplain) {
     setWaiting(true);
     const began = performance.now();
     const wanted = pair.selected();
-    // With another language pair, or a source language to detect, everything is translated again.
-    const isSame = wanted.source === state.source && wanted.target === state.target && !isStale;
+    // With another language pair, a source language to detect, or other terms, everything is translated again.
+    const isSame = wanted.source === state.source && wanted.target === state.target && !isStale && !opened;
     const { first, last, part } = changedPart(isSame ? state.sentences : [], isSame ? state.after : "", typed);
     try {
       const answer = part.trim() || !isSame ? await post("sentences", { q: part, ...wanted, ...terms.jsonFields(part), alternatives: settings.alternatives }, request.signal)
         : { ...wanted, sentences: [], after: part };
       lastDuration = performance.now() - began;
-      replace(answer, isSame ? first : 0, isSame ? last : Infinity);
-      isStale = false;
+      memory.keep(state);
+      const fresh = replaceSentences(state, answer, isSame ? first : 0, isSame ? last : Infinity, termsOf);
+      const again = memory.restore(state, fresh);
       pair.showDetected(answer);
       if (terms.setPair(pair.known(state.source))) { translate(); return; } // there are terms for the detected language
-      showProblem("");
-      setWaiting(false);
-      draw();
+      isStale = again.length > 0; // until all of them have come
+      for (const [number, prefix] of again) await retranslated(number, prefix, request.signal);
+      isStale = false;
+      if (opened?.text === typed) for (const [number, edited] of opened.edits) if (state.sentences[number]) setText(state.sentences[number], edited);
+      opened = null;
+      state.active = atCaret();
+      settle();
     } catch (error) {
       handleFailure(error, request, translate);
     }
   }
 
-  // Replaces the sentences from `first` to before `last` by those of an answer.
-  function replace(answer, first, last) {
-    const before = state.sentences.slice(0, first), behind = state.sentences.slice(last);
-    const between = answer.sentences.map((one) => ({ ...one, chosen: 0, prefix: "" }));
-    if (behind.length) behind[0] = { ...behind[0], before: answer.after + behind[0].before };
-    Object.assign(state, { source: answer.source, target: answer.target, sentences: [...before, ...between, ...behind],
-      after: behind.length ? state.after : answer.after });
-    state.active = atCaret();
+  // The translation is complete.
+  function settle() {
+    setWaiting(false);
+    show();
+  }
+
+  function show() {
+    showProblem("");
+    draw();
+    remember();
   }
 
   // The index of the sentence at the caret.
@@ -90,71 +104,99 @@ export function startTranslate(languages, settings, openExplain) {
     if (error.retry && [0, 429, 503].includes(error.status)) timer = setTimeout(again, 1000 * error.retry);
   }
 
-  // Translates one sentence again, with a translation that begins with `prefix`.
+  // Gets a translation of one sentence that begins with `prefix`.
+  async function retranslated(number, prefix, signal) {
+    const sentence = state.sentences[number];
+    const fields = { q: sentence.text, source: state.source, target: state.target, prefix, ...terms.jsonFields(sentence.text), alternatives: settings.alternatives };
+    const answer = await post("sentences", fields, signal);
+    const { ways, unmet } = answer.sentences[0];
+    Object.assign(sentence, { ways, unmet: unmet ?? [], terms: termsOf(sentence.text), earlier: earlierOf(sentence), chosen: 0, prefix, edited: null });
+  }
+
   async function retranslate(number, prefix) {
     controller?.abort();
     clearTimeout(timer);
     const request = controller = new AbortController();
-    const sentence = state.sentences[number];
     setWaiting(true);
     try {
-      const fields = { q: sentence.text, source: state.source, target: state.target, prefix, ...terms.jsonFields(sentence.text), alternatives: settings.alternatives };
-      const answer = await post("sentences", fields, request.signal);
-      state.sentences[number] = { ...sentence, ways: answer.sentences[0].ways, unmet: answer.sentences[0].unmet, chosen: 0, prefix };
-      showProblem("");
-      setWaiting(false);
-      draw();
+      await retranslated(number, prefix, request.signal);
+      settle();
     } catch (error) {
       handleFailure(error, request, () => retranslate(number, prefix));
     }
     // Text typed before the word was chosen may not be translated yet.
-    if (controller === request && text.value !== sourceText()) translateSoon();
+    if (controller === request && text.value !== sourceOf(state)) translateSoon();
   }
-
-  // The text that the shown translation belongs to.
-  const sourceText = () => state.sentences.map((one) => one.before + one.text).join("") + state.after;
 
   // --- output ---
 
-  const shownTranslation = (sentence) => sentence.ways[sentence.chosen];
-  const translation = () => state.sentences.map((one) => one.before + shownTranslation(one).text).join("") + state.after;
+  const translation = () => partsOf(state).join("");
 
   function draw() {
-    out.lang = state.target;
-    words.draw(state, shownTranslation, UNSURE);
+    out.lang = at("edit-text").lang = state.target;
     const full = state.sentences.length > 0;
-    at("copy").hidden = !full;
-    at("explain-this").hidden = !full;
-    const unsure = out.querySelectorAll(".w.unsure").length;
-    const marks = [...(unsure ? [[element("span", { class: "unsure" }, "dotted"), " words are unsure"]] : []),
-      ...(out.querySelector(".w.held") ? [[element("span", { class: "held" }, "underlined"), unsure ? " ones are your terms" : " words are your terms"]] : [])];
-    at("hint").replaceChildren(...(marks.length ? marks.flatMap((mark, i) => (i ? [", ", ...mark] : mark)) : full ? ["Choose a word to change it"] : []));
-    const unmet = new Set(state.sentences.flatMap((one) => one.chosen ? [] : (one.unmet ?? []).map((lost) => lost.text)));
+    if (!full) editing.stop();
+    for (const id of ["copy", "edit", "explain-this", "link"]) at(id).hidden = !full;
+    editing.show();
+    if (!editing.isOn()) words.draw(state, UNSURE);
+    drawHint();
+    pair.showOther(otherLanguage(state), state.source);
+    const unmet = new Set(state.sentences.flatMap(unmetIn));
     if (unmet.size) showProblem(`Not in the translation, though asked for: ${[...unmet].join(", ")}`);
     drawAlternatives();
+    showSpeech();
+  }
+
+  // What was asked for and is not in the shown translation of a sentence.
+  function unmetIn(sentence) {
+    if (sentence.edited === null) return sentence.chosen ? [] : sentence.unmet.map((lost) => lost.text);
+    const { glossary = {}, keep = [] } = terms.jsonFields(sentence.text);
+    return [...Object.values(glossary), ...keep.map((word) => [word])].filter((ways) => !ways.some((way) => hasTerm(sentence.edited, way))).map(([way]) => way);
+  }
+
+  function drawHint() {
+    const marks = [[".w.unsure", "unsure", "dotted", "unsure"], [".w.held", "held", "underlined", "your terms"], [".w.kept, .s.edited", "kept", "coloured", "yours"]]
+      .filter(([selector]) => out.querySelector(selector))
+      .flatMap(([, name, look, meaning], i) => [i ? ", " : "", element("span", { class: name }, look), `: ${meaning}`]);
+    const full = state.sentences.length > 0;
+    at("hint").replaceChildren(...(editing.isOn() ? ["Your changes stay when you add text or terms"] : marks.length ? marks : full ? ["Choose a word to change it"] : []));
   }
 
   function drawAlternatives() {
     const sentence = state.sentences[state.active];
     const list = at("other-list");
-    const others = sentence ? sentence.ways.map((one, i) => [one, i]).filter(([, i]) => i !== sentence.chosen) : [];
-    at("others").hidden = !sentence || (!others.length && !sentence.prefix);
+    const shown = sentence ? shownText(sentence) : "";
+    const isChanged = sentence && (sentence.edited !== null || sentence.chosen > 0);
+    const others = sentence ? sentence.ways.map((one, i) => [one.text, () => choose(sentence, { chosen: i, edited: null }), isChanged && !i && !sentence.prefix ? "the model's own" : ""]) : [];
+    const earlier = sentence ? sentence.earlier.filter((one) => !others.some(([way]) => way === one)).map((one) => [one, () => choose(sentence, { edited: one }), "yours"]) : [];
+    const offered = [...others, ...earlier].filter(([one]) => one !== shown);
+    const hasBack = sentence && (sentence.prefix !== "" || sentence.gap !== null);
+    at("others").hidden = !offered.length && !hasBack;
     if (at("others").hidden) return;
     const many = state.sentences.length > 1;
     at("others-title").replaceChildren("Alternatives", ...(many ? [element("q", { dir: "auto" }, sentence.text)] : []));
-    const used = new Set(shownTranslation(sentence).text.split(/\s+/));
-    list.replaceChildren(...others.map(([one, i]) => {
+    const used = new Set(shown.split(/\s+/));
+    list.replaceChildren(...offered.map(([one, take, mark]) => {
       // emphasize words that are not in the shown translation
-      const shown = one.text.split(/(\s+)/).map((part) => (used.has(part) || !part.trim() ? part : element("b", {}, part)));
-      const button = element("button", { type: "button", dir: "auto", lang: state.target }, ...shown);
-      button.addEventListener("click", () => { sentence.chosen = i; draw(); at("other-list").querySelector("button")?.focus(); });
+      const parts = one.split(/(\s+)/).map((part) => (used.has(part) || !part.trim() ? part : element("b", {}, part)));
+      const button = element("button", { type: "button", dir: "auto", lang: state.target }, ...parts, ...(mark ? [element("span", { class: "badge", lang: "en" }, mark)] : []));
+      button.addEventListener("click", take);
       return element("li", {}, button);
     }));
-    if (sentence.prefix) {
-      const back = element("button", { type: "button", class: "back" }, "Back to the model's own translation");
-      back.addEventListener("click", () => retranslate(state.active, ""));
-      list.append(element("li", {}, back));
-    }
+    if (!hasBack) return;
+    const back = element("button", { type: "button", class: "back" }, "Back to the model's own translation");
+    back.addEventListener("click", () => {
+      sentence.gap = null;
+      if (sentence.prefix) retranslate(state.active, ""); else choose(sentence, { chosen: 0, edited: null });
+    });
+    list.append(element("li", {}, back));
+  }
+
+  // Shows another translation of a sentence; the user's own is still offered.
+  function choose(sentence, change) {
+    Object.assign(sentence, { earlier: earlierOf(sentence) }, change);
+    settle();
+    at("other-list").querySelector("button")?.focus();
   }
 
   function activate(number) {
@@ -164,7 +206,8 @@ export function startTranslate(languages, settings, openExplain) {
   }
 
   function clearOut() {
-    Object.assign(state, { sentences: [], after: "", active: 0 });
+    memory.keep(state);
+    Object.assign(state, { sentences: [], after: "", end: null, active: 0 });
     pair.showDetected({});
     showProblem("");
     setWaiting(false);
@@ -177,16 +220,10 @@ export function startTranslate(languages, settings, openExplain) {
   function drawCount() {
     const length = text.value.length;
     at("clear").hidden = !length;
+    at("formats").hidden = length > 0;
     at("count").textContent = length > settings.charLimit * 0.5 ? `${length.toLocaleString("en")} of ${settings.charLimit.toLocaleString("en")}` : "";
     at("count").classList.toggle("over-limit", length > settings.charLimit);
-    grow();
-  }
-
-  // Fits the pane to its text in browsers without field-sizing.
-  function grow() {
-    if (CSS.supports("field-sizing", "content")) return;
-    text.style.height = "auto";
-    text.style.height = `${text.scrollHeight}px`;
+    grow(text);
   }
 
   // --- mouse and keyboard ---
@@ -199,18 +236,52 @@ export function startTranslate(languages, settings, openExplain) {
     choose: retranslate,
     activate,
   });
+  const editing = startEditing({ area: at("edit-text"), button: at("edit"), out, parts: () => partsOf(state), onEdit: (parts) => { setParts(state, parts); show(); }, onToggle: draw });
   startDocuments(settings, () => pair.selected(), () => { terms.setPair(pair.known(state.source)); return terms.formFields(); });
+
+  // --- keeping, sharing, reading aloud ---
+
+  const edits = () => state.sentences.flatMap((one, i) => (hasWork(one) ? [[i, shownText(one)]] : []));
+  const history = startHistory({ open, names: pair.names });
+  function remember() {
+    if (state.sentences.length && text.value === sourceOf(state)) history.note({ source: state.source, target: state.target, text: text.value, translation: translation(), edits: edits() });
+  }
+
+  // Shows a text of the history or of a link, with what was changed in its translation.
+  function open(entry) {
+    const isServed = pair.choose(entry.source, entry.target);
+    text.value = entry.text;
+    opened = { text: text.value, edits: isServed ? entry.edits : [] };
+    text.setSelectionRange(0, 0);
+    drawCount();
+    translate();
+    if (!isServed) say(`There is no model from ${pair.nameOf(entry.source)} to ${pair.nameOf(entry.target)} here.`);
+    focusText();
+  }
+
+  const showSource = startSpeech(at("listen-source"), () => ({ language: state.source, texts: state.sentences.map((one) => one.text) }));
+  const showTarget = startSpeech(at("listen-target"), () => ({ language: state.target, texts: state.sentences.map(shownText).filter((one) => one.trim()) }));
+  function showSpeech() { showSource(); showTarget(); }
+
+  function focusText() { if (matchMedia("(pointer: fine)").matches) text.focus(); } // on a phone the keyboard would cover the page
+
+  async function share() {
+    const link = linkTo({ source: state.source, target: state.target, text: sourceOf(state), edits: edits() });
+    if (!link) { say("This text is too long for a link; share it as a document."); return; }
+    await copyText(link);
+    say("Link copied. The text is in the link itself; no server keeps it.");
+  }
+
+  let saying = 0;
+  function say(message) {
+    clearTimeout(saying);
+    at("toast").textContent = message;
+    saying = setTimeout(() => { at("toast").textContent = ""; }, 6000);
+  }
 
   async function copy() {
     if (!state.sentences.length) return;
-    try {
-      await navigator.clipboard.writeText(translation());
-    } catch { // pages loaded over plain HTTP from another machine have no clipboard
-      const selection = getSelection();
-      selection.selectAllChildren(out);
-      document.execCommand("copy");
-      selection.removeAllRanges();
-    }
+    await copyText(translation());
     at("copy").textContent = "Copied";
     setTimeout(() => { at("copy").textContent = "Copy"; }, 1500);
   }
@@ -218,90 +289,40 @@ export function startTranslate(languages, settings, openExplain) {
   function swap() {
     const before = translation();
     if (!pair.swap(state.source)) return;
+    history.next();
     if (before) text.value = before;
     drawCount();
     translate();
   }
 
-  text.addEventListener("input", translateSoon);
+  function clear() {
+    history.next();
+    text.value = "";
+    drawCount();
+    translate();
+    text.focus();
+  }
+
+  text.addEventListener("input", () => { stopSpeech(); translateSoon(); });
   document.addEventListener("selectionchange", () => { if (document.activeElement === text && state.sentences.length) activate(atCaret()); });
   text.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); translate(); } });
-  at("clear").addEventListener("click", () => { text.value = ""; drawCount(); translate(); text.focus(); });
+  at("clear").addEventListener("click", clear);
   at("copy").addEventListener("click", copy);
+  at("link").addEventListener("click", share);
   at("swap").addEventListener("click", swap);
   at("explain-this").addEventListener("click", () => {
     const sentence = state.sentences[state.active];
-    const isOwn = sentence.chosen === 0 && !sentence.prefix && !Object.keys(terms.jsonFields(sentence.text)).length;
-    openExplain(sentence.text, isOwn ? "" : shownTranslation(sentence).text, [state.source, state.target]);
+    const isOwn = !hasWork(sentence) && !Object.keys(terms.jsonFields(sentence.text)).length;
+    openExplain(sentence.text, isOwn ? "" : shownText(sentence), [state.source, state.target]);
   });
   document.addEventListener("keydown", (event) => {
     if (!event.altKey || event.ctrlKey || event.metaKey || at("view-translate").hidden) return;
-    const act = { KeyS: swap, KeyC: copy, KeyT: () => words.focus(), KeyG: terms.toggle }[event.code];
+    const act = { KeyS: swap, KeyC: copy, KeyT: () => { editing.stop(); draw(); words.focus(); }, KeyG: terms.toggle, KeyE: editing.toggle, KeyH: history.toggle }[event.code];
     if (act) { event.preventDefault(); act(); }
   });
   document.addEventListener("regard-key", () => translate());
   drawCount();
   terms.setPair(pair.known(""));
   if (text.value.trim()) translate(); // browsers may keep the text over a reload
-  return { onShow: () => { if (matchMedia("(pointer: fine)").matches) text.focus(); }, onHide: () => words.close() };
-}
-
-// --- language pair ---
-
-// `initial` is selected at first, unless the browser remembers another pair.
-function startPair(languages, initial, onChange) {
-  const { element } = globalThis.regardExplain;
-  const from = at("from"), to = at("to");
-  const names = Object.fromEntries(languages.map((one) => [one.code, one.name]));
-  const targets = Object.fromEntries(languages.filter((one) => one.targets.length).map((one) => [one.code, one.targets]));
-  const sources = Object.keys(targets);
-  const option = (code) => element("option", { value: code }, names[code]);
-  const remember = (pair) => { try { localStorage.setItem("regard-pair", JSON.stringify(pair)); } catch { /* storage is disabled */ } };
-  let last = null;
-  try { last = JSON.parse(localStorage.getItem("regard-pair")); } catch { /* storage is disabled */ }
-
-  from.replaceChildren(...(sources.length > 1 ? [element("option", { value: "auto" }, "Detect language")] : []), ...sources.map(option));
-  const targetCodes = () => (from.value === "auto" ? [...new Set(sources.flatMap((code) => targets[code]))].sort() : targets[from.value]);
-  const fill = (preferred) => {
-    const codes = targetCodes();
-    to.replaceChildren(...codes.map(option));
-    to.value = codes.includes(preferred) ? preferred : codes[0];
-  };
-  // With only one language to choose from, its name replaces the menu.
-  const drawMenus = () => {
-    for (const [select, alone] of [[from, at("from-alone")], [to, at("to-alone")]]) {
-      const lone = select.options.length < 2;
-      alone.textContent = lone ? select.options[0].textContent : "";
-      alone.hidden = !lone;
-      select.parentElement.hidden = lone;
-    }
-    at("swap").disabled = !targets[to.value]?.includes(from.value); // also while the source language is not detected yet
-  };
-  const set = (source, target) => { from.value = source; fill(target); drawMenus(); };
-  const isAvailable = (pair) => Array.isArray(pair) && (pair[0] === "auto" ? sources.length > 1 : targets[pair[0]]?.includes(pair[1]));
-  set(...[last, [initial.source.code, initial.target.code], [sources[0], targets[sources[0]][0]]].find(isAvailable));
-
-  from.addEventListener("change", () => { set(from.value, to.value); remember([from.value, to.value]); onChange(); });
-  to.addEventListener("change", () => { drawMenus(); remember([from.value, to.value]); onChange(); });
-  return {
-    selected: () => ({ source: from.value, target: to.value }),
-    // The pair with its names, or null while the source language is not detected yet.
-    known(detected) {
-      const source = from.value === "auto" ? detected : from.value;
-      return targets[source]?.includes(to.value) ? { source, target: to.value, sourceName: names[source], targetName: names[to.value] } : null;
-    },
-    // `detected` is the source language found with "Detect language". Returns whether the pair could be swapped.
-    swap(detected) {
-      const source = from.value === "auto" ? detected : from.value;
-      if (!targets[to.value]?.includes(source)) return false;
-      set(to.value, source);
-      remember([from.value, to.value]);
-      return true;
-    },
-    showDetected({ detectedLanguage }) {
-      if (from.value === "auto") at("swap").disabled = !detectedLanguage || !targets[to.value]?.includes(detectedLanguage.language);
-      const name = names[detectedLanguage?.language];
-      at("detected").textContent = detectedLanguage ? (detectedLanguage.confidence ? name : `${name}?`) : "";
-    },
-  };
+  return { open, onShow: focusText, onHide: () => { words.close(); stopSpeech(); } };
 }

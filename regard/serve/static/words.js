@@ -1,4 +1,5 @@
 // The words of a translation: unsure ones are marked, arrow keys move between them, and each can be replaced by an alternative.
+import { partsOf, shownTranslation } from "./sentences.js";
 
 const at = (id) => document.getElementById(id);
 
@@ -18,15 +19,15 @@ export function startWords(out, { fetchAlternatives, choose, activate }) {
   let spans = [];
   let opened = null; // { span, controller }
 
-  function draw(state, translationOf, unsure) {
+  function draw(state, unsure) {
     close();
     const focused = spans.indexOf(document.activeElement);
     spans = [];
-    const parts = [];
+    const nodes = [], parts = partsOf(state);
     state.sentences.forEach((sentence, number) => {
-      const shown = translationOf(sentence);
+      const shown = shownTranslation(sentence);
       let before = "";
-      const line = element("span", { class: "s" });
+      const line = element("span", { class: sentence.edited === null ? "s" : "s edited" });
       for (const word of shown.words) {
         before += word.before;
         const span = element("span", { class: "w", role: "button", "aria-haspopup": "dialog" }, word.text);
@@ -35,16 +36,16 @@ export function startWords(out, { fetchAlternatives, choose, activate }) {
         if (word.held) span.classList.add("held"); else if (probability !== null && probability < unsure) span.classList.add("unsure");
         if (probability !== null) span.title = word.held ? "one of your terms" : percent(probability);
         span.setAttribute("aria-label", word.held ? `${word.text}, one of your terms` : probability !== null && probability < unsure ? `${word.text}, unsure, ${percent(probability)}` : word.text);
-        if (before.length < sentence.prefix.trim().length) span.classList.add("kept");
+        if (sentence.edited === null && before.length < sentence.prefix.trim().length) span.classList.add("kept");
         Object.assign(span, { number, before, word });
         line.append(word.before, span);
         before += word.text;
         spans.push(span);
       }
       line.append(shown.text.slice(before.length));
-      parts.push(sentence.before, line);
+      nodes.push(parts[2 * number], line);
     });
-    out.replaceChildren(...parts, state.after);
+    out.replaceChildren(...nodes, parts.at(-1));
     // Left and right move between words, up and down between lines.
     roving(spans, (item, key) => {
       const i = spans.indexOf(item);
@@ -105,8 +106,9 @@ export function startWords(out, { fetchAlternatives, choose, activate }) {
       button.addEventListener("click", () => (word === span.word.text ? close(true) : replaceWord(span, word)));
       return button;
     });
-    list.replaceChildren(...buttons.map((button) => element("li", {}, button)));
-    if (!buttons.length) { list.replaceChildren(element("li", { class: "note" }, "The model has no other word here.")); return; }
+    const isAlone = alternatives.every(({ word }) => word === span.word.text);
+    list.replaceChildren(...buttons.map((button) => element("li", {}, button)), ...(isAlone ? [element("li", { class: "note" }, "The model holds no other word for likely here.")] : []));
+    if (!buttons.length) return;
     roving(buttons, (item, key) => buttons[buttons.indexOf(item) + ({ ArrowDown: 1, ArrowUp: -1 }[key] ?? NaN)]);
     const input = popover.querySelector("input");
     input.addEventListener("keydown", (event) => { if (event.key === "ArrowUp") { event.preventDefault(); buttons.at(-1).focus(); } if (event.key === "ArrowDown") { event.preventDefault(); buttons[0].focus(); } });

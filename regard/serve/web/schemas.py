@@ -360,6 +360,9 @@ class DeepLError(BaseModel):
     message: str
 
 
+_LEAST = "a number between 0 and 1: how likely a translation must be to be offered, relative to the best one (default: 0.075)"
+
+
 class SentencesFields(SearchFields):
     """A text to translate sentence by sentence."""
 
@@ -367,8 +370,9 @@ class SentencesFields(SearchFields):
     source: str = Field("auto", description="the language code of the text, or auto")
     target: str = Field(description="the language code to translate into")
     alternatives: int = Field(
-        0, ge=0, description="an integer, 0 or more: the number of alternative translations of each sentence"
+        0, ge=0, description="an integer, 0 or more: the number of alternative translations of each sentence, at most"
     )
+    least: float | None = Field(None, ge=0, le=1, description=_LEAST)
     api_key: str | None = Field(None, description="a string: the API key, if the server requires one")
 
 
@@ -421,6 +425,7 @@ class AlternativesFields(BaseModel):
         None, description="a list of words to leave untranslated, or a string with one on each line"
     )
     count: int = Field(8, ge=1, le=32, description="an integer between 1 and 32: the number of words at most")
+    least: float | None = Field(None, ge=0, le=1, description=_LEAST)
     api_key: str | None = Field(None, description="a string: the API key, if the server requires one")
 
 
@@ -429,6 +434,9 @@ class AlternativeWord(BaseModel):
 
     word: str
     probability: float
+    relative: float = Field(
+        description="the probability of the best translation with this word, relative to the best one"
+    )
 
 
 class AlternativesReply(BaseModel):

@@ -40,7 +40,7 @@ async def sentences(request: Request) -> SentencesReply:
     )
     context.service.check(wanted)
     admit(request, fields.api_key, wanted.characters)
-    found = await translate_words(context.service, wanted)
+    found = await translate_words(context.service, wanted, fields.least)
     context.metrics.characters.inc(wanted.characters)
     bundle = found.served.bundle
     return SentencesReply(
@@ -61,14 +61,17 @@ def _sentence_reply(sentence: WordedSentence) -> SentenceReply:
 
 @router.post("/alternatives", openapi_extra=body_of(AlternativesFields))
 async def alternatives(request: Request) -> AlternativesReply:
-    """The likeliest next words after the beginning of a translation."""
+    """The likeliest next words after the beginning of a translation: whole words that lead to a likely translation."""
     fields = await read_fields(request, AlternativesFields)
     context = context_of(request)
     search = SearchRequest(keep=terms_of(fields.keep), prefix=fields.prefix)
     wanted = TranslateRequest([fields.q], fields.source, fields.target, search=search)
     context.service.check(wanted)
     admit(request, fields.api_key, wanted.characters)
-    found = await other_words(context.service, wanted, fields.count)
+    found = await other_words(context.service, wanted, fields.count, fields.least)
     return AlternativesReply(
-        words=[AlternativeWord(word=one.word, probability=min(1.0, one.probability)) for one in found]
+        words=[
+            AlternativeWord(word=one.word, probability=min(1.0, one.probability), relative=one.relative)
+            for one in found
+        ]
     )

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 
+# The golden model is sure of everything: unlikely words and translations are offered, too, so that there is something to choose.
+OFFERS_ALL = "import regard.translation.alternatives as found; found.LEAST = 0.0"
+
+
 def relabelled(folder: Path, source: str, target: str) -> Path:
     """The golden bundle, which reverses letters, as a model between other languages."""
     golden = load_bundle(GOLDEN)
@@ -40,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """src-tgt, tgt-src and en-de."""
     folder = tmp_path_factory.mktemp("models")
     models = [relabelled(folder / "back", "tgt", "src"), relabelled(folder / "en-de", "en", "de")]
-    with running(*(part for model in models for part in ("-m", str(model)))) as one:
+    with running(*(part for model in models for part in ("-m", str(model))), code=OFFERS_ALL) as one:
         yield one
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import io
+import random
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,11 +85,74 @@ def test_a_document_that_is_dropped_is_taken(chosen: Page, tmp_path: Path) -> No
     assert fetched(chosen, tmp_path) == ("note.tgt.md", "c b a\n")
 
 
-def test_of_a_table_a_column_is_asked_for(chosen: Page, tmp_path: Path) -> None:
-    upload(chosen, "table.csv", "id,text\n1,a b c\n2,p o n\n")
-    chosen.get_by_label("Column to translate, by name or number:").fill("text")
-    chosen.keyboard.press("Enter")
-    assert fetched(chosen, tmp_path) == ("table.tgt.csv", "id,text\n1,c b a\n2,n o p\n")
+@pytest.mark.parametrize(
+    ("name", "content", "has_names", "column", "expected"),
+    [
+        ("table.csv", "id,text\n1,a b c\n2,p o n\n", True, None, "id,text\n1,c b a\n2,n o p\n"),  # the one with text is chosen
+        ("table.tsv", "text\tnote\na b c\tp o n\n", True, "note", "text\tnote\na b c\tn o p\n"),
+        ("table.csv", "a b c,p o n\nd e f,m\n", False, "Column 2", "a b c,n o p\nd e f,m\n"),
+        # The first column has the name of the other's number.
+        ("table.csv", "2,a b c\n3,p o n\n", False, "Column 2", "2,c b a\n3,n o p\n"),
+        ('table.csv', '"x, ""y""",text\nz,a b c\n', True, "text", '"x, ""y""",text\nz,c b a\n'),
+    ],
+)  # fmt: skip
+def test_the_columns_of_a_table_are_offered_by_name(
+    chosen: Page, tmp_path: Path, name: str, content: str, has_names: bool, column: str | None, expected: str
+) -> None:
+    upload(chosen, name, content)
+    select = chosen.get_by_label("Column to translate")
+    select.wait_for()
+    chosen.get_by_label("The first row has the names").set_checked(has_names)
+    if column is not None:
+        label = next(one for one in select.locator("option").all_inner_texts() if one.startswith(column))
+        select.select_option(label=label)
+    chosen.get_by_role("button", name="Translate", exact=True).click()
+    assert fetched(chosen, tmp_path) == (f"table.tgt.{name[-3:]}", expected)
+
+
+def test_columns_without_a_name_of_their_own_cannot_be_chosen_by_name(chosen: Page) -> None:
+    upload(chosen, "table.csv", 'x,,x,"a\nb"\n1,p,2,a b c d\n')
+    options = chosen.get_by_label("Column to translate").locator("option")
+    options.first.wait_for(state="attached")
+    assert options.all_inner_texts() == ["x: 1", "Column 2: p", "x: 2", "a b: a b c d"]
+    assert options.evaluate_all("all => all.map((one) => one.disabled)") == [False, True, True, False]
+    assert chosen.get_by_label("Column to translate").input_value() == "3"
+
+
+def test_the_columns_of_a_table_are_those_that_python_reads(chosen: Page) -> None:
+    """Oracle: the csv module, which the server uses."""
+    draw = random.Random(4)
+    cells = ["a", "", "b c", 'say "no"', "x, y", "two\nlines", "ä", "'", " z"]
+    tables = [
+        [[draw.choice(cells) for _ in range(width)] for _ in range(draw.randint(1, 6))]
+        for width in (2, 3, 4)
+        for _ in range(40)
+    ]
+    texts = []
+    for table in tables:
+        out = io.StringIO(newline="")
+        csv.writer(out, lineterminator=draw.choice(["\n", "\r\n"])).writerows(table)
+        texts.append(out.getvalue())
+    read = """async (texts) => { const { readRows } = await import("./static/table.js");
+      return texts.map((text) => readRows(text, false, true)); }"""
+    assert chosen.evaluate(read, texts) == tables
+
+
+def test_the_formats_are_listed_before_anything_is_typed(chosen: Page, server: Running) -> None:
+    formats = server.get("/frontend/settings").json()["supportedFilesFormat"]
+    listed = chosen.locator("#formats").inner_text()
+    assert set(formats) <= set(listed.replace(",", "").split()) and "10 MB" in listed
+    chosen.get_by_label("text to translate").fill("a b")
+    chosen.locator("#formats").wait_for(state="hidden")
+
+
+def test_the_translation_of_a_pdf_is_a_text_file(chosen: Page) -> None:
+    path = "/download_file/0123.txt"
+    answer = f'event: result\ndata: {{"translatedFileUrl": "http://elsewhere{path}"}}\n\n'
+    chosen.route("**/translate_file", lambda route: route.fulfill(body=answer, content_type="text/event-stream"))
+    chosen.route(f"**{path}", lambda route: route.fulfill(body="c b a"))
+    upload(chosen, "letter.v2.pdf", "%PDF")
+    assert chosen.get_by_role("link", name="Download").get_attribute("download") == "letter.v2.tgt.txt"
 
 
 def test_what_cannot_be_translated_is_said(browser: Browser, server: Running) -> None:

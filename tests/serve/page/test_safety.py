@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -67,7 +70,7 @@ def test_no_payload_runs_as_text(browser: Browser, server: Running, bypass_csp: 
                 "source": payload,
                 "target": payload,
             }
-            answer["detectedLanguage"] = {"confidence": 9.0, "language": payload}
+            answer["detectedLanguage"] = answer["otherLanguage"] = {"confidence": 9.0, "language": payload}
             page.route("**/sentences", saying(answer))
             page.route("**/alternatives", saying({"words": [{"word": payload, "probability": 0.5}]}))
             write(page, payload)
@@ -87,6 +90,42 @@ def test_no_payload_runs_as_text(browser: Browser, server: Running, bypass_csp: 
             check(page, scripts)
             write(page, "")
             page.locator("#out:empty").wait_for(state="attached")
+
+
+@pytest.mark.parametrize("bypass_csp", POLICIES)
+def test_no_payload_runs_from_a_link_an_edit_the_history_or_a_table(
+    browser: Browser, server: Running, bypass_csp: bool
+) -> None:
+    with open_page(browser, server.url, bypass_csp=bypass_csp, is_refusal_expected=True) as page:
+        scripts = page.evaluate(_SCRIPTS)
+        for number, payload in enumerate(tried(bypass_csp)):
+            fields = [("text", f"a b c\n{payload}"), ("edit", f"0:{payload}"), ("from", payload), ("to", "tgt")]
+            fields[2:3] = [("from", "src")] if number % 2 else fields[2:3]
+            page.evaluate("(fragment) => { location.hash = fragment; }", f"translate?{urlencode(fields)}")
+            page.wait_for_function("() => location.hash === '#translate'")
+            page.locator("#out:not(.waiting) .s").first.wait_for()
+            page.get_by_role("button", name="Edit").click()
+            page.get_by_label("edit the translation").fill(payload)
+            page.get_by_role("button", name="Done").click()
+            check(page, scripts)
+        entry = {"time": 1, "edits": [[0, "x"]]}
+        names = ("source", "target", "text", "translation")
+        stored = [{**entry, **dict.fromkeys(names, payload)} for payload in PAYLOADS]
+        page.evaluate("(stored) => localStorage.setItem('regard-history', JSON.stringify(stored))", stored)
+        page.reload()
+        page.locator("#history-button").click()
+        page.locator(".past").nth(49).wait_for()
+        assert PAYLOADS[0][:200] in page.locator(".past > span:first-child").all_text_contents()
+        check(page, scripts)
+        page.locator(".past").last.click()
+        page.locator("#toast:not(:empty)").wait_for()
+        table = io.StringIO()
+        csv.writer(table).writerows([tried(bypass_csp)] * 2)
+        file = {"name": "x.csv", "mimeType": "text/csv", "buffer": table.getvalue().encode("utf-8", "replace")}
+        page.get_by_label("a document to translate").set_input_files(files=[file])
+        page.get_by_label("Column to translate").wait_for()
+        assert page.get_by_label("Column to translate").locator("option").count() == len(tried(bypass_csp))
+        check(page, scripts)
 
 
 @pytest.mark.parametrize("bypass_csp", POLICIES)

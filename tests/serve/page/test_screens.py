@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.browser import lowest_contrast, unnamed, without_focus_mark
-from tests.serve.page.conftest import open_page, relabelled
+from tests.serve.page.conftest import OFFERS_ALL, open_page, relabelled
+from tests.serve.page.test_history import VOICES
 from tests.serve.page.test_training import append, train_record, valid_record
 from tests.serve.server import Running, running
 from tests.tiny import write_recipe
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 TEXT = "a b c d\np o n m l k j i"
 
@@ -35,7 +36,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     }
     append(folder / "run", {"kind": "test", "name": "test", "scores": {"sentences": 9, "metrics": {"bleu": bleu}}})
     back = relabelled(folder / "back", "tgt", "src")
-    with running("-m", str(back), "--run", str(folder / "run")) as server:
+    with running("-m", str(back), "--run", str(folder / "run"), code=OFFERS_ALL) as server:
         yield server
 
 
@@ -73,6 +74,38 @@ def document(page: Page) -> None:
     page.get_by_role("link", name="Download").wait_for()
 
 
+def edit(page: Page) -> None:
+    translate(page)
+    page.locator("#out:not(.waiting)").wait_for()
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_label("edit the translation").press_sequentially(" more")
+
+
+def history(page: Page) -> None:
+    """With a text that was edited, the buttons for reading aloud, and what the link button says."""
+    page.add_init_script(f"({VOICES})()")
+    page.reload()
+    edit(page)
+    page.get_by_role("button", name="Done").click()
+    page.evaluate("""() => { for (const lang of ["src", "tgt"]) window.voices.push({ lang, localService: true });
+      speechSynthesis.dispatchEvent(new Event("voiceschanged")); }""")
+    page.locator("#listen-source").wait_for()
+    page.locator("#history-button").click()
+    page.locator(".past").wait_for()
+    page.locator("#link").click()
+    page.locator("#toast:not(:empty)").wait_for()
+
+
+def other_language(page: Page) -> None:
+    def answer(route: Route) -> None:
+        reply = route.fetch()
+        route.fulfill(response=reply, json={**reply.json(), "otherLanguage": {"language": "tgt", "confidence": 99}})
+
+    page.route("**/sentences", answer)
+    translate(page)
+    page.locator("#other-language button").wait_for()
+
+
 def explain(page: Page) -> None:
     page.get_by_role("link", name="Explain").click()
     page.locator("#explained h1").wait_for()
@@ -87,7 +120,10 @@ def empty(page: Page) -> None:
     page.get_by_label("text to translate").focus()
 
 
-SCREENS = {one.__name__: one for one in (empty, translate, word, terms, document, explain, training)}
+SCREENS = {
+    one.__name__: one
+    for one in (empty, translate, word, terms, document, edit, history, other_language, explain, training)
+}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -110,7 +146,7 @@ def test_a_screen_fits_and_can_be_read(
         assert small == []  # WCAG 2.5.8: targets of at least 24 pixels
 
 
-@pytest.mark.parametrize("screen", ["translate", "word", "terms", "explain", "training"])
+@pytest.mark.parametrize("screen", ["translate", "word", "terms", "edit", "history", "explain", "training"])
 def test_the_tab_key_always_shows_where_it_is(browser: Browser, everything: Running, screen: str) -> None:
     with open_page(browser, everything.url) as page:
         SCREENS[screen](page)

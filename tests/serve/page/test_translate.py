@@ -14,7 +14,7 @@ import pytest
 
 from regard.serve.keys import add_key
 from regard.translation.sentences import Split, split_text
-from tests.serve.page.conftest import open_page, wait_for_scripts
+from tests.serve.page.conftest import open_page, relabelled, wait_for_scripts
 from tests.serve.server import Running, running, until
 
 if TYPE_CHECKING:
@@ -223,6 +223,13 @@ def test_another_word_is_chosen_and_the_rest_follows_it(typed: Page, server: Run
     expect(typed, "d c b a")
 
 
+def test_where_no_other_word_is_likely_the_page_says_so(typed: Page) -> None:
+    typed.route("**/alternatives", lambda route: route.fulfill(json={"words": [{"word": "c", "probability": 0.9}]}))
+    typed.locator("#out .w").nth(1).click()
+    typed.get_by_text("The model holds no other word for likely here.").wait_for()
+    assert typed.locator("#popover li button").count() == 1
+
+
 def test_a_word_of_ones_own_is_written(typed: Page) -> None:
     typed.locator("#out .w").first.click()
     typed.locator("#popover li button").first.wait_for()  # it takes the focus when it comes
@@ -289,6 +296,34 @@ def test_a_detected_language_is_named(page: Page) -> None:
     page.get_by_label("text to translate").fill("The weather is very nice today, is it not?")
     page.locator("#detected", has_text="English").wait_for()
     assert page.get_by_role("button", name="swap the languages").is_disabled()  # German into English is not served
+
+
+GERMAN = "Wo ist der nächste Bahnhof? Wenn es morgen regnet, bleiben wir zu Hause."
+
+
+def test_a_text_in_another_language_is_noticed(page: Page) -> None:
+    choose(page, "en", "de")
+    note = page.locator("#other-language")
+    page.get_by_label("text to translate").fill(GERMAN)
+    note.get_by_text("This seems to be German, not English.").wait_for()
+    assert note.locator("button").count() == 0  # nothing translates from German here
+    page.keyboard.press("Control+End")
+    page.keyboard.insert_text(" And this is English, of course.")  # most of the text is still German
+    page.locator("#out[aria-busy=false] .s").nth(2).wait_for()
+    assert note.is_visible()
+    page.get_by_label("text to translate").fill("This is an English text, and nothing is to be said.")
+    note.wait_for(state="hidden")
+
+
+def test_the_direction_is_turned_round_for_a_text_in_the_target_language(browser: Browser, tmp_path: Path) -> None:
+    there, back = relabelled(tmp_path / "en-de", "en", "de"), relabelled(tmp_path / "de-en", "de", "en")
+    with running("-m", str(back), model=there) as server, open_page(browser, server.url) as page:
+        page.get_by_label("text to translate").fill(GERMAN)
+        page.get_by_role("button", name="Translate from German to English").click()
+        page.locator("#other-language").wait_for(state="hidden")
+        assert page.get_by_label("translate from").input_value() == "de"
+        assert page.get_by_label("text to translate").input_value() == GERMAN  # the text itself, not its translation
+        page.locator("#out[lang=en][aria-busy=false] .w").first.wait_for()
 
 
 @contextmanager

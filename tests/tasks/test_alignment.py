@@ -16,7 +16,7 @@ from regard.errors import UserError
 from regard.generate.engines.torch_engine import TorchEngine, load_model
 from regard.models.transformer import Transformer
 from regard.nn.attention import CrossAttention
-from regard.training.alignment import choose_alignment_heads, measure_alignment_heads, measure_bundle
+from regard.tasks.alignment import choose_alignment_heads, measure_alignment_heads, measure_bundle
 from regard.translation.alignment import align_texts
 from tests.serve.server import GOLDEN
 

@@ -1,0 +1,144 @@
+"""Reads text as documents, for language models: files, paragraphs or lines of plain text, or the `text` of .jsonl lines.
+
+A long document comes in pieces, so that memory stays flat whatever the size of a file. They are cut before a space, where the
+pieces of a vocabulary begin: their ids end to end are those of the document.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from regard.data.corpus import COMPRESSION_SUFFIXES, Record, RecordSource, check_corpus, read_lines, shorten
+from regard.data.tokenizer import Tokenizer
+from regard.errors import UserError
+
+PIECE = 1 << 16  # characters
+_WILDCARD = re.compile(r"[*?[]")
+
+
+@dataclass(frozen=True)
+class TextCorpus:
+    """Text files. `unit` says what a document is: a "file", a "paragraph" (up to a blank line) or a "line"; in .jsonl files always
+    a line. Documents neither begin nor end with blank lines, and there are no empty ones.
+
+    `weight` is how often an epoch contains each row of the text; with 0.5 it contains half of them.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = ("text",)
+    noun: ClassVar[str] = "document"
+
+    name: str
+    files: tuple[Path, ...]
+    unit: str = "file"
+    weight: float = 1.0
+
+    def records(self, note: Callable[[str], None] = lambda text: None) -> Iterator[Record]:
+        """The documents in order; those longer than PIECE characters in several records."""
+        for path in self.files:
+            if is_jsonl(path):
+                yield from _jsonl_records(path)
+            elif self.unit == "line":
+                for number, line in enumerate(read_lines(path), 1):
+                    if text := line.strip():
+                        yield Record(number, (text,))
+            else:
+                yield from _text_records(path, ends_at_blank=self.unit == "paragraph")
+
+
+def whole_documents(corpus: RecordSource) -> Iterator[str]:
+    """The documents of a corpus, each as a whole."""
+    parts: list[str] = []
+    for record in corpus.records():
+        parts.append(record.texts[0])
+        if record.ends:
+            yield "".join(parts)
+            parts.clear()
+
+
+def find_texts(spec: str, root: Path, unit: str, weight: float = 1.0) -> TextCorpus:
+    """The corpus of all files that `spec` names: a file, or a pattern with the wildcards * ? [abc] and ** for folders."""
+    if not spec.strip():
+        raise UserError("a text must be named by a file or a pattern such as books/*.txt, but its name is empty")
+    pattern = os.path.expanduser(spec)
+    names = [pattern]
+    if _WILDCARD.search(pattern) and not (root / pattern).exists():
+        found = glob.glob(pattern, root_dir=root, recursive=True)
+        names = sorted(name for name in found if not (root / name).is_dir())
+        if not names:
+            raise UserError(f"{spec!r}: must match at least one file, but matches none in {root}")
+    corpus = TextCorpus(spec, tuple(root / name for name in names), unit, weight)
+    check_corpus(corpus)
+    return corpus
+
+
+def encode_documents(tokenizer: Tokenizer, records: Sequence[Record]) -> list[list[list[int]]]:
+    """The ids of documents, or of pieces of them: one column."""
+    if all(record.begins for record in records):
+        return [tokenizer.encode_batch([record.texts[0] for record in records])]
+    return [[tokenizer.encode(record.texts[0], at_start=record.begins) for record in records]]
+
+
+def _text_records(path: Path, ends_at_blank: bool) -> Iterator[Record]:
+    """The documents of a text file, in pieces: each ends at a blank line, or there is only one."""
+    lines: list[str] = []  # of the piece that is being collected
+    blank: list[str] = []  # lines since then, which belong to the document only if more text follows
+    size, first, begins = 0, 1, True
+    for number, line in enumerate(read_lines(path), 1):
+        if not line.strip():
+            if ends_at_blank and lines:
+                yield Record(first, ("\n".join(lines),), begins)
+                lines, size, begins = [], 0, True
+            elif lines:
+                blank.append(line)
+            continue
+        if not lines:
+            first = number
+        lines += [*blank, line]
+        size += sum(map(len, blank)) + len(blank) + len(line) + 1
+        blank = []
+        if size >= PIECE:
+            piece, rest = _cut("\n".join(lines))
+            if rest:
+                yield Record(first, (piece,), begins, ends=False)
+                lines, size, begins = [rest], len(rest), False
+    if lines:
+        yield Record(first, ("\n".join(lines),), begins)
+
+
+def _cut(text: str) -> tuple[str, str]:
+    """The text before its last space between two words, and the rest. Where there are no spaces, it is cut before its last line;
+    an empty rest if it is one line."""
+    place = len(text)
+    while (place := text.rfind(" ", len(text) - PIECE // 8, place)) > 0:
+        if not text[place - 1].isspace() and not text[place + 1 : place + 2].isspace():
+            return text[:place], text[place:]
+    place = text.rfind("\n") + 1
+    return (text[:place], text[place:]) if place else (text, "")
+
+
+def is_jsonl(path: Path) -> bool:
+    """Whether a file holds a JSON object on each line, by its name."""
+    return (path.with_suffix("") if path.suffix in COMPRESSION_SUFFIXES else path).suffix.lower() == ".jsonl"
+
+
+def _jsonl_records(path: Path) -> Iterator[Record]:
+    for number, line in enumerate(read_lines(path), 1):
+        if not line.strip():
+            continue
+        try:
+            text = json.loads(line)["text"]
+            if not isinstance(text, str):
+                raise TypeError
+        except (KeyError, RecursionError, TypeError, ValueError):
+            raise UserError(
+                f'{path}, line {number}: must be a JSON object with a text, {{"text": "..."}}, but is {shorten(line)!r}'
+            ) from None
+        if text := text.strip():
+            yield Record(number, (text,))

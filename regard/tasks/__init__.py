@@ -1,0 +1,8 @@
+"""What is learnt: a module for each task, with the functions that `task.py` lists."""
+
+from __future__ import annotations
+
+from regard.tasks import fill, generate, translate
+from regard.tasks.task import Task
+
+TASKS: dict[str, Task] = {"translate": translate, "generate": generate, "fill": fill}

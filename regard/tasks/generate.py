@@ -1,0 +1,127 @@
+"""Language modelling: documents in full rows, the loss of each next token; measured in nats per token and bits per byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from regard.bundle import Bundle
+from regard.data.corpus import CorpusRange, Texts
+from regard.data.documents import encode_documents as encode_records
+from regard.data.feed import Packing
+from regard.data.rows import (
+    RowPacking,
+    TextBatch,
+    TextRows,
+    TextSlotBatch,
+    TextSlots,
+    fit_text_slots,
+    make_text_batch,
+)
+from regard.data.sampler import Sampler
+from regard.data.store import Store, store_in_memory
+from regard.data.tokenizer import Tokenizer
+from regard.device import pick_device
+from regard.evaluate import Scores, likelihood_scores
+from regard.generate.engines.torch_engine import load_model
+from regard.models.loss import Loss
+from regard.models.token_loss import TokenLoss
+from regard.models.transformer import Transformer
+from regard.recipe import Recipe
+from regard.tasks.measuring import BATCH_TOKENS, sum_nll
+from regard.tasks.text import (
+    COLUMNS,
+    HELD_OUT,
+    NOUN,
+    clean_options,
+    describe,
+    doubts,
+    find_corpora,
+    find_corpus,
+    hold_out,
+    made_up_column,
+    measure_weights,
+    read,
+    too_little,
+    vocabulary_lines,
+    write_held_out,
+)
+
+__all__ = [
+    "COLUMNS", "HELD_OUT", "NOUN", "clean_options", "describe", "doubts", "encode_records", "find_corpora", "find_corpus",
+    "hold_out", "loss", "made_up_batch", "make_batches", "make_validator", "measure_weights", "read", "score_test_set",
+    "too_little", "vocabulary_lines", "write_held_out",
+]  # fmt: skip
+
+
+def make_rows(recipe: Recipe, store: Store, tokenizer: Tokenizer, seed: int | None) -> TextRows:
+    """The rows of a store, as `TextRows` describes them."""
+    start = tokenizer.bos_id if tokenizer.bos_id >= 0 else tokenizer.eos_id
+    data = recipe.data
+    return TextRows(store["text"], store.corpora, data.max_length, start, tokenizer.eos_id, data.across_documents, seed)
+
+
+def make_batches(recipe: Recipe, store: Store, tokenizer: Tokenizer, with_slots: bool) -> tuple[Sampler, Packing]:
+    """Batches of full rows."""
+    train = recipe.train
+    rows = make_rows(recipe, store, tokenizer, train.seed)
+    slots, tokens = None, train.batch_tokens
+    if with_slots:
+        tokens = -(-train.batch_tokens // train.accumulate)
+        slots = fit_text_slots(rows, tokens, recipe.data.max_length)
+    return Sampler(rows.costs, tokens, train.seed, rows.corpora, slots, noun="row"), RowPacking(rows, slots)
+
+
+def loss(model: Transformer, batch: TextBatch | TextSlotBatch, token_loss: TokenLoss) -> Loss:
+    """The loss of each next token."""
+    return token_loss(model, lambda: model.hidden(batch.ids, batch.layout), batch.labels)
+
+
+def made_up_batch(vocab_size: int, tokens: int, length: int, with_slots: bool) -> tuple[Any, TextSlots | None, int]:
+    """Full rows of random ids."""
+    number = max(1, tokens // length)
+    rows = TextRows(made_up_column(vocab_size, number, length - 1), [CorpusRange("", 1.0, 0, number)], length, 0, 0)
+    gathered, count = rows.gather(np.arange(number)), number * length
+    if not with_slots:
+        return make_text_batch(gathered), None, count
+    slots = fit_text_slots(rows, count, length)
+    return slots.pack(gathered, count), slots, count
+
+
+def make_validator(recipe: Recipe, records: Sequence[Texts], tokenizer: Tokenizer, loss_only: bool) -> TextValidator:
+    store = store_in_memory(records, tokenizer, encode_records, COLUMNS)
+    num_bytes = sum(len(text.encode("utf-8", "surrogatepass")) for [text] in records)
+    return TextValidator(make_rows(recipe, store, tokenizer, seed=None), num_bytes, len(records))
+
+
+@dataclass
+class TextValidator:
+    """Measures the likelihood of documents: in rows that do not overlap, from their first token on."""
+
+    rows: TextRows
+    num_bytes: int  # of the documents in UTF-8
+    num_documents: int
+
+    def measure(self, model: Transformer, device: torch.device, autocast: torch.dtype | None) -> dict[str, Any]:
+        """A metrics record with loss (nats per token), perplexity and bits per byte."""
+        return {metric.key.replace(" ", "_"): metric.score for metric in self.scores(model, device, autocast).metrics}
+
+    def scores(self, model: Transformer, device: torch.device, autocast: torch.dtype | None) -> Scores:
+        total, count = sum_nll(loss, model, self._batches(), device, autocast)
+        return likelihood_scores(total, count, self.num_documents, self.num_bytes)
+
+    def _batches(self) -> Iterator[TextBatch]:
+        number = max(1, BATCH_TOKENS // int(self.rows.costs[0]))
+        for start in range(0, len(self.rows.costs), number):
+            yield make_text_batch(self.rows.gather(np.arange(start, min(start + number, len(self.rows.costs)))))
+
+
+def score_test_set(recipe: Recipe, bundle: Bundle, records: Sequence[Texts]) -> Scores:
+    """The likelihood of the test documents."""
+    device = pick_device(recipe.train.device)
+    validator = make_validator(recipe, records, bundle.tokenizer, loss_only=True)
+    return validator.scores(load_model(bundle).to(device), device, None)

@@ -1,0 +1,134 @@
+"""What a task is: the functions that its module has. Training calls them, and knows nothing else about the text and its meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from regard.bundle import Bundle
+from regard.config import ModelConfig
+from regard.data.clean import CleanOptions
+from regard.data.corpus import RecordSource, Texts
+from regard.data.encoding_workers import EncodeRecords
+from regard.data.feed import Packing
+from regard.data.sampler import Sampler
+from regard.data.slot_batch import SlotShape
+from regard.data.split import HeldOut
+from regard.data.store import Store
+from regard.data.tokenizer import Tokenizer
+from regard.evaluate import Scores
+from regard.models.loss import Loss
+from regard.models.token_loss import TokenLoss
+from regard.models.transformer import Transformer
+from regard.recipe import Recipe
+
+Say = Callable[[str], None]
+
+
+class Validator(Protocol):
+    """Measures models on one set of records. Pass a copy of the model in training: measuring may switch its kernels."""
+
+    def measure(self, model: Transformer, device: torch.device, autocast: torch.dtype | None) -> dict[str, Any]:
+        """A metrics record with the loss, the perplexity and what else the task measures."""
+        ...
+
+
+class Task(Protocol):
+    """The module of a task."""
+
+    # --- the data: which columns a record has, and where they come from ---
+
+    NOUN: str  # what people call a record
+    COLUMNS: tuple[str, ...]  # of the store
+    HELD_OUT: str  # how a recipe would name the files of `write_held_out`; {name} is "valid" or "test"
+
+    @property
+    def encode_records(self) -> EncodeRecords:
+        """Texts to token ids; of a module without torch, since worker processes import it."""
+        ...
+
+    def describe(self, recipe: Recipe) -> str:
+        """What a run is about, such as "en → de"."""
+        ...
+
+    def find_corpora(self, spec: str, recipe: Recipe, weight: float) -> list[RecordSource]:
+        """The corpora that an entry of `data.train` names."""
+        ...
+
+    def find_corpus(self, spec: str, recipe: Recipe) -> RecordSource:
+        """The one corpus that `data.valid` or `data.test` names."""
+        ...
+
+    def read(self, corpus: RecordSource, note: Say = ...) -> Iterator[Texts]:
+        """The records of a validation or test corpus; `note` is told what the user should know about them."""
+        ...
+
+    def hold_out(
+        self, corpora: Sequence[RecordSource], num_valid: int, num_test: int, seed: int
+    ) -> tuple[HeldOut, list[RecordSource]]:
+        """Validation and test records from the training text, and the corpora that are left to train on."""
+        ...
+
+    def write_held_out(self, folder: Path, name: str, records: Sequence[Texts], recipe: Recipe) -> None:
+        """Write held-out records as text files whose names begin with `name`."""
+        ...
+
+    def vocabulary_lines(
+        self, corpora: Sequence[RecordSource], held_out: HeldOut | None, done: Callable[[int], None]
+    ) -> Iterator[str]:
+        """The lines to learn the vocabulary from; `done` is told how many records were read."""
+        ...
+
+    def clean_options(self, recipe: Recipe) -> CleanOptions: ...
+
+    def doubts(self, recipe: Recipe, corpora: Sequence[RecordSource]) -> list[str]:
+        """Notes about text that looks wrong, before it is prepared."""
+        ...
+
+    def too_little(self, recipe: Recipe, num_records: float) -> str | None:
+        """A warning if that text is too little to learn from."""
+        ...
+
+    # --- batches, and the loss ---
+
+    def make_batches(
+        self, recipe: Recipe, store: Store, tokenizer: Tokenizer, with_slots: bool
+    ) -> tuple[Sampler, Packing]:
+        """Which records make up each batch, and how they become one: of any shape, or of one fixed shape."""
+        ...
+
+    def loss(self, model: Transformer, batch: Any, token_loss: TokenLoss) -> Loss:
+        """The loss of a batch, as sums and a count."""
+        ...
+
+    def made_up_batch(
+        self, vocab_size: int, tokens: int, length: int, with_slots: bool
+    ) -> tuple[Any, SlotShape | None, int]:
+        """A micro-batch of made-up text to measure the speed by, of sequences of this length; with slots it is packed, and comes
+        with its shape; and its number of labels."""
+        ...
+
+    # --- measuring, and the finished model ---
+
+    def make_validator(
+        self, recipe: Recipe, records: Sequence[Texts], tokenizer: Tokenizer, loss_only: bool
+    ) -> Validator: ...
+
+    def score_test_set(self, recipe: Recipe, bundle: Bundle, records: Sequence[Texts]) -> Scores:
+        """Scores of the written bundle on the test set."""
+        ...
+
+    def measure_weights(
+        self,
+        config: ModelConfig,
+        weights: dict[str, Tensor],
+        tokenizer: Tokenizer,
+        records: Sequence[Texts],
+        device: torch.device,
+    ) -> dict[str, Any]:
+        """Further fields of the bundle that depend on its weights."""
+        ...

@@ -1,0 +1,130 @@
+"""The text of language models, which `generate` and `fill` share: documents, held out as whole ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.config import ModelConfig
+from regard.data.clean import CleanOptions
+from regard.data.corpus import RecordSource, Texts
+from regard.data.documents import TextCorpus, find_texts, is_jsonl, whole_documents
+from regard.data.split import HeldOut
+from regard.data.split import hold_out as choose_held_out
+from regard.data.store import Column
+from regard.data.tokenizer import Tokenizer
+from regard.files import write_atomic
+from regard.recipe import Recipe
+from regard.tasks.task import Say
+
+NOUN = TextCorpus.noun
+COLUMNS = TextCorpus.columns
+HELD_OUT = "{name}.jsonl"
+BLOCK = 250  # characters of a line for the vocabulary: several lines of text, so that it learns what stands around their ends
+NO_LIMIT = 1 << 62  # tokens of a document: it is cut into rows or pieces later
+
+
+def describe(recipe: Recipe) -> str:
+    return recipe.task
+
+
+def find_corpora(spec: str, recipe: Recipe, weight: float) -> list[RecordSource]:
+    return [find_texts(spec, Path(recipe.data.root), recipe.data.documents, weight)]
+
+
+def find_corpus(spec: str, recipe: Recipe) -> TextCorpus:
+    return find_texts(spec, Path(recipe.data.root), recipe.data.documents)
+
+
+def read(corpus: RecordSource, note: Say = lambda text: None) -> Iterator[Texts]:
+    """The documents as a whole."""
+    return ((document,) for document in whole_documents(corpus))
+
+
+def hold_out(
+    corpora: Sequence[RecordSource], num_valid: int, num_test: int, seed: int
+) -> tuple[HeldOut, list[RecordSource]]:
+    """Where each file is a document, files are held out by their names; else documents that fit into memory by their text."""
+    files = [path for corpus in corpora for path in corpus.files]
+    if any(corpus.unit != "file" for corpus in corpora) or any(map(is_jsonl, files)):
+        records = chain.from_iterable(corpus.records() for corpus in corpora)
+        whole = (record.texts for record in records if record.begins and record.ends)
+        return choose_held_out(whole, num_valid, num_test, seed, NOUN), list(corpora)
+    names = choose_held_out(((str(path),) for path in files), num_valid, num_test, seed, NOUN)
+    taken = {Path(name) for [name] in (*names.valid, *names.test)}
+    left = [
+        replace(corpus, files=tuple(path for path in corpus.files if path not in taken))
+        for corpus in corpora
+        if isinstance(corpus, TextCorpus)
+    ]
+    sets = [
+        [texts for [name] in chosen for texts in read(TextCorpus(name, (Path(name),)))]
+        for chosen in (names.valid, names.test)
+    ]
+    return HeldOut(*sets), [corpus for corpus in left if corpus.files]
+
+
+def write_held_out(folder: Path, name: str, records: Sequence[Texts], recipe: Recipe) -> None:
+    """A .jsonl file, since documents have lines."""
+    lines = (json.dumps({"text": text}, ensure_ascii=False) + "\n" for [text] in records)
+    write_atomic(folder / HELD_OUT.format(name=name), "".join(lines))
+
+
+def vocabulary_lines(
+    corpora: Sequence[RecordSource], held_out: HeldOut | None, done: Callable[[int], None]
+) -> Iterator[str]:
+    """Blocks of a few lines."""
+    for corpus in corpora:
+        for record in corpus.records():
+            if held_out is not None and record.begins and record.ends and held_out.is_held_out(*record.texts):
+                continue
+            yield from _blocks(record.texts[0])
+            done(int(record.begins))
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """The lines of a text, put together until they have BLOCK characters."""
+    block = ""
+    for line in text.splitlines(keepends=True):
+        block += line
+        if len(block) >= BLOCK:
+            yield block
+            block = ""
+    if block:
+        yield block
+
+
+def clean_options(recipe: Recipe) -> CleanOptions:
+    return CleanOptions(max_length=NO_LIMIT)
+
+
+def doubts(recipe: Recipe, corpora: Sequence[RecordSource]) -> list[str]:
+    return []
+
+
+def too_little(recipe: Recipe, num_records: float) -> str | None:
+    return None
+
+
+def made_up_column(vocab_size: int, number: int, length: int) -> Column:
+    """Documents of random ids, of this length."""
+    ids = np.random.default_rng(0).integers(vocab_size, size=number * length)
+    return Column(ids, np.arange(number + 1) * length)
+
+
+def measure_weights(
+    config: ModelConfig,
+    weights: dict[str, Tensor],
+    tokenizer: Tokenizer,
+    records: Sequence[Texts],
+    device: torch.device,
+) -> dict[str, Any]:
+    return {}
