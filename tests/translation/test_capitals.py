@@ -92,12 +92,11 @@ def test_what_comes_back_is_what_was_there(words: list[str], in_capitals: bool) 
 
 
 def test_a_warning_is_translated_like_a_sentence() -> None:
-    [warning, sentence] = model().translate(
-        ["DO NOT FEED THE BEARS AT www.example.org!", "Do not feed the bears at www.example.org!"]
-    )
+    warning = model().translate("DO NOT FEED THE BEARS AT www.example.org!")
+    sentence = model().translate("Do not feed the bears at www.example.org!")
     assert warning == sentence.upper().replace("WWW.EXAMPLE.ORG", "www.example.org")
     assert "BÄREN" in warning
-    [warning, sentence] = model("torch").translate(["THE STREET IS CLOSED.", "The street is closed."])
+    warning, sentence = map(model("torch").translate, ("THE STREET IS CLOSED.", "The street is closed."))
     assert warning == sentence.upper()
     assert "STRASSE" in warning
     *_, followed = model("torch").follow("THE STREET IS CLOSED.")
