@@ -289,7 +289,7 @@ def _from_settings(folder: Path, settings: Mapping[str, Any]) -> Bundle:
     )
     try:
         make_card(bundle)  # looks at every fact that Regard uses
-    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise UserError(
             f"facts must be as Regard writes them, but no card can be made of them ({type(error).__name__})"
         ) from None

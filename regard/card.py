@@ -48,6 +48,7 @@ def make_card(bundle: Bundle) -> str:
         *_table(bundle),
         *_test_set(facts.get("test", {}).get("metrics", {})),
         *_scores(facts.get("scores", {})),
+        *_checks(facts.get("checks", {})),
         *_list("Sources", facts.get("sources", [])),
         *_list("Limits", facts.get("limits", [])),
         *_list("Corpora", corpora if len(corpora) > _MAX_IN_ROW else []),
@@ -116,6 +117,16 @@ def _scores(scores: Mapping[str, Any]) -> list[str]:
         values = [f"{score['metrics'][key]['score']:.2f} ± {score['metrics'][key]['confidence']:.2f}" for key in names]
         lines.append(f"| {test_set} | {score['sentences']:,} | {' | '.join(values)} |")
     return [*lines, "", *(f"- {metrics[key]['name']}: `{metrics[key]['signature']}`" for key in names)]
+
+
+def _checks(checks: Mapping[str, Any]) -> list[str]:
+    """A table of lines that passed, {kind: {"passed": ..., "lines": ...}}."""
+    rows = [
+        f"| {kind} | {found['passed']:,} of {found['lines']:,} | {100 * found['passed'] / found['lines']:.1f} |"
+        for kind, found in checks.items()
+    ]
+    what = "Lines with what must, and must not, be in their translation (`python -m benchmarks.checks`):"
+    return ["", "## Checks", "", what, "", "| kind | passed | % |", "|---|---|---|", *rows] if rows else []
 
 
 def _list(heading: str, lines: Sequence[str]) -> list[str]:

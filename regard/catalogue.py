@@ -44,6 +44,11 @@ class ListedModel:
         found = {name: _metrics(one) for name, one in sets.items()}
         return {name: metrics for name, metrics in found.items() if metrics}
 
+    @property
+    def checks(self) -> dict[str, int]:
+        """How many lines of all kinds of checks `passed`, of how many `lines`; empty where none were made."""
+        return dict(self.bundle.facts.get("checks", {}).get("all", {})) if self.bundle is not None else {}
+
 
 def _metrics(result: Any) -> dict[str, Any]:
     """The metrics of one test set. A card may be a stranger's: what is no score is left out."""

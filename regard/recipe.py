@@ -214,8 +214,8 @@ class DecodeRecipe:
     beam: int = 4  # beam size
     alpha: float = 0.6  # length penalty: scores are divided by ((5 + length) / 6)^alpha
     max_extra: int = 50  # largest number of tokens by which a translation may exceed its source
-    # Keep source lines that the model cannot translate or turns into nonsense, restore lost numbers, and write numbers as the
-    # target language does. Unset: false, or the init model's setting.
+    # Keep source lines that the model cannot translate or turns into nonsense, restore lost numbers, write numbers as the target
+    # language does, and translate text in capitals in sentence case. Unset: false, or the init model's setting.
     guard: bool | None = None
 
 

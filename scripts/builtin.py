@@ -230,7 +230,10 @@ class Making:
         pool.shutdown(wait=False)
 
     def make_card(self) -> Record:
-        run(HERE / "builtin_card.py", self.out / self.pair, self.out / "scores")
+        start = ["--init", self.init] if self.init else []
+        run(
+            "-m", "scripts.builtin_card", self.out / self.pair, self.out / "scores", "--teacher", self.out / "teacher", *start
+        )  # fmt: skip
         return sorted((self.out / "scores").iterdir()), bundle_files(self.out / self.pair)
 
     @property

@@ -1,17 +1,22 @@
-"""Puts scores, sources and limits into the card of a built-in model; scripts/builtin.py calls it.
+"""Puts scores, checks, sources and limits into the card of a built-in model; scripts/builtin.py calls it.
 
-python scripts/builtin_card.py BUNDLE SCORES     SCORES: a folder with int8-*.json, as `regard evaluate --json` writes them
+    python -m scripts.builtin_card BUNDLE SCORES --teacher RUN --init MODEL
+
+SCORES is a folder with int8-*.json, as `regard evaluate --json` writes them, and checks-int8.json, as `python -m benchmarks.checks
+--json` does. What the teacher, and the model that the student started from, were trained on belongs to the sources.
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from regard.bundle import add_facts, load_bundle
+from regard.bundle import add_facts, find_bundle, load_bundle
+from regard.files import read_json
 
 SOURCES = {  # by the folders of docs/builtin-model.md
     "europarl": "European Parliament 1999 to 2012 (Europarl, statmt.org/europarl): no known restriction",
@@ -55,8 +60,8 @@ LIMITS = [
     "Small: it knows everyday, parliamentary and software text best. News and talks are harder, and poetry, slang and "
     "special fields are not what it was trained on.",
     "It translates sentence by sentence and does not see the surrounding sentences.",
-    "It can be wrong with full confidence, also about names, small numbers and times of day. It repeats what its sources say about "
-    "people, and as they say it.",
+    "It can be wrong with full confidence, also about names and numbers. Idioms, typing errors and rare words are weak, as the "
+    "checks show. It repeats what its sources say about people, and as they say it.",
 ]
 
 
@@ -75,18 +80,47 @@ def _folders_of(corpus: str) -> Sequence[str]:
     return [max(known, key=len)] if known else [re.split("[/-]", name)[0]]
 
 
-def main() -> None:
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    bundle, scores = Path(sys.argv[1]), Path(sys.argv[2])
-    found = {
-        path.stem.removeprefix("int8-"): json.loads(path.read_text(encoding="utf-8"))
-        for path in sorted(scores.glob("int8-*.json"))
+def join_pieces(corpora: Sequence[str]) -> list[str]:
+    """The pieces that the teacher translated one by one as one corpus.
+
+    >>> join_pieces(["noised/bible-train-00.{en,de}", "noised/bible-train-01.{en,de}", "europarl/train-01.{en,de}.xz"])
+    ['noised/bible-train-*.{en,de}', 'europarl/train-01.{en,de}.xz']
+    """
+    return list(dict.fromkeys(re.sub(r"^((?:distilled|noised)/.*-)\d+(\.[^/]*)$", r"\1*\2", name) for name in corpora))
+
+
+def read_facts(model: str | Path) -> dict[str, Any]:
+    return dict(read_json(find_bundle(model) / "config.json")["facts"])
+
+
+def read_scores(folder: Path) -> dict[str, Any]:
+    """The facts `scores` and, where there are any, `checks`."""
+    scores = {path.stem.removeprefix("int8-"): read_json(path) for path in sorted(folder.glob("int8-*.json"))}
+    if not scores:
+        sys.exit(f"{folder}: holds no int8-*.json")
+    if not (checks := folder / "checks-int8.json").exists():
+        return {"scores": scores}
+    table = read_json(checks)["table"]
+    return {
+        "scores": scores,
+        "checks": {row["kind"]: {"passed": row["passed"], "lines": row["lines"]} for row in table},
     }
-    if not found:
-        sys.exit(f"{scores}: holds no int8-*.json")
-    sources = sources_of(load_bundle(bundle).facts["corpora"])
-    add_facts(bundle, {"scores": found, "sources": sources, "limits": LIMITS})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE")
+    parser.add_argument("scores", type=Path, metavar="SCORES")
+    parser.add_argument("--teacher", default="", metavar="MODEL", help="whose translations it learnt from")
+    parser.add_argument("--init", default="", metavar="MODEL", help="what it started from")
+    arguments = parser.parse_args()
+    corpora = join_pieces(load_bundle(arguments.bundle).facts["corpora"])
+    facts = {**read_scores(arguments.scores), "corpora": corpora, "limits": LIMITS}
+    learnt_from = [read_facts(model) for model in (arguments.teacher, arguments.init) if model]
+    facts["sources"] = sources_of([*corpora, *(name for other in learnt_from for name in other["corpora"])])
+    if arguments.init:
+        facts["init"] = f"{find_bundle(arguments.init).name} of {read_facts(arguments.init)['date']}"
+    add_facts(arguments.bundle, facts)
 
 
 if __name__ == "__main__":

@@ -17,11 +17,13 @@ from regard.bundle import load_bundle
 from regard.cli import main
 from regard.data.corpus import read_lines
 from regard.evaluate import score
+from regard.files import sha256
 from scripts.builtin_card import sources_of
 from tests.awkward import LANGUAGES, awkward_lines, faults, lost_numbers
 from tests.serve.server import running
 
-TATOEBA = Path(__file__).parents[1] / "data" / "tatoeba"
+ROOT = Path(__file__).parents[1]
+TATOEBA = ROOT / "data" / "tatoeba"
 NAMES = ["en-de", "de-en"]
 
 
@@ -43,6 +45,12 @@ def test_it_is_small_and_says_where_it_comes_from(name: str) -> None:
     card = (BUILTIN / name / "card.md").read_text(encoding="utf-8")
     for word in ("Europarl", "Tatoeba", "CC BY", "newstest2014", "## Limits", "nrefs:1"):
         assert word in card
+
+
+def test_its_weights_are_those_that_its_list_of_stages_has() -> None:
+    stages = json.loads((ROOT / "docs" / "builtin" / "en-de" / "stages.json").read_text(encoding="utf-8"))
+    for name in ("model.safetensors", "recipe.toml", "tokenizer/joint.model"):
+        assert stages["int8"]["written"][f"OUT/en-de/{name}"] == sha256(BUILTIN / "en-de" / name), name
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from regard.bundle import add_facts
 from regard.recipe import load_recipe
 from scripts import builtin
 from scripts.builtin_text.__main__ import PARTS
@@ -150,6 +152,46 @@ builtin.main()
     process = int(ended.stdout.split("started ")[1].split()[0])
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
+
+
+# Read by every Python that starts, before the working folder comes to the path: takes away an installed regard.
+NOT_INSTALLED = """
+import os, sys
+sys.path[:] = [entry for entry in sys.path if not os.path.isdir(os.path.join(entry, "regard"))]
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in getattr(finder, "__module__", "")]
+"""
+
+
+def test_the_card_is_made_in_a_checkout_where_regard_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = making(tmp_path, init=str(tmp_path / "older"))
+    for name, corpora in {
+        "out/en-de": ["distilled/tatoeba-train-00.{en,de}", "distilled/tatoeba-train-01.{en,de}"],
+        "out/teacher/model": ["europarl/train-00.{en,de}.xz"],
+        "older": ["made/dictionary.{en,de}.xz"],
+    }.items():
+        shutil.copytree(ROOT / "tests" / "golden" / "bundle-2", tmp_path / name)
+        add_facts(tmp_path / name, {"corpora": corpora})
+    (made.out / "scores").mkdir()
+    metrics = {"bleu": {"name": "BLEU", "score": 12.34, "confidence": 0.5, "signature": "nrefs:1"}}
+    (made.out / "scores" / "int8-news.json").write_text(json.dumps({"sentences": 7, "metrics": metrics}))
+    checks = {"table": [{"kind": "names", "lines": 8, "passed": 7, "%": 87.5}]}
+    (made.out / "scores" / "checks-int8.json").write_text(json.dumps(checks))
+    (tmp_path / "sitecustomize.py").write_text(NOT_INSTALLED)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    made.make_card()
+    card = (made.out / "en-de" / "card.md").read_text(encoding="utf-8")
+    assert "| news | 7 | 12.34 ± 0.50 |" in card
+    assert "| names | 7 of 8 | 87.5 |" in card
+    assert "| training corpora | distilled/tatoeba-train-*.{en,de} |" in card
+    assert "| started from | older of 2026-11-15 |" in card
+    for source in (
+        "Tatoeba",
+        "Europarl",
+        "the dictionary Ding of the TU Chemnitz (words and example sentences): GPL-2+",
+    ):
+        assert source in card  # of its own text, its teacher's, and that of the model that it started from
 
 
 def test_parts_join_to_the_same_folder_and_a_damaged_part_is_refused(tmp_path: Path) -> None:

@@ -63,7 +63,8 @@ def spoilt_settings(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
     card shows."""
     places: list[tuple[str, ...]] = [(name,) for name in (*settings, "alignment")]
     places += [(name, key) for name in ("model", "decode", "facts") for key in settings[name]]
-    places += [("facts", name) for name in ("corpora", "test", "scores", "sources", "limits", "regard", "parameters")]
+    shown = ("corpora", "test", "scores", "checks", "sources", "limits", "regard", "parameters")
+    places += [("facts", name) for name in shown]
     for place in dict.fromkeys(places):
         for value in (*VALUES, KeyError):
             copy = json.loads(json.dumps(settings))

@@ -176,6 +176,7 @@ def test_an_int8_matrix_without_its_scale_is_refused(tmp_path: Path) -> None:
         ("format", True, "format must be a positive integer, but is True"),
         ("facts", "none", "facts must be a JSON object, but is 'none'"),
         ("facts.corpora", 7, "facts must be as Regard writes them, but no card can be made of them (TypeError)"),
+        ("facts.checks", {"names": {"passed": 1, "lines": 0}}, "no card can be made of them (ZeroDivisionError)"),
         ("facts.test", {"metrics": {"bleu": {}}}, "facts must be as Regard writes them"),
     ],
 )

@@ -47,6 +47,7 @@ def _document(model: ListedModel) -> dict[str, Any]:
         "bytes": model.size,
         "parameters": model.bundle.facts.get("parameters"),
         "scores": model.scores,
+        "checks": model.bundle.facts.get("checks", {}),
     }
 
 
@@ -74,13 +75,18 @@ def _megabytes(size: int) -> str:
 
 
 def _scores(model: ListedModel) -> str:
-    """BLEU, or the first metric that there is; of several test sets the lowest and the highest."""
-    found = [(name, metrics.get("bleu") or next(iter(metrics.values()))) for name, metrics in model.scores.items()]
-    if not found:
-        return "not measured"
-    (low_name, low), (high_name, high) = (
-        choose(found, key=lambda one: float(one[1]["score"])) for choose in (min, max)
-    )
-    if len(found) == 1:
-        return f"{high['name']} {high['score']:.1f} ({high_name})"
-    return f"{low['name']} {low['score']:.1f} ({low_name}) to {high['score']:.1f} ({high_name}), {len(found)} test sets"
+    """BLEU, or the first metric that there is, for each kind of text; of several test sets of a kind the lowest and the highest.
+    A test set is named by its kind and what it is called, "news-newstest2014"."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for name, metrics in model.scores.items():
+        metric = metrics.get("bleu") or next(iter(metrics.values()))
+        found.setdefault(metric["name"], {}).setdefault(name.partition("-")[0], []).append(metric["score"])
+    shown = [f"{metric} {', '.join(_of_kind(kind, kinds[kind]) for kind in kinds)}" for metric, kinds in found.items()]
+    if checks := model.checks:
+        shown.append(f"checks {100 * checks['passed'] / checks['lines']:.0f}%")
+    return "; ".join(shown) or "not measured"
+
+
+def _of_kind(kind: str, scores: Sequence[float]) -> str:
+    low, high = f"{min(scores):.1f}", f"{max(scores):.1f}"
+    return f"{kind} {low}" if low == high else f"{kind} {low} to {high}"

@@ -42,6 +42,7 @@ class Segment:
     text: str
     after: str  # white space, and words too long to translate
     before: str = ""  # such words at the beginning of the line
+    capitals: str = ""  # what stands in the line, where that is in capitals and `text` in sentence case
 
 
 def cut_line(line: str, tokenizer: Tokenizer, max_length: int, keep: Sequence[str] = ()) -> list[Segment]:

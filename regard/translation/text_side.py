@@ -4,9 +4,9 @@
     lines -> segments -> search -> translations of each segment -> repairs, with more searches -> joined into lines
 
 `reading.py` cuts lines into segments; they are joined with what stood between them, and empty lines stay empty. A protected span
-that the model loses is kept all the same: then the text between the spans is translated on its own. With a guard, a text whose
-translation has lost or changed a number is searched again with its numbers as reserved pieces, and one whose translation has lost
-quotation marks with these.
+that the model loses is kept all the same: then the text between the spans is translated on its own. With a guard, a text in
+capitals is translated in sentence case (`capitals.py`), a text whose translation has lost or changed a number is searched again
+with its numbers as reserved pieces, and one whose translation has lost quotation marks with these.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, repeat
 
 from regard.data.tokenizer import Tokenizer
 from regard.generate.options import Constraints, Hypothesis
+from regard.translation.capitals import may_be_in_capitals, to_capitals, to_sentence_case
 from regard.translation.constraints import ConstraintBuilder, TextConstraints
 from regard.translation.detokenize import Detokenizer
 from regard.translation.links import Link
@@ -92,7 +93,37 @@ class TextSide:
 
     def segment(self, lines: Sequence[str], constraints: Sequence[TextConstraints] = ()) -> SegmentedLines:
         """Cut lines into segments; `constraints` are one for each line, or none."""
-        return SegmentedLines(lines, self.reader.cut(lines), constraints)
+        cut = self.reader.cut(lines)
+        if self.options.guard:
+            asked = constraints or [TextConstraints()] * len(cut)
+            cut = [list(map(self._without_capitals, some, repeat(one))) for some, one in zip(cut, asked, strict=True)]
+        return SegmentedLines(lines, cut, constraints)
+
+    def _without_capitals(self, segment: Segment, asked: TextConstraints) -> Segment:
+        """A segment in capitals in sentence case; one whose translation must have a given text stays as it is."""
+        text, glossary = segment.text, self.options.glossary
+        if not may_be_in_capitals(text) or asked != TextConstraints():
+            return segment
+        kept = self.reader.spans_kept(text)
+        small = to_sentence_case(text, kept, self.tokenizer, self.options.languages)
+        if small is None or (glossary is not None and glossary.find(text, kept)):
+            return segment
+        spans = [small[slice(*place)] for place in self.reader.spans_kept(small)]
+        if spans != [text[slice(*place)] for place in kept]:  # FILE://... would become an address, and stay one
+            return segment
+        return replace(segment, text=small, capitals=text)
+
+    def as_written(self, segment: Segment, translation: Translation) -> Translation:
+        """The translation of a segment in capitals, if that is in capitals."""
+        if not segment.capitals:
+            return translation
+        if translation.is_refused:
+            return replace(translation, text=segment.capitals)
+        words = tuple(replace(word, text=self._to_capitals(word.text)) for word in translation.words)
+        return replace(translation, text=self._to_capitals(translation.text), words=words)
+
+    def _to_capitals(self, text: str) -> str:
+        return to_capitals(text, self.reader.spans_kept(text))
 
     def first_search(self, segmented: SegmentedLines) -> SearchQuery:
         """The search for all segments."""
@@ -148,7 +179,8 @@ class TextSide:
         joined = []
         for rank in range(max(map(len, translations), default=0)):
             # A segment with fewer translations than another repeats its last one.
-            chosen = [some[min(rank, len(some) - 1)] for some in translations]
+            best = (some[min(rank, len(some) - 1)] for some in translations)
+            chosen = list(map(self.as_written, segments, best))
             text = "".join(
                 segment.before + one.text + segment.after for one, segment in zip(chosen, segments, strict=True)
             )
@@ -157,8 +189,13 @@ class TextSide:
             joined.append(Translation(one_line(text), sum(one.score for one in chosen), words, links))
         source: list[str] = []
         if self.options.alignment:
-            source = [word for segment in segments for word in self.reader.token_words(segment.text).words]
+            source = [word for segment in segments for word in self._words_of(segment)]
         return Result(line, tuple(joined) or (Translation(self.reader.copied(line), 0.0),), tuple(source))
+
+    def _words_of(self, segment: Segment) -> Sequence[str]:
+        """The words of a segment as they stand in the line."""
+        words = self.reader.token_words(segment.text).words
+        return list(map(self._to_capitals, words)) if segment.capitals else words
 
     def _joined_links(self, segments: Sequence[Segment], translations: Sequence[Translation]) -> tuple[Link, ...]:
         """The links of a line's segments, with words numbered through the line."""

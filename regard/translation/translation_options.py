@@ -19,7 +19,7 @@ class TranslationOptions:
 
     search: SearchOptions = field(default_factory=SearchOptions)
     # Leaves a line as it is if it is in another script or its translation is plainly nonsense; restores lost numbers and writes
-    # them as the target language does.
+    # them as the target language does; translates text in capitals in sentence case.
     guard: bool = False
     languages: tuple[str, str] = ("", "")  # source and target: how each writes numbers
     words: bool = False  # return the words of translations with their log-probabilities

@@ -68,7 +68,7 @@ class Translator:
         if options.mbr or options.search.nbest > 1:
             raise UserError("only a single translation without reranking can be followed; leave out mbr and nbest")
         done, shown = "", ""
-        segments = side.reader.cut([text])[0]
+        [segments] = side.segment([text], [constraints]).segments
         if not segments and (copied := side.reader.copied(text)):
             yield copied
             return
@@ -86,7 +86,7 @@ class Translator:
             given = TextConstraints() if number else constraints
             task = side.translations([segment.text], [[Hypothesis(ids, 0.0, 0.0)]], [given])
             [[best, *_]] = drive(task, self.engine)
-            done += best.text + segment.after
+            done += side.as_written(segment, best).text + segment.after
         if one_line(done) != shown:
             yield one_line(done)
 

@@ -45,13 +45,16 @@ def _count(translation: str, span: str) -> int:
 
 def lost_numbers(source: str, translation: str) -> list[str]:
     """The numbers of a source that its translation does not have, or has changed."""
-    return list((_numbers(source) - _numbers(translation)).elements())
+    return list((_numbers(_without_hours(source)) - _numbers(translation)).elements())
+
+
+def _without_hours(text: str) -> str:
+    """Five in the afternoon is 17 where a day has 24 hours."""
+    return re.sub(r"\d+(?:[.:]\d\d)? (?:[ap]\.m\.|Uhr)", "", text)
 
 
 def _numbers(text: str) -> Counter[str]:
-    """The digits of every number, without what groups them, which is another mark in another language. Hours are left out: five
-    in the afternoon is 17 where a day has 24."""
-    text = re.sub(r"\d+(?:[.:]\d\d)? (?:[ap]\.m\.|Uhr)", "", text)
+    """The digits of every number, without what groups them, which is another mark in another language."""
     return Counter(re.sub(r"\D", "", number) for number in re.findall(r"\d(?:[\d.,:/]*\d)?", text))
 
 

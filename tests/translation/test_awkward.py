@@ -15,7 +15,7 @@ from regard.generate.options import Hypothesis, OnFinished, SearchOptions
 from regard.recipe import DecodeRecipe
 from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
-from tests.awkward import awkward_lines, faults, most_repeats
+from tests.awkward import awkward_lines, faults, lost_numbers, most_repeats
 from tests.build import build, tiny_config
 from tests.tiny import save_model
 
@@ -28,6 +28,13 @@ def test_repeats_are_counted() -> None:
     assert faults("one word", "one one one one one") == ["a phrase is repeated again and again"]
     assert faults("see {a} at http://x.de", "siehe {a}") == ["lost: http://x.de"]
     assert faults("a", "b " * 20) != []
+
+
+def test_lost_numbers_are_found() -> None:
+    assert lost_numbers("At 12:30, room 1207.", "Um 12:30 Uhr, Raum 1207.") == []
+    assert lost_numbers("12:30", "13:30 Uhr") == ["1230"]
+    assert lost_numbers("At 5 p.m., 1,207 people.", "Um 17 Uhr 1.207 Leute.") == []
+    assert lost_numbers("At 5 p.m., 1,207 people.", "Um 17 Uhr 1.270 Leute.") == ["1207"]
 
 
 class Scrambler:
