@@ -159,7 +159,6 @@ def test_smollm2_writes_what_it_writes_in_transformers(smollm: Imported, origina
     prompts = [bundle.tokenizer.encode(prompt) for prompt in PROMPTS]
     engine = TorchEngine.from_bundle(bundle, "cpu")
     found = engine.generate(prompts, SearchOptions(beam=1, alpha=0.0, max_extra=NEW_TOKENS))
-    same = 0
     for prompt, [one] in zip(prompts, found, strict=True):
         given = torch.tensor([prompt])
         written = original.generate(
@@ -167,8 +166,7 @@ def test_smollm2_writes_what_it_writes_in_transformers(smollm: Imported, origina
             eos_token_id=list(bundle.tokenizer.stop_ids),
         )[0, len(prompt) :].tolist()  # fmt: skip
         expected = [token for token in written if token not in bundle.tokenizer.stop_ids]
-        same += list(one.ids) == expected or is_tie(original, prompt, list(one.ids), expected)
-    assert same == len(PROMPTS)
+        assert list(one.ids) == expected or is_tie(original, prompt, list(one.ids), expected)
     assert "Paris" in bundle.tokenizer.decode(found[0][0].ids)
 
 
