@@ -4,7 +4,8 @@ run the code in them."""
 from __future__ import annotations
 
 from regard.bundle import Bundle
-from regard.data.tokenizer import JSON_FILE, Tokenizer
+from regard.data.huggingface import JSON_FILE
+from regard.data.tokenizer import Tokenizer
 from regard.generate.engines.ctranslate2_model import WeightFormat, positions, vocabularies
 from regard.generate.options import forbidden_ids
 

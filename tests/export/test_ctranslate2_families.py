@@ -217,7 +217,7 @@ def test_the_page_knows_the_tokenizer(
     name: str, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     json_tokenizers.write(tmp_path / "original", tokenizer)
-    ids = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    ids: dict[str, int | None] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     if name in ("t5", "bart"):
         ids = {
             "decoder_start_token_id": 0,

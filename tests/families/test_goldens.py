@@ -109,8 +109,13 @@ FLIPS: dict[str, Flips] = {
         *_PRE, *_ROTARY, {"activation": "gelu"}, {"parallel": False}, {"rotary_dim": 0}, {"feed_forward_bias": False},
         {"norm_bias": False}, {"output_bias": False}, {"tie_embeddings": True},
     ],
-    "made-here/falcon": [*_PRE, *_ROTARY, {"activation": "gelu_tanh"}, {"parallel": False}, {"norm_bias": False}, {"norm": "rms"}, {"num_kv_heads": 2}],
-    "made-here/llama": [*_PRE, *_ROTARY, {"activation": "geglu"}, {"norm_position": "post"}, {"tie_embeddings": True}, {"num_kv_heads": 1}],
+    "made-here/falcon": [
+        *_PRE, *_ROTARY, {"activation": "gelu_tanh"}, {"parallel": False}, {"norm_bias": False}, {"norm": "rms"},
+        {"num_kv_heads": 2},
+    ],
+    "made-here/llama": [
+        *_PRE, *_ROTARY, {"activation": "geglu"}, {"norm_position": "post"}, {"tie_embeddings": True}, {"num_kv_heads": 1},
+    ],
     "made-here/cohere-as-palm": [*_PRE, *_ROTARY, {"activation": "geglu"}, {"parallel": False}, {"head": {}}, {"num_kv_heads": 2}],
     "made-here/t5": [
         *_ANY, {"score_scale": 0.0}, {"relative_max_distance": 20}, {"activation": "gelu"}, {"final_norm": False}, {"head": {}},
