@@ -20,6 +20,7 @@ _ROWS = {  # label in the card's table -> fact
     "started from": "init",
     "training pairs": "pairs",
     "training documents": "documents",
+    "training tokens": "tokens",
     "training corpora": "corpora",
     "steps": "steps",
     "weights": "weights",

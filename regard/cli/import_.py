@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.cli.common import print_result, verb
 from regard.errors import UserError
+from regard.progress import counted
 
 if TYPE_CHECKING:
     from regard.export.importing import Imported
@@ -93,7 +94,7 @@ def _lines(imported: Imported) -> list[str]:
     what = f"{bundle.source} → {bundle.target}" if bundle.task == "translate" else f"task {bundle.task}"
     if imported.family == "Marian":
         return [f"{bundle.folder}: {what}"]
-    shape = " and ".join(f"{stack.layers} layers of {side}" for side, stack in bundle.config.stacks.items())
+    shape = " and ".join(f"{counted(stack.layers, 'layer')} of {side}" for side, stack in bundle.config.stacks.items())
     found = f"found {imported.family} ({imported.architecture}): {shape}, {bundle.facts['parameters']:,} parameters"
     lines = [found, f"{bundle.folder}: {what}"]
     if difference is not None:

@@ -45,7 +45,7 @@ def export(bundle: Bundle, to: str, out: Path, weights: str | None = None) -> Re
     weights = weights or TARGETS[to][0]
     if weights not in TARGETS[to]:
         raise UserError(f"--weights must be one of {', '.join(TARGETS[to])} for --to {to}, but is {weights!r}")
-    if bundle.task != "translate" and to not in ("transformers", "bundle"):
+    if bundle.task != "translate" and to == "onnx":
         raise UserError(
             f"--to {to} takes models for the task translate, but this one is for the task {bundle.task}; use --to transformers"
         )

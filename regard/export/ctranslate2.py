@@ -1,60 +1,86 @@
-"""Exports bundles for CTranslate2: a folder that `ctranslate2.Translator` loads, with the tokenizer and a README."""
+"""Exports bundles for CTranslate2: a folder that its `Translator`, `Generator` or `Encoder` loads, with tokenizer and README."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
+
+import numpy as np
 
 from regard.bundle import Bundle
-from regard.export.verify import Samples
+from regard.export import ctranslate2_specs
+from regard.export.ctranslate2_readme import HEAD_FILE, make_readme
+from regard.export.verify import Samples, scores_of
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine, import_ctranslate2
-from regard.generate.engines.ctranslate2_model import WeightFormat, convert, int8_levels, positions, vocabularies
-from regard.generate.options import forbidden_ids
+from regard.generate.engines.ctranslate2_model import WeightFormat, convert, int8_levels, refusal
 
 
 def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[list[float]]:
     """Write the bundle into `folder`, load it with CTranslate2, and score the samples."""
     import_ctranslate2()  # before anything is written
     stored = cast(WeightFormat, weights)
-    convert(bundle, folder, stored, int8_levels())
-    bundle.tokenizer.save(folder / "tokenizer")
+    is_papers = bundle.task == "translate" and refusal(bundle) is None
+    (convert if is_papers else ctranslate2_specs.convert)(bundle, folder, stored, int8_levels())
+    if bundle.tokenizer.kind != "ids":
+        bundle.tokenizer.save(folder / "tokenizer")
+    if bundle.task == "translate":
+        scores = CTranslate2Engine(folder, bundle, stored).score(samples.src, samples.tgt)
+    elif bundle.task == "generate":
+        scores = _score_next_tokens(bundle, folder, samples)
+    else:
+        _write_head(bundle, folder)
+        scores = _score_encoder(bundle, folder, samples)
     (folder / "README.md").write_text(make_readme(bundle, stored), encoding="utf-8")
-    engine = CTranslate2Engine(folder, bundle, stored)
-    return engine.score(samples.src, samples.tgt)
+    return scores
 
 
-def make_readme(bundle: Bundle, weights: WeightFormat) -> str:
-    """How to use the folder, and where CTranslate2 by itself differs from Regard."""
-    tokenizer, decode = bundle.tokenizer, bundle.decode
-    _, target = vocabularies(tokenizer, bundle.config.vocab_size)
-    banned = [target[i] for i in forbidden_ids(tokenizer)]
-    models = ("joint.model", "joint.model") if tokenizer.kind == "joint" else ("source.model", "target.model")
-    rows = positions(bundle)
-    limit = f"- A sentence may have at most {rows - 1:,} pieces; a longer one is an error.\n" if rows < 1 << 30 else ""
-    return f"""# {bundle.source} → {bundle.target} for CTranslate2
+def _score_next_tokens(bundle: Bundle, folder: Path, samples: Samples) -> list[list[float]]:
+    import torch
 
-Written by `regard export --to ctranslate2 --weights {weights}`. The folder holds all that is needed:
+    generator = import_ctranslate2().Generator(str(folder), device="cpu")
+    logits = [torch.from_numpy(np.array(generator.forward_batch([ids]))[0]) for ids in samples.src]
+    return [scores_of(bundle, one, ids, []) for one, ids in zip(logits, samples.src, strict=True)]
 
-```python
-import ctranslate2
-import sentencepiece
 
-translator = ctranslate2.Translator("FOLDER")
-source = sentencepiece.SentencePieceProcessor("FOLDER/tokenizer/{models[0]}")
-target = sentencepiece.SentencePieceProcessor("FOLDER/tokenizer/{models[1]}")
-sentences = ["one sentence"]
-results = translator.translate_batch(
-    [source.encode(sentence, out_type=str) for sentence in sentences],
-    beam_size={decode.beam},
-    length_penalty={decode.alpha},
-    max_decoding_length={bundle.max_length + decode.max_extra},
-)
-print(*[target.decode(result.hypotheses[0]) for result in results], sep="\\n")
-```
+# --- encoders: CTranslate2 runs the stack, and the head stays outside ---
 
-- CTranslate2 appends the end token to each source (`add_source_eos`).
-- Its length penalty is n^p, and Regard's is ((5 + n) / 6)^alpha with the end token counted: the best of a beam can differ.
-{limit}- {len(banned)} pieces stand for no text. If one appears in a translation, ban them: `suppress_sequences` takes a list
-  such as `{[[piece] for piece in banned[:2]]}`.
-- `regard translate --engine ctranslate2` handles all of this, and cuts lines that are too long.
-"""
+
+def _write_head(bundle: Bundle, folder: Path) -> None:
+    """What comes after the encoder. BERT's pooler is in the converted model."""
+    from safetensors.torch import save_file
+
+    from regard.generate.engines.torch_engine import load_model
+
+    if bundle.config.head_settings.kind == "vector":
+        return
+    model = load_model(bundle)
+    tensors = {name: value for name, value in model.state_dict().items() if name.startswith(("head.", "output_bias"))}
+    tensors = {name: value for name, value in tensors.items() if not name.startswith("head.pooler.")}
+    if bundle.config.head_settings.kind == "tokens":
+        tensors["output.weight"] = model.output_matrix.detach()
+    save_file({name: value.contiguous() for name, value in tensors.items()}, str(folder / HEAD_FILE))
+
+
+def _score_encoder(bundle: Bundle, folder: Path, samples: Samples) -> list[list[float]]:
+    import torch
+
+    from regard.generate.engines.torch_engine import load_model
+    from regard.layout import SequenceLayout
+
+    model, encoder = load_model(bundle), import_ctranslate2().Encoder(str(folder), device="cpu")
+    head: Any = model.head
+    has_pooler = bundle.config.head_settings.pooling == "tanh-first"
+    scores = []
+    for ids in samples.src:
+        output, layout = encoder.forward_batch([ids]), SequenceLayout.from_lengths([len(ids)])
+        states = torch.from_numpy(np.array(output.last_hidden_state)[0])
+        with torch.no_grad():
+            if bundle.task == "fill":
+                answer = model.logits(states)
+            elif bundle.task == "tag" or not has_pooler:
+                answer = head(states, layout)
+            else:
+                pooled = torch.from_numpy(np.array(output.pooler_output))
+                answer = pooled if head.output is None else head.output(pooled)
+        scores.append(scores_of(bundle, answer, ids, []))
+    return scores

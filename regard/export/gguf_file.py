@@ -59,6 +59,8 @@ _CUTS: dict[str, dict[str, Any]] = {
 
 def import_gguf(file: Path, out: Path, *, compare: bool = True) -> Imported:
     """Convert a GGUF file to a bundle."""
+    if not file.exists():
+        raise UserError(f"{file}: must be a GGUF file, but there is no such file")
     check_regular(file, "it is read more than once")
     check_new_folder(out)
     with _readable(file) as gguf:

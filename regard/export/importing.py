@@ -96,6 +96,8 @@ def import_model(
         )
     if (folder / "manifest.json").is_file() and (folder / "tokenizer").is_dir():
         raise UserError(f"{folder}: is a bundle of Regard already; use it as it is: -m {folder}")
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{folder}: must be a folder with a model of transformers, but has no config.json")
     if read_json(folder / "config.json").get("model_type", "marian") == "marian":
         bundle = import_marian(folder, out, source=source, target=target, allow_pickle=allow_pickle)
         return Imported(bundle, "Marian", "MarianMTModel")
@@ -282,6 +284,8 @@ def finish(
         },
         task=task,
     )
+    if task == "translate" and not (source and target):
+        notes = [*notes, "the languages are not known; --source CODE and --target CODE name them"]
     return Imported(bundle, found.family.name, found.architecture, difference, [*notes, *_unkept(found, task)])
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.bundle import Bundle, load_weights
+from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
 from regard.export.original import their_outputs
@@ -28,10 +29,19 @@ def find_family(bundle: Bundle) -> tuple[Family, dict[str, Any]]:
     for family in ([own] if own else []) + list(FAMILIES.values()):
         if (settings := family.settings(bundle.config)) is not None:
             return family, settings
+    near = {family.name: found for family in FAMILIES.values() if (found := family.difference(bundle.config))}
+    hint = ""
+    if near:
+        name, found = min(near.items(), key=lambda item: len(item[1]))
+        hint = f"; {name} is the nearest, but not with model.{', model.'.join(found[:4])}{', ...' if found[4:] else ''}"
     raise UserError(
-        f"{bundle.folder}: no family of transformers that Regard knows ({', '.join(FAMILIES)}) has this model's settings"
-        + (f", such as {named}" if (named := bundle.config.unsupported()) else "")
+        f"{bundle.folder}: no family of transformers that Regard knows ({', '.join(FAMILIES)}) has this model's settings{hint}"
     )
+
+
+def has_family(config: ModelConfig) -> bool:
+    """Whether some family can express the settings of a model."""
+    return any(family.settings(config) is not None for family in FAMILIES.values())
 
 
 def write_family(bundle: Bundle, folder: Path, samples: Samples, transformers: Any) -> list[list[float]]:

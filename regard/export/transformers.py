@@ -21,7 +21,7 @@ from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
 from regard.export.original import quiet_transformers
-from regard.export.to_family import write_family
+from regard.export.to_family import has_family, write_family
 from regard.export.verify import Samples
 from regard.families import marian
 from regard.families.table import to_theirs
@@ -34,7 +34,8 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
     """Write the bundle into `folder` in Marian's format, load it with transformers, and score the samples."""
     if weights != "fp32":
         raise UserError(f"--weights must be fp32 for --to transformers, but is {weights!r}")
-    if bundle.task != "translate" or bundle.tokenizer.controls is not None:
+    is_other = marian.unsupported(bundle.config) is not None and has_family(bundle.config)
+    if bundle.task != "translate" or bundle.tokenizer.controls is not None or is_other:
         with _quiet_transformers() as transformers:
             return write_family(bundle, folder, samples, transformers)
     refuse_unknown(bundle.config)

@@ -4,7 +4,7 @@ are Regard's own."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from regard.bounds import check_flag, check_number, check_whole
@@ -12,7 +12,7 @@ from regard.config import ModelConfig
 from regard.errors import UserError
 from regard.escaping import shorten
 from regard.families.table import Entry
-from regard.settings import HeadKind
+from regard.settings import HeadKind, StackConfig
 
 # How a folder without tokenizer.json is read: as GPT-2's tokenizer, as RoBERTa's, which frames its input, or as BERT's.
 TokenizerStyle = Literal["gpt2", "roberta", "bert"]
@@ -122,6 +122,35 @@ class Family:
                 continue
         return None
 
+    def difference(self, config: ModelConfig) -> list[str]:
+        """The settings, such as "positions = 'none'", that the family has otherwise; empty if it has no such stacks or head."""
+        for architecture, kind in self.heads.items():
+            if kind != config.head_settings.kind:
+                continue
+            try:
+                own = self.config(self.write(config), architecture)
+            except (KeyError, UserError):
+                continue
+            if own.stacks.keys() == config.stacks.keys():
+                return _differences(own, config)
+        return []
+
+
+def _differences(own: ModelConfig, config: ModelConfig) -> list[str]:
+    found = []
+    for side, stack in config.stacks.items():
+        ours, theirs = _plain_stack(stack), _plain_stack(own.stacks[side])
+        where = f"{side}." if len(config.stacks) > 1 else ""
+        found += [
+            f"{where}{key} = {value!r}"
+            for key, value in ours.items()
+            if value != theirs[key] and key != "max_positions"
+        ]
+    for name in ("front_settings", "head_settings", "tie_embeddings", "output_bias"):
+        if getattr(own, name) != getattr(config, name):
+            found.append(name.removesuffix("_settings"))
+    return found
+
 
 def is_same(one: ModelConfig, other: ModelConfig) -> bool:
     """Whether two models compute the same with the same weights; dropout is no part of that."""
@@ -129,12 +158,15 @@ def is_same(one: ModelConfig, other: ModelConfig) -> bool:
 
 
 def _computed(config: ModelConfig) -> tuple[object, ...]:
-    stacks = []
-    for stack in config.stacks.values():
-        rows = stack.max_positions if stack.positions == "learned" else 0
-        stacks.append(replace(stack, dropout=0.0, attention_dropout=0.0, max_positions=rows))
+    stacks = [_plain_stack(stack) for stack in config.stacks.values()]
     head = replace(config.head_settings, dropout=0.0)
     return stacks, config.front_settings, head, config.vocab_size, config.tie_embeddings, config.output_bias
+
+
+def _plain_stack(stack: StackConfig) -> dict[str, Any]:
+    """The settings of a stack without those that change nothing of what it computes."""
+    rows = stack.max_positions if stack.positions == "learned" else 0
+    return asdict(replace(stack, dropout=0.0, attention_dropout=0.0, max_positions=rows))
 
 
 ACTIVATIONS = {

@@ -80,8 +80,8 @@ class Watch:
             recipe = None
         is_finished = (self.run / "report.html").is_file()
         return view | {
-            "source": recipe.data.source if recipe else None,
-            "target": recipe.data.target if recipe else None,
+            "source": recipe.data.source or None if recipe else None,  # only translation has languages
+            "target": recipe.data.target or None if recipe else None,
             "done": 1.0 if is_finished else share_done(recipe, records) if recipe else None,
             "finished": is_finished,
             "updated": _written(metrics),

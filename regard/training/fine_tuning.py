@@ -14,6 +14,7 @@ from regard.bundle import Bundle, find_bundle, load_bundle, load_weights
 from regard.data.extend import extend_tokenizer, unknown_characters
 from regard.data.tokenizer import Tokenizer, check_joint
 from regard.errors import UserError
+from regard.families import FAMILIES
 from regard.models.transformer import Transformer
 from regard.progress import counted
 from regard.recipe import INIT, ModelRecipe, Recipe, check_positions
@@ -57,13 +58,12 @@ def check_init(recipe: Recipe) -> None:
     if not recipe.train.init:
         return
     bundle = load_init_bundle(recipe)
-    wanted, there = (dataclasses.asdict(config) for config in (recipe.model.config(1000), bundle.config))
-    for name in wanted:
-        if name not in _FREE and wanted[name] != there[name]:
-            raise UserError(
-                f"model.{name} must be {there[name]!r}, as in the model in train.init, but is {wanted[name]!r}; "
-                f"set model.preset = 'init', and nothing else in [model] but dropout, to take its shape"
-            )
+    if recipe.task != bundle.task:
+        raise UserError(
+            f"task must be {bundle.task!r}, that of the model in train.init, but is {recipe.task!r}; a run goes on with its "
+            f"model's task"
+        )
+    _check_shape(recipe, bundle)
     if recipe.train.rdrop and not recipe.model.config(1000).dropout:
         raise UserError("train.rdrop needs dropout, but the model in train.init has none; set model.dropout above 0")
     check_positions(recipe, "train.init")
@@ -76,6 +76,21 @@ def check_init(recipe: Recipe) -> None:
         check_joint(bundle.tokenizer, "train.bpe_dropout")
     if recipe.tokenizer.extend:
         check_joint(bundle.tokenizer, "tokenizer.extend")
+
+
+def _check_shape(recipe: Recipe, bundle: Bundle) -> None:
+    """Refuse settings of the model other than those of the init model: the first that differs by value, others by name."""
+    wanted, there = (dataclasses.asdict(config) for config in (recipe.model.config(1000), bundle.config))
+    differ = [name for name in wanted if name not in _FREE and wanted[name] != there[name]]
+    if not differ:
+        return
+    first, *others = differ
+    family = f" ({FAMILIES[key].name})" if (key := bundle.facts.get("family")) in FAMILIES else ""
+    more = f" (also different: {', '.join(others[:4])}{', ...' if others[4:] else ''})" if others else ""
+    raise UserError(
+        f"model.{first} must be {there[first]!r}, as in the model in train.init{family}, but is {wanted[first]!r}{more}; "
+        f"set model.preset = 'init', and nothing else in [model] but dropout, to take its shape"
+    )
 
 
 def tokenizer_from_init(recipe: Recipe, lines: Callable[[], Iterator[str]], say: Callable[[str], None]) -> Tokenizer:

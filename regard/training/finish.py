@@ -201,6 +201,7 @@ def write_model(
         "device": describe(trainer.device) + (f", {size} processes" if (size := trainer.ranks.size) > 1 else ""),
         "parameters": trainer.model.num_parameters(),
         f"{TASKS[recipe.task].NOUN}s": len(trainer.store),
+        "tokens": len(trainer.store[TASKS[recipe.task].COLUMNS[-1]].ids),  # to translate, those of the target
         "corpora": [_public(corpus.name) for corpus in trainer.store.corpora],
         "steps": trainer.state.step,
         "minutes": round(trainer.state.seconds / 60, 2),

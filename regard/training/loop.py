@@ -244,7 +244,7 @@ class Trainer:
             result = self.apply(prepared.parts, prepared.count)
         except torch.OutOfMemoryError as error:
             raise RegardError(
-                f"out of memory at step {state.step} with {prepared.count} target tokens in "
+                f"out of memory at step {state.step} with {prepared.tokens:,} tokens in "
                 f"{counted(len(prepared.parts), 'micro-batch', 'micro-batches')}; "
                 f"set train.accumulate = {2 * recipe.accumulate} and resume, or on the fast path start over"
             ) from error

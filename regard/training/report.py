@@ -42,7 +42,7 @@ def render_report(name: str, recipe: Mapping[str, Any], records: Sequence[Record
         f'<header><p class="over">Training report</p><h1>{escaped(pair)}</h1><p>{escaped(name)} · {written}</p></header>',
         _tiles(train, valid, test),
         _curves(train, valid),
-        _tests(test),
+        _tests(test, recipe.get("task", "translate")),
         _samples(valid),
         _validations(valid, recipe.get("task", "translate")),
         _long_facts(facts),
@@ -142,7 +142,7 @@ def _curves(train: Sequence[Record], valid: Sequence[Record]) -> str:
     return section("Curves", f'{warning}<div class="charts">{drawn}</div>' if drawn else warning)
 
 
-def _tests(test: Sequence[Record]) -> str:
+def _tests(test: Sequence[Record], task: str) -> str:
     rows = []
     for record in test:
         for metric in record["scores"]["metrics"].values():
@@ -156,7 +156,7 @@ def _tests(test: Sequence[Record]) -> str:
                 f'<tr><td colspan="5"><code>{signature}</code></td></tr>'
             )
         rows += [f'<tr><td colspan="5">{escaped(note)}</td></tr>' for note in record["scores"].get("notes", ())]
-    heads = ("Set", "Metric", "#Score", "#95%", "#Sentences")
+    heads = ("Set", "Metric", "#Score", "#95%", "#Sentences" if task == "translate" else "#Documents")
     return section("Test scores", table(heads, rows)) if rows else ""
 
 

@@ -62,13 +62,17 @@ def test_a_model_that_comes_out_wrong_is_not_left_behind(tmp_path: Path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_switch_that_ctranslate2_does_not_know_is_refused_by_name(
+def test_a_setting_that_the_shorter_way_does_not_know_goes_through_ctranslate2s_specs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    bundle = load_bundle(GOLDEN)
+    short = export(bundle, "ctranslate2", tmp_path / "short")
     monkeypatch.setitem(ctranslate2_model._KNOWN, "norm_position", {"post": 0})
     with pytest.raises(UserError, match=r"CTranslate2 does not support model\.norm_position = 'pre'"):
-        export(load_bundle(GOLDEN), "ctranslate2", tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
+        ctranslate2_model.convert(bundle, tmp_path, "fp32")
+    long = export(bundle, "ctranslate2", tmp_path / "long")
+    assert long.difference == short.difference
+    assert {path.name for path in long.folder.iterdir()} == {path.name for path in short.folder.iterdir()}
 
 
 def test_the_folder_needs_no_regard(tmp_path: Path) -> None:

@@ -99,11 +99,10 @@ def test_verbs_of_translation_refuse_other_models_in_one_line(
     assert "must be a model for the task translate, but is one for the task generate" in said
 
 
-def test_a_language_model_goes_to_neither_onnx_nor_ctranslate2(gpt2: Path, tmp_path: Path) -> None:
+def test_a_language_model_does_not_go_to_onnx(gpt2: Path, tmp_path: Path) -> None:
     bundle = import_model(gpt2, tmp_path / "bundle", compare=False).bundle
-    for to in ("onnx", "ctranslate2"):
-        with pytest.raises(UserError, match=f"--to {to} takes models for the task translate"):
-            export(bundle, to, tmp_path / "out")
+    with pytest.raises(UserError, match="--to onnx takes models for the task translate"):
+        export(bundle, "onnx", tmp_path / "out")
     with pytest.raises(UserError, match="must be a model for the task translate"):
         load(tmp_path / "bundle")
 
@@ -310,9 +309,35 @@ def test_a_model_of_no_family_is_refused_with_the_setting(tmp_path: Path) -> Non
     given = {"source": "", "target": "", "decode": DecodeRecipe(), "max_length": 20, "facts": {}, "task": "generate"}
     bundle = save_bundle(tmp_path / "bundle", Transformer(config).state_dict(), config, tokenizer, "", **given)
     with pytest.raises(
-        UserError, match=r"no family of transformers that Regard knows \(bart, .*\) has this model's settings"
+        UserError,
+        match=r"that Regard knows \(bart, .*\) has this model's settings; \S+ is the nearest, but not with model\.\w+ = ",
     ):
         export(bundle, "transformers", tmp_path / "out")
+
+
+def test_a_translation_model_of_t5s_shape_goes_to_transformers_as_t5(tmp_path: Path) -> None:
+    """Trained here, with a vocabulary of sentencepiece: it need not be Marian's shape."""
+    from transformers import T5ForConditionalGeneration
+
+    from regard.bundle import save_bundle
+    from regard.config import ModelConfig
+    from regard.models.transformer import Transformer
+
+    golden = load_bundle(GOLDEN)
+    config = ModelConfig(
+        golden.tokenizer.vocab_size, 32, 48, 2, 2, 2, norm_position="pre", norm="rms", norm_eps=1e-6, positions="relative",
+        attention_bias="none", feed_forward_bias=False, embedding_scale=False, score_scale=1.0,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    weights = Transformer(config).state_dict()
+    given = {"source": "en", "target": "de", "decode": golden.decode, "max_length": 20, "facts": {}}
+    bundle = save_bundle(tmp_path / "bundle", weights, config, golden.tokenizer, "", **given)
+    report = export(bundle, "transformers", tmp_path / "out")
+    assert report.difference.largest < 1e-4
+    assert type(T5ForConditionalGeneration.from_pretrained(tmp_path / "out")).__name__ == "T5ForConditionalGeneration"
+    assert (
+        json.loads((tmp_path / "out" / "config.json").read_text())["decoder_start_token_id"] == bundle.tokenizer.bos_id
+    )
 
 
 # Damage

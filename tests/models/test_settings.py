@@ -276,6 +276,9 @@ def test_random_settings_run_or_are_refused_with_a_reason(
         assert together.isfinite().all()
         alone = torch.cat([run(model, [one]) for one in batch])
         torch.testing.assert_close(together, alone, atol=1e-9, rtol=1e-9)
+        # Any combination that is not refused is what the plain formulas say; the tables of positions are in float32.
+        formula = torch.cat([plain.answer(model.state_dict(), config, *one) for one in batch])
+        torch.testing.assert_close(together, formula, atol=1e-4 * float(formula.abs().max()), rtol=0)
         if config.decoder_layers:
             assert_future_is_hidden(model, batch, together)
         assert torch.equal(run(saved_and_loaded(model, tmp_path_factory.getbasetemp()), batch), together)

@@ -21,15 +21,18 @@ from regard.data.corpus import CorpusRange
 from regard.data.rows import TextRows, make_text_batch
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
-from regard.errors import UserError
+from regard.errors import RegardError, UserError
 from regard.generate.engines.torch_engine import load_model
 from regard.layout import SequenceLayout
 from regard.models.token_loss import TokenLoss
 from regard.recipe import load_recipe, recipe_from_dict
+from regard.serve.watch import Watch
 from regard.tasks import TASKS, generate
 from regard.training.checkpoint import list_checkpoints
+from regard.training.folder import RunFolder
 from regard.training.metrics import read_metrics
 from regard.training.prepare import choose_evaluation_sets, find_corpora
+from regard.training.update import PlainUpdate
 from tests.commands import fails, start, together
 from tests.data.test_rows import column_of
 from tests.training.runs import damage, quiet
@@ -110,6 +113,39 @@ def test_the_loss_falls_and_the_model_is_a_bundle(runs: Runs, task: str) -> None
     assert metrics["perplexity"]["score"] == pytest.approx(math.exp(metrics["loss"]["score"]))
     page = (run / "report.html").read_text()
     assert ("Bits per byte" in page) == (task == "generate") and "BLEU" not in page
+    assert "Documents</th>" in page and "Sentences" not in page
+    _, view = Watch(run).view()
+    assert (view["source"], view["target"], view["name"]) == (None, None, "run")
+
+
+@each_task
+def test_memory_that_does_not_suffice_is_said_in_the_tasks_words(
+    runs: Runs, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError
+
+    recipe, _ = runs[task]
+    monkeypatch.setattr(PlainUpdate, "__call__", fail)
+    with pytest.raises(RegardError, match=r"out of memory at step 1 with 3\d\d tokens in 1 micro-batch; set train.acc"):
+        quiet(recipe, tmp_path / "run")
+
+
+def test_a_run_goes_on_with_the_task_and_shape_of_its_model(runs: Runs, tmp_path: Path) -> None:
+    recipe, run = runs["generate"]
+    content = recipe.read_text(encoding="utf-8").replace("[tokenizer]\nvocab_size = 380\n", "")
+    begin, end = content.index("[model]"), content.index("[train]")
+    shaped = content.replace("d_ff = 64", "d_ff = 48").replace('norm_position = "pre"', 'norm = "rms"')
+    other = content[:begin] + '[model]\npreset = "init"\n' + content[end:]
+    wrong_task = "task must be 'generate', that of the model in train.init, but is 'fill'"
+    wrong_shape = r"model.d_ff must be 64, as in .* train.init, but is 48 \(also different: norm_position, norm\); set"
+    filling = other.replace('task = "generate"', 'task = "fill"')
+    for name, text, message in (("task", filling, wrong_task), ("shape", shaped, wrong_shape)):
+        path = recipe.with_name(f"{name}.toml")
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(UserError, match=message):
+            quiet(path, tmp_path / "run", f"train.init={run / 'model'}")
+    assert not (tmp_path / "run").exists()
 
 
 def test_bits_per_byte_are_what_the_documents_cost_one_by_one(runs: Runs) -> None:
@@ -372,7 +408,9 @@ def test_commands_take_a_run_of_text(runs: Runs, task: str, tmp_path: Path, capf
     assert main(["average", str(run), "-o", str(tmp_path / "model"), "--last", "2"]) == 0
     assert load_bundle(tmp_path / "model").task == task
     assert main(["info", str(run)]) == 0
-    assert "| training documents | 150 |" in capfd.readouterr().out
+    card = capfd.readouterr().out
+    assert "| training documents | 150 |" in card
+    assert f"| training tokens | {len(Store.open(RunFolder(run).store)['text'].ids):,} |" in card
     refused = fails(capfd, "translate", "-m", str(run), "hello")
     assert f"must be a model for the task translate, but is one for the task {task}" in refused
 
