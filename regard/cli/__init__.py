@@ -20,6 +20,7 @@ from regard.cli import (
     evaluate,
     explain,
     export,
+    generate,
     import_,
     info,
     models,
@@ -39,6 +40,7 @@ from regard.version import __version__
 VERBS = (
     train,
     translate,
+    generate,
     evaluate,
     compare,
     score,
