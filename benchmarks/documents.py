@@ -1,7 +1,7 @@
 """Round trips of real documents: each is translated, must open again in LibreOffice or Pandoc, and may differ in its text only.
 
     python -m benchmarks.documents --samples DIR       DIR: any documents, such as the .docx files of python-docx's source archive
-    python -m benchmarks.documents --marked            bold words of 100 sentences: are they around the right words?
+    python -m benchmarks.documents --marked            bold words and links of 100 sentences each way: are they the right words?
 
 The documents come from Pandoc (from `benchmarks/data/sample.md`), LibreOffice (converted from those), openpyxl, and the folder of
 samples. What must be the same, as programs that are not ours read it:
@@ -9,8 +9,11 @@ samples. What must be the same, as programs that are not ours read it:
     .docx .odt .epub .html .md .tex .ipynb   Pandoc's tree without its words: blocks, emphasis, links with targets, images, code
     .xlsx .ods                               the cells that hold no text, by openpyxl, through LibreOffice for .ods
     .pptx .odp                               the number of pages as PDF; and all elements of the XML apart from runs and spans
+    .po .xliff .tmx .json .yaml .vtt         as `benchmarks/outside_formats.py` says
+    .pdf                                     its words, before they are translated, as poppler reads them
 
-.docx and .odt must also open in LibreOffice.
+.docx and .odt must also open in LibreOffice. Debian's packages: libreoffice-writer-nogui, -calc-nogui and -impress-nogui, pandoc,
+translate-toolkit, python3-webvtt, poppler-utils.
 """
 
 from __future__ import annotations
@@ -27,19 +30,24 @@ from pathlib import Path
 from typing import Any
 
 import regard
-from benchmarks.common import machine, report
+from benchmarks import outside_formats
+from benchmarks.common import machine, print_table, report
 from regard.device import pick_device
 from regard.translation.documents.archives import ARCHIVES
+from regard.translation.documents.files import Languages, translate_local
 
 DATA = Path(__file__).parent / "data"
 PANDOC = ("docx", "odt", "epub", "html", "md", "tex", "ipynb")
+# Sentences, with a pattern of right translations of the phrase.
+MARKED = {"en-de": "marked.tsv", "de-en": "marked-de-en.tsv"}
+OUTSIDE = ("po", "xliff", "tmx", "json", "yaml", "vtt")
 # Elements that a translation may add, merge or leave empty.
 RUNS = {"r", "t", "rPr", "span", "s", "bookmarkStart", "bookmarkEnd"}
 WORDS = {"Str", "Space", "SoftBreak", "Quoted"}
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([str(one) for one in command], capture_output=True, timeout=180, check=False)
+    return subprocess.run([str(one) for one in command], capture_output=True, timeout=900, check=False)
 
 
 def convert(path: Path, kind: str, out: Path) -> Path | None:
@@ -75,7 +83,14 @@ def make_documents(out: Path) -> list[tuple[str, Path]]:
     for source, kind in (("openpyxl.ods", "xlsx"), ("pandoc.odp", "pptx")):
         if converted := convert(folder / source, kind, again):
             made.append(("LibreOffice", converted))
-    return made
+    if not outside_formats.is_installed():
+        print(
+            "translate-toolkit, python3-webvtt or poppler-utils is missing: no .po, .xliff, .tmx, .json, .yaml, .vtt and .pdf"
+        )
+        return made
+    if printed := convert(out / "pandoc.docx", "pdf", again):
+        made.append(("LibreOffice", printed))
+    return made + outside_formats.make(out)
 
 
 def _write_workbook(path: Path) -> None:
@@ -97,6 +112,8 @@ def _write_workbook(path: Path) -> None:
 def skeleton(path: Path, out: Path) -> Any:
     """What a document has besides its words; None if it does not open."""
     kind = path.suffix[1:]
+    if kind in OUTSIDE:
+        return outside_formats.skeleton(path)
     if kind in PANDOC:
         read = run("pandoc", "-t", "json", path)
         if kind in ("docx", "odt") and not convert(path, "pdf", Path(tempfile.mkdtemp(dir=out))):
@@ -177,6 +194,9 @@ def round_trips(model: regard.Model, samples: Path | None, out: Path) -> list[di
     for number, (maker, path) in enumerate(documents):
         row = rows.setdefault((path.suffix, maker), Counter())
         row["documents"] += 1
+        if path.suffix == ".pdf":
+            row.update(_read_pdf(path))
+            continue
         target = out / f"translated-{number}{path.suffix}"
         try:
             model.translate_file(path, target)
@@ -187,6 +207,8 @@ def round_trips(model: regard.Model, samples: Path | None, out: Path) -> list[di
         before, after = skeleton(path, out), skeleton(target, out)
         row["opens"] += after is not None
         row["same structure"] += before == after
+        if path.suffix in (".po", ".xliff") and (left := outside_formats.untranslated(target)):
+            print(f"{maker} {path.name}: {left} units have no translation")
         if zipfile.is_zipfile(path):
             row["only text changed"] += only_text_changed(path, target)
         if before != after:
@@ -200,6 +222,23 @@ def round_trips(model: regard.Model, samples: Path | None, out: Path) -> list[di
     return table
 
 
+def _read_pdf(path: Path) -> dict[str, int]:
+    """Whether the text of a PDF becomes one whose words are those that poppler reads, in any order."""
+    texts: list[str] = []
+
+    def copy(sentences: list[str]) -> list[str]:
+        texts.extend(sentences)
+        return sentences
+
+    translate_local(path, Languages("en", "de"), copy, None, None)
+    own, wanted = (
+        "".join(sorted(re.sub(r"\W", "", "".join(words)))) for words in (texts, outside_formats.words_of_pdf(path))
+    )
+    if own != wanted:
+        print(f"{path.name}: {len(own)} letters are not the {len(wanted)} that poppler reads")
+    return {"opens": 1, "same structure": int(own == wanted)}
+
+
 def _difference(before: Any, after: Any) -> str:
     if isinstance(before, Counter) and isinstance(after, Counter):
         return f"lost {dict(before - after)}, gained {dict(after - before)}"
@@ -209,36 +248,36 @@ def _difference(before: Any, after: Any) -> str:
 # --- marked words ---
 
 
-def marked_words(model: regard.Model, out: Path) -> dict[str, Any]:
-    """Sentences with one bold phrase, as a Word file and as HTML: how often the bold words of the translation are the right
-    ones."""
-    lines = (DATA / "marked.tsv").read_text(encoding="utf-8").splitlines()
-    cases = [line.split("\t") for line in lines]
-    found: dict[str, Any] = {"sentences": len(cases)}
-    for kind in ("docx", "html"):
-        source, target = out / f"marked.{kind}", out / f"marked-translated.{kind}"
-        text = "\n\n".join(sentence for sentence, _ in cases)
-        subprocess.run(
-            ["pandoc", "-f", "markdown", "-s", "--metadata", "title=x", "-o", source], input=text.encode(), check=True
-        )
+def marked_words(name: str, cases_file: str, out: Path) -> dict[str, Any]:
+    """Sentences with one marked phrase, in bold in a Word file and as a link in HTML: how often the marked words of the translation
+    are the right ones."""
+    model = regard.load(name, device="cpu")
+    cases = [line.split("\t") for line in (DATA / cases_file).read_text(encoding="utf-8").splitlines()]
+    found: dict[str, Any] = {"model": name, "sentences": len(cases)}
+    for kind, shape, mark in (("docx", r"**\1**", "Strong"), ("html", r"[\1](https://example.org)", "Link")):
+        source, target = out / f"{name}.{kind}", out / f"{name}-translated.{kind}"
+        text = "\n\n".join(re.sub(r"\*\*(.*?)\*\*", shape, sentence) for sentence, _ in cases)
+        command = ["pandoc", "-f", "markdown-smart", "-s", "--metadata", "title=x", "-o", source]
+        subprocess.run(command, input=text.encode(), check=True)
         model.translate_file(source, target)
         blocks = json.loads(run("pandoc", "-t", "json", target).stdout)["blocks"][-len(cases) :]
         right = 0
         for (sentence, wanted), block in zip(cases, blocks, strict=True):
-            bold = " ".join(_bold(block)).strip(" .,")
-            is_right = re.fullmatch(wanted, bold, re.IGNORECASE) is not None
+            marked = " ".join(_marked(block, mark)).strip(" .,")
+            is_right = re.fullmatch(wanted, marked, re.IGNORECASE) is not None
             right += is_right
             if not is_right:
-                print(f"{kind}: {sentence} -> {_words(block)} [{bold}]")
-        found[f"right in .{kind}"] = right
+                print(f"{kind}: {sentence} -> {_words(block)} [{marked}]")
+        found["bold in .docx" if mark == "Strong" else "links in .html"] = right
     return found
 
 
-def _bold(node: Any) -> list[str]:
+def _marked(node: Any, mark: str) -> list[str]:
+    """The text of all nodes of a kind."""
     if isinstance(node, list):
-        return [text for one in node for text in _bold(one)]
+        return [text for one in node for text in _marked(one, mark)]
     if isinstance(node, dict):
-        return [_words(node)] if node.get("t") == "Strong" else _bold(node.get("c"))
+        return [_words(node)] if node.get("t") == mark else _marked(node.get("c"), mark)
     return []
 
 
@@ -267,11 +306,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
         rows = [] if arguments.marked else round_trips(model, arguments.samples, out)
-        words = marked_words(model, out)
+        marked = [marked_words(name, cases, out) for name, cases in MARKED.items()]
     facts = machine(pick_device("cpu"), ("lxml", "openpyxl", "pypdf", "sentencex"))
     if rows:
         report("documents", rows, facts, arguments.out)
-    print(", ".join(f"{name}: {count}" for name, count in words.items()))
+    print_table(marked)
 
 
 if __name__ == "__main__":

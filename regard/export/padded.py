@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from regard.models.transformer import Transformer
-from regard.nn.cache import LayerCache, SelfCache
+from regard.nn.cache import CrossCache, LayerCache, SelfCache
 from regard.nn.embedding import SinusoidalPositions, sinusoids
 from regard.nn.kernels.scores import PositionBias
 from regard.nn.linear import set_row_tile
-from regard.nn.shared_keys import CrossCache
 
 KeysValues = tuple[Tensor, Tensor]  # each (batch, kv_heads, length, d_head)
 

@@ -91,9 +91,10 @@ class SearchOptions:
             raise UserError("diversity is for the groups of a beam; set groups, or leave it out")
         if self.sample and self.groups > 1:
             raise UserError("sample and groups exclude each other: samples are drawn independently; leave out one")
-        sampling = (self.temperature, self.top_k, self.top_p, self.min_p, self.seed)
-        if not self.sample and sampling != (1.0, 0, 1.0, 0.0, 0):
+        if not self.sample and (self.temperature, self.top_k, self.top_p, self.seed) != (1.0, 0, 1.0, 0):
             raise UserError("temperature, top_k, top_p and seed are for sampling; add sample, or leave them out")
+        if not self.sample and self.min_p:
+            raise UserError("min_p is for sampling; add sample, or leave it out")
 
     @classmethod
     def names(cls) -> list[str]:

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.layout import Layout
-from regard.nn.block import activate, make_norm
+from regard.nn.activations import activate
+from regard.nn.block import make_norm
 from regard.nn.dropout import Dropout
 from regard.nn.linear import Linear
 from regard.settings import HeadConfig, StackConfig

@@ -12,6 +12,7 @@ Shape legend for the repository:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +24,11 @@ from regard.models.heads import TokenHead, make_head
 from regard.models.initial import draw_weights
 from regard.models.stack import Stack
 from regard.nn.attention import Recorder
-from regard.nn.cache import DecoderCache, LayerCache, SelfCache, StepCache
+from regard.nn.cache import CrossCache, DecoderCache, LayerCache, SelfCache
 from regard.nn.linear import linear
 from regard.nn.places import Places
-from regard.nn.prompts import PromptCache, PromptCrossCache, PromptLayerCache
-from regard.nn.shared_keys import CrossCache
-from regard.nn.slot_cache import SlotAssignment, SlotCache
+from regard.nn.slot_cache import SlotCache
+from regard.nn.step_cache import PromptCache, PromptCrossCache, PromptLayerCache, StepCache
 
 
 class Transformer(nn.Module):
@@ -148,7 +148,7 @@ class Transformer(nn.Module):
         """States for the loss, (tokens, d_model): what `output_weight` is multiplied with. With an output bias each ends in a 1,
         (tokens, d_model + 1), to match it. With `rows`, (labels,), only those go through the head."""
         states = self.states(ids, layout, tgt_in, tgt_layout, token_types)
-        states = self._token_head()(states if rows is None else states[rows])
+        states = self._token_head()(states if rows is None else states.index_select(0, rows))
         return states if self.output_bias is None else nn.functional.pad(states, (0, 1), value=1.0)
 
     def forward(
@@ -181,7 +181,8 @@ class Transformer(nn.Module):
         for layer in self.decoder.sequence:
             attention = layer.self_attention
             cache = LayerCache(SelfCache(places, attention.kv_heads, attention.d_head, capacity, like=x))
-            reading = PromptLayerCache(PromptCache(cache.self_attention, layout, attention.kernel))
+            keep = partial(cache.self_attention.keep_prompts, layout)
+            reading = PromptLayerCache(PromptCache(layout, attention.kernel, keep))
             if memory is not None and memory_layout is not None:
                 # (src_tokens, 2 kv_heads, d_head) -> twice (src_tokens, kv_heads, d_head)
                 k, v = layer.cross_attention.keys_values(memory).chunk(2, dim=1)
@@ -191,20 +192,6 @@ class Transformer(nn.Module):
                 x = layer.step(x, layout.positions, reading, self.decoder.relative)
             layers.append(cache)
         return DecoderCache(layers, places)
-
-    def start_slots(self, slots: int, beam: int, src_capacity: int, tgt_capacity: int) -> SlotCache:
-        """An empty cache of fixed shape; `admit` puts sentences into its slots."""
-        config = self.decoder.config
-        return SlotCache(
-            config.layers, slots, beam, src_capacity, tgt_capacity, config.kv_heads, config.d_head,
-            like=self.output_matrix,
-        )  # fmt: skip
-
-    def admit(self, cache: SlotCache, assignment: SlotAssignment, src: Tensor, layout: Layout) -> None:
-        """Encode source ids (src_tokens,) and put the sentences into their slots of the cache."""
-        memory = self.encode(src, layout)
-        keys_values = [layer.cross_attention.keys_values(memory) for layer in self.decoder.sequence]
-        cache.admit(assignment, layout, keys_values)
 
     def step(self, tokens: Tensor, cache: DecoderCache | SlotCache, counts: Sequence[int] | None = None) -> Tensor:
         """The newest token of every row, (rows,) -> logits of the next one, (rows, vocab_size). With counts it is several tokens:

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from regard.layout import Layout
-from regard.nn.cache import CrossAttentionCache, SelfAttentionCache
 from regard.nn.kernels import Kernel, attend_cross, attend_self, attention
 from regard.nn.kernels.reference import WeightsHook
 from regard.nn.kernels.scores import PositionBias, paper_scale
 from regard.nn.linear import KeylessLinear, Linear
 from regard.nn.rotary import Rotary
+from regard.nn.step_cache import CrossAttentionCache, SelfAttentionCache
 from regard.settings import StackConfig
 
 

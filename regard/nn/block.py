@@ -10,21 +10,20 @@ one kernel. Every tensor here is (tokens, d_model), or (rows, d_model) in a deco
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.layout import Layout
+from regard.nn.activations import activate
 from regard.nn.attention import CrossAttention, Recorder, SelfAttention
-from regard.nn.cache import StepCache
 from regard.nn.dropout import Dropout
 from regard.nn.kernels.scores import PositionBias
 from regard.nn.linear import Linear
-from regard.settings import Activation, StackConfig
+from regard.nn.step_cache import StepCache
+from regard.settings import StackConfig
 
 
 def make_norm(config: StackConfig, width: int = 0) -> nn.Module:
@@ -32,39 +31,6 @@ def make_norm(config: StackConfig, width: int = 0) -> nn.Module:
     if config.norm == "rms":
         return nn.RMSNorm(width or config.d_model, eps=config.norm_eps)
     return nn.LayerNorm(width or config.d_model, eps=config.norm_eps, bias=config.norm_bias)
-
-
-def silu(x: Tensor) -> Tensor:
-    """x / (1 + e^-x). On CPUs torch's own rounds differently at the end of a vector or of a thread's share, so that a row would
-    depend on its place in the batch; at inference it is therefore written out."""
-    if x.requires_grad or x.device.type != "cpu":
-        return F.silu(x)
-    return x / (1.0 + torch.exp(-x))
-
-
-def gelu(x: Tensor, by_tanh: bool) -> Tensor:
-    """x times the normal distribution's share below x, which tanh approximates. On CPUs torch's own depends on a row's place in the
-    batch, as `silu` does: with tanh always, else where x is a part of a wider tensor."""
-    if x.requires_grad or x.device.type != "cpu":
-        return F.gelu(x, approximate="tanh" if by_tanh else "none")
-    if by_tanh:
-        return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
-    return F.gelu(x.contiguous())
-
-
-def activate(x: Tensor, activation: Activation) -> Tensor:
-    """The activation of a hidden layer. A gated one takes gate and value side by side, and returns half the width."""
-    if activation == "relu":
-        return torch.relu_(x)
-    if activation in ("gelu", "gelu_tanh"):
-        return gelu(x, activation == "gelu_tanh")
-    if activation == "silu":
-        return silu(x)
-    # (tokens, 2 d_ff) -> twice (tokens, d_ff)
-    gate, value = x.chunk(2, dim=-1)
-    if activation == "swiglu":
-        return silu(gate) * value
-    return gelu(gate, activation == "geglu_tanh") * value
 
 
 class FeedForward(nn.Module):

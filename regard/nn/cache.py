@@ -1,8 +1,8 @@
 """The key/value cache of decoding, so that no token is computed twice.
 
 A decoding step works on rows: `beam` hypotheses for each sentence, side by side. What they have in common is kept once for
-each sentence and never copied: the keys and values of its source (`shared_keys.py`) and of its prompt, which is read at once
-(`prompts.py`). What a row reads after that is kept for each row and reordered as hypotheses replace each other
+each sentence and never copied: the keys and values of its source (`CrossCache`) and of its prompt, which is read at once
+(`step_cache.py`). What a row reads after that is kept for each row and reordered as hypotheses replace each other
 (`SelfCache`). Sentences may stand at different places (`places.py`): their prompts differ in length, and a step may take
 several tokens. Attention works at lengths that are a function of the sentence alone, so that its bits do not depend on the rest of
 the batch. The cache of fixed shape for CUDA graphs is `slot_cache.py`.
@@ -10,18 +10,17 @@ the batch. The cache of fixed shape for CUDA graphs is `slot_cache.py`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from regard.layout import SequenceLayout
+from regard.nn.cached_attention import attend, attend_with_prompt, attention_weights, own_bias
 from regard.nn.kernels.scores import PositionBias
 from regard.nn.places import Places, StepGroup
-from regard.nn.prompts import attend_with_prompt
-from regard.nn.shared_keys import CrossCache, SharedKeys, attend
+from regard.nn.shared_keys import SharedKeys
 
 
 class SelfCache:
@@ -70,34 +69,18 @@ class SelfCache:
         # (tokens, num_heads, d_head) -> (rows, kv_heads, count * shared, d_head): `shared` query heads share a key/value head
         queries = q.view(rows, count, kv_heads, num_heads // kv_heads, d_head).transpose(1, 2)
         queries = queries.reshape(rows, kv_heads, -1, d_head)
-        own_bias = self._own_bias(group, queries, kv_heads, bias)
         if group.prompt:
             assert self.prompts is not None
-            heads = attend_with_prompt(
-                self.prompts, self.places.beam, group, queries, keys, values, own_bias, scale, bias
-            )
+            [alike] = [one for one in self.prompts.groups if one.keys.shape[2] == group.prompt]
+            heads = attend_with_prompt(group, queries, keys, values, alike.at(group.members), scale, bias)
         else:
-            heads = attend(queries, keys, values, own_bias, scale)
+            heads = attend(queries, keys, values, own_bias(group, queries, bias), scale)
         # (rows, kv_heads, count * shared, d_head) -> (tokens, num_heads, d_head)
         return heads.view(rows, kv_heads, count, -1, d_head).transpose(1, 2).reshape(q.shape)
 
-    def _own_bias(self, group: StepGroup, queries: Tensor, kv_heads: int, bias: PositionBias | None) -> Tensor | None:
-        """What to add to the scores of a row's own tokens, (1, kv_heads or 1, count * shared, length): later tokens of the same
-        step are hidden."""
-        if bias is None and group.count == 1:
-            return None
-        places = torch.arange(group.length, device=queries.device)
-        hidden = places > places[-group.count :, None]  # (count, length)
-        added = torch.zeros(hidden.shape, dtype=queries.dtype, device=queries.device)[None]
-        if bias is not None:
-            # Distances are those between positions, since the prompt comes before all of these.
-            added = bias(places[-group.count :], places).to(queries.dtype)  # (num_heads, count, length)
-        added = added.masked_fill(hidden, -math.inf)
-        if bias is None:
-            # (1, count, length) -> (1, 1, count * shared, length)
-            return added.repeat_interleave(queries.shape[2] // group.count, dim=1)[None]
-        # (num_heads, count, length) -> (1, kv_heads, count * shared, length)
-        return added.view(kv_heads, -1, *hidden.shape).transpose(1, 2).reshape(1, kv_heads, -1, group.length)
+    def keep_prompts(self, layout: SequenceLayout, k: Tensor, v: Tensor) -> None:
+        """Take the keys and values of prompts, packed, (tokens, kv_heads, d_head)."""
+        self.prompts = SharedKeys(k, v, layout, self.places.bucket)
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows, in this order."""
@@ -109,38 +92,50 @@ class SelfCache:
         self.values[:, :, :kept] = values[rows, :, :kept]
 
 
+class CrossCache(SharedKeys):
+    """Keys and values of the source sentences."""
+
+    def __init__(self, k: Tensor, v: Tensor, layout: SequenceLayout, bucket: int) -> None:
+        """k and v are packed, (src_tokens, kv_heads, d_head)."""
+        super().__init__(k, v, layout, bucket)
+        self.keeps_weights = False  # whether `attend` also computes `weights`
+        self.weights: Tensor | None = None  # (rows, max_length) of the last step, averaged over the heads
+
+    def attend(self, q: Tensor, scale: float) -> Tensor:
+        """Queries (tokens, num_heads, d_head), equally many for each sentence and side by side -> the same shape."""
+        tokens, num_heads, d_head = q.shape
+        beam = tokens // self.num_sentences
+        kv_heads = self.groups[0].keys.shape[1]
+        # (tokens, num_heads, d_head) -> (sentences, kv_heads, beam * group, d_head): a sentence's hypotheses share its keys
+        queries = q.view(self.num_sentences, beam, kv_heads, num_heads // kv_heads, d_head).transpose(1, 2)
+        queries = queries.reshape(self.num_sentences, kv_heads, -1, d_head)
+        output = torch.empty_like(queries)
+        for group in self.groups:
+            output[group.sentences] = attend(queries[group.sentences], group.keys, group.values, group.padding, scale)
+        if self.keeps_weights:
+            self.weights = self._mean_weights(queries, beam, scale)
+        # (sentences, kv_heads, beam * group, d_head) -> (tokens, num_heads, d_head)
+        output = output.view(self.num_sentences, kv_heads, beam, num_heads // kv_heads, d_head).transpose(1, 2)
+        return output.reshape(tokens, num_heads, d_head)
+
+    def _mean_weights(self, queries: Tensor, beam: int, scale: float) -> Tensor:
+        """queries (sentences, kv_heads, beam * group, d_head) -> attention weights (rows, max_length)."""
+        max_length = max(group.keys.shape[2] for group in self.groups)
+        means = torch.zeros((self.num_sentences, beam, max_length), dtype=torch.float32, device=queries.device)
+        for group in self.groups:
+            weights = attention_weights(queries[group.sentences], group.keys, group.padding, scale).float()
+            # (sentences, kv_heads, beam * group, length) -> (sentences, kv_heads, beam, group, length)
+            by_head = weights.view(len(group.sentences), weights.shape[1], beam, -1, weights.shape[3])
+            means[group.sentences, :, : weights.shape[3]] = by_head.mean(dim=(1, 3))
+        return means.flatten(0, 1)
+
+
 @dataclass
 class LayerCache:
     """The caches of one decoder layer."""
 
     self_attention: SelfCache
     cross_attention: CrossCache | None = None  # None: there is no encoder
-
-
-class SelfAttentionCache(Protocol):
-    """What a step of self-attention needs."""
-
-    def extend(self, q: Tensor, k: Tensor, v: Tensor, scale: float, bias: PositionBias | None = None) -> Tensor:
-        """Take in new keys and values, and attend from the new queries to them and to all before them."""
-        ...
-
-
-class CrossAttentionCache(Protocol):
-    """What a step of cross-attention needs."""
-
-    def attend(self, q: Tensor, scale: float) -> Tensor:
-        """Attend from the new queries to the sources."""
-        ...
-
-
-class StepCache(Protocol):
-    """What a step of a decoder layer needs: any of the caches here and in `slot_cache.py`."""
-
-    @property
-    def self_attention(self) -> SelfAttentionCache: ...
-
-    @property
-    def cross_attention(self) -> CrossAttentionCache | None: ...
 
 
 @dataclass

@@ -4,20 +4,22 @@ is finished.
 A slot has room for one source sentence and for `beam` hypotheses, its rows. Keys and values never move: what row r wrote
 for position t stays there, and each row keeps a list of its ancestors, the rows that wrote the positions of its prefix. So
 reordering the beam copies a few integers instead of keys and values, and every step runs on the same memory, as a CUDA
-graph demands.
+graph demands. Without an encoder a sentence is a prompt: the first row of its slot holds it for all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from regard.layout import Layout
-from regard.nn.kernels import on_triton
+from regard.nn.kernels import Kernel, on_triton
 from regard.nn.kernels.scores import PositionBias
+from regard.nn.step_cache import PromptCache, PromptLayerCache
 
 
 def gathered_attention(
@@ -54,14 +56,28 @@ class SlotPrefixes:
         return self.positions[:, None].expand(-1, self.beam).flatten()
 
 
-class SlotSelfCache:
-    """Keys and values of the tokens decoded so far, (rows, capacity, kv_heads, d_head)."""
+def put(kv: Tensor, keys: Tensor, values: Tensor, at: tuple[Tensor, Tensor]) -> None:
+    """Write packed keys and values, side by side as (tokens, 2 kv_heads, d_head), to these entries and positions of a cache."""
+    if on_triton(kv.device):
+        from regard.nn.kernels import triton_decode
 
-    def __init__(self, prefixes: SlotPrefixes, kv_heads: int, d_head: int, like: Tensor) -> None:
+        triton_decode.put(kv, keys, values, *at)
+        return
+    k, v = kv.chunk(2, dim=1)
+    keys.index_put_(at, k)
+    values.index_put_(at, v)
+
+
+class SlotSelfCache:
+    """Keys and values of the tokens decoded so far, (rows, capacity, kv_heads, d_head). With prompts there is one more entry,
+    which takes the tokens of no prompt."""
+
+    def __init__(self, prefixes: SlotPrefixes, kv_heads: int, d_head: int, like: Tensor, with_prompts: bool) -> None:
         self.prefixes = prefixes
-        shape = (*prefixes.ancestors.shape, kv_heads, d_head)
+        rows, capacity = prefixes.ancestors.shape
+        shape = (rows + with_prompts, capacity, kv_heads, d_head)
         self.keys, self.values = like.new_zeros(shape), like.new_zeros(shape)
-        self._rows = torch.arange(shape[0], device=like.device)
+        self._rows = torch.arange(rows, device=like.device)
 
     def extend(self, q: Tensor, k: Tensor, v: Tensor, scale: float, bias: PositionBias | None = None) -> Tensor:
         """Write one token's keys and values, each (rows, kv_heads, d_head), and let its queries (rows, num_heads, d_head) attend
@@ -83,6 +99,10 @@ class SlotSelfCache:
         lengths = prefixes.positions + 1
         return gathered_attention(q, self.keys, self.values, lengths, prefixes.ancestors, prefixes.beam, scale)
 
+    def put(self, at: tuple[Tensor, Tensor], k: Tensor, v: Tensor) -> None:
+        """Write packed keys and values, each (tokens, kv_heads, d_head), to these rows and positions."""
+        put(torch.cat((k, v), dim=1), self.keys, self.values, at)
+
 
 class SlotCrossCache:
     """Keys and values of the source sentences, (slots + 1, capacity, kv_heads, d_head), shared by a sentence's hypotheses."""
@@ -91,17 +111,6 @@ class SlotCrossCache:
         self.beam, self.lengths = beam, lengths
         shape = (lengths.shape[0] + 1, capacity, kv_heads, d_head)  # the last takes the rows of no sentence
         self.keys, self.values = like.new_zeros(shape), like.new_zeros(shape)
-
-    def put(self, kv: Tensor, at: tuple[Tensor, Tensor]) -> None:
-        """Write packed keys and values, side by side as (src_tokens, 2 kv_heads, d_head), to these slots and positions."""
-        if on_triton(kv.device):
-            from regard.nn.kernels import triton_decode
-
-            triton_decode.put(kv, self.keys, self.values, *at)
-            return
-        k, v = kv.chunk(2, dim=1)
-        self.keys.index_put_(at, k)
-        self.values.index_put_(at, v)
 
     def attend(self, q: Tensor, scale: float) -> Tensor:
         """Queries (rows, num_heads, d_head) -> the same shape."""
@@ -117,16 +126,16 @@ class SlotAssignment:
     """Which slots new sentences take. Unused entries repeat the first sentence."""
 
     slots: Tensor  # (sentences,) int64
-    lengths: Tensor  # (sentences,) int64, source tokens of each
-    token_slots: Tensor  # (src_tokens,) int64, the slot of each token's sentence; the number of slots for empty rows
+    lengths: Tensor  # (sentences,) int64, tokens of each source or prompt
+    token_slots: Tensor  # (tokens,) int64, the slot of each token's sentence; the number of slots for empty rows
 
 
 @dataclass(frozen=True)
 class SlotLayerCache:
-    """Both caches of one decoder layer."""
+    """The caches of one decoder layer."""
 
     self_attention: SlotSelfCache
-    cross_attention: SlotCrossCache
+    cross_attention: SlotCrossCache | None  # None: there is no encoder
 
 
 class SlotCache:
@@ -143,6 +152,7 @@ class SlotCache:
         d_head: int,
         like: Tensor,
     ) -> None:
+        """`src_capacity` is 0 without an encoder; then prompts and what follows them share the `tgt_capacity`."""
         device = like.device
         self.tgt_capacity = tgt_capacity
         self.prefixes = SlotPrefixes(
@@ -156,8 +166,8 @@ class SlotCache:
         self._rows = torch.arange(slots * beam, dtype=torch.int32, device=device)
         self.layers = [
             SlotLayerCache(
-                SlotSelfCache(self.prefixes, kv_heads, d_head, like),
-                SlotCrossCache(beam, self.src_lengths, src_capacity, kv_heads, d_head, like),
+                SlotSelfCache(self.prefixes, kv_heads, d_head, like, with_prompts=not src_capacity),
+                SlotCrossCache(beam, self.src_lengths, src_capacity, kv_heads, d_head, like) if src_capacity else None,
             )
             for _ in range(num_layers)
         ]
@@ -182,4 +192,19 @@ class SlotCache:
         self.src_lengths.index_copy_(0, assignment.slots, assignment.lengths)
         at = (assignment.token_slots, layout.positions.long())
         for layer, kv in zip(self.layers, keys_values, strict=True):
-            layer.cross_attention.put(kv, at)
+            assert layer.cross_attention is not None
+            put(kv, layer.cross_attention.keys, layer.cross_attention.values, at)
+
+    def admit_prompts(self, assignment: SlotAssignment, layout: Layout, kernel: Kernel) -> list[PromptLayerCache]:
+        """Begin new prompts in their slots, all rows at the token after the prompt; returns what reads them, layer by layer, into
+        the first row of each slot."""
+        beam, slots = self.prefixes.beam, assignment.slots
+        self.prefixes.positions.index_copy_(0, slots, assignment.lengths)
+        # (rows, capacity) -> (slots, beam * capacity): all rows of a slot read the prompt from its first row
+        ancestors = self.prefixes.ancestors.view(self.prefixes.positions.shape[0], -1)
+        ancestors.index_copy_(0, slots, (slots * beam).int()[:, None].expand(-1, ancestors.shape[1]))
+        at = (assignment.token_slots * beam, layout.positions.long())
+        return [
+            PromptLayerCache(PromptCache(layout, kernel, partial(layer.self_attention.put, at)))
+            for layer in self.layers
+        ]

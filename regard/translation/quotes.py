@@ -120,17 +120,19 @@ def _may_open(text: str, place: int) -> bool:
 
 
 def _may_close(text: str, place: int) -> bool:
-    before, after = text[place - 1 : place], text[place + 1 : place + 2]
+    after = text[place + 1 : place + 2]
     if text[place] in "„‚":
         return False
-    is_apart = before in _BLANK and text[place] not in "«»‹›"  # « Bonjour »
-    return (not after or after in _AFTER) and not (is_apart and after and after not in _BLANK)
+    return not after or after in _AFTER
 
 
 def _opened_by(text: str, place: int, waiting: Sequence[int]) -> int | None:
     """The opening mark that belongs to a closing one. A single mark does not reach beyond a double one."""
+    before, after = text[place - 1 : place], text[place + 1 : place + 2]
+    is_apart = before in _BLANK and after and after not in _BLANK  # « Bonjour », but not a »beginning
     for begin in reversed(waiting[-_DEEPEST:]):
-        if text[place] in _CLOSERS[text[begin]] and place > begin + 1:
+        fits = text[place] in _CLOSERS[text[begin]] and place > begin + 1
+        if fits and not (is_apart and text[begin + 1] not in _BLANK):
             return begin
         if text[place] not in _DOUBLE and text[begin] in _DOUBLE:
             return None

@@ -91,10 +91,15 @@ def until(row: list[int], ends: Sequence[int]) -> list[int]:
 
 
 def ours(
-    model: Transformer, prompts: Sequence[Sequence[int]], ends: Sequence[int], batch: int = 0, **options: Any
+    model: Transformer,
+    prompts: Sequence[Sequence[int]],
+    ends: Sequence[int],
+    batch: int = 0,
+    slots: bool = False,
+    **options: Any,
 ) -> list[list[Hypothesis]]:
     end, *stops = ends or [-1]
-    engine = TorchEngine(model, -1, end, stop_ids=stops, batch=batch)
+    engine = TorchEngine(model, -1, end, stop_ids=stops, batch=batch, slots=slots)
     return engine.generate(prompts, SearchOptions(**{"beam": 1, "alpha": 0.0, "max_extra": LIMIT, **options}))
 
 
@@ -127,6 +132,18 @@ def test_beams_find_what_those_of_transformers_find(name: str) -> None:
     expected = theirs(original, PROMPTS, ends, **options)
     found = ours(model, PROMPTS, ends, beam=4, nbest=3)
     assert [list(one.ids) for some in found for one in some] == expected
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gptj", "falcon", "cohere"])
+@pytest.mark.parametrize("beam", [1, 4])
+def test_slots_find_what_transformers_finds(name: str, beam: int) -> None:
+    """Two slots for six prompts, which enter as others leave."""
+    original, model = both(name)
+    ends = ends_of(name)
+    expected = theirs(original, PROMPTS, ends, num_beams=beam, length_penalty=0.0, early_stopping=False)
+    found = ours(model, PROMPTS, ends, batch=2, slots=True, beam=beam)
+    assert [list(one.ids) for [one] in found] == expected
+    assert beam > 1 or len({len(row) for row in expected}) > 1  # some end early
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "cohere"])

@@ -16,6 +16,7 @@ from regard.generate.search.phrases import Phrase
 from regard.models.transformer import Transformer
 from regard.nn.slot_cache import gathered_attention
 from tests.build import LATER, SWITCHES, build, tiny_config
+from tests.nn.test_prompts import DECODERS
 
 BOS, EOS, FORBIDDEN = 1, 2, (0, 1)
 
@@ -155,6 +156,110 @@ def test_the_tables_that_a_graph_reads_are_kept() -> None:
         assert any(stack.positions.table is kept for kept in runner._graph_inputs)
 
 
+# --- prompts ---
+
+
+def prompts_in_slots(
+    model: Transformer,
+    prompts: list[list[int]],
+    options: SearchOptions,
+    slots: int,
+    stops: tuple[int, ...] = (),
+    device: str = "cpu",
+) -> list[list[Hypothesis]]:
+    decoder = SlotDecoder(model.to(device).eval(), BOS, EOS, FORBIDDEN, slots, stops)
+    found = dict(decoder.translate(prompts, [options.max_extra + n % 3 for n in range(len(prompts))], options))
+    return [found[number] for number in range(len(prompts))]
+
+
+def prompts_in_batches(
+    model: Transformer, prompts: list[list[int]], options: SearchOptions, stops: tuple[int, ...] = ()
+) -> list[list[Hypothesis]]:
+    engine = TorchEngine(model, BOS, EOS, forbidden=FORBIDDEN, stop_ids=stops)
+    constraints = [Constraints(max_tokens=options.max_extra + n % 3) for n in range(len(prompts))]
+    return engine.generate(prompts, options, constraints=constraints)
+
+
+def some_prompts(number: int, longest: int = 30, seed: int = 0) -> list[list[int]]:
+    return [[5, *ids][-longest:] for ids in sentences(number, longest, seed)]  # none is empty, some have one token
+
+
+def assert_same_stops(results: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
+    assert_same(results, expected)
+    for got, wanted in zip(results, expected, strict=True):
+        assert [one.ended for one in got] == [one.ended for one in wanted]
+
+
+@pytest.mark.parametrize(("beam", "alpha", "nbest"), [(1, 0.6, 1), (4, 0.6, 1), (3, 1.0, 3)])
+@pytest.mark.parametrize("stops", [(), (7, 30)], ids=["one-end", "several-ends"])
+@pytest.mark.parametrize("name", [name for name in DECODERS if name != "relative"])
+def test_slots_continue_prompts_as_batches_do(
+    name: str, stops: tuple[int, ...], beam: int, alpha: float, nbest: int
+) -> None:
+    model = build(tiny_config(encoder_layers=0, **DECODERS[name]))
+    options = SearchOptions(beam=beam, alpha=alpha, nbest=nbest, max_extra=10)
+    prompts = some_prompts(11)
+    expected = prompts_in_batches(model, prompts, options, stops)
+    found = prompts_in_slots(model, prompts, options, 4, stops)
+    assert_same_stops(found, expected)
+    assert stops or beam > 1 or any(not one.ended for some in found for one in some)
+
+
+def test_it_does_not_matter_which_prompts_share_the_slots() -> None:
+    model = build(tiny_config(encoder_layers=0, **DECODERS["llama"]))
+    options = SearchOptions(beam=3, max_extra=8)
+    prompts = some_prompts(14) + some_prompts(2, longest=150, seed=3)
+    whole = prompts_in_slots(model, prompts, options, 16)
+    assert_same_stops(whole, prompts_in_batches(model, prompts, options))
+    for slots in (1, 2, 5):
+        assert_same_stops(prompts_in_slots(model, prompts, options, slots), whole)
+
+
+def test_a_slot_holds_a_prompt_once_for_all_hypotheses() -> None:
+    model = build(tiny_config(encoder_layers=0, **DECODERS["llama"])).eval()
+    decoder = SlotDecoder(model, BOS, EOS, FORBIDDEN, 2)
+    [(_, hypotheses)] = decoder.translate([[5, 6, 7, 8, 9]], [3], SearchOptions(beam=3, nbest=3))
+    assert len(hypotheses) == 3
+    (runner,) = decoder._runners.values()
+    keys = runner.cache.layers[0].self_attention.keys
+    assert keys.shape[0] == 1 * 3 + 1  # one slot of three rows, and an entry for what belongs to no prompt
+    assert (keys[0, 1:4].abs().sum(dim=(1, 2)) > 0).all()
+    assert keys[1:3, 1:4].abs().sum() == 0  # a slot that is done goes on at position 0
+
+
+def test_learned_positions_are_the_room_of_prompts() -> None:
+    model = build(tiny_config(encoder_layers=0, positions="learned", max_positions=20))
+    options = SearchOptions(beam=2, max_extra=30)
+    prompts = [[5] * 3, [6] * 19, [7] * 10]
+    expected = TorchEngine(model, BOS, EOS, forbidden=FORBIDDEN).generate(prompts, options)
+    engine = TorchEngine(model, BOS, EOS, forbidden=FORBIDDEN, slots=True)
+    assert_same_stops(engine.generate(prompts, options), expected)
+    with pytest.raises(ValueError, match="of 21 tokens is longer than max_positions = 20"):
+        next(SlotDecoder(model, BOS, EOS, FORBIDDEN, 4).translate([[7] * 20], [1], options))
+
+
+def test_the_engine_continues_in_slots_and_falls_back_for_other_options() -> None:
+    model = build(tiny_config(encoder_layers=0, **DECODERS["llama"]))
+    plain = TorchEngine(model, BOS, -1, forbidden=FORBIDDEN)
+    prompts = [[], *some_prompts(5)]
+    for options in (
+        SearchOptions(beam=2, max_extra=6),
+        SearchOptions(beam=2, max_extra=6, sample=True),
+        SearchOptions(beam=1, max_extra=6, no_repeat=1),
+    ):
+        expected = plain.generate(prompts, options)
+        found = TorchEngine(
+            build(tiny_config(encoder_layers=0, **DECODERS["llama"])), BOS, -1, forbidden=FORBIDDEN, slots=True
+        )
+        assert_same_stops(found.generate(prompts, options), expected)
+
+
+def test_relative_positions_are_refused_in_slots() -> None:
+    model = build(tiny_config(encoder_layers=0, **DECODERS["relative"]))
+    with pytest.raises(ValueError, match="takes no bias on the scores"):
+        prompts_in_slots(model, [[5, 6, 7]], SearchOptions(beam=1, max_extra=3), 1)
+
+
 def test_a_model_that_overflows_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(tiny_config())
     engine = TorchEngine(model, BOS, EOS, forbidden=FORBIDDEN, slots=True)
@@ -220,6 +325,20 @@ def test_a_captured_graph_finds_what_a_cpu_finds(dtype: torch.dtype) -> None:
     found = in_slots(model.to(dtype), src, options, 8, "cuda")
     same = sum(a[0].ids == b[0].ids for a, b in zip(found, expected, strict=True))
     assert same >= (40 if dtype == torch.float32 else 34)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gptj", "cohere"])
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_gpu_continues_prompts_as_a_cpu_does(name: str, dtype: torch.dtype, beam: int) -> None:
+    model = build(tiny_config(encoder_layers=0, d_model=64, **DECODERS[name]))
+    options = SearchOptions(beam=beam, max_extra=10)
+    prompts = some_prompts(40)
+    expected = prompts_in_batches(model, prompts, options, (7,))
+    found = prompts_in_slots(model.to(dtype), prompts, options, 8, (7,), "cuda")
+    same = sum(a[0].ids == b[0].ids for a, b in zip(found, expected, strict=True))
+    assert same >= (40 if dtype == torch.float32 else 32)
 
 
 @pytest.mark.parametrize("slots", [False, True])

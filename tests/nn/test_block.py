@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.layout import SequenceLayout
+from regard.nn.activations import gelu, silu
 from regard.nn.attention import set_kernel
-from regard.nn.block import FeedForward, Layer, silu
+from regard.nn.block import FeedForward, Layer
 from tests.build import build, tiny_config
 
 LAYOUT = SequenceLayout.from_lengths([3, 5])
@@ -93,8 +95,21 @@ def test_silu_written_out_is_torchs() -> None:
     assert torch.equal(silu(learned), F.silu(x)), "training takes the fused one"
 
 
+def test_gelu_by_tanh_written_out_is_torchs() -> None:
+    x = torch.cat([torch.randn(1000) * 5, torch.tensor([0.0, -200.0, 200.0, -1e5, 1e5])])
+    torch.testing.assert_close(gelu(x, by_tanh=True), F.gelu(x, approximate="tanh"), atol=1e-6, rtol=1e-5)
+    learned = x.clone().requires_grad_()
+    for by_tanh, approximate in ((True, "tanh"), (False, "none")):
+        assert torch.equal(gelu(learned, by_tanh), F.gelu(x, approximate=approximate)), "training takes the fused one"
+
+
+def gate(x: Tensor) -> Tensor:
+    """The gate of a gated layer: a part of a wider tensor."""
+    return gelu(x.chunk(2, dim=-1)[0], by_tanh=False)
+
+
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("function", [silu, F.gelu, torch.relu])
+@pytest.mark.parametrize("function", [silu, F.gelu, partial(gelu, by_tanh=True), gate, torch.relu])
 def test_an_activation_rounds_a_row_alike_wherever_it_stands(function: Any, threads: int) -> None:
     """A vector's last elements, or a thread's, may be computed by other code: seen with torch's silu on AVX-512."""
     torch.set_num_threads(threads)

@@ -260,5 +260,4 @@ def test_layouts_of_one_sentence_are_what_the_cache_takes() -> None:
     memory = torch.randn(9, 32)
     cache = model.start(memory, SequenceLayout.from_lengths([8, 1]), beam=1, capacity=2)
     (group,) = cache.layers[0].cross_attention.groups
-    assert group.bias is not None
-    assert group.bias.flatten(1).isneginf().sum(dim=1).tolist() == [0, 7]
+    assert group.padding.flatten(1).isneginf().sum(dim=1).tolist() == [0, 7]

@@ -319,9 +319,10 @@ def test_sentences_are_put_where_their_twin_puts_them(
 
 
 @everywhere
+@pytest.mark.parametrize("is_free", [False, True])
 @pytest.mark.parametrize(("vocab_size", "beam", "nbest"), [(53, 1, 1), (300, 2, 1), (53, 3, 3), (9, 5, 2)])
 def test_a_step_of_the_search_is_its_twin(
-    vocab_size: int, beam: int, nbest: int, device: str, dtype: torch.dtype
+    vocab_size: int, beam: int, nbest: int, is_free: bool, device: str, dtype: torch.dtype
 ) -> None:
     """A whole search, beside each other: sentences that end by themselves, at their limits, and places that are empty."""
     from regard.nn.kernels import triton_beam
@@ -335,7 +336,8 @@ def test_a_step_of_the_search_is_its_twin(
     states = [SlotState.empty(slots, beam, capacity, torch.device(device)) for _ in range(2)]
     for state in states:
         # The last slot stays empty.
-        state.admit(torch.arange(4, device=device), torch.tensor([0, 3, 8, 6], device=device), bos_id=1)
+        ones = torch.ones(4, dtype=torch.int64, device=device)
+        state.admit(torch.arange(4, device=device), torch.tensor([0, 3, 8, 6], device=device), ones)
     ended = set()
     for length in range(9):
         # Steps of 1/64, none twice in a row, and a forbidden token that makes every row's normaliser another one: no ties,
@@ -345,8 +347,9 @@ def test_a_step_of_the_search_is_its_twin(
         logits[:, 0] = 2.0 * torch.rand(slots * beam, generator=generator).double()
         logits[:, eos] += 0.3 * length * vocab_size / 64.0
         logits = logits.to(device, dtype)
-        plain = advance(states[0], logits, allowed, width, options, eos)
-        got = triton_beam.advance(logits, allowed, **vars(states[1]), width=width, alpha=0.6, eos_id=eos, nbest=nbest)
+        plain = advance(states[0], logits, allowed, width, options, eos, is_free)
+        given = {"width": width, "alpha": 0.6, "eos_id": eos, "nbest": nbest, "is_free": is_free}
+        got = triton_beam.advance(logits, allowed, **vars(states[1]), **given)
         running = ~states[0].done
         assert torch.equal(states[0].done, states[1].done), length
         assert torch.equal(got[running], plain[running]), length

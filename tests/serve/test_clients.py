@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import deepl
 import pytest
 from deep_translator import LibreTranslator
 from deep_translator.exceptions import AuthorizationException, ServerException
+from deepl.api_data import MultilingualGlossaryDictionaryEntries
 from libretranslatepy import LibreTranslateAPI
 
 from regard.serve.keys import add_key
@@ -158,6 +161,94 @@ def test_deepls_own_client_stores_glossaries(keyed: tuple[Running, str], tmp_pat
         translated(glossary=stored.glossary_id)
 
 
+def test_deepls_own_client_translates_documents_step_by_step(server: Running) -> None:
+    client = deepl.DeepLClient("any", server_url=server.url)
+    named = {"source_lang": "SRC", "target_lang": "TGT", "filename": "in.txt"}
+    out = io.BytesIO()
+    done = client.translate_document(b"a b c", out, **named)  # type: ignore[arg-type]
+    assert out.getvalue() == b"c b a" and done.done
+    out = io.BytesIO()
+    unnamed = io.BytesIO(b"a b c")  # which the client names "file", whatever `filename` says
+    client.translate_document(unnamed, out, **named, extra_body_parameters={"filename": "in.txt"})  # type: ignore[arg-type]
+    assert out.getvalue() == b"c b a"
+    handle = client.translate_document_upload(b"a b", **named)  # type: ignore[arg-type]
+    assert client.translate_document_wait_until_done(handle).done
+    assert client.translate_document_get_status(handle).status.value == "done"
+    out = io.BytesIO()
+    client.translate_document_download(handle, output_file=out)
+    assert out.getvalue() == b"b a"
+    assert client.server_url == server.url and client.set_app_info("x", "1") is client
+    client.close()
+
+
+NO_WRITING = "rephrasing and correcting are not offered"
+NO_SETS = "glossaries of several language pairs are not offered"
+NO_STYLES = "style rules are not offered"
+NO_MEMORIES = "translation memories are not offered"
+ENTRIES = MultilingualGlossaryDictionaryEntries("EN", "DE", {"a": "b"})
+# Every other call of DeepL's client, with arguments, and how the server refuses it.
+NOT_OFFERED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "rephrase_text": (("a",), NO_WRITING),
+    "correct_text": (("a",), NO_WRITING),
+    "create_multilingual_glossary": (("x", [ENTRIES]), NO_SETS),
+    "create_multilingual_glossary_from_csv": (("x", "EN", "DE", "a,b"), NO_SETS),
+    "update_multilingual_glossary_name": (("x", "y"), NO_SETS),
+    "update_multilingual_glossary_dictionary": (("x", ENTRIES), NO_SETS),
+    "update_multilingual_glossary_dictionary_from_csv": (("x", "EN", "DE", "a,b"), NO_SETS),
+    "replace_multilingual_glossary_dictionary": (("x", ENTRIES), NO_SETS),
+    "replace_multilingual_glossary_dictionary_from_csv": (("x", "EN", "DE", "a,b"), NO_SETS),
+    "get_multilingual_glossary": (("x",), NO_SETS),
+    "list_multilingual_glossaries": ((), NO_SETS),
+    "get_multilingual_glossary_entries": (("x", "EN", "DE"), NO_SETS),
+    "delete_multilingual_glossary": (("x",), NO_SETS),
+    "delete_multilingual_glossary_dictionary": (("x", ENTRIES), NO_SETS),
+    "get_all_style_rules": ((), NO_STYLES),
+    "create_style_rule": (("x", "en"), NO_STYLES),
+    "get_style_rule": (("x",), NO_STYLES),
+    "update_style_rule_name": (("x", "y"), NO_STYLES),
+    "delete_style_rule": (("x",), NO_STYLES),
+    "update_style_rule_configured_rules": (("x", {}), NO_STYLES),
+    "create_style_rule_custom_instruction": (("x", "y", "z"), NO_STYLES),
+    "get_style_rule_custom_instruction": (("x", "y"), NO_STYLES),
+    "update_style_rule_custom_instruction": (("x", "y", "z", "w"), NO_STYLES),
+    "delete_style_rule_custom_instruction": (("x", "y"), NO_STYLES),
+    "list_translation_memories": ((), NO_MEMORIES),
+    "get_translation_memory": (("x",), NO_MEMORIES),
+    "list_translation_memory_segments": (("x",), NO_MEMORIES),
+    "delete_translation_memory": (("x",), NO_MEMORIES),
+    "create_translation_memory_import": (("x", 1), NO_MEMORIES),
+    "create_translation_memory_export": (("x",), NO_MEMORIES),
+    "get_translation_memory_job": (("x",), NO_MEMORIES),
+    "wait_until_translation_memory_job_done": (("x",), NO_MEMORIES),
+    "export_translation_memory_to_filepath": (("x", "out.tmx"), NO_MEMORIES),
+}
+DRIVEN = set(
+    "translate_text translate_text_with_glossary translate_document translate_document_from_filepath translate_document_upload "
+    "translate_document_get_status translate_document_wait_until_done translate_document_download get_source_languages "
+    "get_target_languages get_usage get_glossary_languages create_glossary create_glossary_from_csv get_glossary list_glossaries "
+    "get_glossary_entries delete_glossary server_url set_app_info close".split()
+)
+# They go to an address that an earlier answer names, which this server never does.
+ELSEWHERE = {
+    "upload_translation_memory_file",
+    "download_translation_memory_export",
+    "import_translation_memory_from_filepath",
+}
+
+
+def test_every_call_of_deepls_client_is_driven() -> None:
+    calls = {name for name in dir(deepl.DeepLClient) if not name.startswith("_")}
+    assert calls == DRIVEN | set(NOT_OFFERED) | ELSEWHERE
+
+
+@pytest.mark.parametrize("name", NOT_OFFERED)
+def test_what_deepl_has_and_this_server_has_not_is_refused_by_name(name: str, server: Running) -> None:
+    given, message = NOT_OFFERED[name]
+    client = deepl.DeepLClient("any", server_url=server.url)
+    with pytest.raises(deepl.DeepLException, match=message):
+        getattr(client, name)(*given)
+
+
 def test_a_server_without_stored_glossaries_says_so(server: Running) -> None:
     client = deepl.Translator("any", server_url=server.url)
     assert client.get_glossary_languages() == []
@@ -165,6 +256,11 @@ def test_a_server_without_stored_glossaries_says_so(server: Running) -> None:
         client.create_glossary("letters", "SRC", "TGT", {"a": "k"})
     with pytest.raises(deepl.DeepLException, match="glossary_ids is not supported by this server; send the entries"):
         client.translate_text("a", source_lang="SRC", target_lang="TGT", glossary_ids=["x"])
+
+
+def is_named(message: str | None) -> bool:
+    """Whether an error says which of DeepL's services is not offered."""
+    return message is not None and any(one in message for one in (NO_WRITING, NO_SETS, NO_STYLES, NO_MEMORIES))
 
 
 @pytest.mark.skipif(
@@ -180,6 +276,9 @@ def test_the_clients_in_javascript_work_unchanged(keyed: tuple[Running, str], tm
     ours = server.post("/translate", json=body, headers=headers).json()["translatedText"]
     assert answers.pop("formality")["error"].startswith("Bad request, message: formality must be default")
     assert answers.pop("no glossary")["error"].startswith("Glossary not found, message: this key has no glossary")
+    # Every call of deepl-node's client that is not driven above, with its error.
+    refused = answers.pop("refused")
+    assert len(refused) == 32 and {name for name, message in refused.items() if not is_named(message)} == set()
     assert answers == {
         "text": "c b a",
         "texts": ["b a", "d c"],
@@ -197,5 +296,7 @@ def test_the_clients_in_javascript_work_unchanged(keyed: tuple[Running, str], tm
         "with glossary": "c b k",
         "delete glossary": None,
         "document": "c b a",
+        "document in steps": ["done", "c b a"],
+        "glossary of CSV": 2,
         "npm translate": ours,
     }

@@ -23,6 +23,8 @@ from tests.translation.test_numbers import Careless
         ("„Wir gehen“, sagte sie.", ["„Wir gehen“"]),
         ("»Wir gehen«, sagte sie.", ["»Wir gehen«"]),
         ("« Nous partons », dit-elle.", ["« Nous partons »"]),
+        ('in " argument ".', ['" argument "']),
+        ('in "argument "here', []),
         ("“Yes,” he said, “I know.”", ["“Yes,”", "“I know.”"]),
         ('"Yes," he said, "I know."', ['"Yes,"', '"I know."']),
         ('Er sagte: „Komm."', ['„Komm."']),

@@ -48,6 +48,8 @@ _KNOWN: dict[str, dict[str, int]] = {
 
 def refusal(bundle: Bundle) -> str | None:
     """Why CTranslate2 cannot run this model; None if it can."""
+    if len(bundle.config.stacks) < 2:
+        return "CTranslate2 runs models with an encoder and a decoder here, but this one has a single stack"
     if unknown := bundle.config.unsupported(("output_bias",), _KNOWN):
         return f"CTranslate2 does not support {unknown}"
     source, target = vocabularies(bundle.tokenizer, bundle.config.vocab_size)

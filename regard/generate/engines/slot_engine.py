@@ -1,4 +1,5 @@
-"""Continuous batching, which keeps a GPU full: a fixed number of slots, each refilled as soon as its sentence is finished.
+"""Continuous batching, which keeps a GPU full: a fixed number of slots, each refilled as soon as its sentence is finished. With an
+encoder, sentences are sources to translate; without one, prompts to continue.
 
 Admitting sentences and advancing all slots by one step are each captured once as a CUDA graph and then replayed. The host
 reads results one step late, so that the device never waits for it. The same code runs without graphs on any device.
@@ -13,9 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from regard.generate.engines.entering import with_end, without_end
 from regard.generate.engines.slot_admission import SlotAdmission
 from regard.generate.engines.slot_search import HostCopy, SlotSearch, read_hypotheses, to_device
 from regard.generate.options import Hypothesis, SearchOptions
+from regard.models.slots import admit, start_slots
 from regard.models.transformer import Transformer
 from regard.nn.attention import set_kernel
 from regard.nn.block import set_fused
@@ -39,7 +42,7 @@ class SlotShape:
     """What a captured graph depends on."""
 
     slots: int
-    capacity: int  # source tokens, and also target tokens, of each slot
+    capacity: int  # source tokens, and also target tokens, of each slot; of a prompt and what follows together
     options: SearchOptions
 
 
@@ -58,6 +61,16 @@ class ActiveJob:
 
     job: SlotJob
     since: int  # the step before which it was admitted
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """The tokens that begin and end an output, and those that it may not have."""
+
+    bos_id: int
+    eos_id: int
+    forbidden: tuple[int, ...]
+    stop_ids: tuple[int, ...]  # these end it, too
 
 
 class CapturedWork:
@@ -86,23 +99,27 @@ class CapturedWork:
 class SlotRunner:
     """The cache and search of slots of one shape, with their graphs."""
 
-    def __init__(
-        self, model: Transformer, shape: SlotShape, bos_id: int, eos_id: int, forbidden: Sequence[int]
-    ) -> None:
-        self.model, self.shape, self.eos_id = model, shape, eos_id
+    def __init__(self, model: Transformer, shape: SlotShape, special: SpecialTokens) -> None:
+        self.model, self.shape, self.eos_id = model, shape, special.eos_id
         device = model.output_matrix.device
-        capacity = min(shape.capacity, model.config.longest or shape.capacity)
-        self.cache = model.start_slots(shape.slots, shape.options.beam, capacity, capacity)
-        vocab_size = model.config.vocab_size
-        self.search = SlotSearch(shape.slots, capacity, vocab_size, shape.options, bos_id, eos_id, forbidden, device)
+        self.is_prompts = not model.config.encoder_layers
+        capacity = shape.capacity if model.config.longest is None else min(shape.capacity, model.config.longest)
+        self.cache = start_slots(model, shape.slots, shape.options.beam, capacity)
+        vocab_size = max(model.config.vocab_size, self.eos_id + 1)
+        self.search = SlotSearch(
+            shape.slots, capacity, vocab_size, shape.options, self.eos_id, special.forbidden, device, special.stop_ids,
+            is_free=self.is_prompts,
+        )  # fmt: skip
         tokens = max(capacity, min(ADMISSION_TOKENS, 4 * shape.slots))  # about what one refill takes
         sentences = max(1, min(shape.slots, tokens // SENTENCE_TOKENS))
-        self.admission = SlotAdmission(tokens, sentences, shape.slots, capacity)
+        self.admission = SlotAdmission(
+            tokens, sentences, shape.slots, capacity, special.bos_id, self.eos_id, self.is_prompts
+        )
         self._words = torch.zeros(self.admission.size, dtype=torch.int32, device=device)
         self._admit = CapturedWork(self._compute_admission, device)
         self._step = CapturedWork(self._compute_step, device)
         # The graphs read this memory even after the model has replaced a table of positions by a larger one.
-        for stack in (model.encoder, model.decoder):
+        for stack in model.stacks:
             if isinstance(stack.positions, SinusoidalPositions):
                 stack.positions.reserve(capacity)
         self._graph_inputs = [*model.parameters(), *model.buffers()]
@@ -134,7 +151,8 @@ class SlotRunner:
             yield from self._finished(*taken.popleft())
 
     def _finished(self, jobs: list[SlotJob], results: HostCopy) -> Iterator[tuple[SlotJob, list[Hypothesis]]]:
-        return zip(jobs, read_hypotheses(results, self.shape.options.nbest), strict=True)
+        stops = [job.limit if self.is_prompts else None for job in jobs]
+        return zip(jobs, read_hypotheses(results, self.shape.options.nbest, stops), strict=True)
 
     def _refill(self, waiting: deque[SlotJob], free: list[int]) -> Iterator[tuple[int, SlotJob]]:
         """Admit waiting jobs to the free slots, in as many batches as it takes."""
@@ -145,28 +163,36 @@ class SlotRunner:
             for _ in jobs:
                 waiting.popleft()
             ids, limits = [job.ids for job in jobs], [job.limit for job in jobs]
-            self._words.copy_(to_device(self.admission.pack(ids, slots, limits, self.eos_id), self._words.device))
+            self._words.copy_(to_device(self.admission.pack(ids, slots, limits), self._words.device))
             self._admit()
             yield from zip(slots, jobs, strict=True)
 
     def _compute_admission(self) -> None:
         batch = self.admission.unpack(self._words)
-        self.model.admit(self.cache, batch.assignment, batch.src, batch.layout)
-        self.search.admit(batch.assignment.slots, batch.limits)
+        admit(self.model, self.cache, batch.assignment, batch.src, batch.layout)
+        self.search.admit(batch.assignment.slots, batch.limits, batch.first)
 
     def _compute_step(self) -> None:
         self.search.step(self._logits, self.cache.reorder)
 
     def _logits(self, newest: Tensor) -> Tensor:
-        return self.model.step(newest, self.cache)
+        return with_end(self.model.step(without_end(newest, self.model, self.eos_id), self.cache), self.eos_id)
 
 
 class SlotDecoder:
     """Searches any number of sentences, each in slots of sufficient capacity."""
 
-    def __init__(self, model: Transformer, bos_id: int, eos_id: int, forbidden: Sequence[int], slots: int) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        bos_id: int,
+        eos_id: int,
+        forbidden: Sequence[int],
+        slots: int,
+        stop_ids: Sequence[int] = (),
+    ) -> None:
         self.model, self.slots = model, slots
-        self.bos_id, self.eos_id, self.forbidden = bos_id, eos_id, forbidden
+        self.special = SpecialTokens(bos_id, eos_id, tuple(forbidden), tuple(stop_ids))
         self.device = model.output_matrix.device
         self._runners: dict[SlotShape, SlotRunner] = {}  # those not in use
         self._max_slots: dict[tuple[int, int], int] = {}  # slots that fit into memory, by capacity and beam
@@ -182,12 +208,14 @@ class SlotDecoder:
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Yields the number of each sentence and its hypotheses, as it finishes."""
         by_capacity: dict[int, list[SlotJob]] = {}
-        longest, limit = max(map(len, ids), default=0) + 1, self.model.config.longest
-        if limit is not None and longest > limit:
-            raise ValueError(f"a sentence of {longest} tokens is longer than max_positions = {limit}")
+        is_prompts = not self.model.config.encoder_layers
+        most = self.model.config.longest
         for number, (sentence, limit) in enumerate(zip(ids, limits, strict=True)):
+            room = len(sentence) + limit if is_prompts else max(limit + 1, len(sentence) + 1)
+            if most is not None and (longest := room if is_prompts else len(sentence) + 1) > most:
+                raise ValueError(f"a sentence of {longest} tokens is longer than max_positions = {most}")
             capacity = MIN_CAPACITY.get(self.device.type, 64)
-            while capacity < max(limit + 1, len(sentence) + 1):
+            while capacity < room:
                 capacity *= 2
             by_capacity.setdefault(capacity, []).append(SlotJob(number, sentence, limit))
         for capacity, jobs in sorted(by_capacity.items()):
@@ -204,8 +232,9 @@ class SlotDecoder:
     def _num_slots(self, jobs: int, capacity: int, beam: int) -> int:
         """Enough slots for the jobs, but no more than fit into memory; a power of two, so that few shapes are captured."""
         if (capacity, beam) not in self._max_slots:  # measured once, since captured graphs take memory themselves
-            config, weight = self.model.decoder.config, self.model.output_matrix
-            numbers = 2 * (beam + 1) * capacity * config.kv_heads * config.d_head * config.layers
+            stack, weight = self.model.decoder.config, self.model.output_matrix
+            sentences = beam + 1 if stack.cross else beam  # a source takes as much room as a hypothesis
+            numbers = 2 * sentences * capacity * stack.kv_heads * stack.d_head * stack.layers
             memory = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 8 << 30
             self._max_slots[capacity, beam] = max(1, int(MEMORY_SHARE * memory) // (numbers * weight.itemsize))
         max_slots = min(self.slots, self._max_slots[capacity, beam])
@@ -217,4 +246,4 @@ class SlotDecoder:
     def _new_runner(self, shape: SlotShape) -> SlotRunner:
         while len(self._runners) >= MAX_RUNNERS:
             del self._runners[next(iter(self._runners))]  # the least recently used
-        return SlotRunner(self.model, shape, self.bos_id, self.eos_id, self.forbidden)
+        return SlotRunner(self.model, shape, self.special)

@@ -67,31 +67,39 @@ class SlotState:
             pool_rows=full(by_beam, 0, torch.int32),
         )
 
-    def admit(self, slots: Tensor, limits: Tensor, bos_id: int) -> None:
-        """Start searching new sentences in these slots, (sentences,)."""
+    def admit(self, slots: Tensor, limits: Tensor, first: Tensor) -> None:
+        """Start searching new sentences in these slots, each with its limit and first token, all (sentences,)."""
         self.limits.index_copy_(0, slots, limits)
         self.length.index_fill_(0, slots, 0)
         for tensor in (self.log_probs, self.pool_log_probs, self.pool_scores):
             tensor.index_fill_(0, slots, -math.inf)
         self.log_probs[:, 0].index_fill_(0, slots, 0.0)  # all hypotheses start out equal, so only the first may live
         self.done.index_fill_(0, slots, False)
-        self.newest.view(self.log_probs.shape).index_fill_(0, slots, bos_id)
+        by_slot = self.newest.view(self.log_probs.shape)
+        by_slot.index_copy_(0, slots, first[:, None].expand(-1, by_slot.shape[1]))
 
 
 # --- a step, in plain torch ---
 
 
 def advance(
-    state: SlotState, logits: Tensor, allowed: Tensor, width: int, options: SearchOptions, eos_id: int
+    state: SlotState,
+    logits: Tensor,
+    allowed: Tensor,
+    width: int,
+    options: SearchOptions,
+    eos_id: int,
+    is_free: bool = False,
 ) -> Tensor:
     """Extend every live hypothesis by one token, in place; returns (S, B) int64, the hypotheses that they extend.
 
-    `allowed` (vocab_size,) uint8 marks the tokens that may be chosen; `width` is the number of candidates per row.
+    `allowed` (vocab_size,) uint8 marks the tokens that may be chosen; `width` is the number of candidates per row. If the end
+    `is_free`, hypotheses stop at their limit without an end token.
     """
-    best, parents, tokens = _candidates(state, logits, allowed, width, eos_id)
+    best, parents, tokens = _candidates(state, logits, allowed, width, eos_id, is_free)
     ends = tokens == eos_id
     running = ~state.done  # a finished slot stays as it is until its result is taken
-    _collect(state, best, parents, ends, running, options)
+    _collect(state, best, parents, ends, running, options, is_free)
     beam = options.beam
     log_probs, kept = best.masked_fill(ends, -math.inf).topk(beam, dim=1)
     origin, chosen = parents.gather(1, kept), tokens.gather(1, kept)
@@ -106,7 +114,7 @@ def advance(
 
 
 def _candidates(
-    state: SlotState, logits: Tensor, allowed: Tensor, width: int, eos_id: int
+    state: SlotState, logits: Tensor, allowed: Tensor, width: int, eos_id: int, is_free: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The best extensions, the hypotheses that they extend and their tokens, each (S, 2B)."""
     slots, beam = state.log_probs.shape
@@ -115,6 +123,7 @@ def _candidates(
     normaliser = torch.logsumexp(logits.float(), dim=-1, keepdim=True)
     values = values.float() - normaliser
     ending = logits[:, eos_id : eos_id + 1].float() - normaliser
+    ending = torch.zeros_like(ending) if is_free else ending
     # At the length limit only the end token may follow.
     at_limit = (state.length >= state.limits).repeat_interleave(beam)[:, None]
     only_end = torch.cat((ending, torch.full_like(values[:, 1:], -math.inf)), dim=1)
@@ -127,12 +136,21 @@ def _candidates(
 
 
 def _collect(
-    state: SlotState, best: Tensor, parents: Tensor, ends: Tensor, running: Tensor, options: SearchOptions
+    state: SlotState,
+    best: Tensor,
+    parents: Tensor,
+    ends: Tensor,
+    running: Tensor,
+    options: SearchOptions,
+    is_free: bool,
 ) -> None:
     """Let the candidates that end, among the `beam` best, compete for the pool."""
     among_best = torch.arange(best.shape[1], device=best.device) < options.beam
     log_probs = best.masked_fill(~(ends & among_best), -math.inf)
-    scores = log_probs / length_penalty(state.length + 1, options.alpha)[:, None]
+    counted = state.length + 1
+    if is_free:  # what stops without an end token has one token less
+        counted = torch.where(state.length >= state.limits, state.length, counted)
+    scores = log_probs / length_penalty(counted, options.alpha)[:, None]
     scores, kept = torch.cat((state.pool_scores, scores), dim=1).topk(options.beam, dim=1)
     state.pool_scores.copy_(torch.where(running[:, None], scores, state.pool_scores))
     for pool, new in (
@@ -164,36 +182,49 @@ class SlotSearch:
         capacity: int,
         vocab_size: int,
         options: SearchOptions,
-        bos_id: int,
         eos_id: int,
         forbidden: Sequence[int],
         device: torch.device,
+        stop_ids: Sequence[int] = (),
+        is_free: bool = False,
     ) -> None:
-        self.options, self.bos_id, self.eos_id = options, bos_id, eos_id
+        """`stop_ids` are further tokens that end an output; `is_free`: at its limit an output needs no end token."""
+        self.options, self.eos_id, self.is_free = options, eos_id, is_free
+        self._ends = torch.tensor([eos_id, *stop_ids], device=device)
         self.state = SlotState.empty(slots, options.beam, capacity, device)
         self.allowed = torch.ones(vocab_size, dtype=torch.uint8, device=device)
-        self.allowed[list(forbidden)] = 0
-        self.width = min(2 * options.beam, vocab_size - len(set(forbidden)))
+        self.allowed[[*forbidden, *stop_ids]] = 0
+        self.width = min(2 * options.beam, vocab_size - len({*forbidden, *stop_ids}))
         self._first_rows = torch.arange(slots, device=device)[:, None] * options.beam
 
-    def admit(self, slots: Tensor, limits: Tensor) -> None:
-        """Start searching new sentences in these slots, (sentences,)."""
-        self.state.admit(slots, limits, self.bos_id)
+    def admit(self, slots: Tensor, limits: Tensor, first: Tensor) -> None:
+        """As `SlotState.admit`."""
+        self.state.admit(slots, limits, first)
 
     def step(self, step: StepFunction, reorder: ReorderFunction) -> None:
         """Extend every live hypothesis by one token, in place."""
-        origin = self._advance(step(self.state.newest))
+        origin = self._advance(self._merge_ends(step(self.state.newest)))
         reorder((self._first_rows + origin).flatten(), self.state.done)
+
+    def _merge_ends(self, logits: Tensor) -> Tensor:
+        """Let the end token (rows, vocab_size) be as likely as the likeliest of all ends: the two change places, so that the sum of
+        probabilities stays."""
+        if len(self._ends) == 1:
+            return logits
+        ends = logits[:, self._ends]
+        best, place = ends.max(dim=1, keepdim=True)
+        logits = logits.scatter(1, self._ends[place], ends[:, :1])
+        return logits.index_copy(1, self._ends[:1], best)
 
     def _advance(self, logits: Tensor) -> Tensor:
         state, options = self.state, self.options
         if not on_triton(logits.device) or options.beam > MAX_KERNEL_BEAM:
-            return advance(state, logits, self.allowed, self.width, options, self.eos_id)
+            return advance(state, logits, self.allowed, self.width, options, self.eos_id, self.is_free)
         from regard.nn.kernels import triton_beam
 
         return triton_beam.advance(
             logits, self.allowed, **vars(state), width=self.width, alpha=options.alpha, eos_id=self.eos_id,
-            nbest=options.nbest,
+            nbest=options.nbest, is_free=self.is_free,
         )  # fmt: skip
 
     def done(self) -> HostCopy:
@@ -236,8 +267,8 @@ class HostCopy:
         return self._copies
 
 
-def read_hypotheses(taken: HostCopy, nbest: int) -> list[list[Hypothesis]]:
-    """The hypotheses of each slot in `SlotSearch.take`, best first."""
+def read_hypotheses(taken: HostCopy, nbest: int, stops: Sequence[int | None]) -> list[list[Hypothesis]]:
+    """The hypotheses of each slot in `SlotSearch.take`, best first. One of `stops[n]` tokens has stopped without an end token."""
     scores, log_probs, lengths, rows, tokens, parents = (part.numpy() for part in taken.tensors())
     order = np.argsort(-scores, axis=1, kind="stable")[:, :nbest]
     scores, log_probs, lengths, rows = (
@@ -246,7 +277,7 @@ def read_hypotheses(taken: HostCopy, nbest: int) -> list[list[Hypothesis]]:
     ids = _trace_back(tokens, parents, rows, lengths)
     return [
         [
-            Hypothesis(tuple(ids[n, rank, :length].tolist()), log_prob, score)
+            Hypothesis(tuple(ids[n, rank, :length].tolist()), log_prob, score, length != stops[n])
             for rank, (score, log_prob, length) in enumerate(zip(*sentence, strict=True))
             if score > -math.inf  # also false for NaN
         ]

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regard.layout import SequenceLayout
+from regard.generate.engines.entering import start, with_end, without_end
 from regard.models.transformer import Transformer
-from regard.nn.cache import DecoderCache
-from regard.nn.shared_keys import CrossCache
+from regard.nn.cache import CrossCache
 
 
 class Stepper:
@@ -44,7 +43,7 @@ class Stepper:
     def step(self, newest: Tensor) -> Tensor:
         """Newest tokens (rows,) -> logits (rows, vocab_size); of an ensemble, the log of the mean probabilities."""
         logits = [
-            with_end(model.step(newest, cache), self.eos_id)
+            with_end(model.step(without_end(newest, model, self.eos_id), cache), self.eos_id)
             for model, cache in zip(self.models, self.caches, strict=True)
         ]
         if len(logits) == 1:
@@ -60,40 +59,6 @@ class Stepper:
         """Cross-attention weights of the last step, (rows, longest source), averaged over the models."""
         weights = [cache.weights for cache in self._recorded if cache.weights is not None]
         return torch.stack(weights).mean(dim=0)
-
-
-def start(
-    model: Transformer,
-    ids: Sequence[Sequence[int]],
-    eos_id: int,
-    beam: int,
-    capacity: int,
-    bucket: int,
-    device: torch.device,
-) -> DecoderCache:
-    """The cache before the first step: sources are encoded. Of prompts all but the last token is read; the first step reads that,
-    as it reads the start token of a translation."""
-    if model.config.encoder_layers:
-        return model.start(*encode(model, ids, eos_id, device), beam, capacity, bucket)
-    flat = torch.tensor([token for prompt in ids for token in prompt[:-1]], dtype=torch.int64, device=device)
-    layout = SequenceLayout.from_lengths([len(prompt) - 1 for prompt in ids], device)
-    return model.prefill(flat, layout, beam, capacity, bucket)
-
-
-def encode(
-    model: Transformer, ids: Sequence[Sequence[int]], eos_id: int, device: torch.device
-) -> tuple[Tensor, SequenceLayout]:
-    """Encode sentences, with the end token: memory (src_tokens, d_model) and its layout."""
-    flat = torch.tensor([token for sentence in ids for token in (*sentence, eos_id)], device=device)
-    layout = SequenceLayout.from_lengths([len(sentence) + 1 for sentence in ids], device)
-    return model.encode(flat, layout), layout
-
-
-def with_end(logits: Tensor, eos_id: int) -> Tensor:
-    """Logits (rows, vocab_size), with a column for the end token if the model has none: it never comes."""
-    if eos_id < logits.shape[1]:
-        return logits
-    return torch.nn.functional.pad(logits, (0, 1), value=-math.inf)
 
 
 def mean_probability(log_probs: Sequence[Tensor]) -> Tensor:

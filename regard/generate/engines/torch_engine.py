@@ -21,8 +21,9 @@ from regard.bundle import Bundle, load_weights
 from regard.device import pick_device, with_index
 from regard.errors import InputError, RegardError, UserError
 from regard.generate.engines.batches import beam_batch, check_constraints, cut_batches, length_limit
+from regard.generate.engines.entering import encode, with_end
 from regard.generate.engines.slot_engine import SlotDecoder
-from regard.generate.engines.stepper import Stepper, encode, mean_probability, with_end
+from regard.generate.engines.stepper import Stepper, mean_probability
 from regard.generate.options import (
     NOTHING_FOUND,
     Constraints,
@@ -94,7 +95,7 @@ class TorchEngine:
         self._copying = threading.Lock()
         self._recorded: list[Transformer] = []  # the models as `reference_copy` returns them, once they are needed
         if slots:
-            self.slots = SlotDecoder(self.model, self.bos_id, self.eos_id, self.forbidden, self.batch)
+            self.slots = SlotDecoder(self.model, self.bos_id, self.eos_id, self.forbidden, self.batch, self.stop_ids)
             return
         for one in self.models:
             set_row_tile(one, _ROW_TILE.get(self.device.type, 64))
@@ -110,7 +111,7 @@ class TorchEngine:
         model = load_model(bundle)
         picked = pick_device(device)
         has_encoder = bool(bundle.config.encoder_layers)
-        slots = on_triton(picked) and not others and has_encoder and model.decoder.relative is None
+        slots = on_triton(picked) and not others and model.decoder.relative is None
         if slots:
             model = model.half()  # its 11 bits of precision flip fewer near-ties than the 8 of bf16
         return cls(

@@ -46,6 +46,7 @@ from regard.generate.search.candidates import (
     sample_extensions,
 )
 from regard.generate.search.coverage import coverage_penalty, start_attended
+from regard.generate.search.prompts import all_stop, counted_length, padded_prompts
 from regard.generate.search.sampling import sentence_rng
 from regard.generate.search.state import BeamState, SearchSpec
 from regard.generate.search.steering import advance_phrases, phrase_progress, steer_phrases
@@ -104,15 +105,8 @@ def start_state(spec: SearchSpec, device: torch.device) -> BeamState:
         overdue=torch.zeros((units, width), dtype=torch.bool, device=device) if has_phrases else None,
         steered=torch.zeros((units, width), dtype=torch.bool, device=device) if has_phrases and is_alone else None,
         attended=start_attended(lengths, width, device) if spec.options.coverage else None,
-        prompts=_padded_prompts(spec, sentences, device) if spec.prompts and spec.options.counts_text else None,
+        prompts=padded_prompts(spec, sentences, device) if spec.prompts and spec.options.counts_text else None,
     )
-
-
-def _padded_prompts(spec: SearchSpec, sentences: Sequence[int], device: torch.device) -> Tensor:
-    """The prompts of these sentences, (U, P), with -1 before shorter ones."""
-    longest = max(map(len, spec.prompts))
-    rows = [[*[-1] * (longest - len(spec.prompts[number])), *spec.prompts[number]] for number in sentences]
-    return torch.tensor(rows, device=device)
 
 
 # --- which tokens may come next ---
@@ -181,7 +175,7 @@ def collect_finished(state: BeamState, candidates: Candidates, spec: SearchSpec)
     ends[:, width:] = False  # a hypothesis may only finish while it is among the first `beam`
     parents = candidates.parents
     log_probs = candidates.log_probs.masked_fill(~ends, -math.inf)
-    scores = log_probs / length_penalty(_counted(state, spec, length), spec.options.alpha).to(log_probs.device)
+    scores = log_probs / length_penalty(counted_length(state, spec, length), spec.options.alpha).to(log_probs.device)
     if state.attended is not None:
         scores = scores + coverage_penalty(state.attended, spec.options.coverage).gather(1, parents)
     if state.overdue is not None:
@@ -199,13 +193,6 @@ def collect_finished(state: BeamState, candidates: Candidates, spec: SearchSpec)
     both = torch.cat((torch.cat((state.pool_tokens, padding), dim=2), tokens), dim=1)
     state.pool_tokens = both.gather(1, kept[:, :, None].expand(-1, -1, length))
     return kept
-
-
-def _counted(state: BeamState, spec: SearchSpec, length: int) -> Tensor | int:
-    """The length of outputs that end now, in tokens that the model predicted: with the end token, unless they stop without one."""
-    if not spec.prompts:
-        return length + 1
-    return torch.where(state.limits <= length, length, length + 1)[:, None]
 
 
 def advance_live(
@@ -297,8 +284,8 @@ def search_steps(
     newest = torch.tensor(spec.first_tokens, dtype=torch.int64, device=device).repeat_interleave(beam)
     vocab_size = 0
     while state.sentences:
-        if vocab_size and spec.prompts and bool((state.limits <= state.tokens.shape[2]).all()):
-            logits = torch.zeros((len(newest), vocab_size), device=device)  # all stop now: no step is needed
+        if vocab_size and all_stop(state, spec):
+            logits = torch.zeros((len(newest), vocab_size), device=device)
         else:
             logits = step(newest)
             vocab_size = logits.shape[1]

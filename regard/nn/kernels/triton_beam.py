@@ -86,9 +86,9 @@ def _beam_kernel(
     keys, sums, logits, length, limits, done, log_probs, newest, origin, tokens, parents, pool_scores, pool_log_probs,
     pool_lengths, pool_rows, vocab_size, num_blocks, capacity, alpha, eos_id, nbest,
     B: tl.constexpr, BLOCK_B: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_C: tl.constexpr,
+    BLOCK_C: tl.constexpr, IS_FREE: tl.constexpr,
 ):  # fmt: skip
-    """The search step of one slot: B hypotheses, WIDTH candidates."""
+    """The search step of one slot: B hypotheses, WIDTH candidates. If the end IS_FREE, they stop at the limit without one."""
     slot = tl.program_id(0).to(tl.int64)
     b = tl.arange(0, BLOCK_B)
     in_beam = b < B
@@ -113,7 +113,10 @@ def _beam_kernel(
     value = logit + before[:, None]
     value = tl.where((key > _LOWEST) & (value == value), value, minus)  # NaN never wins
     size, limit = tl.load(length + slot), tl.load(limits + slot)
-    ending = tl.load(logits + rows * vocab_size + eos_id, mask=in_beam, other=minus).to(tl.float32) + before
+    if IS_FREE:
+        ending = tl.load(log_probs + rows, mask=in_beam, other=minus)
+    else:
+        ending = tl.load(logits + rows * vocab_size + eos_id, mask=in_beam, other=minus).to(tl.float32) + before
     at_limit = size >= limit  # only the end token may follow
     value = tl.where(at_limit, tl.where((c == 0)[None, :], ending[:, None], minus), value)
     token = tl.where(at_limit, tl.zeros_like(token) + eos_id, token)
@@ -128,7 +131,10 @@ def _beam_kernel(
     ended_log_probs = tl.load(pool_log_probs + at_pool, mask=in_beam, other=0.0)
     ended_lengths = tl.load(pool_lengths + at_pool, mask=in_beam, other=0)
     ended_rows = tl.load(pool_rows + at_pool, mask=in_beam, other=0)
-    penalty = _penalty(size + 1, alpha)
+    counted = size + 1
+    if IS_FREE:
+        counted = tl.where(at_limit, size, counted)
+    penalty = _penalty(counted, alpha)
     live = 0
     new_log_probs = tl.full((BLOCK_B,), minus, tl.float32)
     new_tokens = tl.zeros((BLOCK_B,), tl.int32)
@@ -180,11 +186,12 @@ def _beam_kernel(
 def advance(
     logits: Tensor, allowed: Tensor, length: Tensor, limits: Tensor, done: Tensor, log_probs: Tensor, newest: Tensor,
     tokens: Tensor, parents: Tensor, pool_scores: Tensor, pool_log_probs: Tensor, pool_lengths: Tensor, pool_rows: Tensor,
-    width: int, alpha: float, eos_id: int, nbest: int,
+    width: int, alpha: float, eos_id: int, nbest: int, is_free: bool = False,
 ) -> Tensor:  # fmt: skip
     """Extend every hypothesis by one token, in place; returns (slots, beam) int64, the hypotheses that they extend.
 
-    The tensors are the fields of `SlotState`. At least `width` tokens must be allowed.
+    The tensors are the fields of `SlotState`. At least `width` tokens must be allowed. If the end `is_free`, hypotheses stop at
+    their limit without an end token.
     """
     slots, beam = log_probs.shape
     rows, vocab_size = logits.shape
@@ -207,6 +214,6 @@ def advance(
         keys, sums, logits, length, limits, done.view(torch.int8), log_probs, newest, origin, tokens, parents, pool_scores,
         pool_log_probs, pool_lengths, pool_rows, vocab_size, blocks, tokens.shape[1], alpha, eos_id, nbest,
         B=beam, BLOCK_B=triton.next_power_of_2(beam), K=width, WIDTH=min(2 * beam, beam * width),
-        BLOCK_N=block_n, BLOCK_C=triton.next_power_of_2(blocks * width), num_warps=4,
+        BLOCK_N=block_n, BLOCK_C=triton.next_power_of_2(blocks * width), IS_FREE=is_free, num_warps=4,
     )  # fmt: skip
     return origin

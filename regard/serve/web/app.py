@@ -42,6 +42,14 @@ _MESSAGES = {
     404: "there is nothing at this address; see /docs",
     405: "this address does not allow this method; see /docs",
 }
+# Parts of DeepL's API that are not offered.
+_NOT_OFFERED = {
+    "/v2/write/": "rephrasing and correcting are not offered by this server, which translates only",
+    "/v3/glossaries": "glossaries of several language pairs are not offered by this server; use /v2/glossaries, one for each pair",
+    "/v3/style_rules": "style rules are not offered by this server",
+    "/v3/translation_memories": "translation memories are not offered by this server; translate a .tmx file as a document",
+    "/v2/admin/": "keys are not managed over HTTP; use regard serve --keys FILE --new-key NAME",
+}
 router = APIRouter(tags=["The server"])
 
 
@@ -155,6 +163,8 @@ def _refused(request: Request, error: Exception) -> Response:
 def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = _MESSAGES.get(error.status_code, "the request is malformed; see /docs")
+    if error.status_code == 404:
+        message = next((why for path, why in _NOT_OFFERED.items() if request.url.path.startswith(path)), message)
     return JSONResponse(problem(request.url.path, message), error.status_code, dict(error.headers or {}))
 
 

@@ -25,7 +25,7 @@ from regard.serve.web.schemas import (
 )
 from regard.serve.web.search_fields import terms_only
 from regard.serve.web.status import REFUSALS, HttpRefused
-from regard.translation.documents.formats import MEDIA_TYPES, kind_of, output_kind
+from regard.translation.documents.formats import MEDIA_TYPES, find_kind, kind_of, output_kind
 
 router = APIRouter(prefix="/v2", tags=["DeepL"], responses=ERRORS)
 # Clients poll only every five seconds, so a status request waits a little for a document that is nearly done.
@@ -39,7 +39,8 @@ async def send(request: Request) -> DeepLDocument:
     context = context_of(request)
     limits = context.service.limits
     check_options(fields)
-    kind = kind_of(upload.name or fields.filename or "")
+    # A file that has no name of its own is called "file" by some libraries.
+    kind = find_kind(upload.name) or kind_of(fields.filename or "")
     if fields.output_format not in (None, "", output_kind(kind)):
         raise HttpRefused(400, "output_format must be that of the file; leave it out")
     if len(upload.content) > limits.file_bytes:

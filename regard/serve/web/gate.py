@@ -156,7 +156,7 @@ class _Exchange:
 
 def problem(path: str, message: str) -> dict[str, str]:
     """An error in the format of the API that this path belongs to."""
-    return {"message": message} if path.startswith("/v2/") else {"error": message}
+    return {"message": message} if path.startswith(("/v2/", "/v3/")) else {"error": message}
 
 
 def refusal(path: str, refused: HttpRefused) -> tuple[list[tuple[bytes, bytes]], bytes]:

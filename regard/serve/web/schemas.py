@@ -258,7 +258,7 @@ class DeepLDocumentFields(TermFields, DeepLStoredTerms, DeepLUnsupported):
 
     target_lang: str = Field(description="the language code to translate into")
     source_lang: str | None = Field(None, description="the language code of the document")
-    filename: str | None = Field(None, description="a string: the file name, if the form has none")
+    filename: str | None = Field(None, description="a string: the file name, if that of the form has no known ending")
     output_format: str | None = Field(None, description="the extension of the file name, or left out")
     auth_key: str | None = Field(None, description="a string: the API key, if the server requires one")
 

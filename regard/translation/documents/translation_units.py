@@ -3,9 +3,11 @@ Elements inside a segment follow their words; those that hold codes move as they
 
 from __future__ import annotations
 
+import codecs
 import copy
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from regard.errors import InputError
@@ -18,13 +20,14 @@ from regard.translation.documents.xml import parse_xml, write_xml
 _DOCTYPE = re.compile(
     rb"""<!DOCTYPE\s+\w{1,20}\s+(?:SYSTEM|PUBLIC\s+"[^"<>\[\]]{0,200}")\s+"[^"<>\[\]]{0,200}"\s*>\s*"""
 )
+_DECLARATION = re.compile(rb"\s*(<\?xml\s[^?>]{0,200}\?>\s*)")
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 _WORDS = ("g", "pc", "mrk", "hi", "sub")  # elements around words
 
 
 def open_xliff(data: bytes, target: str) -> Document:
     """Versions 1.2 and 2. A unit with `translate="no"`, or with a target already, stays."""
-    doctype, tree = _parse(data)
+    head, tree = _parse(data)
     if _name(tree) != "xliff":
         raise InputError("file must be XLIFF 1.2 or 2")
     is_2 = tree.get("version", "").startswith("2")
@@ -41,12 +44,12 @@ def open_xliff(data: bytes, target: str) -> Document:
     for header in headers:
         _set_language(header, attribute, target)
     texts = [CodedText(filled, _names(filled)) for _, filled in places]
-    return _document(doctype, tree, texts)
+    return _document(head, tree, texts)
 
 
 def open_tmx(data: bytes, target: str) -> Document:
     """The source of a unit is in the language that the unit or the file names, or else its first one."""
-    doctype, tree = _parse(data)
+    head, tree = _parse(data)
     if _name(tree) != "tmx":
         raise InputError("file must be TMX")
     header = next((one for one in tree if _name(one) == "header"), None)
@@ -70,23 +73,29 @@ def open_tmx(data: bytes, target: str) -> Document:
         _add_after(variants[-1], made)
         segment = _child(made, "seg")
         texts.append(CodedText(segment, _names(segment)))
-    return _document(doctype, tree, texts)
+    return _document(head, tree, texts)
 
 
-def _document(doctype: bytes, tree: Any, texts: Sequence[CodedText]) -> Document:
+def _document(head: bytes, tree: Any, texts: Sequence[CodedText]) -> Document:
     def save(translations: Sequence[str]) -> bytes:
         for text, translation in zip(texts, translations, strict=True):
             text.fill(translation)
-        head, _, rest = write_xml(tree).partition(b"\n")
-        return head + b"\n" + doctype + rest
+        return head + write_xml(tree).partition(b"\n")[2]
 
     return Document([text.text for text in texts], save, parse_markup=parse_codes)
 
 
 def _parse(data: bytes) -> tuple[bytes, Any]:
-    """The document type as written, and the tree."""
-    found = _DOCTYPE.search(data[:10_000])
-    return (found[0], parse_xml(data.replace(found[0], b"", 1))) if found else (b"", parse_xml(data))
+    """The XML declaration and the document type as they are written, and the tree. UTF-16, as some tools write, becomes UTF-8."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        with suppress(UnicodeError):  # what is no UTF-16 is refused by the parser
+            data = re.sub(r"^\s*<\?xml\s[^?>]{0,200}\?>\s*", "", data.decode("utf-16")).encode()
+    declared = _DECLARATION.match(data.removeprefix(b"\xef\xbb\xbf"))
+    is_utf8 = declared is not None and re.search(rb"""encoding\s*=\s*["']utf-?8["']""", declared[1], re.IGNORECASE)
+    head = declared[1] if declared is not None and is_utf8 else b'<?xml version="1.0" encoding="UTF-8"?>\n'
+    if found := _DOCTYPE.search(data[:10_000]):
+        return head + found[0], parse_xml(data.replace(found[0], b"", 1))
+    return head, parse_xml(data)
 
 
 def _name(element: Any) -> str:
@@ -132,10 +141,11 @@ def _target_for(unit: Any, source: Any, filled: Any) -> Any:
 
 
 def _add_after(element: Any, made: Any) -> None:
-    """Add a sibling, with the same white space after it."""
-    tail = element.tail
+    """Add a sibling, with the same white space around it."""
+    previous, parent, after = element.getprevious(), element.getparent(), element.tail
+    before = previous.tail if previous is not None else parent.text
     element.addnext(made)
-    element.tail = made.tail = tail
+    element.tail, made.tail = (before if before and not before.strip() else after), after
 
 
 def _language(variant: Any) -> str:

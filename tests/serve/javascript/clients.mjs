@@ -5,7 +5,13 @@ import * as deepl from "deepl-node";
 import { Translate } from "translate";
 
 const [url, key, folder] = process.argv.slice(2);
-const client = new deepl.Translator(key, { serverUrl: url });
+const deeplClient = new deepl.DeepLClient(key, { serverUrl: url });
+const names = [deepl.Translator, deepl.DeepLClient].flatMap((kind) => Object.getOwnPropertyNames(kind.prototype));
+const left = new Set(names.filter((name) => !/^(constructor|internal|constructUserAgent)/.test(name)));
+// Notes which of the client's functions have been called.
+const client = new Proxy(deeplClient, {
+  get: (target, name) => (left.delete(name), typeof target[name] === "function" ? target[name].bind(target) : target[name]),
+});
 const answers = {};
 
 async function call(name, work) {
@@ -45,5 +51,47 @@ await call("document", async () => {
   await client.translateDocument(source, target, "src", "tgt");
   return fs.readFileSync(target, "utf8");
 });
+await call("document in steps", async () => {
+  const file = path.join(folder, "steps.txt");
+  const handle = await client.uploadDocument(Buffer.from("a b c"), "src", "tgt", { filename: "in.txt" });
+  await client.isDocumentTranslationComplete(handle);
+  const { status } = await client.getDocumentStatus(handle);
+  await client.downloadDocument(handle, file);
+  return [status, fs.readFileSync(file, "utf8")];
+});
+await call("glossary of CSV", async () => {
+  const made = await client.createGlossaryWithCsv("csv", "src", "tgt", Buffer.from("a,k\nb,l"));
+  await client.deleteGlossary(made);
+  return made.entryCount;
+});
+
+// What this server does not offer, with arguments that the client accepts.
+const entries = { sourceLangCode: "src", targetLangCode: "tgt", entries: new deepl.GlossaryEntries({ entries: { a: "k" } }) };
+const given = {
+  createMultilingualGlossary: ["x", [entries]],
+  createMultilingualGlossaryWithCsv: ["x", "src", "tgt", "a,k"],
+  replaceMultilingualGlossaryDictionary: ["x", entries],
+  replaceMultilingualGlossaryDictionaryWithCsv: ["x", "src", "tgt", "a,k"],
+  updateMultilingualGlossaryDictionary: ["x", entries],
+  updateMultilingualGlossaryDictionaryWithCsv: ["x", "src", "tgt", "a,k"],
+  createTranslationMemoryImport: ["x.tmx", 1],
+  createStyleRule: [{ name: "x", language: "en" }],
+  createStyleRuleCustomInstruction: ["x", { label: "y", prompt: "z" }],
+  updateStyleRuleCustomInstruction: ["x", "y", { label: "y", prompt: "z" }],
+  exportTranslationMemoryToFilepath: ["x", path.join(folder, "x.tmx")],
+};
+// They go to an address that an earlier answer names, which this server never does.
+const elsewhere = ["uploadTranslationMemoryFile", "downloadTranslationMemoryExport", "importTranslationMemoryFromFilepath"];
+elsewhere.forEach((name) => left.delete(name));
+const refused = {};
+for (const name of [...left]) {
+  try {
+    await client[name](...(given[name] ?? ["x", "y", "z"]));
+    refused[name] = null;
+  } catch (error) {
+    refused[name] = error.message;
+  }
+}
+answers.refused = refused;
 await call("npm translate", () => Translate({ engine: "libre", from: "en", to: "de", url: `${url}/translate`, key })("Good morning!"));
 console.log(JSON.stringify(answers));

@@ -111,6 +111,41 @@ def test_units_get_the_language_that_they_lack() -> None:
     assert after.replace(added, "") == before.replace("&lt;b>", "&lt;b&gt;") and added in after
 
 
+TOOLKIT = """<?xml version="1.0" encoding="utf-8"?>
+<!DOCTYPE tmx SYSTEM "tmx14.dtd">
+<tmx version="1.4">
+  <header srclang="en"/>
+  <body>
+    <tu>
+      <tuv xml:lang="en">
+        <seg>close</seg>
+      </tuv>{added}
+    </tu>
+  </body>
+</tmx>"""
+
+
+def test_what_surrounds_the_units_stays_as_it_is_written() -> None:
+    added = '\n      <tuv xml:lang="de">\n        <seg>CLOSE</seg>\n      </tuv>'
+    assert in_german(TOOLKIT.format(added=""), "tmx") == TOOLKIT.format(added=added)
+    plain = TOOLKIT.partition("\n")[2]
+    assert in_german(plain.format(added=""), "tmx") == '<?xml version="1.0" encoding="UTF-8"?>\n' + plain.format(
+        added=added
+    )
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_becomes_utf_8(encoding: str) -> None:
+    text = "\ufeff" + TOOLKIT.format(added="").replace("utf-8", "utf-16")
+    after = shouted(text.encode(encoding), "tmx").decode()
+    assert after.startswith('<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE tmx') and "<seg>CLOSE</seg>" in after
+    hostile = '\ufeff<?xml version="1.0" encoding="utf-16"?><!DOCTYPE tmx [<!ENTITY a "b">]><tmx/>'
+    with pytest.raises(InputError, match="entities"):
+        open_document(hostile.encode(encoding), "tmx", MOST)
+    with pytest.raises(InputError, match="UTF-8"):
+        open_document(hostile.encode(encoding) + b"\0", "tmx", MOST)
+
+
 @pytest.mark.parametrize(
     ("data", "kind", "message"),
     [
