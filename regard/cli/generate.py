@@ -115,7 +115,7 @@ def _prompts(arguments: argparse.Namespace) -> list[str]:
     if arguments.prompts:
         return list(arguments.prompts)
     from regard.data.corpus import check_file, read_lines
-    from regard.translation.lines import standard_input
+    from regard.translation.lines import read_available, standard_input
 
     if arguments.input:
         check_file(arguments.input)
@@ -123,7 +123,7 @@ def _prompts(arguments: argparse.Namespace) -> list[str]:
     elif sys.stdin is None or sys.stdin.isatty():
         return [""]  # the model begins a text
     else:
-        lines = list(standard_input())
+        lines = [line for block in read_available(standard_input(), 1024) for line in block]
     return lines if arguments.lines else ["\n".join(lines)]
 
 

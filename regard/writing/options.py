@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard.arguments import check_text, check_texts
-from regard.bounds import check_whole
+from regard.bounds import MAX_TEMPERATURE, check_number, check_whole
 from regard.errors import UserError
 from regard.generate.options import SearchOptions, refuse_unknown
 
@@ -55,6 +55,8 @@ def writing_options(
     check_whole("max_tokens", max_tokens, 1)
     check_whole("n", n, 1)
     given = {name: value for name, value in search.items() if value is not None}
+    if "temperature" in given:
+        check_number("temperature", given["temperature"], 0, MAX_TEMPERATURE)
     is_greedy = beam is None and given.get("temperature") == 0
     if beam is not None or is_greedy:
         chosen = _without_samples(given, n, beam)
@@ -72,10 +74,12 @@ def _without_samples(given: dict[str, Any], n: int, beam: int | None) -> dict[st
     """The settings of a beam search, or of greedy search if `beam` is None."""
     wrong = [name for name in _OF_SAMPLES if name in given and not (beam is None and name in ("temperature", "seed"))]
     if wrong:
-        instead = "temperature 0 takes the likeliest token each time" if beam is None else "beam search draws nothing"
+        instead = "temperature 0 takes the likeliest token each time" if beam is None else "a beam searches"
         raise UserError(f"{wrong[0]} is for sampling, but {instead}; leave out one")
     if beam is None and n > 1:
         raise UserError(f"n must be 1 at temperature 0, which has one result, but is {n}; set a beam or a temperature")
+    if beam is not None and n > beam:
+        raise UserError(f"n must be at most the beam ({beam}), but is {n}; use a wider beam")
     kept = {name: value for name, value in given.items() if name not in _OF_SAMPLES}
     return {"alpha": 0.6 if beam else 0.0, **kept, "beam": beam or 1}
 
