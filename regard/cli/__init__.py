@@ -155,7 +155,7 @@ def make_parser() -> Parser:
     """The parser of all verbs; `arguments.run` is the function of the one that was given."""
     parser = Parser(
         prog="regard",
-        description='Train, use and examine translation models: the Transformer of "Attention Is All You Need" as a tool.',
+        description='Train, use and examine models of text: the Transformer of "Attention Is All You Need" as a tool.',
         epilog="Run `regard VERB --help` for the options of a verb.",
     )
     parser.add_argument("--version", action="version", version=f"regard {__version__}")
