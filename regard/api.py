@@ -1,4 +1,4 @@
-"""The Python API: `regard.load(...)` returns a Model that translates, scores and explains."""
+"""The Python API: `regard.load(...)` returns a Model that translates or continues texts, scores and explains."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from regard.errors import RegardError, UserError
 from regard.evaluate import sentence_scorer
 from regard.explain.explanation import EXAMPLE, Explanation
 from regard.files import write_atomic
-from regard.generate.engines.select import make_engine
-from regard.generate.options import SearchOptions
+from regard.generate.engines.select import make_engine, make_text_engine
+from regard.generate.options import Engine, SearchOptions
 from regard.progress import OnProgress, progress_if
 from regard.translation.alignment import TextAlignment, align_texts
 from regard.translation.alternatives import Alternative, find_alternatives
@@ -30,15 +30,19 @@ from regard.translation.glossary import Glossary
 from regard.translation.results import Result, unmet_note
 from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
+from regard.writing.options import writing_options
+from regard.writing.writer import Writer, Written
 
 if TYPE_CHECKING:
     from regard.explain.explainer import Explainer
+
+TASKS = ("translate", "generate")  # what a Model can do
 
 _LOG = logging.getLogger("regard")
 
 
 class Model:
-    """A trained translation model, or an ensemble; `regard.load` makes one.
+    """A trained model, or an ensemble of translation models; `regard.load` makes one. What it can do depends on its task.
 
     >>> model = load("tests/golden/bundle-1")  # a tiny model that reverses letters
     >>> model.translate(["a b c", "p o n m"])
@@ -57,14 +61,20 @@ class Model:
         """`others` are models with the same vocabulary; together they form an ensemble. `batch=0` leaves the size to the engine."""
         self.bundle = bundle
         self.options = TranslationOptions.of(bundle)
-        self.engine = make_engine(bundle, engine, device, batch, others)
+        self.engine: Engine
+        if bundle.task == "generate":
+            continuing = make_text_engine(bundle, engine, device, batch)
+            self.engine, self.writer = continuing, Writer(bundle.tokenizer, continuing)
+        else:
+            self.engine = make_engine(bundle, engine, device, batch, others)
         self.max_length = min(one.max_length for one in (bundle, *others))
         self._models = 1 + len(others)
         _LOG.info("loaded %r", self)
 
     def __repr__(self) -> str:
         ensemble = f", ensemble of {self._models} models" if self._models > 1 else ""
-        return f"<regard.Model {self.source} → {self.target} ({self.bundle.folder.name}){ensemble}, {type(self.engine).__name__}>"
+        what = f"{self.source} → {self.target}" if self.bundle.task == "translate" else self.bundle.task
+        return f"<regard.Model {what} ({self.bundle.folder.name}){ensemble}, {type(self.engine).__name__}>"
 
     @property
     def source(self) -> str:
@@ -178,8 +188,34 @@ class Model:
         write_atomic(Path(target), content)
         return Path(target)
 
+    def generate(self, prompt: str | Sequence[str] = "", *, progress: bool = False, **options: Any) -> str | list[str]:
+        """Continue a prompt (returns what follows it, a string) or a list of prompts (returns a list). With nothing else asked for,
+        it is a sample at temperature 0.8 of at most 200 tokens.
+
+        `options` are `max_tokens`, `temperature` (0: the likeliest token each time), `top_k`, `top_p`, `min_p`, `seed`,
+        `repetition_penalty`, `no_repeat`, `max_repeat`, `prefix` (how it begins), `stop` (texts before which it ends), `phrases`
+        (what must appear), or `beam` with `alpha` for beam search.
+        """
+        if "n" in options:
+            raise UserError("generate returns one continuation per prompt; call `continuations` for more")
+        written = self.continuations(prompt, progress=progress, **options)
+        texts = [one.continuations[0].text for one in written]
+        return texts[0] if isinstance(prompt, str) else texts
+
+    def continuations(
+        self, prompt: str | Sequence[str] = "", *, progress: bool = False, **options: Any
+    ) -> list[Written]:
+        """`n` continuations of each prompt, with the reason why each ended and its log-probability; `token_log_probs=True` adds
+        that of each token. Other options as for `generate`."""
+        self._needs("generate")
+        prompts = [prompt] if isinstance(prompt, str) else check_texts("prompt", prompt, alternative="a string or ")
+        chosen = writing_options(**options)
+        with progress_if(progress, "writing", len(prompts), "prompts") as done:
+            return self.writer.write(prompts, chosen, lambda numbers: done(len(numbers)) if done else None)
+
     def align(self, pairs: Sequence[tuple[str, str]]) -> list[TextAlignment]:
         """Which words of each text go with which words of its translation, by this model or from elsewhere."""
+        self._needs("translate")
         return align_texts(self.engine, self.bundle.tokenizer, pairs, self.bundle.max_length)
 
     def follow(
@@ -192,13 +228,17 @@ class Model:
         phrases: Sequence[str] | None = None,
         **search: Any,
     ) -> Iterator[str]:
-        """Yield the translation of one text as it grows: each string extends the one before, and the last is complete. The search
-        can no longer change what has been yielded.
+        """Yield the translation of one text, or what follows a prompt, as it grows: each string extends the one before, and the
+        last is complete. The search can no longer change what has been yielded. A language model takes the options of `generate`.
 
         >>> [*load("tests/golden/bundle-1", engine="torch").follow("a b c")][-1]
         'c b a'
         """
         check_text("text", text)
+        if self.bundle.task == "generate":
+            given = {"beam": beam, "alpha": alpha, "prefix": prefix, "phrases": phrases, **search}
+            given = {name: value for name, value in given.items() if value is not None}
+            return self.writer.follow(text, writing_options(**given))
         options = self.search_options(beam, alpha, 1, **search)
         [constraints] = _text_constraints([text], prefix, phrases) or [TextConstraints()]
         return self.follow_line(text, options, constraints)
@@ -277,6 +317,7 @@ class Model:
         'b'
         """
         check_text("text", text)
+        self._needs("translate")
         options = self.search_options(beam, alpha, 1).search
         return self._explainer.explain(text, options, target=target, prefix=prefix, force=force, top=top)
 
@@ -286,7 +327,15 @@ class Model:
 
         return Explainer(self.bundle, self.engine)
 
+    def _needs(self, task: str) -> None:
+        """Refuse what only models of another task do."""
+        if self.bundle.task != task:
+            raise UserError(
+                f"{shown_name(self.bundle.folder)}: must be a model for the task {task}, but is one for the task {self.bundle.task}"
+            )
+
     def _translator(self, options: TranslationOptions | SearchOptions) -> Translator:
+        self._needs("translate")
         if isinstance(options, SearchOptions):  # nothing is asked of the text side
             options = TranslationOptions(options)
         utility = sentence_scorer(options.mbr, self.bundle.target) if options.mbr else None
@@ -297,6 +346,7 @@ class Model:
     ) -> TranslationOptions:
         """The model's options with these changes; the beam is widened to `nbest`. `glossary` is a mapping or the path of a
         file."""
+        self._needs("translate")
         glossary = search.get("glossary")
         if isinstance(glossary, Mapping):
             search["glossary"] = Glossary.of(glossary)
@@ -343,16 +393,24 @@ def load(
     device: str = "auto",
     batch: int = 0,
     engine: str = "auto",
+    task: str | None = None,
 ) -> Model:
     """Load a bundle, the model of a run folder or a built-in model (default: "en-de").
 
     A list of models with the same vocabulary forms an ensemble, which averages their probabilities. `engine` is "auto", "torch" or
     "ctranslate2" (see `generate/engines/select.py`); `batch` is the number of sentences per batch, 0 for the engine's default.
+    With `task`, a model for another task is refused.
     """
     if model is not None and not isinstance(model, (str, Path, Sequence)):
         raise TypeError(f"`model` must be a path, the name of a built-in model or a list of them, but is {model!r}")
     names = [model] if model is None or isinstance(model, (str, Path)) else list(model)
     if not names:
         raise UserError("`model` must name at least one model, but is an empty list; leave it out for the built-in one")
-    first, *others = [load_bundle(find_bundle(name), "translate") for name in names]
+    task = task or ("translate" if len(names) > 1 else None)
+    first, *others = [load_bundle(find_bundle(name), task) for name in names]
+    if first.task not in TASKS:
+        raise UserError(
+            f"{shown_name(first.folder)}: must be a model for {' or '.join(TASKS)}, but is one for the task {first.task}, which "
+            f"cannot be used yet"
+        )
     return Model(first, device=device, batch=batch, engine=engine, others=others)

@@ -25,7 +25,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("training",),
     ("catalogue",),
     ("tasks",),
-    ("translation",),
+    ("translation", "writing"),
     ("export",),
     ("comparison",),
     ("evaluate",),

@@ -20,6 +20,7 @@ from regard.cli import (
     evaluate,
     explain,
     export,
+    generate,
     import_,
     info,
     models,
@@ -39,6 +40,7 @@ from regard.version import __version__
 VERBS = (
     train,
     translate,
+    generate,
     evaluate,
     compare,
     score,
@@ -153,7 +155,7 @@ def make_parser() -> Parser:
     """The parser of all verbs; `arguments.run` is the function of the one that was given."""
     parser = Parser(
         prog="regard",
-        description='Train, use and examine translation models: the Transformer of "Attention Is All You Need" as a tool.',
+        description='Train, use and examine models of text: the Transformer of "Attention Is All You Need" as a tool.',
         epilog="Run `regard VERB --help` for the options of a verb.",
     )
     parser.add_argument("--version", action="version", version=f"regard {__version__}")

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _NAMED = "a bundle, a run folder or the name of a built-in or cached model"
 MODEL = f"{_NAMED} (default: {DEFAULT})"
+MODEL_OF_TEXT = "a language model: a bundle, a run folder or the name of a cached model"
 ENSEMBLE = f"{MODEL}; repeat for an ensemble of models with the same vocabulary"
 ALL = f"{_NAMED}; repeatable (default: all built-in models)"
 
@@ -111,17 +113,23 @@ _SEARCH_OPTIONS = (
     "beam", "alpha", "nbest", "glossary", "keep", "mbr", "coverage", "no_repeat", "max_repeat", "groups", "diversity", "sample",
     "temperature", "top_k", "top_p", "seed",
 )  # fmt: skip
-# Not in "a wider beam": there it is a word.
-_OPTION_NAME = re.compile(rf"(?<![\w-])(?<!\ba )(?<!\bthe )(?<!\bwider )({'|'.join(_SEARCH_OPTIONS)})(?![\w-])")
+
+
+@cache
+def _option_names(more: tuple[str, ...]) -> re.Pattern[str]:
+    """Finds the names of options in a message. Not in "a wider beam": there it is a word."""
+    names = "|".join((*_SEARCH_OPTIONS, *more))
+    return re.compile(rf"(?<![\w-])(?<!\ba )(?<!\bthe )(?<!\bwider )({names})(?![\w-])")
 
 
 @contextmanager
-def naming_options() -> Iterator[None]:
-    """Errors about search options name them as on the command line: --top-k, where Python has top_k."""
+def naming_options(more: Sequence[str] = ()) -> Iterator[None]:
+    """Errors about search options name them as on the command line: --top-k, where Python has top_k. `more` are further options."""
     try:
         yield
     except UserError as error:
-        raise UserError(_OPTION_NAME.sub(lambda match: f"--{match[0].replace('_', '-')}", str(error))) from None
+        named = _option_names(tuple(more))
+        raise UserError(named.sub(lambda match: f"--{match[0].replace('_', '-')}", str(error))) from None
 
 
 def given_search(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -139,13 +147,14 @@ def given_constraints(arguments: argparse.Namespace) -> TextConstraints | None:
     return TextConstraints(arguments.prefix or "", tuple(arguments.phrases or ()))
 
 
-def load_model(arguments: argparse.Namespace, device: str | None = None) -> Model:
-    """The model that the arguments name. `device` replaces --device where each of several processes has its own."""
+def load_model(arguments: argparse.Namespace, device: str | None = None, task: str = "translate") -> Model:
+    """The model that the arguments name, which must be one for this task. `device` replaces --device where each of several
+    processes has its own."""
     folders = find_models(arguments)  # before the slow imports: a wrong name fails at once
     batch = checked_batch(arguments)
     from regard.api import load
 
-    return load(folders, device=device or arguments.device, batch=batch, engine=arguments.engine)
+    return load(folders, device=device or arguments.device, batch=batch, engine=arguments.engine, task=task)
 
 
 def find_models(arguments: argparse.Namespace) -> list[Path]:

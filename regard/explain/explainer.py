@@ -33,6 +33,7 @@ from regard.explain.explanation import (
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.generate.options import Constraints, Engine, Matrix, Prefix, SearchOptions
+from regard.generate.word_tokens import word_beginnings
 from regard.layout import SequenceLayout
 from regard.models.recording import reference_copy
 from regard.models.transformer import Transformer
@@ -40,7 +41,6 @@ from regard.nn.attention import Recorder
 from regard.nn.linear import set_row_tile
 from regard.translation.links import link_words
 from regard.translation.reading import one_line
-from regard.translation.words import word_beginnings
 
 MAX_PIECES = 128  # of either side: the data grows with its square, and nobody reads a larger drawing
 _DIGITS = 6

@@ -11,13 +11,13 @@ from typing import Any
 from regard.data.tokenizer import Tokenizer
 from regard.errors import InputError, UserError
 from regard.evaluate import sentence_scorer
+from regard.generate.word_tokens import phrase_of
 from regard.serve.limits import Limits
 from regard.translation.constraints import TextConstraints
 from regard.translation.glossary import Glossary, with_capital
 from regard.translation.queries import SearchQuery
 from regard.translation.text_side import SegmentedLines, TextSide
 from regard.translation.translation_options import TranslationOptions
-from regard.translation.words import phrase_of
 
 # Numeric options with their ranges; beam and groups are also limited by `Limits.beam`.
 RANGES: dict[str, tuple[float, float]] = {

@@ -12,10 +12,11 @@ from regard.data.pieces import begins_word
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.generate.options import Constraints, Engine, Hypothesis, forbidden_ids
+from regard.generate.word_tokens import word_beginnings
 from regard.translation.protect import Protected
 from regard.translation.results import Translation
 from regard.translation.text_side import TextSide
-from regard.translation.words import prefix_ids, word_beginnings
+from regard.translation.words import prefix_ids
 
 # How likely a translation must be to be offered, relative to the best one. Chosen by reading what is offered on development text:
 # just below, half of it is wrong (`python -m benchmarks.alternatives` measures other text).

@@ -11,12 +11,13 @@ from functools import partial
 
 from regard.generate.options import CodeSwitchedSource, Constraints
 from regard.generate.search.phrases import Phrase
+from regard.generate.word_tokens import phrase_of
 from regard.translation.glossary import Glossary, Variants, count_term, insert_terms, with_capital
 from regard.translation.protect import Protected
 from regard.translation.reading import Reader, Segment
 from regard.translation.results import Unmet
 from regard.translation.terms import Span
-from regard.translation.words import phrase_of, prefix_ids, tokens_at
+from regard.translation.words import prefix_ids, tokens_at
 
 Term = tuple[Phrase, Variants, list[Span]]  # of a source: what must appear, its variants, its places in the source
 

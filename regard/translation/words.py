@@ -1,19 +1,17 @@
-"""Words and tokens: which tokens begin a word, the tokens of a forced prefix or phrase, and the probability of each word of a
+"""Words of a translation: the tokens of a forced prefix, the words that tokens make up, and the probability of each word of a
 translation. No torch here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import accumulate
 
-from regard.data.pieces import begins_word, group_words, is_punctuation, is_without_spaces
+from regard.data.pieces import group_words
 from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Side
-from regard.errors import UserError
-from regard.generate.options import Prefix, forbidden_ids
-from regard.generate.search.phrases import Phrase
+from regard.generate.options import Prefix
+from regard.generate.word_tokens import word_beginnings
 from regard.translation.protect import Protected
 from regard.translation.terms import Span, overlap_with
 
@@ -29,39 +27,6 @@ class Word:
     log_prob: float  # sum over its tokens, given everything before it
 
 
-def word_beginnings(tokenizer: Tokenizer, last: int | None) -> tuple[int, ...]:
-    """The tokens that begin a word after the token `last`, or a sentence if None; without those forbidden in translations."""
-    return _beginnings(tokenizer, "" if last is None else kind_of(tokenizer, last), last is None)
-
-
-def kind_of(tokenizer: Tokenizer, token: int) -> str:
-    """A representative of all pieces after which the same pieces begin a word as after this token."""
-    bare = tokenizer.pieces([token])[0].lstrip(_SPACE)
-    if not bare:
-        return _SPACE
-    if is_punctuation(bare):
-        return "."
-    return "中" if is_without_spaces(bare) else "a"
-
-
-@lru_cache(maxsize=32)
-def _beginnings(tokenizer: Tokenizer, before: str, at_start: bool) -> tuple[int, ...]:
-    """Only the kind of the previous piece matters, so `before` is any piece of that kind."""
-    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
-    spans = set(tokenizer.span_ids)
-    no_words = {*forbidden_ids(tokenizer), tokenizer.eos_id, tokenizer.bos_id, tokenizer.pad_id, tokenizer.unk_id}
-    return tuple(
-        i
-        for i, piece in enumerate(pieces)
-        if i not in no_words
-        and (
-            piece.startswith(_SPACE)
-            or i in spans
-            or (is_punctuation(piece) if at_start else begins_word(before, piece))
-        )
-    )
-
-
 def prefix_ids(tokenizer: Tokenizer, text: str, protected: Protected | None = None) -> Prefix:
     """The tokens that a translation must begin with so that its text begins with `text`. The search may extend the last word
     unless white space follows it. `protected` is the source without its protected spans: a span in both gets the same reserved
@@ -73,31 +38,6 @@ def prefix_ids(tokenizer: Tokenizer, text: str, protected: Protected | None = No
     if text[-1].isspace():
         return (*ids, (*word_beginnings(tokenizer, ids[-1]), tokenizer.eos_id))
     return tuple(ids)
-
-
-@lru_cache(maxsize=4096)
-def phrase_of(tokenizer: Tokenizer, variants: tuple[str, ...], cases: tuple[str, ...] = ()) -> Phrase:
-    """A phrase that must appear as whole words, in one of the variants; `cases` are the variants as at the start of a sentence."""
-    encoded = []
-    for variant in (*variants, *cases):
-        ids = tuple(tokenizer.encode(variant.strip(), "target"))
-        if not ids:
-            raise UserError("a phrase that must appear must not be empty")
-        if tokenizer.unk_id in ids:
-            raise UserError(
-                f"{variant!r} cannot be made to appear: this model's vocabulary lacks one of its characters"
-            )
-        encoded.append(ids)
-    # A variant that begins with a lone space is partly matched wherever a word begins: not worth it for another case.
-    kept = [ids for number, ids in enumerate(encoded) if number < len(variants) or kind_of(tokenizer, ids[0]) != _SPACE]
-    # Only tokens that may follow every variant may follow the phrase.
-    ends = frozenset.intersection(*(_ends(tokenizer, kind_of(tokenizer, ids[-1])) for ids in kept))
-    return Phrase(tuple(dict.fromkeys(kept)), ends)
-
-
-@lru_cache(maxsize=32)
-def _ends(tokenizer: Tokenizer, before: str) -> frozenset[int]:
-    return frozenset(_beginnings(tokenizer, before, False))
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,12 @@ from regard.errors import UserError
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.generate.options import Constraints, SearchOptions
+from regard.generate.word_tokens import word_beginnings
 from regard.translation.constraints import TextConstraints
 from regard.translation.protect import protect
 from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
-from regard.translation.words import prefix_ids, token_words, word_beginnings, words_of
+from regard.translation.words import prefix_ids, token_words, words_of
 from tests.build import build, tiny_config
 from tests.translation.test_translator import Echo
 

@@ -31,6 +31,7 @@ from regard.generate.search.candidates import Candidates, round_robin
 from regard.generate.search.constrained import constrained_search
 from regard.generate.search.phrases import Phrase
 from regard.generate.search.sampling import sentence_rng
+from regard.generate.word_tokens import phrase_of
 from regard.nn.attention import set_kernel
 from regard.translation.glossary import Glossary, count_term
 from regard.translation.links import links_of
@@ -38,7 +39,7 @@ from regard.translation.mbr import by_expected_utility
 from regard.translation.terms import find_terms
 from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
-from regard.translation.words import TokenWords, phrase_of
+from regard.translation.words import TokenWords
 from tests.build import SWITCHES, build, tiny_config
 from tests.commands import fails
 from tests.generate.oracle import Oracle, appears

@@ -15,7 +15,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from regard.bounds import MAX_BATCH, check_whole
 from regard.builtin import shown_name
@@ -24,6 +24,9 @@ from regard.errors import UserError
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine, import_ctranslate2
 from regard.generate.engines.ctranslate2_model import refusal
 from regard.generate.options import Engine
+
+if TYPE_CHECKING:
+    from regard.generate.engines.torch_engine import TorchEngine
 
 EngineName = Literal["auto", "torch", "ctranslate2"]
 _GPU_FILES = ("/proc/driver/nvidia/version", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")  # CUDA, WSL, ROCm
@@ -55,6 +58,18 @@ def make_engine(
     from regard.generate.engines.torch_engine import TorchEngine
 
     return TorchEngine.from_bundle(bundle, device, batch, others)
+
+
+def make_text_engine(bundle: Bundle, engine: str = "auto", device: str = "auto", batch: int = 0) -> TorchEngine:
+    """The engine of this name for a model that continues texts."""
+    check_whole("batch", batch, 0, MAX_BATCH)
+    if engine not in get_args(EngineName):
+        raise UserError(f"engine must be one of {', '.join(get_args(EngineName))}, but is {engine!r}")
+    if engine == "ctranslate2":
+        raise UserError("engine ctranslate2 does not continue texts; use --engine torch, or auto")
+    from regard.generate.engines.torch_engine import TorchEngine
+
+    return TorchEngine.from_bundle(bundle, device, batch)
 
 
 def _can_ctranslate2(bundle: Bundle) -> bool:

@@ -233,7 +233,7 @@ class TorchEngine:
     ) -> Iterator[tuple[int, ...]]:
         """As `Engine.stream`. With phrases there is only one item, the complete output."""
         if constraint is not None and constraint.phrases:
-            yield self.translate([src], options, None, [constraint])[0][0].ids
+            yield self._find([src], options, None, [constraint])[0][0].ids
             return
         beam_batch(options, self.model.config, 1)  # refuses a beam that is too wide
         check_constraints([constraint] if constraint is not None else [])

@@ -1,0 +1,172 @@
+"""`regard generate`: text that follows prompts, by a language model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard.cli.common import MODEL_OF_TEXT, add_engine, checked_batch, find_models, load_model, naming_options, verb
+from regard.errors import UserError
+from regard.escaping import escape, escape_json
+
+if TYPE_CHECKING:
+    from regard.api import Model
+    from regard.writing.options import WritingOptions
+    from regard.writing.writer import Written
+
+_BETWEEN = "\n---\n"  # printed between the texts of several prompts or samples
+
+# Options of `writing_options`: (option, name, type, metavar, help).
+_SAMPLING: tuple[tuple[str, Any, str, str], ...] = (
+    ("--temperature", float, "T", "below 1 favours likely tokens; 0 takes the likeliest each time (default: 0.8)"),
+    ("--top-k", int, "K", "only from the K likeliest tokens"),
+    ("--top-p", float, "P", "only from the likeliest tokens that make up probability P (default: 0.95)"),
+    ("--min-p", float, "P", "only from tokens at least P times as likely as the likeliest"),
+    ("--seed", int, "S", "random seed, for the same text again (default: another each time; --json shows it)"),
+)
+_SEARCH: tuple[tuple[str, Any, str, str], ...] = (
+    ("--beam", int, "N", "beam search with N hypotheses instead of samples"),
+    ("--alpha", float, "A", "with --beam: length penalty ((5 + length) / 6)^A (default: 0.6)"),
+    ("--repetition-penalty", float, "R", "divides the logits of tokens that the text already has; 1 disables"),
+    ("--no-repeat", int, "N", "n-gram size that may not repeat; 0 disables"),
+    ("--max-repeat", int, "N", "times that a run of tokens may repeat in a row; 0 disables"),
+)
+
+
+def add(verbs: Any) -> None:
+    parser = verb(
+        verbs,
+        "generate",
+        run,
+        "continue text with a language model",
+        "Continue prompts with a language model. A prompt is an argument, a file or standard input; without any, the model begins "
+        "a text. One continuation of one prompt is printed while it is written.",
+    )
+    parser.add_argument(
+        "prompts", nargs="*", metavar="PROMPT", help="texts to continue (default: -i or standard input)"
+    )
+    parser.add_argument("-m", "--model", metavar="MODEL", help=MODEL_OF_TEXT)
+    add_engine(parser)
+    parser.add_argument("-i", "--input", type=Path, metavar="FILE", help="a file whose whole text is the prompt")
+    parser.add_argument("--lines", action="store_true", help="each line of the file or of standard input is a prompt")
+    parser.add_argument("-n", type=int, default=1, metavar="N", help="continuations of each prompt (default: 1)")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="longest continuation (default: 200)")
+    parser.add_argument("--stop", action="append", metavar="TEXT", help="end before this text; repeatable")
+    parser.add_argument("--prefix", metavar="TEXT", help="every continuation begins with this")
+    parser.add_argument(
+        "--phrase",
+        action="append",
+        dest="phrases",
+        metavar="TEXT",
+        help="must appear in every continuation; repeatable",
+    )
+    parser.add_argument("--no-prompt", action="store_true", help="print what follows the prompt, without the prompt")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--log-probs", action="store_true", help="with --json: the log-probability of each token")
+    for title, options in (("samples", _SAMPLING), ("search and repetition", _SEARCH)):
+        group = parser.add_argument_group(title)
+        for option, type_, metavar, help_ in options:
+            group.add_argument(option, type=type_, metavar=metavar, help=help_)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Continue everything."""
+    if arguments.model is None:
+        raise UserError("generate needs -m MODEL, a language model: regard train makes one, regard import reads one")
+    if arguments.log_probs and not arguments.json:
+        raise UserError("--log-probs needs JSON output; add --json")
+    find_models(arguments)  # before anything is read
+    checked_batch(arguments)
+    with naming_options(_names()):
+        options = _options(arguments)
+    prompts = _prompts(arguments)
+    model = load_model(arguments, task="generate")
+    with naming_options(_names()):
+        if len(prompts) == 1 and arguments.n == 1 and not arguments.json:
+            _follow(model, prompts[0], options, arguments)
+            return
+        _write_all(model, prompts, options, arguments)
+
+
+def _names() -> tuple[str, ...]:
+    """The names of search options in Python, which are `--max-tokens` and so on here."""
+    return ("max_tokens", "stop", "prefix", *(option[2:].replace("-", "_") for option, *_ in (*_SAMPLING, *_SEARCH)))
+
+
+def _options(arguments: argparse.Namespace) -> WritingOptions:
+    from regard.writing.options import writing_options
+
+    names = ("max_tokens", "n", "stop", "prefix", "phrases", *_names()[3:])
+    given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    return writing_options(token_log_probs=arguments.log_probs, **given)
+
+
+def _prompts(arguments: argparse.Namespace) -> list[str]:
+    """The texts to continue."""
+    if arguments.prompts and (arguments.input or arguments.lines):
+        raise UserError(
+            f"generate takes PROMPT or {'-i FILE' if arguments.input else '--lines'}, but got both; leave one out"
+        )
+    if arguments.prompts:
+        return list(arguments.prompts)
+    from regard.data.corpus import check_file, read_lines
+    from regard.translation.lines import read_available, standard_input
+
+    if arguments.input:
+        check_file(arguments.input)
+        lines = list(read_lines(arguments.input))
+    elif sys.stdin is None or sys.stdin.isatty():
+        return [""]  # the model begins a text
+    else:
+        lines = [line for block in read_available(standard_input(), 1024) for line in block]
+    return lines if arguments.lines else ["\n".join(lines)]
+
+
+def _follow(model: Model, prompt: str, options: WritingOptions, arguments: argparse.Namespace) -> None:
+    """Write the text while it grows."""
+    shown = ""
+    if not arguments.no_prompt:
+        _print(prompt)
+    for text in model.writer.follow(prompt, options):
+        _print(text[len(shown) :])
+        shown = text
+    _print("\n")
+
+
+def _write_all(model: Model, prompts: Sequence[str], options: WritingOptions, arguments: argparse.Namespace) -> None:
+    from regard.progress import progress_if
+
+    with progress_if(len(prompts) > 1, "writing", len(prompts), "prompts") as done:
+        written = model.writer.write(prompts, options, lambda numbers: done(len(numbers)) if done else None)
+    if arguments.json:
+        seed = options.search.seed if options.search.sample else None
+        document = [_document(one, seed, arguments.log_probs) for one in written]
+        sys.stdout.write(escape_json(json.dumps(document, ensure_ascii=False, indent=2)) + "\n")
+        return
+    texts = [
+        f"{'' if arguments.no_prompt else one.prompt}{continuation.text}\n"
+        for one in written
+        for continuation in one.continuations
+    ]
+    _print(_BETWEEN.join(texts))
+
+
+def _document(written: Written, seed: int | None, log_probs: bool) -> dict[str, Any]:
+    document: dict[str, Any] = {"prompt": written.prompt, "prompt_tokens": written.num_prompt_tokens}
+    if seed is not None:
+        document["seed"] = seed
+    document["continuations"] = [asdict(one) for one in written.continuations]
+    for one in document["continuations"] if not log_probs else ():
+        del one["tokens"]
+    return document
+
+
+def _print(text: str) -> None:
+    """Models may write anything: control characters are escaped."""
+    sys.stdout.write(escape(text, keep="\n\t"))
+    sys.stdout.flush()

@@ -1,0 +1,137 @@
+"""Prompts to continuations: text to token ids, a search, and the text of what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from regard.data.tokenizer import Tokenizer
+from regard.generate.options import Constraints, Hypothesis, OnFinished, TextEngine
+from regard.generate.word_tokens import phrase_of
+from regard.writing.options import WritingOptions
+from regard.writing.stops import cut_at_stop, without_tail
+
+# Tokens of a prompt that are decoded with what follows it: whether a space or a part of a character comes first depends on them.
+_CONTEXT = 8
+
+Reason = Literal["end", "length", "stop"]
+
+
+@dataclass(frozen=True)
+class TokenText:
+    """A token of a continuation, as text, with its log-probability given everything before it."""
+
+    text: str
+    log_prob: float
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """What follows a prompt."""
+
+    text: str
+    reason: Reason  # why it ends: the model ended it, it reached its longest, or a stop string came
+    num_tokens: int  # that the model wrote, without the end token
+    log_prob: float  # of all tokens that the model wrote, also of those that a stop string has cut off
+    tokens: tuple[TokenText, ...] = ()  # if asked for; those of the text, the last one perhaps cut
+
+
+@dataclass(frozen=True)
+class Written:
+    """A prompt and its continuations, best first, or in the order of their likelihood if they are samples."""
+
+    prompt: str
+    num_prompt_tokens: int
+    continuations: tuple[Continuation, ...]
+
+
+class Writer:
+    """Continues texts with a language model."""
+
+    def __init__(self, tokenizer: Tokenizer, engine: TextEngine) -> None:
+        self.tokenizer, self.engine = tokenizer, engine
+
+    def prompt_ids(self, prompt: str) -> list[int]:
+        """The ids of a prompt, after what a text begins with in training."""
+        ids = self.tokenizer.encode(prompt, "target")
+        if self.tokenizer.controls is not None:
+            return [*self.tokenizer.opening, *ids]
+        return [self.tokenizer.bos_id, *ids]
+
+    def write(
+        self, prompts: Sequence[str], options: WritingOptions, on_finished: OnFinished | None = None
+    ) -> list[Written]:
+        """Continue each prompt. `on_finished` is called with the numbers of finished prompts."""
+        ids = [self.prompt_ids(prompt + options.prefix) for prompt in prompts]
+        constraint = self._constraint(options)
+        constraints = [] if constraint is None else [constraint] * len(ids)
+        found = self.engine.generate(ids, options.search, on_finished, constraints)
+        log_probs = self._token_log_probs(ids, found) if options.token_log_probs else [[()] * len(one) for one in found]
+        return [
+            Written(
+                prompt,
+                len(before),
+                tuple(
+                    self._continuation(before, one, scores, options) for one, scores in zip(some, scored, strict=True)
+                ),
+            )
+            for prompt, before, some, scored in zip(prompts, ids, found, log_probs, strict=True)
+        ]
+
+    def follow(self, prompt: str, options: WritingOptions) -> Iterator[str]:
+        """Yield what follows one prompt as it grows: each string extends the one before, and the last is complete."""
+        before, prefix = self.prompt_ids(prompt + options.prefix), options.prefix
+        shown, text = "", ""
+        for ids in self.engine.stream(before, options.search, self._constraint(options)):
+            text, is_stopped = cut_at_stop(self._text(before, ids), options.stop)
+            if is_stopped:
+                break
+            safe = without_tail(text, options.stop)
+            if len(safe) > len(shown):
+                shown = safe
+                yield prefix + shown
+        if text != shown or not text:
+            yield prefix + text
+
+    def _constraint(self, options: WritingOptions) -> Constraints | None:
+        if not options.phrases:
+            return None
+        return Constraints(phrases=tuple(phrase_of(self.tokenizer, (phrase,)) for phrase in options.phrases))
+
+    def _continuation(
+        self, before: Sequence[int], found: Hypothesis, log_probs: Sequence[float], options: WritingOptions
+    ) -> Continuation:
+        text, is_stopped = cut_at_stop(self._text(before, found.ids), options.stop)
+        reason: Reason = "stop" if is_stopped else "end" if found.ended else "length"
+        tokens = self._tokens(before, found.ids, log_probs, len(text))
+        return Continuation(options.prefix + text, reason, len(found.ids), found.log_prob, tokens)
+
+    def _text(self, before: Sequence[int], ids: Sequence[int]) -> str:
+        """The text that these ids add to a prompt."""
+        context = list(before[-_CONTEXT:])
+        known, whole = self.tokenizer.decode(context), self.tokenizer.decode([*context, *ids])
+        return whole[len(known) :] if whole.startswith(known) else self.tokenizer.decode(ids)
+
+    def _tokens(
+        self, before: Sequence[int], ids: Sequence[int], log_probs: Sequence[float], length: int
+    ) -> tuple[TokenText, ...]:
+        """The tokens of the first `length` characters. A character of several tokens is the last one's."""
+        tokens: list[TokenText] = []
+        place, whole = 0, self._text(before, ids)
+        for number, log_prob in enumerate(log_probs[: len(ids)], 1):
+            if place >= length:
+                break
+            end = min(length, len(without_tail(self._text(before, ids[:number]), ())))
+            end = length if number == len(ids) else max(place, end)
+            tokens.append(TokenText(whole[place:end], log_prob))
+            place = end
+        return tuple(tokens)
+
+    def _token_log_probs(
+        self, before: Sequence[Sequence[int]], found: Sequence[Sequence[Hypothesis]]
+    ) -> list[list[Sequence[float]]]:
+        """The log-probabilities of each hypothesis's tokens."""
+        pairs = [(ids, one.ids) for ids, some in zip(before, found, strict=True) for one in some]
+        scored = iter(self.engine.score([ids for ids, _ in pairs], [ids for _, ids in pairs]))
+        return [[next(scored) for _ in some] for some in found]
