@@ -302,3 +302,28 @@ def test_an_unknown_number_of_sequences_is_no_batch() -> None:
     for kernel in ("reference", "by_length"):
         with pytest.raises(ValueError, match=r"shorter|longer"):
             attention(q, k, k, three, two, kernel=kernel)
+
+
+@torch.no_grad()
+def test_keys_without_a_bias_are_whispers() -> None:
+    """No family here has them yet, so the attention of transformers' Whisper stands in for one."""
+    from transformers import WhisperConfig
+    from transformers.models.whisper.modeling_whisper import WhisperAttention
+
+    torch.manual_seed(1)
+    config = WhisperConfig()
+    config._attn_implementation = "eager"
+    theirs = WhisperAttention(32, 4, config=config).eval()
+    stack = tiny_config(d_model=32, num_heads=4, decoder_layers=0, attention_bias="no_key").encoder_stack
+    assert stack is not None
+    ours = SelfAttention(stack).eval()
+    ours.load_state_dict(
+        {
+            "qkv.weight": torch.cat([theirs.q_proj.weight, theirs.k_proj.weight, theirs.v_proj.weight]),
+            "qkv.bias": torch.cat([theirs.q_proj.bias, theirs.v_proj.bias]),
+            "out.weight": theirs.out_proj.weight,
+            "out.bias": theirs.out_proj.bias,
+        }
+    )
+    x = torch.randn(7, 32)
+    torch.testing.assert_close(ours(x, SequenceLayout.from_lengths([7])), theirs(x[None])[0][0], atol=1e-5, rtol=0)
