@@ -67,7 +67,9 @@ class Writer:
         constraint = self._constraint(options)
         constraints = [] if constraint is None else [constraint] * len(ids)
         found = self.engine.generate(ids, options.search, on_finished, constraints)
-        log_probs = self._token_log_probs(ids, found) if options.token_log_probs else [[()] * len(one) for one in found]
+        log_probs: list[list[Sequence[float]]] = [[()] * len(some) for some in found]
+        if options.token_log_probs:
+            log_probs = self._token_log_probs(ids, found)
         return [
             Written(
                 prompt,

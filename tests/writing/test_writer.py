@@ -60,7 +60,7 @@ def model(imported: tuple[Path, Path]) -> Model:
 
 
 def test_the_likeliest_text_is_that_of_transformers(imported: tuple[Path, Path], model: Model) -> None:
-    original = transformers.AutoModelForCausalLM.from_pretrained(imported[0])
+    original: Any = transformers.AutoModelForCausalLM.from_pretrained(imported[0])
     theirs = transformers.PreTrainedTokenizerFast.from_pretrained(imported[0])
     found = model.continuations(PROMPTS, temperature=0, max_tokens=20)
     assert model.generate(PROMPTS, temperature=0, max_tokens=20) == [one.continuations[0].text for one in found]
