@@ -35,7 +35,7 @@ _TITLES = {
     "tag": ("Tagger", "tagger of words"),
     "embed": ("Text vectors", "model of vectors for texts"),
 }
-_USES = {"translate": "regard translate -m FOLDER TEXT"}
+_USES = {"translate": "regard translate -m FOLDER TEXT", "generate": "regard generate -m FOLDER PROMPT"}
 _MAX_LABELS = 12
 _MAX_IN_ROW = 4  # corpora listed in the table; more get their own list
 

@@ -255,7 +255,7 @@ def test_evaluate_scores_a_model_and_a_file_alike(
     ("arguments", "message"),
     [
         (["train", "nothing.toml"], "nothing.toml: there is no such recipe file"),
-        (["train", "corpus.en"], "corpus.en is one text; Regard trains translation models, from parallel text"),
+        (["train", "corpus.en"], "corpus.en is one text; `regard train SRC TGT` takes parallel text"),
         (["train", "a", "b", "c"], "one recipe or two text files"),
         (["translate", "-m", "nothing", "hello"], "nothing: there is no such model"),
         (["translate", "--resume", "-m", "x", "hello"], "--resume needs -i FILE and -o FILE"),
@@ -293,11 +293,11 @@ def test_evaluate_scores_a_model_and_a_file_alike(
         (["train", "--minutes", "0", "a.toml"], "--minutes must be more than 0, but is 0"),
         (
             ["train", "photos/cat.jpg"],
-            "photos/cat.jpg is a picture; Regard trains translation models, from parallel text",
+            "photos/cat.jpg is a picture; `regard train SRC TGT` takes parallel text",
         ),
-        (["train", "train.csv", "test.csv"], "train.csv is a table; Regard trains translation models"),
+        (["train", "train.csv", "test.csv"], "train.csv is a table; `regard train SRC TGT` takes parallel text"),
         (["train", "pairs.tsv.gz"], 'pairs in a tab-separated file go into a recipe: [data] train = "pairs.tsv"'),
-        (["train", "tests"], "tests is a folder; Regard trains translation models"),
+        (["train", "tests"], "tests is a folder; `regard train SRC TGT` takes parallel text"),
         (["train", "a.toml", "b"], "a.toml is a recipe, which is trained alone"),
         ([], "a verb is required"),
     ],

@@ -168,8 +168,8 @@ _OTHER_DATA = {
     "a model": (".safetensors", ".pt", ".pth", ".bin", ".npz", ".onnx", ".gguf"),
 }
 _WANTED = (
-    "Regard trains translation models, from parallel text: `regard train SRC TGT` with two text files, where line N of one "
-    "translates line N of the other, or `regard train RECIPE.toml`"
+    "`regard train SRC TGT` takes parallel text, two files where line N of one translates line N of the other; `regard train "
+    "RECIPE.toml` takes what the recipe names"
 )
 
 
@@ -195,7 +195,7 @@ def _refuse_other_data(inputs: Sequence[str]) -> None:
             raise UserError(f"{name} is {kind}; {_WANTED}{pairs}")
     if len(inputs) == 1:
         raise UserError(
-            f'{inputs[0]} is one text; {_WANTED}; with task = "generate" a recipe makes a language model of text'
+            f'{inputs[0]} is one text; {_WANTED}, and with task = "generate" makes a language model of text'
         )
     if len(inputs) > 2:
         raise UserError(f"train takes one recipe or two text files, but got {len(inputs)} arguments; {_WANTED}")

@@ -186,6 +186,16 @@ class Tokenizer:
                 raise ValueError(f"a part must be text or a reserved id (span_ids, tag_ids), but is {part!r}")
         return ids
 
+    @property
+    def document_start(self) -> int:
+        """The token before each document that a language model is trained on; -1 if there is none."""
+        return self.bos_id if self.bos_id >= 0 else self.eos_id
+
+    @property
+    def prompt_opening(self) -> tuple[int, ...]:
+        """What stands before a prompt: the start of a document, but of imported models what their own program puts there."""
+        return (self.document_start,) if self.controls is None else self.opening
+
     def frame(self, ids: Sequence[int], second: Sequence[int] | None = None) -> tuple[list[int], list[int]]:
         """An input as the model was trained to read it, with what opens and closes it, and its token types. `second` is the second
         text of a pair."""

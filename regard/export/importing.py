@@ -40,6 +40,9 @@ _LONGEST = 512  # tokens of an input where a model has no limit and its tokenize
 # Search settings of generation_config.json that a bundle does not keep, and the value that turns each off.
 _UNKEPT: dict[str, Any] = {
     "do_sample": False,
+    "temperature": 1.0,
+    "top_k": 50,  # transformers' own default
+    "top_p": 1.0,
     "no_repeat_ngram_size": 0,
     "encoder_no_repeat_ngram_size": 0,
     "repetition_penalty": 1.0,

@@ -60,9 +60,8 @@ __all__ = [
 
 def make_rows(recipe: Recipe, store: Store, tokenizer: Tokenizer, seed: int | None) -> TextRows:
     """The rows of a store, as `TextRows` describes them."""
-    start = tokenizer.bos_id if tokenizer.bos_id >= 0 else tokenizer.eos_id
-    data = recipe.data
-    return TextRows(store["text"], store.corpora, data.max_length, start, tokenizer.eos_id, data.across_documents, seed)
+    data, start, end = recipe.data, tokenizer.document_start, tokenizer.eos_id
+    return TextRows(store["text"], store.corpora, data.max_length, start, end, data.across_documents, seed)
 
 
 def make_batches(recipe: Recipe, store: Store, tokenizer: Tokenizer, with_slots: bool) -> tuple[Sampler, Packing]:

@@ -35,6 +35,8 @@ def verdict(recipe: Recipe, folder: RunFolder, bundle: Bundle, data: PreparedDat
     """One line for the terminal, made from the scores of the run and the records of its metrics."""
     if bundle.facts["weights"] == UNCHANGED:
         return "verdict nothing was gained: this is the model that the run started from"
+    if recipe.task == "generate":
+        return f'try it  regard generate -m {shlex.quote(str(folder.path))} "..."'
     if recipe.task != "translate":
         return f"see it  regard info -m {shlex.quote(str(folder.path))}"
     best = best_validation([record for record in records if record["kind"] == "valid"]) or {}

@@ -53,11 +53,8 @@ class Writer:
         self.tokenizer, self.engine = tokenizer, engine
 
     def prompt_ids(self, prompt: str) -> list[int]:
-        """The ids of a prompt, after what a text begins with in training."""
-        ids = self.tokenizer.encode(prompt, "target")
-        if self.tokenizer.controls is not None:
-            return [*self.tokenizer.opening, *ids]
-        return [self.tokenizer.bos_id, *ids]
+        """The ids of a prompt, after what stands before one."""
+        return [*self.tokenizer.prompt_opening, *self.tokenizer.encode(prompt, "target")]
 
     def write(
         self, prompts: Sequence[str], options: WritingOptions, on_finished: OnFinished | None = None

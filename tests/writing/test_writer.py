@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ import regard
 from regard.api import Model
 from regard.cli import main
 from regard.data.tokenizer import Tokenizer
-from regard.errors import UserError
+from regard.errors import InputError, UserError
 from regard.export.importing import import_model
+from regard.generate.engines.torch_engine import TorchEngine
 from regard.generate.options import Constraints, Hypothesis, OnFinished, SearchOptions
 from regard.writing.options import WritingOptions, writing_options
 from regard.writing.writer import Writer
@@ -114,6 +116,17 @@ def test_phrases_appear(model: Model) -> None:
 
 def test_an_empty_prompt_begins_a_text(model: Model) -> None:
     assert model.generate(seed=1, max_tokens=5) == model.generate("", seed=1, max_tokens=5)
+
+
+def test_a_text_is_never_longer_than_the_model_was_made_for(imported: tuple[Path, Path], model: Model) -> None:
+    longest = model.bundle.max_length
+    assert model.writer.engine.context == longest  # type: ignore[attr-defined]
+    short = Writer(model.bundle.tokenizer, TorchEngine.from_bundle(replace(model.bundle, max_length=10)))
+    [written] = short.write(["The dog"], writing_options(temperature=0, max_tokens=50))
+    assert written.num_prompt_tokens + written.continuations[0].num_tokens <= 10
+    assert written.continuations[0].reason in ("length", "end")
+    with pytest.raises(InputError, match="a prompt must have fewer than 10 tokens"):
+        short.write(["The dog sat on the mat, and the cat sat on the dog, and so on"], writing_options(temperature=0))
 
 
 # Stop strings

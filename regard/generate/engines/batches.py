@@ -63,20 +63,26 @@ def check_constraints(constraints: Sequence[Constraints]) -> None:
 
 
 def length_limit(
-    sentence: Sequence[int], options: SearchOptions, config: ModelConfig, constraint: Constraints | None = None
+    sentence: Sequence[int],
+    options: SearchOptions,
+    config: ModelConfig,
+    constraint: Constraints | None = None,
+    context: int | None = None,
 ) -> int:
     """The maximum number of output tokens, not counting the end token; without an encoder, the sentence is a prompt that they
-    continue. Learned positions add a limit of the model's own."""
+    continue, and together they have at most `context` tokens. Learned positions add a limit of the model's own."""
     constraint = constraint or Constraints()
     is_prompt = not config.encoder_layers
     longest = options.max_extra if is_prompt else len(sentence) + options.max_extra
     least = len(constraint.prefix) + sum(phrase.min_length for phrase in constraint.phrases)
     limit = max(longest if constraint.max_tokens is None else constraint.max_tokens, least)
     stack = config.decoder_stack
-    if stack is None or stack.positions != "learned":
-        return limit
+    table = stack.max_positions if stack is not None and stack.positions == "learned" else None
     if is_prompt:
-        return min(limit, _room(len(sentence), least, stack.max_positions))
+        most = min((one for one in (table, context) if one is not None), default=None)
+        return limit if most is None else min(limit, _room(len(sentence), least, most))
+    if stack is None or table is None:
+        return limit
     if least >= stack.max_positions:
         raise UserError(
             f"the prefix and the phrases together must have fewer than {stack.max_positions} tokens, the limit of this model, "

@@ -70,10 +70,12 @@ class TorchEngine:
         others: Sequence[Transformer] = (),
         alignment: Sequence[AlignmentHeads] = (),
         stop_ids: Sequence[int] = (),
+        context: int | None = None,
     ) -> None:
         """`others` are models of the same vocabulary; a token's probability is then the mean over all models. `alignment` names
         the heads of every model that align words; by default `AlignmentHeads.default`. Each of `stop_ids` ends an output, as
-        the end token does; a model without an encoder may have neither, or no start token (-1)."""
+        the end token does; a model without an encoder may have neither, or no start token (-1). `context` is the longest text, a
+        prompt and what follows, that such a model was made for."""
         self.device = with_index(torch.device(device))
         self.models = [one.to(self.device).eval() for one in (model, *others)]
         self.model = self.models[0]
@@ -81,7 +83,7 @@ class TorchEngine:
         self._aligning = tuple(alignment)
         if self.has_encoder and not alignment:
             self._aligning = tuple(AlignmentHeads.default(one.config) for one in self.models)
-        self.bos_id, self.forbidden = bos_id, tuple(forbidden)
+        self.bos_id, self.forbidden, self.context = bos_id, tuple(forbidden), context
         ends = [token for token in dict.fromkeys((eos_id, *stop_ids)) if token >= 0]
         self.eos_id, *others_ends = ends or [self.model.config.vocab_size]  # without any, a token that never comes
         self.stop_ids = tuple(others_ends)
@@ -125,6 +127,7 @@ class TorchEngine:
             others=[load_model(other) for other in others],
             alignment=[one.alignment_heads for one in (bundle, *others)] if has_encoder else (),
             stop_ids=() if has_encoder else tokenizer.stop_ids,
+            context=None if has_encoder else bundle.max_length,
         )
 
     def translate(
@@ -301,7 +304,7 @@ class TorchEngine:
     ) -> list[int]:
         constraints = constraints or [Constraints()] * len(ids)
         return [
-            min(length_limit(sentence, options, model.config, constraint) for model in self.models)
+            min(length_limit(sentence, options, model.config, constraint, self.context) for model in self.models)
             for sentence, constraint in zip(ids, constraints, strict=True)
         ]
 
