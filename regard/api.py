@@ -238,6 +238,10 @@ class Model:
         if self.bundle.task == "generate":
             given = {"beam": beam, "alpha": alpha, "prefix": prefix, "phrases": phrases, **search}
             given = {name: value for name, value in given.items() if value is not None}
+            if several := {"n", "token_log_probs"} & set(given):
+                raise UserError(
+                    f"follow yields one text as it grows; leave out {min(several)}, or call `continuations`"
+                )
             return self.writer.follow(text, writing_options(**given))
         options = self.search_options(beam, alpha, 1, **search)
         [constraints] = _text_constraints([text], prefix, phrases) or [TextConstraints()]
@@ -331,7 +335,8 @@ class Model:
         """Refuse what only models of another task do."""
         if self.bundle.task != task:
             raise UserError(
-                f"{shown_name(self.bundle.folder)}: must be a model for the task {task}, but is one for the task {self.bundle.task}"
+                f"{shown_name(self.bundle.folder)}: must be a model for the task {task}, but is one for the task "
+                f"{self.bundle.task}; load another"
             )
 
     def _translator(self, options: TranslationOptions | SearchOptions) -> Translator:

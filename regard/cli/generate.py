@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 from collections.abc import Sequence
@@ -52,7 +53,9 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("-m", "--model", metavar="MODEL", help=MODEL_OF_TEXT)
     add_engine(parser)
-    parser.add_argument("-i", "--input", type=Path, metavar="FILE", help="a file whose whole text is the prompt")
+    parser.add_argument(
+        "-i", "--input", type=Path, metavar="FILE", help="a file whose text is the prompt, without its last line break"
+    )
     parser.add_argument("--lines", action="store_true", help="each line of the file or of standard input is a prompt")
     parser.add_argument("-n", type=int, default=1, metavar="N", help="continuations of each prompt (default: 1)")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="longest continuation (default: 200)")
@@ -85,6 +88,8 @@ def run(arguments: argparse.Namespace) -> None:
     with naming_options(_names()):
         options = _options(arguments)
     prompts = _prompts(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # UTF-8, whatever the console uses
+        sys.stdout.reconfigure(encoding="utf-8")
     model = load_model(arguments, task="generate")
     with naming_options(_names()):
         if len(prompts) == 1 and arguments.n == 1 and not arguments.json:
@@ -121,6 +126,8 @@ def _prompts(arguments: argparse.Namespace) -> list[str]:
         check_file(arguments.input)
         lines = list(read_lines(arguments.input))
     elif sys.stdin is None or sys.stdin.isatty():
+        if arguments.lines:
+            raise UserError("--lines needs -i FILE or standard input")
         return [""]  # the model begins a text
     else:
         lines = [line for block in read_available(standard_input(), 1024) for line in block]
@@ -129,12 +136,10 @@ def _prompts(arguments: argparse.Namespace) -> list[str]:
 
 def _follow(model: Model, prompt: str, options: WritingOptions, arguments: argparse.Namespace) -> None:
     """Write the text while it grows."""
-    shown = ""
-    if not arguments.no_prompt:
-        _print(prompt)
+    shown, opening = "", "" if arguments.no_prompt else prompt
     for text in model.writer.follow(prompt, options):
-        _print(text[len(shown) :])
-        shown = text
+        _print(opening + text[len(shown) :])
+        shown, opening = text, ""
     _print("\n")
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,31 @@ class JsonPieces:
 
     def decode(self, ids: Iterable[int], at_start: bool) -> str:
         known = [int(i) for i in ids if 0 <= i < self.vocab_size and i not in self._special]
-        return str(self._tokenizer.decode(known, skip_special_tokens=False))
+        return str(self._tokenizer.decode(self._with_whole_characters(known), skip_special_tokens=False))
+
+    def _with_whole_characters(self, ids: list[int]) -> list[int]:
+        """Ids in which tokens of single bytes make up whole characters, U+FFFD in place of incomplete ones. The package tokenizers
+        shows a run of such tokens that is not complete as U+FFFD alone."""
+        if self._bytes.keys().isdisjoint(ids):
+            return ids
+        by_value = {value: i for i, value in self._bytes.items()}
+        whole: list[int] = []
+        for is_byte, run in groupby(ids, self._bytes.__contains__):
+            if is_byte:
+                text = bytes(self._bytes[i] for i in run).decode("utf-8", "replace")
+                whole += [by_value[value] for value in text.encode("utf-8")]
+            else:
+                whole += run
+        return whole
+
+    @cached_property
+    def _bytes(self) -> dict[int, int]:
+        """The tokens that stand for single bytes, such as <0x0A>, if the file decodes them so; all 256 or none."""
+        if "ByteFallback" not in json.dumps(self._settings.get("decoder")):
+            return {}
+        ids = {piece: i for i, piece in self.raw_pieces.items()}
+        found = {ids[name]: value for value in range(256) if (name := f"<0x{value:02X}>") in ids}
+        return found if len(found) == 256 else {}
 
     def pieces(self, ids: Iterable[int], side: Side) -> list[str]:
         """As sentencepiece writes them, whatever the file does: a word begins with U+2581."""

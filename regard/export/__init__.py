@@ -71,6 +71,7 @@ def _notes(bundle: Bundle, to: str) -> tuple[str, ...]:
         )
     if bundle.decode.guard:
         notes.append(
-            "decode.guard is part of Regard: elsewhere nothing checks whether a translation runs away or loses a number"
+            "decode.guard is part of Regard: elsewhere nothing checks whether a translation runs away or loses a number, and "
+            "text in capitals is translated as it stands"
         )
     return tuple(notes)

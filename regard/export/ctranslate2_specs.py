@@ -37,7 +37,11 @@ def refusal(bundle: Bundle) -> str | None:
     for side, stack in config.stacks.items():
         if named := next((name for name, is_so in _refused_of_stack(stack) if is_so), None):
             return f"CTranslate2 does not support {named} in the {side}"
-    for pieces in vocabularies(bundle.tokenizer, config.vocab_size):
+    both = vocabularies(bundle.tokenizer, config.vocab_size)
+    ends = {pieces[bundle.tokenizer.eos_id] for pieces in both if bundle.tokenizer.eos_id >= 0}
+    if len(ends) > 1:
+        return f"CTranslate2 has only one end token, but source and target have {' and '.join(map(repr, sorted(ends)))}"
+    for pieces in both:
         [(piece, times)] = Counter(pieces).most_common(1)
         if times > 1:
             return f"CTranslate2 identifies ids by their pieces, and two ids have the piece {piece!r}"

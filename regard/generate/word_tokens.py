@@ -51,7 +51,7 @@ def phrase_of(tokenizer: Tokenizer, variants: tuple[str, ...], cases: tuple[str,
     """A phrase that must appear as whole words, in one of the variants; `cases` are the variants as at the start of a sentence."""
     encoded = []
     for variant in (*variants, *cases):
-        ids = tuple(tokenizer.encode(variant.strip(), "target"))
+        ids = _word_ids(tokenizer, variant.strip())
         if not ids:
             raise UserError("a phrase that must appear must not be empty")
         if tokenizer.unk_id in ids:
@@ -64,6 +64,15 @@ def phrase_of(tokenizer: Tokenizer, variants: tuple[str, ...], cases: tuple[str,
     # Only tokens that may follow every variant may follow the phrase.
     ends = frozenset.intersection(*(_ends(tokenizer, kind_of(tokenizer, ids[-1])) for ids in kept))
     return Phrase(tuple(dict.fromkeys(kept)), ends)
+
+
+def _word_ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """The tokens of whole words inside a text. Byte-level vocabularies keep the space before a word in its first token."""
+    ids = tuple(tokenizer.encode(text, "target"))
+    if not ids or tokenizer.pieces(ids[:1])[0].startswith(_SPACE):
+        return ids
+    spaced = tuple(tokenizer.encode(f" {text}", "target"))
+    return spaced if tokenizer.pieces(spaced[:1])[0].startswith(_SPACE) else ids
 
 
 @lru_cache(maxsize=32)

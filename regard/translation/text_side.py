@@ -15,7 +15,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 
 from regard.data.tokenizer import Tokenizer
 from regard.generate.options import Constraints, Hypothesis
@@ -95,8 +95,11 @@ class TextSide:
         """Cut lines into segments; `constraints` are one for each line, or none."""
         cut = self.reader.cut(lines)
         if self.options.guard:
-            asked = constraints or [TextConstraints()] * len(cut)
-            cut = [list(map(self._without_capitals, some, repeat(one))) for some, one in zip(cut, asked, strict=True)]
+            asked = constraints or [TextConstraints()] * len(cut)  # they hold for the first segment of a line
+            cut = [
+                list(map(self._without_capitals, some, chain((one,), repeat(TextConstraints()))))
+                for some, one in zip(cut, asked, strict=True)
+            ]
         return SegmentedLines(lines, cut, constraints)
 
     def _without_capitals(self, segment: Segment, asked: TextConstraints) -> Segment:
@@ -106,9 +109,12 @@ class TextSide:
             return segment
         kept = self.reader.spans_kept(text)
         small = to_sentence_case(text, kept, self.tokenizer, self.options.languages)
-        if small is None or (glossary is not None and glossary.find(text, kept)):
+        if small is None:
             return segment
-        spans = [small[slice(*place)] for place in self.reader.spans_kept(small)]
+        kept_in_small = self.reader.spans_kept(small)
+        if glossary is not None and (glossary.find(text, kept) or glossary.find(small, kept_in_small)):
+            return segment
+        spans = [small[slice(*place)] for place in kept_in_small]
         if spans != [text[slice(*place)] for place in kept]:  # FILE://... would become an address, and stay one
             return segment
         return replace(segment, text=small, capitals=text)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard.arguments import check_text, check_texts
-from regard.bounds import MAX_TEMPERATURE, check_number, check_whole
+from regard.bounds import MAX_BEAM, MAX_EXTRA, MAX_TEMPERATURE, check_number, check_whole
 from regard.errors import UserError
 from regard.generate.options import SearchOptions, refuse_unknown
 
@@ -20,6 +20,7 @@ _SEEDS = 1 << 31
 
 _OF_SAMPLES = ("temperature", "top_k", "top_p", "min_p", "seed")
 _OF_BEAMS = ("alpha", "groups", "diversity")
+_NAMED = ("max_tokens", "n", "beam", "stop", "prefix", "phrases", "token_log_probs")
 _OF_BOTH = ("repetition_penalty", "no_repeat", "max_repeat")
 
 
@@ -51,9 +52,11 @@ def writing_options(
     >>> writing_options(temperature=0).search.sample, writing_options(n=3).search.nbest
     (False, 3)
     """
-    refuse_unknown(search, (*_OF_SAMPLES, *_OF_BEAMS, *_OF_BOTH))
-    check_whole("max_tokens", max_tokens, 1)
-    check_whole("n", n, 1)
+    refuse_unknown(search, (*_OF_SAMPLES, *_OF_BEAMS, *_OF_BOTH, *_NAMED))
+    check_whole("max_tokens", max_tokens, 1, MAX_EXTRA)
+    check_whole("n", n, 1, MAX_BEAM)
+    if beam is not None:
+        check_whole("beam", beam, 1, MAX_BEAM)
     given = {name: value for name, value in search.items() if value is not None}
     if "temperature" in given:
         check_number("temperature", given["temperature"], 0, MAX_TEMPERATURE)
@@ -62,7 +65,7 @@ def writing_options(
         chosen = _without_samples(given, n, beam)
     else:
         if wrong := [name for name in _OF_BEAMS if name in given]:
-            raise UserError(f"{wrong[0]} is for beam search; add beam, or leave it out")
+            raise UserError(f"{wrong[0]} needs a beam; set beam, or leave it out")
         chosen = {"temperature": TEMPERATURE, "top_p": TOP_P, "seed": random.randrange(_SEEDS), **given}
         chosen |= {"sample": True, "beam": n}
     options = SearchOptions(**{"alpha": 0.0, **chosen, "nbest": n, "max_extra": max_tokens})
@@ -89,5 +92,5 @@ def _checked_stops(stop: str | Sequence[str]) -> tuple[str, ...]:
     if len(stops) > MAX_STOPS:
         raise UserError(f"stop must have at most {MAX_STOPS} texts, but has {len(stops)}")
     if not all(stops):
-        raise UserError("stop must not be empty; leave it out to stop where the model does")
+        raise UserError("stop must not be empty; leave it out, and texts end where the model ends them")
     return stops

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_INCOMPLETE = "\ufffd"  # how a tokenizer shows a character of which a part is missing
+INCOMPLETE = "\ufffd"  # how a tokenizer shows a character of which a part is missing
 
 
 def cut_at_stop(text: str, stops: Sequence[str]) -> tuple[str, bool]:
@@ -23,7 +23,7 @@ def without_tail(text: str, stops: Sequence[str]) -> str:
     >>> without_tail("One. T", ["Two"])
     'One. '
     """
-    text = text.rstrip(_INCOMPLETE)
+    text = text.rstrip(INCOMPLETE)
     longest = max((_overlap(text, stop) for stop in stops), default=0)
     return text[: len(text) - longest]
 

@@ -10,10 +10,11 @@ from regard.data.tokenizer import Tokenizer
 from regard.generate.options import Constraints, Hypothesis, OnFinished, TextEngine
 from regard.generate.word_tokens import phrase_of
 from regard.writing.options import WritingOptions
-from regard.writing.stops import cut_at_stop, without_tail
+from regard.writing.stops import INCOMPLETE, cut_at_stop, without_tail
 
 # Tokens of a prompt that are decoded with what follows it: whether a space or a part of a character comes first depends on them.
 _CONTEXT = 8
+_WINDOW = 32  # tokens that become final at a time
 
 Reason = Literal["end", "length", "stop"]
 
@@ -33,7 +34,9 @@ class Continuation:
     text: str
     reason: Reason  # why it ends: the model ended it, it reached its longest, or a stop string came
     num_tokens: int  # that the model wrote, without the end token
-    log_prob: float  # of all tokens that the model wrote, also of those that a stop string has cut off
+    log_prob: (
+        float  # of all tokens that the model wrote, also of those cut off by a stop string; with repetition penalties
+    )
     tokens: tuple[TokenText, ...] = ()  # if asked for; those of the text, the last one perhaps cut
 
 
@@ -81,13 +84,13 @@ class Writer:
     def follow(self, prompt: str, options: WritingOptions) -> Iterator[str]:
         """Yield what follows one prompt as it grows: each string extends the one before, and the last is complete."""
         before, prefix = self.prompt_ids(prompt + options.prefix), options.prefix
-        shown, text = "", ""
+        shown, text, growing = "", "", GrowingText(self.tokenizer, before)
         for ids in self.engine.stream(before, options.search, self._constraint(options)):
-            text, is_stopped = cut_at_stop(self._text(before, ids), options.stop)
+            text, is_stopped = cut_at_stop(growing.of(ids), options.stop)
             if is_stopped:
                 break
             safe = without_tail(text, options.stop)
-            if len(safe) > len(shown):
+            if len(safe) > len(shown) and safe.startswith(shown):
                 shown = safe
                 yield prefix + shown
         if text != shown or not text:
@@ -101,29 +104,25 @@ class Writer:
     def _continuation(
         self, before: Sequence[int], found: Hypothesis, log_probs: Sequence[float], options: WritingOptions
     ) -> Continuation:
-        text, is_stopped = cut_at_stop(self._text(before, found.ids), options.stop)
+        whole = GrowingText(self.tokenizer, before).of(found.ids)
+        text, is_stopped = cut_at_stop(whole, options.stop)
         reason: Reason = "stop" if is_stopped else "end" if found.ended else "length"
-        tokens = self._tokens(before, found.ids, log_probs, len(text))
+        tokens = self._tokens(GrowingText(self.tokenizer, before), found.ids, log_probs, text)
         return Continuation(options.prefix + text, reason, len(found.ids), found.log_prob, tokens)
 
-    def _text(self, before: Sequence[int], ids: Sequence[int]) -> str:
-        """The text that these ids add to a prompt."""
-        context = list(before[-_CONTEXT:])
-        known, whole = self.tokenizer.decode(context), self.tokenizer.decode([*context, *ids])
-        return whole[len(known) :] if whole.startswith(known) else self.tokenizer.decode(ids)
-
+    @staticmethod
     def _tokens(
-        self, before: Sequence[int], ids: Sequence[int], log_probs: Sequence[float], length: int
+        growing: GrowingText, ids: Sequence[int], log_probs: Sequence[float], text: str
     ) -> tuple[TokenText, ...]:
-        """The tokens of the first `length` characters. A character of several tokens is the last one's."""
+        """The tokens of a text. A character of several tokens is the last one's."""
         tokens: list[TokenText] = []
-        place, whole = 0, self._text(before, ids)
+        place = 0
         for number, log_prob in enumerate(log_probs[: len(ids)], 1):
-            if place >= length:
+            if place >= len(text):
                 break
-            end = min(length, len(without_tail(self._text(before, ids[:number]), ())))
-            end = length if number == len(ids) else max(place, end)
-            tokens.append(TokenText(whole[place:end], log_prob))
+            end = len(text) if number == len(ids) else len(without_tail(growing.of(ids[:number]), ()))
+            end = max(place, min(len(text), end))
+            tokens.append(TokenText(text[place:end], log_prob))
             place = end
         return tuple(tokens)
 
@@ -134,3 +133,29 @@ class Writer:
         pairs = [(ids, one.ids) for ids, some in zip(before, found, strict=True) for one in some]
         scored = iter(self.engine.score([ids for ids, _ in pairs], [ids for _, ids in pairs]))
         return [[next(scored) for _ in some] for some in found]
+
+
+class GrowingText:
+    """The text that ids add to a prompt, as there are more and more of them; only the newest are decoded each time."""
+
+    def __init__(self, tokenizer: Tokenizer, before: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        self._context = list(before[-_CONTEXT:])
+        self._text, self._count = "", 0  # the text of the first ids, and how many these are
+
+    def of(self, ids: Sequence[int]) -> str:
+        """The text of these ids, which extend those of the call before."""
+        new = list(ids[self._count :])
+        while len(new) >= 2 * _WINDOW:
+            settled = self._added(new[:_WINDOW])
+            if not settled.endswith(INCOMPLETE):
+                self._text, self._count = self._text + settled, self._count + _WINDOW
+                self._context, new = (self._context + new[:_WINDOW])[-_CONTEXT:], new[_WINDOW:]
+            else:
+                break
+        return self._text + self._added(new)
+
+    def _added(self, ids: list[int]) -> str:
+        """What these ids add to the text of the context."""
+        known, whole = self._tokenizer.decode(self._context), self._tokenizer.decode([*self._context, *ids])
+        return whole[len(known) :] if whole.startswith(known) else self._tokenizer.decode(ids)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -19,11 +20,12 @@ from regard.api import Model
 from regard.cli import main
 from regard.data.tokenizer import Tokenizer
 from regard.errors import InputError, UserError
+from regard.export.imported_tokenizer import read_tokenizer
 from regard.export.importing import import_model
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.generate.options import Constraints, Hypothesis, OnFinished, SearchOptions
 from regard.writing.options import WritingOptions, writing_options
-from regard.writing.writer import Writer
+from regard.writing.writer import GrowingText, Writer
 from tests import json_tokenizers
 from tests.commands import fails
 
@@ -110,8 +112,14 @@ def test_a_prefix_begins_every_continuation(model: Model) -> None:
 
 def test_phrases_appear(model: Model) -> None:
     text = model.generate("The dog", phrases=["mat"], temperature=0, max_tokens=20)
-    assert "mat" in text
+    assert re.search(r"\bmat\b", text), "whole words"
     assert list(model.follow("The dog", phrases=["mat"], temperature=0, max_tokens=20))[-1] == text
+
+
+def test_several_phrases_appear_in_samples(model: Model) -> None:
+    for seed in range(4):
+        text = model.generate("The dog", phrases=["mat", "cat"], seed=seed, max_tokens=30)
+        assert re.search(r"\bmat\b", str(text)) and re.search(r"\bcat\b", str(text))
 
 
 def test_an_empty_prompt_begins_a_text(model: Model) -> None:
@@ -188,16 +196,35 @@ def test_a_text_ends_before_a_stop_string(characters: Tokenizer, stop: tuple[str
     engine = Spelled(ids)
     writer, options = Writer(characters, engine), writing_options(stop=stop, temperature=0, token_log_probs=True)
     [written] = writer.write(["the cat"], options)
-    assert written.continuations[0].text.lstrip() == text.lstrip()
+    assert written.continuations[0].text == (f" {text}" if text or stop == ("O",) else text)
     assert written.continuations[0].reason == ("stop" if text != "One. Two. 漢 Three" else "end")
     assert "".join(token.text for token in written.continuations[0].tokens) == written.continuations[0].text
     growing = list(writer.follow("the cat", options))
     assert growing[-1] == written.continuations[0].text
     assert all(late.startswith(early) for early, late in pairwise(growing))
     assert not any("\ufffd" in one for one in growing), "a character of several tokens appears when it is complete"
-    assert engine.steps == len(ids) or stop, "what follows a stop string is not computed"
-    if stop == ("O",):
-        assert engine.steps < len(ids)
+    is_early = bool(stop) and stop != ("Three",) and written.continuations[0].reason == "stop"
+    assert (engine.steps < len(ids)) == is_early, "what follows a stop string is not computed"
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2])
+def test_characters_in_bytes_stay_when_the_next_is_incomplete(tmp_path: Path, cut: int) -> None:
+    """Llama 2 spells them in bytes, and tokenizers shows an incomplete run as U+FFFD alone."""
+    json_tokenizers.write(tmp_path, "llama2")
+    tokenizer, _ = read_tokenizer(tmp_path, {}, "decoder", "gpt2", 2_000)
+    ids = tokenizer.encode("a 漢字")
+    growing = list(Writer(tokenizer, Spelled(ids[: len(ids) - cut])).follow("a", writing_options(temperature=0)))
+    assert all(late.startswith(early) for early, late in pairwise(growing))
+    assert growing[-1].lstrip() == ("a 漢字" if not cut else "a 漢\ufffd")
+
+
+def test_a_long_text_is_the_text_of_all_its_ids(characters: Tokenizer) -> None:
+    text = "One. Two. 漢字 Three, four; äöü the cat sat on the mat. " * 8
+    ids = characters.encode(text)
+    growing, before = GrowingText(characters, characters.encode("the cat")), characters.encode("the cat")
+    for number in range(len(ids) + 1):
+        whole = characters.decode([*before, *ids[:number]])[len("the cat") :]
+        assert growing.of(ids[:number]) == whole
 
 
 # Options
@@ -219,7 +246,12 @@ def test_options_say_what_they_mean() -> None:
         ({"beam": 3, "top_k": 5}, "top_k is for sampling"),
         ({"temperature": 0, "top_p": 0.5}, "top_p is for sampling"),
         ({"temperature": 0, "n": 2}, "n must be 1"),
-        ({"alpha": 1.0}, "alpha is for beam search"),
+        ({"alpha": 1.0}, "alpha needs a beam"),
+        ({"beam": 0}, "beam must be"),
+        ({"beam": "3"}, "beam must be a whole number"),
+        ({"n": 20_000}, "n must be at most"),
+        ({"max_tokens": 20_000}, "max_tokens must be at most"),
+        ({"stops": "a"}, "did you mean stop"),
         ({"n": 0}, "n must be"),
         ({"max_tokens": 0}, "max_tokens must be"),
         ({"stop": ""}, "stop must not be empty"),

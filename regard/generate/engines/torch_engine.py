@@ -25,6 +25,7 @@ from regard.generate.engines.entering import encode, with_end
 from regard.generate.engines.slot_engine import SlotDecoder
 from regard.generate.engines.stepper import Stepper, mean_probability
 from regard.generate.options import (
+    NO_CONTINUATION,
     NOTHING_FOUND,
     Constraints,
     Hypothesis,
@@ -200,7 +201,8 @@ class TorchEngine:
         limits = self._limits(ids, options)
         for number, hypotheses in slots.translate(ids, limits, options):
             if not hypotheses:
-                raise RegardError(f"{NOTHING_FOUND} in half precision, which is used on GPUs; use --device cpu")
+                nothing = NOTHING_FOUND if self.has_encoder else NO_CONTINUATION
+                raise RegardError(f"{nothing} in half precision, which is used on GPUs; use --device cpu")
             results[number] = hypotheses
             if on_finished is not None:
                 on_finished([number])

@@ -19,7 +19,7 @@ def stable_prefix(state: BeamState) -> tuple[int, ...]:
         hypotheses += state.tokens[unit][alive].tolist()
         if not torch.isneginf(state.pool_scores[unit, 0]):
             hypotheses.append(state.pool_tokens[unit, 0, : int(state.pool_lengths[unit, 0])].tolist())
-    shortest = min(hypotheses, key=len)
+    shortest = min(hypotheses, key=len, default=[])  # none: the next step says why
     for position, token in enumerate(shortest):
         if any(other[position] != token for other in hypotheses):
             return tuple(shortest[:position])
