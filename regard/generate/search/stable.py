@@ -13,7 +13,7 @@ from regard.generate.search.state import BeamState
 
 def stable_prefix(state: BeamState) -> tuple[int, ...]:
     """The common prefix of all hypotheses of the first sentence that can still win."""
-    hypotheses = []
+    hypotheses: list[list[int]] = []
     for unit in (unit for unit, number in enumerate(state.sentences) if number == state.sentences[0]):
         alive = ~torch.isneginf(state.log_probs[unit])
         hypotheses += state.tokens[unit][alive].tolist()
