@@ -104,7 +104,9 @@ def test_a_language_model_does_not_go_to_onnx(gpt2: Path, tmp_path: Path) -> Non
     with pytest.raises(UserError, match="--to onnx takes models for the task translate"):
         export(bundle, "onnx", tmp_path / "out")
     with pytest.raises(UserError, match="must be a model for the task translate"):
-        load(tmp_path / "bundle")
+        load(tmp_path / "bundle").translate("a")
+    with pytest.raises(UserError, match="must be a model for the task translate"):
+        load(tmp_path / "bundle", task="translate")
 
 
 def test_without_transformers_import_works_and_says_that_nothing_was_compared(
@@ -193,7 +195,7 @@ def test_search_settings_are_kept_or_named(changed: Path, tmp_path: Path) -> Non
     search = {"do_sample": True, "top_p": 0.9, "eos_token_id": [400, 7], "suppress_tokens": [5]}
     write_json(changed / "generation_config.json", search)
     imported = import_model(changed, tmp_path / "bundle")
-    assert imported.notes == ["search settings that the bundle does not keep: do_sample"]
+    assert imported.notes == ["search settings that the bundle does not keep: do_sample, top_p"]
     assert imported.bundle.tokenizer.stop_ids == (400, 7) and imported.bundle.tokenizer.controls.forbidden == (5,)
 
 
