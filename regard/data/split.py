@@ -66,9 +66,10 @@ def hold_out(records: Iterable[Texts], num_valid: int, num_test: int, seed: int 
     least = (num_valid > 0) + (num_test > 0)
     available = min(len(distinct), max(least, count // 10))
     if available < least or count <= least:
+        smaller = ", or set data.documents to paragraph or line" if noun == "document" else ""
         raise UserError(
             f"the corpus must have more than {least} different {noun}s to hold out validation or test {noun}s, "
-            f"but has {min(count, len(distinct))}; use a larger one, or name files with data.valid and data.test"
+            f"but has {min(count, len(distinct))}; use a larger one, or name files with data.valid and data.test{smaller}"
         )
     if wanted > available:
         num_test = min(num_test, max(int(num_test > 0), available * num_test // wanted))
