@@ -36,7 +36,7 @@ from regard.writing.writer import Writer, Written
 if TYPE_CHECKING:
     from regard.explain.explainer import Explainer
 
-TASKS = ("translate", "generate")  # what a Model can do
+_USABLE = ("translate", "generate")  # tasks whose models a Model runs
 
 _LOG = logging.getLogger("regard")
 
@@ -321,7 +321,6 @@ class Model:
         'b'
         """
         check_text("text", text)
-        self._needs("translate")
         options = self.search_options(beam, alpha, 1).search
         return self._explainer.explain(text, options, target=target, prefix=prefix, force=force, top=top)
 
@@ -413,9 +412,9 @@ def load(
         raise UserError("`model` must name at least one model, but is an empty list; leave it out for the built-in one")
     task = task or ("translate" if len(names) > 1 else None)
     first, *others = [load_bundle(find_bundle(name), task) for name in names]
-    if first.task not in TASKS:
+    if first.task not in _USABLE:
         raise UserError(
-            f"{shown_name(first.folder)}: must be a model for {' or '.join(TASKS)}, but is one for the task {first.task}, which "
+            f"{shown_name(first.folder)}: must be a model for {' or '.join(_USABLE)}, but is one for the task {first.task}, which "
             f"cannot be used yet"
         )
     return Model(first, device=device, batch=batch, engine=engine, others=others)

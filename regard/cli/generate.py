@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _BETWEEN = "\n---\n"  # printed between the texts of several prompts or samples
 
-# Options of `writing_options`: (option, name, type, metavar, help).
+# Options of `writing_options`: (option, type, metavar, help).
 _SAMPLING: tuple[tuple[str, Any, str, str], ...] = (
     ("--temperature", float, "T", "below 1 favours likely tokens; 0 takes the likeliest each time (default: 0.8)"),
     ("--top-k", int, "K", "only from the K likeliest tokens"),
@@ -37,6 +37,8 @@ _SEARCH: tuple[tuple[str, Any, str, str], ...] = (
     ("--no-repeat", int, "N", "n-gram size that may not repeat; 0 disables"),
     ("--max-repeat", int, "N", "times that a run of tokens may repeat in a row; 0 disables"),
 )
+# As Python names them: --max-tokens is max_tokens.
+_NAMES = ("max_tokens", "stop", "prefix", *(option[2:].replace("-", "_") for option, *_ in (*_SAMPLING, *_SEARCH)))
 
 
 def add(verbs: Any) -> None:
@@ -85,29 +87,23 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("--log-probs needs JSON output; add --json")
     find_models(arguments)  # before anything is read
     checked_batch(arguments)
-    with naming_options(_names()):
+    with naming_options(_NAMES):
         options = _options(arguments)
     prompts = _prompts(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):  # UTF-8, whatever the console uses
         sys.stdout.reconfigure(encoding="utf-8")
     model = load_model(arguments, task="generate")
-    with naming_options(_names()):
+    with naming_options(_NAMES):
         if len(prompts) == 1 and arguments.n == 1 and not arguments.json:
             _follow(model, prompts[0], options, arguments)
             return
         _write_all(model, prompts, options, arguments)
 
 
-def _names() -> tuple[str, ...]:
-    """The names of search options in Python, which are `--max-tokens` and so on here."""
-    return ("max_tokens", "stop", "prefix", *(option[2:].replace("-", "_") for option, *_ in (*_SAMPLING, *_SEARCH)))
-
-
 def _options(arguments: argparse.Namespace) -> WritingOptions:
     from regard.writing.options import writing_options
 
-    names = ("max_tokens", "n", "stop", "prefix", "phrases", *_names()[3:])
-    given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    given = {name: value for name in ("n", "phrases", *_NAMES) if (value := getattr(arguments, name)) is not None}
     return writing_options(token_log_probs=arguments.log_probs, **given)
 
 

@@ -113,12 +113,11 @@ class JsonPieces:
         shows a run of such tokens that is not complete as U+FFFD alone."""
         if self._bytes.keys().isdisjoint(ids):
             return ids
-        by_value = {value: i for i, value in self._bytes.items()}
         whole: list[int] = []
         for is_byte, run in groupby(ids, self._bytes.__contains__):
             if is_byte:
                 text = bytes(self._bytes[i] for i in run).decode("utf-8", "replace")
-                whole += [by_value[value] for value in text.encode("utf-8")]
+                whole += [self._byte_ids[value] for value in text.encode("utf-8")]
             else:
                 whole += run
         return whole
@@ -131,6 +130,10 @@ class JsonPieces:
         ids = {piece: i for i, piece in self.raw_pieces.items()}
         found = {ids[name]: value for value in range(256) if (name := f"<0x{value:02X}>") in ids}
         return found if len(found) == 256 else {}
+
+    @cached_property
+    def _byte_ids(self) -> dict[int, int]:
+        return {value: i for i, value in self._bytes.items()}
 
     def pieces(self, ids: Iterable[int], side: Side) -> list[str]:
         """As sentencepiece writes them, whatever the file does: a word begins with U+2581."""

@@ -55,8 +55,11 @@ class HeldOut:
         return any(sentence_key(text) in keys for text, keys in zip(texts, self.keys, strict=False))
 
 
-def hold_out(records: Iterable[Texts], num_valid: int, num_test: int, seed: int = 0, noun: str = "pair") -> HeldOut:
-    """Choose records for validation and test, distinct in every column and spread over the corpus. `noun` is what people call one.
+def hold_out(
+    records: Iterable[Texts], num_valid: int, num_test: int, seed: int = 0, noun: str = "pair", remedy: str = ""
+) -> HeldOut:
+    """Choose records for validation and test, distinct in every column and spread over the corpus. `noun` is what people call one,
+    `remedy` what else helps where there are too few.
 
     Of a small corpus fewer are held out: at most a tenth, but at least one record for each set that is wanted.
     """
@@ -66,10 +69,9 @@ def hold_out(records: Iterable[Texts], num_valid: int, num_test: int, seed: int 
     least = (num_valid > 0) + (num_test > 0)
     available = min(len(distinct), max(least, count // 10))
     if available < least or count <= least:
-        smaller = ", or set data.documents to paragraph or line" if noun == "document" else ""
         raise UserError(
             f"the corpus must have more than {least} different {noun}s to hold out validation or test {noun}s, "
-            f"but has {min(count, len(distinct))}; use a larger one, or name files with data.valid and data.test{smaller}"
+            f"but has {min(count, len(distinct))}; use a larger one, or name files with data.valid and data.test{remedy}"
         )
     if wanted > available:
         num_test = min(num_test, max(int(num_test > 0), available * num_test // wanted))

@@ -19,8 +19,8 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
     """Write the bundle into `folder`, load it with CTranslate2, and score the samples."""
     import_ctranslate2()  # before anything is written
     stored = cast(WeightFormat, weights)
-    is_papers = bundle.task == "translate" and refusal(bundle) is None
-    (convert if is_papers else ctranslate2_specs.convert)(bundle, folder, stored, int8_levels())
+    as_engine = bundle.task == "translate" and refusal(bundle) is None  # as Regard's own engine converts it
+    (convert if as_engine else ctranslate2_specs.convert)(bundle, folder, stored, int8_levels())
     if bundle.tokenizer.kind != "ids":
         bundle.tokenizer.save(folder / "tokenizer")
     if bundle.task == "translate":

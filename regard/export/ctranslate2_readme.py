@@ -139,7 +139,7 @@ print(*[result.sequences_ids[0] for result in results], sep="\\n")
 """
     opened, encode, text_of = _open_tokenizer(tokenizer)
     _, pieces = vocabularies(tokenizer, bundle.config.vocab_size)
-    start = [pieces[i] for i in (tokenizer.opening if tokenizer.kind == "huggingface" else (tokenizer.bos_id,))]
+    start = [pieces[i] for i in tokenizer.prompt_opening]
     prompt = f"{start} + {encode}" if start else encode
     return f"""import ctranslate2
 {opened}

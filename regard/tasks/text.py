@@ -58,7 +58,8 @@ def hold_out(
         records = chain.from_iterable(corpus.records() for corpus in corpora)
         whole = (record.texts for record in records if record.begins and record.ends)
         return choose_held_out(whole, num_valid, num_test, seed, NOUN), list(corpora)
-    names = choose_held_out(((str(path),) for path in files), num_valid, num_test, seed, NOUN)
+    smaller = ", or set data.documents to paragraph or line"
+    names = choose_held_out(((str(path),) for path in files), num_valid, num_test, seed, NOUN, smaller)
     taken = {Path(name) for [name] in (*names.valid, *names.test)}
     left = [
         replace(corpus, files=tuple(path for path in corpus.files if path not in taken))

@@ -220,7 +220,7 @@ def _model_lines(recipe: Recipe) -> list[str]:
 
 
 def _count(corpus: RecordSource, note: Callable[[str], None] = lambda text: None) -> tuple[int, int]:
-    """The number of records, and of words in their last column; reading checks the files. `note` is told of what is ignored."""
+    """The number of records, and of words in their last column; reading checks the files. `note` receives what is ignored."""
     pairs = words = 0
     for record in corpus.records(note):
         tgt = record.texts[-1]

@@ -46,7 +46,7 @@ def writing_options(
     token_log_probs: bool = False,
     **search: Any,
 ) -> WritingOptions:
-    """The options that these words mean: `n` samples, at temperature 0 the likeliest token each time, or with `beam` the `n` best
+    """Options as people give them: `n` samples, at temperature 0 the likeliest token each time, or with `beam` the `n` best
     of a beam search. Without a seed, one is drawn.
 
     >>> writing_options(temperature=0).search.sample, writing_options(n=3).search.nbest

@@ -148,11 +148,10 @@ class GrowingText:
         new = list(ids[self._count :])
         while len(new) >= 2 * _WINDOW:
             settled = self._added(new[:_WINDOW])
-            if not settled.endswith(INCOMPLETE):
-                self._text, self._count = self._text + settled, self._count + _WINDOW
-                self._context, new = (self._context + new[:_WINDOW])[-_CONTEXT:], new[_WINDOW:]
-            else:
+            if settled.endswith(INCOMPLETE):
                 break
+            self._text, self._count = self._text + settled, self._count + _WINDOW
+            self._context, new = (self._context + new[:_WINDOW])[-_CONTEXT:], new[_WINDOW:]
         return self._text + self._added(new)
 
     def _added(self, ids: list[int]) -> str:

@@ -309,7 +309,9 @@ def test_whole_files_are_held_out_where_a_file_is_a_document(tmp_path: Path) -> 
     (tmp_path / "alone").mkdir()
     (tmp_path / "alone" / "one.txt").write_text("\n".join(paragraphs(3, 1)))
     lonely = text_recipe(tmp_path / "alone")
-    with pytest.raises(UserError, match=r"more than 1 different documents to hold out .*, but has 1; .* data\.valid .* paragraph"):
+    with pytest.raises(
+        UserError, match=r"more than 1 different documents to hold out .*, but has 1; .* data\.valid .* paragraph"
+    ):
         choose_evaluation_sets(lonely, find_corpora(lonely), said.append)
 
 

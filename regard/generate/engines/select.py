@@ -42,9 +42,7 @@ def make_engine(
                 f"{shown_name(other.folder)}: the models of an ensemble must share a tokenizer, but this one differs from that of "
                 f"{shown_name(bundle.folder)}"
             )
-    check_whole("batch", batch, 0, MAX_BATCH)
-    if engine not in get_args(EngineName):
-        raise UserError(f"engine must be one of {', '.join(get_args(EngineName))}, but is {engine!r}")
+    _check(engine, batch)
     if engine == "ctranslate2":
         if device not in ("auto", "cpu"):
             raise UserError(
@@ -62,14 +60,18 @@ def make_engine(
 
 def make_text_engine(bundle: Bundle, engine: str = "auto", device: str = "auto", batch: int = 0) -> TorchEngine:
     """The engine of this name for a model that continues texts."""
-    check_whole("batch", batch, 0, MAX_BATCH)
-    if engine not in get_args(EngineName):
-        raise UserError(f"engine must be one of {', '.join(get_args(EngineName))}, but is {engine!r}")
+    _check(engine, batch)
     if engine == "ctranslate2":
         raise UserError("engine ctranslate2 does not continue texts; use --engine torch, or auto")
     from regard.generate.engines.torch_engine import TorchEngine
 
     return TorchEngine.from_bundle(bundle, device, batch)
+
+
+def _check(engine: str, batch: int) -> None:
+    check_whole("batch", batch, 0, MAX_BATCH)
+    if engine not in get_args(EngineName):
+        raise UserError(f"engine must be one of {', '.join(get_args(EngineName))}, but is {engine!r}")
 
 
 def _can_ctranslate2(bundle: Bundle) -> bool:
