@@ -33,9 +33,9 @@ class ChatTemplate:
     @classmethod
     def from_json(cls, content: Any) -> ChatTemplate:
         """The inverse of `to_json`."""
-        template = content.get("template") if isinstance(content, dict) else None
-        tokens = content.get("tokens", {}) if isinstance(content, dict) else None
-        if not isinstance(template, str) or not _are_names(tokens):
+        given: dict[str, Any] = content if isinstance(content, dict) else {}
+        template, tokens = given.get("template"), given.get("tokens")
+        if not isinstance(template, str) or not isinstance(tokens, dict) or not _are_texts(tokens):
             raise UserError("must have a template and the names of its tokens, but has not")
         return cls(template, tuple(tokens.items()))
 
@@ -53,5 +53,5 @@ class ChatTemplate:
         return cls(template, tuple(tokens.items()))
 
 
-def _are_names(tokens: Any) -> bool:
-    return isinstance(tokens, dict) and all(isinstance(part, str) for pair in tokens.items() for part in pair)
+def _are_texts(tokens: Mapping[Any, Any]) -> bool:
+    return all(isinstance(part, str) for pair in tokens.items() for part in pair)

@@ -271,7 +271,7 @@ def _bounded(called: Any) -> Any:
 def _generation_tag(jinja: Any) -> Any:
     """{% generation %}, around what an assistant says: templates mark with it what is learnt, and here it changes nothing."""
 
-    class GenerationTag(jinja.ext.Extension):  # type: ignore[misc, name-defined]
+    class GenerationTag(jinja.ext.Extension):  # type: ignore[misc]
         tags = frozenset({"generation"})
 
         def parse(self, parser: Any) -> Any:
@@ -284,7 +284,7 @@ def _generation_tag(jinja: Any) -> Any:
 def _with_sums(jinja: Any, tree: Any) -> Any:
     """A template in which each `a ~ b` is a sum of texts, which the sandbox checks."""
 
-    class Sums(jinja.visitor.NodeTransformer):  # type: ignore[misc, name-defined]
+    class Sums(jinja.visitor.NodeTransformer):  # type: ignore[misc]
         def visit_Concat(self, node: Any) -> Any:  # noqa: N802 - Jinja's name
             nodes = [self.visit(one) for one in node.nodes]
             texts = [jinja.nodes.Filter(one, "string", [], [], None, None, lineno=node.lineno) for one in nodes]

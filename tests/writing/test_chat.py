@@ -201,7 +201,7 @@ def test_a_bundle_carries_the_template_there_and_back(folders: tuple[Path, Path]
 def test_a_template_in_a_file_of_its_own_comes_first(tmp_path: Path) -> None:
     chat_models.write_tokenizer(
         tmp_path, [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "a"}]
-    )  # type: ignore[arg-type]
+    )
     found, _ = read_tokenizer(tmp_path, {}, "decoder", None, 10_000)
     assert found.chat is not None and found.chat.source == "a"
     (tmp_path / "chat_template.jinja").write_text("b")
