@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from regard.bundle import Bundle
 from regard.errors import RegardError
 from regard.generate.engines.decoder_jobs import Token
 from regard.generate.engines.select import make_text_engine
-from regard.generate.options import TextEngine
 from regard.serve.batching import Observe, QueueFull
 from regard.serve.fairness import CLIENT, FairShares
 from regard.serve.limits import Limits
@@ -20,6 +19,9 @@ from regard.serve.thread_pool import PATIENCE, ThreadPool
 from regard.serve.writing_batch import Piece, WritingBatcher, WritingJob
 from regard.writing.options import WritingOptions
 from regard.writing.writer import Writer
+
+if TYPE_CHECKING:
+    from regard.generate.engines.torch_engine import TorchEngine
 
 
 class Written(NamedTuple):
@@ -35,7 +37,7 @@ class ServedWriter:
 
     name: str  # what clients call it
     bundle: Bundle
-    engine: TextEngine
+    engine: TorchEngine
     writer: Writer
     batcher: WritingBatcher
     reader: ThreadPool  # for prompts that are scored

@@ -129,10 +129,11 @@ class JointDecoder:
                 row.is_done, job.failure = True, RegardError(NO_CONTINUATION)
                 continue
             top = tuple(zip(tops[number][1], tops[number][0], strict=True))[: job.top] if job.top else ()
+            written = Token(token, values[number], top)
             if token == self._engine.eos_id:
-                row.is_done = row.ended = True
+                row.is_done, row.end = True, written
             else:
-                row.tokens.append(Token(token, values[number], top))
+                row.tokens.append(written)
                 row.is_done = len(row.tokens) >= job.limit
 
     def remove(self, gone: Sequence[DecoderJob]) -> None:
