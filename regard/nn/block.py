@@ -25,6 +25,8 @@ from regard.nn.linear import Linear
 from regard.nn.step_cache import StepCache
 from regard.settings import StackConfig
 
+FUSED_ACTIVATIONS = ("relu", "gelu", "gelu_tanh")  # of kernels/triton_activation.py
+
 
 def make_norm(config: StackConfig, width: int = 0) -> nn.Module:
     """The norm that the config asks for, over d_model or another width."""
@@ -37,7 +39,7 @@ class FeedForward(nn.Module):
     """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2. The max may be GELU or SiLU instead, or gated: in SwiGLU the hidden layer is
     silu(x W_g + b_g) * (x W_1 + b_1)."""
 
-    fused = False  # whether the ReLU is part of the matrix product, with a Triton kernel for the backward pass
+    fused = False  # whether Triton kernels compute the activation's backward pass, and GELU itself
 
     def __init__(self, config: StackConfig) -> None:
         super().__init__()
@@ -48,16 +50,14 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor, add_bias: bool = True) -> Tensor:
         """(tokens, d_model) -> (tokens, d_model). Without `add_bias` the output bias is left to a fused kernel."""
-        is_fused = self.fused and self.activation == "relu"
-        hidden = self._fused_relu(x) if is_fused else activate(self.inner(x), self.activation)
+        hidden = self._fused(x) if self.fused else activate(self.inner(x), self.activation)
         output: Tensor = self.outer(hidden, add_bias)
         return output
 
-    def _fused_relu(self, x: Tensor) -> Tensor:
-        from regard.nn.kernels.triton_relu import linear_relu_op
+    def _fused(self, x: Tensor) -> Tensor:
+        from regard.nn.kernels.triton_activation import linear_activation
 
-        hidden: Tensor = linear_relu_op(x, self.inner.weight.to(x.dtype), self.inner.bias.to(x.dtype))
-        return hidden
+        return linear_activation(x, self.inner.weight.to(x.dtype), self.inner.bias.to(x.dtype), self.activation)
 
 
 class Residual(nn.Module):
@@ -190,10 +190,10 @@ def run_parallel(x: Tensor, attention: Sublayer, feed_forward: FeedForward) -> T
 
 
 def set_fused(model: nn.Module, residual: bool, feed_forward: bool) -> None:
-    """Choose whether dropout, sum and norm are one Triton kernel, and whether the ReLU is part of the matrix product. A parallel
-    layer has no such sum, and a matrix without a bias no such product: they run as written."""
+    """Choose whether dropout, sum and norm are one Triton kernel, and whether the activation's backward pass is. A parallel layer
+    has no such sum, a gated network no such activation, and a matrix without a bias no such product: they run as written."""
     for module in model.modules():
         if isinstance(module, Layer):
             module.fused = residual
         elif isinstance(module, FeedForward):
-            module.fused = feed_forward and module.inner.bias is not None
+            module.fused = feed_forward and module.inner.bias is not None and module.activation in FUSED_ACTIVATIONS

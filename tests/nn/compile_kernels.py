@@ -98,7 +98,7 @@ def main() -> None:
     jit.JITFunction.run = compile_instead
     for architecture in ARCHITECTURES:
         driver.set_active(Absent(architecture))
-        for switch, dtype in (("paper", torch.bfloat16), ("modern", torch.float16)):
+        for switch, dtype in (("paper", torch.bfloat16), ("modern", torch.float16), ("gelu", torch.bfloat16)):
             train(switch, dtype)
         for beam in (1, 4, 5):
             decode(beam, torch.float16)

@@ -26,10 +26,12 @@ from regard.generate.options import SearchOptions
 from regard.layout import Layout, SequenceLayout, SlotLayout, tile_groups
 from regard.models.loss import backward_linear_cross_entropy, linear_cross_entropy
 from regard.nn import kernels
+from regard.nn.activations import activate
 from regard.nn.attention import set_kernel
-from regard.nn.block import set_fused
+from regard.nn.block import FUSED_ACTIVATIONS, set_fused
 from regard.nn.kernels import attention, residual
 from regard.nn.slot_cache import gathered_attention
+from regard.settings import Activation
 from tests.build import SWITCHES, build, tiny_config
 from tests.nn.test_attention import Case, assert_close, run_expected, with_gradients
 
@@ -228,9 +230,12 @@ def test_the_loss_is_its_twin(vocab_size: int, width: int, smoothing: float, dev
 
 
 @everywhere
+@pytest.mark.parametrize("activation", FUSED_ACTIVATIONS)
 @pytest.mark.parametrize(("rows", "d_ff"), [(3, 16), (70, 80), (33, 1040)])
-def test_linear_relu_is_its_twin(rows: int, d_ff: int, device: str, dtype: torch.dtype) -> None:
-    from regard.nn.kernels.triton_relu import linear_relu_op
+def test_the_first_half_of_a_feed_forward_network_is_its_twin(
+    rows: int, d_ff: int, activation: Activation, device: str, dtype: torch.dtype
+) -> None:
+    from regard.nn.kernels.triton_activation import linear_activation
 
     generator = torch.Generator().manual_seed(rows)
     # Rounded first: a sum near zero must have the same sign in both.
@@ -243,8 +248,9 @@ def test_linear_relu_is_its_twin(rows: int, d_ff: int, device: str, dtype: torch
         output.backward(incoming.to(device, dtype))
         return [t.detach().double().cpu() for t in (output, *(tensor.grad for tensor in inputs))]
 
-    plain = run(lambda x, weight, bias: torch.relu(torch.nn.functional.linear(x, weight, bias)), torch.float64)
-    for number, (got, wanted) in enumerate(zip(run(linear_relu_op, dtype), plain, strict=True)):
+    plain = run(lambda *inputs: activate(torch.nn.functional.linear(*inputs), activation), torch.float64)
+    fused = run(partial(linear_activation, activation=activation), dtype)
+    for number, (got, wanted) in enumerate(zip(fused, plain, strict=True)):
         error = (got - wanted).norm() / wanted.norm()
         assert error < 2 * TOLERANCE[dtype], f"result {number}: {error}"
 
