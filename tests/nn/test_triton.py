@@ -30,8 +30,9 @@ from regard.nn.activations import activate
 from regard.nn.attention import set_kernel
 from regard.nn.block import FUSED_ACTIVATIONS, set_fused
 from regard.nn.kernels import attention, residual
+from regard.nn.rotary import Rotary
 from regard.nn.slot_cache import gathered_attention
-from regard.settings import Activation
+from regard.settings import Activation, RotaryPairing
 from tests.build import SWITCHES, build, tiny_config
 from tests.nn.test_attention import Case, assert_close, run_expected, with_gradients
 
@@ -253,6 +254,23 @@ def test_the_first_half_of_a_feed_forward_network_is_its_twin(
     for number, (got, wanted) in enumerate(zip(fused, plain, strict=True)):
         error = (got - wanted).norm() / wanted.norm()
         assert error < 2 * TOLERANCE[dtype], f"result {number}: {error}"
+
+
+@everywhere
+@pytest.mark.parametrize(("d_head", "rotary_dim"), [(16, 16), (20, 12)])
+@pytest.mark.parametrize("pairing", ["pairs", "halves"])
+def test_rotary_positions_in_place_are_their_twin(
+    pairing: RotaryPairing, d_head: int, rotary_dim: int, device: str, dtype: torch.dtype
+) -> None:
+    config = tiny_config(positions="rotary", rotary_pairing=pairing, d_head=d_head, rotary_dim=rotary_dim)
+    rotary = Rotary(config.stacks["decoder"])
+    generator = torch.Generator().manual_seed(d_head)
+    heads = torch.randn(5, 9, d_head, generator=generator).to(device, dtype)
+    positions = torch.tensor([0, 7, 3, 1000, 2], device=device)
+    expected = torch.cat((rotary(heads[:, :7].float(), positions), heads[:, 7:].float()), dim=1)
+    got = rotary.rotate_heads(heads, 7, positions)
+    assert got is heads
+    assert (got.float() - expected).norm() / expected.norm() < TOLERANCE[dtype]
 
 
 @everywhere

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from regard.nn.kernels.triton_residual import processors
 
-BLOCK, ROWS = 512, 8  # columns and rows of one tile
+BLOCK, ROWS = 1024, 8  # columns and rows of one tile
 FLAT_BLOCK = 4096  # elements of one program of GELU's forward pass
 PROGRAMS_PER_PROCESSOR = 4
 
@@ -87,7 +87,7 @@ def linear_activation_op(x: Tensor, weight: Tensor, bias: Tensor, activation: st
     hidden = torch.empty_like(inner)
     if inner.numel():
         _gelu_kernel[(triton.cdiv(inner.numel(), FLAT_BLOCK),)](
-            inner, hidden, inner.numel(), BLOCK=FLAT_BLOCK, ACTIVATION=activation, num_warps=8
+            inner, hidden, inner.numel(), BLOCK=FLAT_BLOCK, ACTIVATION=activation, num_warps=4
         )
     return hidden, inner
 
@@ -113,7 +113,7 @@ def activation_backward_op(gradient: Tensor, kept: Tensor, activation: str) -> t
     d_inner = torch.empty_like(kept)
     partial = torch.empty((groups, columns), dtype=torch.float32, device=kept.device)
     _activation_backward_kernel[(blocks, groups)](
-        gradient, kept, d_inner, partial, rows, columns, BLOCK=BLOCK, ROWS=ROWS, ACTIVATION=activation, num_warps=4
+        gradient, kept, d_inner, partial, rows, columns, BLOCK=BLOCK, ROWS=ROWS, ACTIVATION=activation, num_warps=8
     )
     return d_inner, partial
 

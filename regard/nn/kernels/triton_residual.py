@@ -16,8 +16,8 @@ from torch import Tensor
 
 from regard.nn.kernels.residual import threshold
 
-FORWARD_TILE, BACKWARD_TILE = 2048, 1024  # elements of one tile; measured on an H200
-PROGRAMS_PER_PROCESSOR = 4  # in the backward pass
+FORWARD_TILE, BACKWARD_TILE = 2048, 2048  # elements of one tile; measured on an H200
+PROGRAMS_PER_PROCESSOR = 8  # in the backward pass
 
 
 @triton.jit
