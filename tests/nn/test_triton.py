@@ -402,7 +402,11 @@ def test_a_step_of_the_search_is_its_twin(
 # What the fused parts of a layer may meet: no biases to add, a norm without one, a parallel layer, which has no such part.
 FUSED: dict[str, dict[str, Any]] = {
     "paper": {},
-    "pre-norm": SWITCHES["pre-norm"],
+    "pre-norm": {
+        **SWITCHES["pre-norm"],
+        "decoder_layers": 2,
+        "activation": "gelu",
+    },  # a layer hands its norm to the next
     "modern": {**SWITCHES["modern"], "num_kv_heads": 1},
     "no-biases": {"attention_bias": "none", "feed_forward_bias": False, "norm_bias": False, "score_scale": 1.0},
     "decoder": {
