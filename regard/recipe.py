@@ -38,7 +38,7 @@ from regard.files import open_input
 from regard.models.presets import MAX_DEPTH, PRESETS, depth_settings
 from regard.rules import refuse_unknown_keys, table_keys
 from regard.settings import GATED, TABLES
-from regard.task_settings import DEFAULT_TASK, TASK_SETTINGS, TaskSettings, foreign_fields
+from regard.task_table import DEFAULT_TASK, TASK_SETTINGS, TaskSettings, foreign_fields
 from regard.toml import dump_toml
 
 T = TypeVar("T")
@@ -124,8 +124,8 @@ class ModelRecipe:
 
     preset: str = "base"  # a named shape, see Presets; `init`: the shape of the model in `train.init`
     fields: dict[str, Any] = field(default_factory=dict)  # overridden fields of ModelConfig
-    # One number for the size: sets the layers of each stack, width, heads, `train.batch_tokens` and `train.lr`, by published rules and
-    # where the recipe does not set them itself. 0: the size of the preset. It is resolved as the recipe is read.
+    # One number for the size: sets the layers of each stack, width, heads, `train.batch_tokens` and `train.lr`, by published rules
+    # and where the recipe does not set them itself. 0: the size of the preset. It is resolved as the recipe is read.
     depth: int = 0
 
     def config(self, vocab_size: int) -> ModelConfig:

@@ -42,7 +42,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("config", "layout", "device"),
     ("rules",),
     ("settings",),
-    ("task_settings",),
+    ("task_table",),
     ("files", "progress", "builtin", "version", "cpu", "toml", "html_page"),
     ("bounds",),
     ("arguments",),
@@ -293,7 +293,7 @@ def test_blocked_packages_cannot_be_imported() -> None:
 
 
 def test_training_knows_no_task_by_name() -> None:
-    """What differs between tasks is in regard/tasks/ and regard/task_settings.py."""
+    """What differs between tasks is in regard/tasks/ and regard/task_table.py."""
     tasks = {path.stem for path in (PACKAGE / "tasks").glob("*.py")} - {"__init__", "task"}
     faults = []
     for path in [*sorted((PACKAGE / "training").glob("*.py")), PACKAGE / "recipe.py"]:

@@ -169,7 +169,7 @@ def _model_lines(recipe: Recipe) -> list[str]:
     return [
         *(init_notes(recipe) if recipe.train.init else []),
         _vocabulary_line(recipe),
-        f"model: {name}{layers} layers of {config.d_model}, "
+        f"model: {name}{layers} layer{'' if layers == '1' else 's'} of {config.d_model}, "
         f"about {_num_parameters(config) / 1e6:.1f} million parameters",
         f"machine: {describe(device)}, {'fp32' if dtype is None else 'bf16'}"
         + (f"; {size} processes, each on its own device" if size > 1 else ""),

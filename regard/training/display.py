@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from regard.progress import clock, is_terminal, stderr_console
-from regard.task_settings import FIGURES, sample_kind
+from regard.task_table import FIGURES, sample_kind
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -25,7 +25,7 @@ from regard.evaluate import Scores
 from regard.files import check_new_folder
 from regard.progress import counted
 from regard.recipe import CorpusEntry, Recipe, TrainRecipe, load_recipe
-from regard.task_settings import FIGURES
+from regard.task_table import FIGURES
 from regard.tasks import TASKS
 from regard.training.checkpoint import (
     average_weights,

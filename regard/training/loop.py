@@ -33,7 +33,7 @@ from regard.models.transformer import Transformer
 from regard.parallel.ranks import Ranks
 from regard.progress import counted
 from regard.recipe import TrainRecipe
-from regard.task_settings import FIGURES
+from regard.task_table import FIGURES
 from regard.tasks.task import Validator
 from regard.training.checkpoint import prune, random_states, save_checkpoint
 from regard.training.display import Display

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from regard.errors import UserError
 from regard.files import check_regular, write_all, write_atomic, writing
-from regard.task_settings import FIGURES, SAMPLE_KINDS, sample_kind
+from regard.task_table import FIGURES, SAMPLE_KINDS, sample_kind
 
 
 class RecordWriter(Protocol):

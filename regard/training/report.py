@@ -16,7 +16,7 @@ from typing import Any
 from regard.files import write_atomic
 from regard.html_page import escaped, mark_matches, render_page, row, section, table
 from regard.progress import clock
-from regard.task_settings import DEFAULT_TASK, FIGURES, TASK_SETTINGS, sample_kind
+from regard.task_table import DEFAULT_TASK, FIGURES, TASK_SETTINGS, sample_kind
 from regard.training.chart import Point, Series, chart
 
 Record = Mapping[str, Any]
