@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from regard.bundle import Bundle
-from regard.errors import RegardError
+from regard.errors import RegardError, UserError
 from regard.generate.engines.decoder_jobs import Token
-from regard.generate.engines.select import make_text_engine
 from regard.serve.batching import Observe, QueueFull
 from regard.serve.fairness import CLIENT, FairShares
 from regard.serve.limits import Limits
@@ -57,9 +56,14 @@ class ServedWriter:
         shares: FairShares | None = None,
     ) -> ServedWriter:
         """Make an engine for a bundle, and its batcher. `shares` are those of all models of a process."""
+        if engine not in ("auto", "torch"):
+            raise UserError(
+                f"{bundle.folder}: a language model is served with engine torch, but --engine is {engine}; leave it out"
+            )
         from regard.generate.engines.joint_decoder import JointDecoder
+        from regard.generate.engines.torch_engine import TorchEngine
 
-        made, shares = make_text_engine(bundle, engine, device), shares or FairShares()
+        made, shares = TorchEngine.from_bundle(bundle, device), shares or FairShares()
         batcher = WritingBatcher(JointDecoder(made), bundle.tokenizer, limits, shares, observe)
         reader = ThreadPool("requests for words", 1, limits.word_places, shares)
         texts = ThreadPool("texts", 1, shares=shares)

@@ -27,7 +27,7 @@ OPTIONS = [
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> regard.Model:
-    return regard.load(chat_models.write_model(tmp_path_factory.mktemp("joint"), positions=96)[1])
+    return regard.load(chat_models.write_model(tmp_path_factory.mktemp("joint"), positions=96)[1], engine="torch")
 
 
 def engine_of(model: regard.Model) -> TorchEngine:
