@@ -1,5 +1,5 @@
-"""The batch of texts that a server writes: who enters when, who leaves, and what happens when something fails. The model is one that
-counts, and takes a step only when the test says so."""
+"""The batch of texts that a server writes: who enters when, who leaves, and what happens when something fails. The model is one
+that counts, and takes a step only when the test says so."""
 
 from __future__ import annotations
 
