@@ -22,6 +22,7 @@ from regard.generate.search.sampling import draw, sentence_rng
 from regard.layout import SequenceLayout
 from regard.nn.cache import DecoderCache
 from regard.nn.joint_cache import JointCache
+from regard.nn.linear import equal_tiles, set_row_tile
 
 _CAPACITY = 64  # tokens after a prompt that a cache has room for at first
 
@@ -39,6 +40,10 @@ class JointDecoder:
 
     def __init__(self, engine: TorchEngine) -> None:
         self._engine, self._model = engine, engine.model
+        if engine.slots is None and isinstance(largest := self._model.row_tile, int) and largest:
+            # A server often has few rows, and computing as many as fill a tile would take several times as long.
+            matrices = [*self._model.parameters(), self._model.output_matrix]
+            set_row_tile(self._model, equal_tiles(matrices, largest))
         self._cohorts: list[_Cohort] = []
 
     @property
