@@ -19,7 +19,7 @@ from regard.writing.writer import Writer
 
 NUM_SAMPLES = 3
 PROMPT, REFERENCE = 40, 160  # characters, about
-MAX_TOKENS = 48  # of a continuation; of single characters REFERENCE
+MAX_TOKENS, MAX_CHARACTERS = 48, 120  # of a continuation, in subword pieces or single characters
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ContinuationSampler:
     @classmethod
     def of(cls, records: Sequence[Texts], tokenizer: Tokenizer, recipe: Recipe) -> ContinuationSampler:
         """Passages of these documents. A prompt and its continuation fit into a row."""
-        wanted = REFERENCE if recipe.tokenizer.unit == "character" else MAX_TOKENS
+        wanted = MAX_CHARACTERS if recipe.tokenizer.unit == "character" else MAX_TOKENS
         passages = choose_passages([text for [text] in records])
         return cls(
             passages, tokenizer, min(wanted, recipe.data.max_length // 2), recipe.data.max_length, recipe.train.seed
