@@ -26,6 +26,7 @@ from typing import Any, Literal
 
 import sentencepiece
 
+from regard.data.chat_template import CHAT_FILE, ChatTemplate
 from regard.data.huggingface import JSON_FILE, Controls, JsonPieces, NumberPieces
 from regard.data.sentencepieces import SPACE, SPACE_PIECE, JointPieces, PairedPieces, read_file, read_model
 from regard.data.vocabulary import SOURCE_FILE, TARGET_FILE, Side, Vocabulary, read_vocabulary
@@ -81,13 +82,16 @@ class Tokenizer:
         vocabulary: Vocabulary | None = None,
         protects: bool = False,
         controls: Controls | None = None,
+        chat: ChatTemplate | None = None,
     ) -> None:
         """`models` are serialized sentencepiece models: one joint model, or an imported source and target model. With `controls`,
         which only imports have, it is one tokenizer.json of Hugging Face, or nothing for a model without a tokenizer.
 
-        `protects`: the model was trained with reserved pieces in place of spans such as addresses.
+        `protects`: the model was trained with reserved pieces in place of spans such as addresses. `chat` is how an imported model
+        reads a conversation.
         """
         self.models, self.vocabulary, self.protects, self.controls = tuple(models), vocabulary, protects, controls
+        self.chat = chat
         self.kind: Kind
         self._codec: JointPieces | PairedPieces | JsonPieces | NumberPieces
         if controls is not None:
@@ -136,7 +140,7 @@ class Tokenizer:
         return tuple(i for i in ids if self._processor.is_control(i))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Tokenizer, (self.models, self.vocabulary, self.protects, self.controls)
+        return Tokenizer, (self.models, self.vocabulary, self.protects, self.controls, self.chat)
 
     def to_message(self) -> tuple[Any, list[bytes]]:
         """The tokenizer for another process: JSON, and blocks of bytes."""
@@ -185,6 +189,13 @@ class Tokenizer:
             else:
                 raise ValueError(f"a part must be text or a reserved id (span_ids, tag_ids), but is {part!r}")
         return ids
+
+    def encode_controls(self, parts: Sequence[str | int]) -> list[int]:
+        """The ids of text with control tokens in it, given by their ids, as an imported tokenizer's own program reads it: a control
+        token may take the spaces around it. Nothing is put before or after."""
+        if not isinstance(self._codec, JsonPieces):
+            raise UserError("a conversation needs an imported model with a tokenizer.json, but this model has none")
+        return self._codec.encode_controls([_SURROGATES.sub("\ufffd", p) if isinstance(p, str) else p for p in parts])
 
     @property
     def document_start(self) -> int:
@@ -303,6 +314,8 @@ class Tokenizer:
         if self.controls is not None:
             description |= {"format": 4, "controls": self.controls.to_json()}
         write_atomic(folder / _DESCRIPTION, json.dumps(description, indent=2) + "\n")
+        if self.chat is not None:
+            write_atomic(folder / CHAT_FILE, json.dumps(self.chat.to_json(), indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -317,8 +330,12 @@ class Tokenizer:
                 controls = Controls.from_json(description.get("controls"))
         elif "special" in description:
             vocabulary = read_vocabulary(folder, description, folder / _DESCRIPTION)
+        chat = None
+        if (folder / CHAT_FILE).exists():
+            with naming(folder / CHAT_FILE):
+                chat = ChatTemplate.from_json(read_json(folder / CHAT_FILE))
         with naming(folder):
-            tokenizer = cls(models, vocabulary, description.get("protects") is True, controls)
+            tokenizer = cls(models, vocabulary, description.get("protects") is True, controls, chat)
         tokenizer.check(folder)
         return tokenizer
 

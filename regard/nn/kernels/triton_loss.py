@@ -91,6 +91,6 @@ def cross_entropy_(logits: Tensor, labels: Tensor, smoothing: float, scale: Tens
     if rows:
         _cross_entropy_kernel[(rows,)](
             logits, labels, losses, smoothing, scale, columns // aligned,
-            ALIGNED=aligned, BLOCK=min(BLOCK, triton.next_power_of_2(vocab_size)), EMPTY=columns - vocab_size, num_warps=16,
+            ALIGNED=aligned, BLOCK=min(BLOCK, triton.next_power_of_2(vocab_size)), EMPTY=columns - vocab_size, num_warps=32,
         )  # fmt: skip
     return losses
