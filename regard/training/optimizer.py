@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from regard.device import has_bf16
 from regard.recipe import TrainRecipe
+from regard.training.lora import LoraAdamW
 from regard.training.muon import MuonWithAdamW, layer_matrices
 from regard.training.sharded import local_part
 
@@ -24,8 +25,12 @@ def make_optimizer(model: nn.Module, recipe: TrainRecipe) -> torch.optim.Optimiz
     fused = device.type in ("cpu", "cuda")
     if device.type == "cuda" and not recipe.shard:  # a captured graph reads the learning rate from the device
         options |= {"lr": torch.zeros((), device=device), "capturable": True}
-    if recipe.optimizer == "adam":
+    if recipe.optimizer == "adam" and not recipe.lora:
         return torch.optim.Adam(model.parameters(), weight_decay=recipe.weight_decay, fused=fused, **options)
+    if recipe.lora:
+        matrices = layer_matrices(model)
+        others = [parameter for parameter in model.parameters() if parameter not in matrices]
+        return LoraAdamW(matrices, others, recipe.lora, fused=fused, **options)
     orthogonal = layer_matrices(model) if recipe.optimizer == "muon" else {}
     matrices = [p for p in model.parameters() if p.ndim > 1 and p not in orthogonal]
     vectors = [p for p in model.parameters() if p.ndim <= 1]

@@ -88,7 +88,7 @@ def test_only_answers_have_labels(models: tuple[Path, Path]) -> None:
     from regard.data.feed import Part
 
     parts = [Part(np.array([0, 1]), 0), Part(np.arange(2, len(ring.costs)), 0)]
-    packed = RowPacking(ring).pack(parts, slice(0, 1), None)  # type: ignore[arg-type]
+    packed = RowPacking(ring).pack(parts, slice(0, 1), None)
     every = ring.gather(np.arange(len(ring.costs)))
     assert packed.count == (every.labels >= 0).sum() < packed.tokens == ring.costs.sum()
 
