@@ -8,6 +8,7 @@ merged ones at each step. That saves the optimizer's memory, two numbers for eac
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ _A, _B = "lora_a", "lora_b"
 class LoraAdamW(torch.optim.Optimizer):
     """AdamW on thin factors of the change of some matrices; other parameters stay as they are."""
 
-    def __init__(self, matrices: dict[Tensor, list[int]], others: list[Tensor], rank: int, **options: Any) -> None:
+    def __init__(self, matrices: dict[Tensor, list[int]], others: Sequence[Tensor], rank: int, **options: Any) -> None:
         """`matrices` maps each parameter to the row counts of the matrices stacked in it, which have factors of their own; `others`
         stay as they are; `options` are AdamW's. The change begins as zero."""
         self._rows = list(matrices.values())
@@ -29,7 +30,7 @@ class LoraAdamW(torch.optim.Optimizer):
         # Of each parameter a and b, (matrices * rank, d_in) and (d_out, rank).
         thin = {"params": [each for pair in factors for each in pair], "weight_decay": 0.0}
         # The others are here for `zero_grad` alone.
-        super().__init__([changed, thin, {"params": others}], {"lr": options["lr"]})
+        super().__init__([changed, thin, {"params": list(others)}], {"lr": options["lr"]})
         self._adamw = torch.optim.AdamW(self.param_groups[1:2], **options)
         for parameter, (a, b) in zip(matrices, factors, strict=True):
             self.state[parameter] = {_A: a.data, _B: b.data}

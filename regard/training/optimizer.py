@@ -19,18 +19,19 @@ WARMUP_SHARE = 0.1
 
 
 def make_optimizer(model: nn.Module, recipe: TrainRecipe) -> torch.optim.Optimizer:
-    """Adam as in the paper; AdamW, with weight decay on matrices only; or Muon on the layers' matrices and AdamW on the rest."""
+    """Adam as in the paper; AdamW, with weight decay on matrices only; or Muon on the layers' matrices and AdamW on the rest. With LoRA
+    AdamW on its factors."""
     options: dict[str, Any] = {"lr": 0.0, "betas": (recipe.beta1, recipe.beta2), "eps": recipe.eps}
     device = next(model.parameters()).device
     fused = device.type in ("cpu", "cuda")
     if device.type == "cuda" and not recipe.shard:  # a captured graph reads the learning rate from the device
         options |= {"lr": torch.zeros((), device=device), "capturable": True}
-    if recipe.optimizer == "adam" and not recipe.lora:
-        return torch.optim.Adam(model.parameters(), weight_decay=recipe.weight_decay, fused=fused, **options)
     if recipe.lora:
-        matrices = layer_matrices(model)
-        others = [parameter for parameter in model.parameters() if parameter not in matrices]
-        return LoraAdamW(matrices, others, recipe.lora, fused=fused, **options)
+        changed = layer_matrices(model)
+        others = [parameter for parameter in model.parameters() if parameter not in changed]
+        return LoraAdamW(changed, others, recipe.lora, fused=fused, **options)
+    if recipe.optimizer == "adam":
+        return torch.optim.Adam(model.parameters(), weight_decay=recipe.weight_decay, fused=fused, **options)
     orthogonal = layer_matrices(model) if recipe.optimizer == "muon" else {}
     matrices = [p for p in model.parameters() if p.ndim > 1 and p not in orthogonal]
     vectors = [p for p in model.parameters() if p.ndim <= 1]

@@ -57,7 +57,7 @@ def test_only_matrices_of_layers_change_by_a_low_rank() -> None:
     set_learning_rate(optimizer, 0.01)
     for _ in range(3):
         optimizer.zero_grad()
-        sum(parameter.square().sum() * 0.5 for parameter in model.parameters()).backward()  # type: ignore[union-attr]
+        sum(parameter.square().sum() * 0.5 for parameter in model.parameters()).backward()
         optimizer.step()
     chosen = {id(parameter): rows for parameter, rows in layer_matrices(model).items()}
     for name, parameter in model.named_parameters():
