@@ -19,8 +19,8 @@ WARMUP_SHARE = 0.1
 
 
 def make_optimizer(model: nn.Module, recipe: TrainRecipe) -> torch.optim.Optimizer:
-    """Adam as in the paper; AdamW, with weight decay on matrices only; or Muon on the layers' matrices and AdamW on the rest. With LoRA
-    AdamW on its factors."""
+    """Adam as in the paper; AdamW, with weight decay on matrices only; or Muon on the layers' matrices and AdamW on the rest. With
+    LoRA AdamW on its factors."""
     options: dict[str, Any] = {"lr": 0.0, "betas": (recipe.beta1, recipe.beta2), "eps": recipe.eps}
     device = next(model.parameters()).device
     fused = device.type in ("cpu", "cuda")
