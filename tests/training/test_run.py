@@ -8,7 +8,6 @@ import math
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,7 +31,7 @@ from regard.training.folder import RunFolder, claim_folder, locked
 from regard.training.loop import Interval, RunLength, RunState, Trainer
 from regard.training.metrics import read_metrics
 from regard.training.run import train
-from tests.commands import finished, start, wait_until
+from tests.commands import Process, finished, fork, start, wait_until
 from tests.tiny import reversal_pairs, write_pairs, write_recipe
 from tests.training.runs import damage, quiet
 
@@ -65,7 +64,7 @@ sys.exit(main(sys.argv[1:]))
     return str(script)
 
 
-def kill_when(process: subprocess.Popen[str], condition: Callable[[], bool], number: signal.Signals) -> str:
+def kill_when(process: Process, condition: Callable[[], bool], number: signal.Signals) -> str:
     wait_until(process, condition)
     process.send_signal(number)
     return finished(process)
@@ -101,7 +100,7 @@ def test_a_run_killed_at_three_points_and_resumed_ends_with_the_same_weights(tmp
         ),  # between
     ]
     for point in points:
-        kill_when(start([held(tmp_path, 100), *command(recipe, killed, "--resume")]), point, signal.SIGKILL)
+        kill_when(fork([held(tmp_path, 100), *command(recipe, killed, "--resume")]), point, signal.SIGKILL)
     assert "resuming from step" in quiet(recipe, killed, resume=True)
     assert_same_weights(whole, killed)
     losses = [
@@ -114,7 +113,7 @@ def test_a_run_killed_at_three_points_and_resumed_ends_with_the_same_weights(tmp
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "recipe", steps=50_000, save_every=50_000, validate_every=50_000)
     out = tmp_path / "run"
-    process = start(["-m", "regard", *command(recipe, out)])
+    process = fork(["-m", "regard", *command(recipe, out)])
     said = kill_when(
         process,
         lambda: (out / "metrics.jsonl").exists() and '"step": 20' in (out / "metrics.jsonl").read_text(),
