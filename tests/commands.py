@@ -91,7 +91,7 @@ def together(
     finally:
         for process in started:
             process.kill()  # one that hangs must not outlive the test
-    return [process.returncode for process in started], said
+    return [process.wait() for process in started], said
 
 
 def torchrun(processes: int, *arguments: str) -> subprocess.Popen[str]:
