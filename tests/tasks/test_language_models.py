@@ -33,7 +33,7 @@ from regard.training.folder import RunFolder
 from regard.training.metrics import read_metrics
 from regard.training.prepare import choose_evaluation_sets, find_corpora
 from regard.training.update import PlainUpdate
-from tests.commands import fails, start, together
+from tests.commands import fails, fork, together
 from tests.data.test_rows import column_of
 from tests.training.runs import damage, quiet
 from tests.training.test_run import assert_same_weights, held, kill_when
@@ -240,7 +240,7 @@ def test_a_sharded_run_is_the_run_of_one(runs: Runs, task: str, tmp_path: Path) 
 def test_a_killed_run_ends_with_the_same_weights(runs: Runs, task: str, tmp_path: Path) -> None:
     recipe, one = runs[task]
     killed = tmp_path / "killed"
-    process = start([held(tmp_path, 27), "train", str(recipe), "--out", str(killed)])
+    process = fork([held(tmp_path, 27), "train", str(recipe), "--out", str(killed)])
     kill_when(process, lambda: (killed / "checkpoints" / "step-000020").exists(), signal.SIGKILL)
     assert "resuming from step 20" in quiet(recipe, killed, resume=True)
     assert_same_weights(one, killed)
