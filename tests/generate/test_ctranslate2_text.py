@@ -136,7 +136,12 @@ def test_int8_computes_prompts_of_one_length_together(bundle: Bundle, monkeypatc
     engine = CTranslate2TextEngine(bundle)
     sizes: list[int] = []
     search = engine._search
-    monkeypatch.setattr(engine, "_search", lambda jobs, options: (sizes.append(len(jobs)), search(jobs, options))[1])
+
+    def counting(jobs: Any, options: SearchOptions) -> list[list[Hypothesis]]:
+        sizes.append(len(jobs))
+        return search(jobs, options)
+
+    monkeypatch.setattr(engine, "_search", counting)
     done: list[int] = []
     engine.generate([[5, 6], [7, 8, 9], [9, 9], [4, 4]], GREEDY, lambda numbers: done.extend(numbers))
     assert sorted(sizes) == [1, 3] and sorted(done) == [0, 1, 2, 3]
