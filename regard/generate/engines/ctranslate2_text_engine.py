@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 import queue
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -290,6 +291,8 @@ class CTranslate2TextEngine(WithTorch):
                 return False
             return on_token(step.batch_id, step.hypothesis_id, step.token_id)
 
+        released = threading.Event()
+        weakref.finalize(callback, released.set)
         pieces = [[self._pieces[i] for i in job.prompt] for job in jobs]
         if not options.sample:
             wanted = number_wanted(options)
@@ -297,7 +300,7 @@ class CTranslate2TextEngine(WithTorch):
             given["patience"] = max(1.0, given["num_hypotheses"] / options.beam)
             if on_token is not None and options.beam == 1:
                 given["callback"] = callback
-            return _waiting(self._generator.generate_batch(pieces, asynchronous=True, **given))
+            return _waiting(self._generator.generate_batch(pieces, asynchronous=True, **given), released)
         given |= {"num_hypotheses": options.beam, "sampling_topk": options.top_k, "sampling_topp": options.top_p}
         given |= {"sampling_temperature": options.temperature, "callback": callback}
         with _SEEDING:
@@ -307,7 +310,7 @@ class CTranslate2TextEngine(WithTorch):
             submitted = worker.generate_batch(pieces, asynchronous=True, **given)
             while not seen.wait(0.05) and not submitted[0].done():
                 pass
-        return _waiting(submitted, worker)
+        return _waiting(submitted, released, worker)
 
     def _new_worker(self) -> Any:
         """A generator whose worker has drawn no random number yet."""
@@ -418,11 +421,16 @@ class CTranslate2TextEngine(WithTorch):
             )
 
 
-def _waiting(submitted: Sequence[Any], *kept: object) -> Callable[[], list[Any]]:
-    """What waits for results; `kept` must live until then."""
+def _waiting(submitted: Sequence[Any], released: threading.Event, worker: Any = None) -> Callable[[], list[Any]]:
+    """What waits for results, and until CTranslate2 has let go of the callback: its thread, which needs the interpreter for that,
+    must not be stopped meanwhile, as it is when its `worker` goes."""
 
     def wait() -> list[Any]:
-        assert kept is not None
-        return [one.result() for one in submitted]
+        try:
+            return [one.result() for one in submitted]
+        finally:
+            released.wait()
+            del kept[:]
 
+    kept = [worker]
     return wait
