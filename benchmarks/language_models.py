@@ -308,7 +308,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, t
         "--tokens", type=int, default=0, help="in an update (default: 65,536 for GPT-2, 32,768 for BERT)"
     )
     parser.add_argument("--seconds", type=float, default=10.0, help="time of each measurement, after its warm-up")
-    parser.add_argument("--log-every", type=int, default=10, help="steps of Regard between two readings of the clock")
+    parser.add_argument("--log-every", type=int, default=40, help="steps of Regard between two readings of the clock")
     parser.add_argument("--batches", type=int, default=BATCHES, help="batches that peers cycle through")
     parser.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto")
     parser.add_argument("--device", default="auto")

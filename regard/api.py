@@ -30,8 +30,8 @@ from regard.translation.glossary import Glossary
 from regard.translation.results import Result, unmet_note
 from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
-from regard.writing.options import writing_options
-from regard.writing.writer import Writer, Written
+from regard.writing.options import WritingOptions, writing_options
+from regard.writing.writer import Chat, Writer, Written
 
 if TYPE_CHECKING:
     from regard.explain.explainer import Explainer
@@ -214,6 +214,18 @@ class Model:
         with progress_if(progress, "writing", len(prompts), "prompts") as done:
             return self.writer.write(prompts, chosen, lambda numbers: done(len(numbers)) if done else None)
 
+    def chat(self, messages: Chat, **options: Any) -> str:
+        """The answer to a conversation: a list of messages, each with `role` (system, user or assistant) and `content`, or the one
+        message of a user. It is rendered with the model's own chat template; what a message says stays text, also where it names a
+        control token. Options as for `generate`; `follow_chat` yields the answer as it grows."""
+        self._needs("generate")
+        return self.writer.answer([messages], _one_text(options, "chat"))[0].continuations[0].text
+
+    def follow_chat(self, messages: Chat, **options: Any) -> Iterator[str]:
+        """Yield the answer to a conversation as it grows: each string extends the one before, and the last is complete."""
+        self._needs("generate")
+        return self.writer.follow_answer(messages, _one_text(options, "follow_chat"))
+
     def align(self, pairs: Sequence[tuple[str, str]]) -> list[TextAlignment]:
         """Which words of each text go with which words of its translation, by this model or from elsewhere."""
         self._needs("translate")
@@ -239,11 +251,7 @@ class Model:
         if self.bundle.task == "generate":
             given = {"beam": beam, "alpha": alpha, "prefix": prefix, "phrases": phrases, **search}
             given = {name: value for name, value in given.items() if value is not None}
-            if several := {"n", "token_log_probs"} & set(given):
-                raise UserError(
-                    f"follow yields one text as it grows; leave out {min(several)}, or call `continuations`"
-                )
-            return self.writer.follow(text, writing_options(**given))
+            return self.writer.follow(text, _one_text(given, "follow"))
         options = self.search_options(beam, alpha, 1, **search)
         [constraints] = _text_constraints([text], prefix, phrases) or [TextConstraints()]
         return self.follow_line(text, options, constraints)
@@ -363,6 +371,13 @@ class Model:
             keep = search["keep"]
             search["keep"] = (keep,) if isinstance(keep, str) else tuple(keep)
         return self.options.changed(beam, alpha, nbest, **search)
+
+
+def _one_text(options: Mapping[str, Any], method: str) -> WritingOptions:
+    """The options of a method that gives one text."""
+    if several := {"n", "token_log_probs"} & set(options):
+        raise UserError(f"{method} gives one text; leave out {min(several)}, or call `continuations`")
+    return writing_options(**options)
 
 
 def _text_constraints(

@@ -110,6 +110,19 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
+def epochs(number: float) -> str:
+    """For example "1.2 epochs", "0.004 epochs"."""
+    return f"{number:.1f} epochs" if number >= 0.1 else f"{number:.1g} epochs"
+
+
+def duration(seconds: float) -> str:
+    """For example "40 minutes", "2.5 hours", "3.1 days"."""
+    minutes = seconds / 60
+    if minutes < 90:
+        return counted(max(1, round(minutes)), "minute")
+    return f"{minutes / 60:.1f} hours" if minutes < 48 * 60 else f"{minutes / 60 / 24:.1f} days"
+
+
 def _rate(speed: float, unit: str) -> list[str]:
     """For example 1,234 lines/s or 2.5 lines/s; nothing where it would round to zero."""
     if speed < 0.05:

@@ -35,46 +35,23 @@ from regard.builtin import builtin_models
 from regard.config import ModelConfig
 from regard.errors import UserError
 from regard.files import open_input
-from regard.models.presets import PRESETS
+from regard.models.presets import MAX_DEPTH, PRESETS, depth_settings
 from regard.rules import refuse_unknown_keys, table_keys
-from regard.settings import TABLES
+from regard.settings import GATED, TABLES
+from regard.task_table import DEFAULT_TASK, TASK_SETTINGS, TaskSettings, foreign_fields
 from regard.toml import dump_toml
 
 T = TypeVar("T")
-Task = Literal["translate", "generate", "fill"]
 Documents = Literal["file", "paragraph", "line"]
 Schedule = Literal["paper", "linear", "cosine", "wsd"]
 Optimizer = Literal["adam", "adamw", "muon"]
 Precision = Literal["auto", "fp32", "bf16"]
 Monitor = Literal["loss", "bleu"]
+Unit = Literal["subword", "character"]
 BUILT_IN = "builtin:"  # prefix of a built-in model in written recipes, so that it is not taken for a folder
+FINE_TUNING_LR = 2e-4  # the default peak of fine-tuning: the paper's would undo what the model has learnt
+MAX_SHARE = 0.4  # of the text, for each of validation and test
 INIT = "init"  # the preset that stands for the shape of the model in train.init
-# What a task sets where the file says nothing; translation has the defaults of the dataclasses.
-TASK_DEFAULTS: dict[Task, dict[str, dict[str, Any]]] = {
-    "translate": {},
-    "generate": {
-        "data": {"max_length": 1024},
-        "model": {"encoder_layers": 0},
-        "train": {"label_smoothing": 0.0},
-    },
-    "fill": {
-        "data": {"max_length": 512},
-        "model": {"decoder_layers": 0},
-        "train": {"label_smoothing": 0.0},
-    },
-}
-# Fields that only these tasks have: others refuse them, and do not write them.
-_FIELDS_OF: dict[tuple[Task, ...], dict[str, set[str]]] = {
-    ("translate",): {
-        "data": {"source", "target", "max_ratio", "deduplicate"},
-        "tokenizer": {"protect"},
-        "train": {"bpe_dropout", "validate_sentences", "monitor"},
-        "decode": {"beam", "alpha", "max_extra", "guard"},
-    },
-    ("generate", "fill"): {"data": {"documents"}},
-    ("generate",): {"data": {"across_documents"}},
-    ("fill",): {"train": {"mask"}},
-}
 FAST_PARTS = (
     "slots",
     "attention",
@@ -105,10 +82,12 @@ class DataRecipe:
     # names a pair of files, "corpus.tsv" one tab-separated file. To generate and fill, "books/*.txt" names text files. `*` matches
     # several; .gz, .xz and .zst are unpacked.
     train: tuple[CorpusEntry, ...]
-    # Validation corpus, or the number of pairs or documents to hold out from the training text (at most a tenth of it).
-    valid: str | int
-    # Test corpus, or the number of pairs or documents to hold out; scored once, at the end; 0: no test set.
-    test: str | int = 0
+    # Validation corpus, or the number of pairs or documents to hold out from the training text (at most a tenth of it). To generate
+    # and fill also a share: 0.1 holds out the last tenth of each document.
+    valid: str | int | float
+    # Test corpus, or the number or share to hold out; scored once, at the end; 0: no test set. A share for testing is cut off after
+    # the one for validation.
+    test: str | int | float = 0
     root: str = "."  # folder that paths are relative to, itself relative to the recipe's folder
     # Longest sequence in tokens. `translate`: training drops longer pairs, translation splits longer lines. `generate`: the length
     # of the rows that the text is cut into, 1,024 if unset. `fill`: documents are cut into pieces of at most this length, 512 if
@@ -125,6 +104,7 @@ class TokenizerRecipe:
     """The joint subword vocabulary."""
 
     vocab_size: int = 32_000  # number of pieces; reduced if the corpus is too small for it
+    unit: Unit = "subword"  # what a piece is; `character`: a single one, and `vocab_size` says nothing
     character_coverage: float = (
         0.9999  # share of the text whose characters get pieces; rarer characters are spelled in bytes
     )
@@ -144,6 +124,9 @@ class ModelRecipe:
 
     preset: str = "base"  # a named shape, see Presets; `init`: the shape of the model in `train.init`
     fields: dict[str, Any] = field(default_factory=dict)  # overridden fields of ModelConfig
+    # One number for the size: sets the layers of each stack, width, heads, `train.batch_tokens` and `train.lr`, by published rules
+    # and where the recipe does not set them itself. 0: the size of the preset. It is resolved as the recipe is read.
+    depth: int = 0
 
     def config(self, vocab_size: int) -> ModelConfig:
         """The model's full configuration. "init" counts as the default shape until the init model is read."""
@@ -228,19 +211,23 @@ class Recipe:
     model: ModelRecipe = field(default_factory=ModelRecipe)
     train: TrainRecipe = field(default_factory=TrainRecipe)
     decode: DecodeRecipe = field(default_factory=DecodeRecipe)
-    task: Task = (
-        "translate"  # what is learnt: `generate` and `fill` are language models, of the next and of masked tokens
-    )
+    # What is learnt: `translate`, or language models, `generate` of the next token and `fill` of masked ones.
+    task: str = DEFAULT_TASK
+
+    @property
+    def settings(self) -> TaskSettings:
+        """What recipes of this task may say."""
+        return TASK_SETTINGS[self.task]
 
     def to_dict(self) -> dict[str, Any]:
         """Nested plain values, as in a TOML file: the fields of its task."""
-        sections: dict[str, Any] = {} if self.task == "translate" else {"task": self.task}
+        sections: dict[str, Any] = {} if self.task == DEFAULT_TASK else {"task": self.task}
         for name in _SECTIONS:
             part = getattr(self, name)
             if isinstance(part, ModelRecipe):
                 sections["model"] = {"preset": part.preset, **part.fields}
                 continue
-            left_out = _foreign_fields(self.task, name)
+            left_out = foreign_fields(self.task, name)
             values = {f.name: _plain(getattr(part, f.name)) for f in dataclasses.fields(part) if f.name not in left_out}
             if values:
                 sections[name] = {key: value for key, value in values.items() if value is not None}
@@ -252,7 +239,7 @@ class Recipe:
     @property
     def name(self) -> str:
         """A name for the run folder."""
-        return f"{self.data.source}-{self.data.target}" if self.task == "translate" else self.task
+        return f"{self.data.source}-{self.data.target}" if self.settings.has_sides else self.task
 
     def with_defaults(self, protect: bool, guard: bool) -> Recipe:
         """The recipe with these values for `tokenizer.protect` and `decode.guard` where they are unset."""
@@ -275,11 +262,6 @@ _SECTIONS: dict[str, type] = {
     "train": TrainRecipe,
     "decode": DecodeRecipe,
 }
-
-
-def _foreign_fields(task: Task, section: str) -> set[str]:
-    """The fields of a section that belong to other tasks."""
-    return set().union(*(fields.get(section, set()) for tasks, fields in _FIELDS_OF.items() if task not in tasks))
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -362,7 +344,9 @@ def _parse_value(text: str) -> Any:
 
 def recipe_from_dict(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
     """Build and check a recipe from nested plain values."""
-    task: Task = _convert(values.get("task", "translate"), Task, f"{where}: task")
+    task = values.get("task", DEFAULT_TASK)
+    if not isinstance(task, str) or task not in TASK_SETTINGS:
+        raise UserError(f"{where}: task must be one of {', '.join(TASK_SETTINGS)}, but is {task!r}")
     _refuse_unknown([name for name in values if name != "task"], _SECTIONS, f"{where}: section")
     sections = {}
     for name, section in _SECTIONS.items():
@@ -370,15 +354,15 @@ def recipe_from_dict(values: Mapping[str, Any], where: str = "recipe") -> Recipe
         if not isinstance(part, dict):
             raise UserError(f"{where}: [{name}] must be a table, but is {part!r}")
         _refuse_unknown(part, _known_keys(section), f"{where}: {name}.")
-        if foreign := sorted(part.keys() & _foreign_fields(task, name)):
+        if foreign := sorted(part.keys() & foreign_fields(task, name)):
             raise UserError(
                 f"{where}: {name}.{foreign[0]} must not be set with task = {task!r}, which has no such field"
             )
         has_own_shape = name == "model" and part.get("preset") == INIT
-        sections[name] = {**({} if has_own_shape else TASK_DEFAULTS[task].get(name, {})), **part}
+        sections[name] = {**({} if has_own_shape else TASK_SETTINGS[task].defaults.get(name, {})), **part}
+    _apply_depth(sections, values, TASK_SETTINGS[task], where)
     if "data" not in values:
-        fields = "source, target, train and valid" if task == "translate" else "train and valid"
-        raise UserError(f"{where}: [data] is missing; it must set {fields}")
+        raise UserError(f"{where}: [data] is missing; it must set {TASK_SETTINGS[task].required}")
     recipe = Recipe(
         data=_data_recipe(sections["data"], where, task),
         tokenizer=_section(TokenizerRecipe, sections["tokenizer"], where, "tokenizer"),
@@ -391,9 +375,25 @@ def recipe_from_dict(values: Mapping[str, Any], where: str = "recipe") -> Recipe
     return recipe
 
 
+def _apply_depth(sections: dict[str, Any], given: Mapping[str, Any], settings: TaskSettings, where: str) -> None:
+    """Replace `model.depth` by the settings that it stands for; those that the recipe gives itself take precedence."""
+    depth = _convert(sections["model"].pop("depth", 0), int, f"{where}: model.depth")
+    if not 0 <= depth <= MAX_DEPTH:
+        raise UserError(f"{where}: model.depth must be between 0 and {MAX_DEPTH}, but is {depth}")
+    if not depth:
+        return
+    if sections["model"].get("preset") == INIT:
+        raise UserError(f"{where}: model.depth must not be set with model.preset = 'init', which has its own")
+    preset = PRESETS.get(str(sections["model"].get("preset")), {})
+    activation = sections["model"].get("activation", preset.get("activation"))
+    for name, values in depth_settings(depth, activation in GATED).items():
+        kept = {**settings.defaults.get(name, {}), **given.get(name, {})}
+        sections[name] = {**sections[name], **{key: value for key, value in values.items() if key not in kept}}
+
+
 def _known_keys(section: type) -> list[str]:
     if section is ModelRecipe:
-        return ["preset", *(f.name for f in dataclasses.fields(ModelConfig) if f.name != "vocab_size")]
+        return ["preset", "depth", *(f.name for f in dataclasses.fields(ModelConfig) if f.name != "vocab_size")]
     return [f.name for f in dataclasses.fields(section)]
 
 
@@ -435,9 +435,9 @@ def _model_recipe(values: Mapping[str, Any], where: str) -> ModelRecipe:
     return recipe
 
 
-def _data_recipe(values: Mapping[str, Any], where: str, task: Task) -> DataRecipe:
+def _data_recipe(values: Mapping[str, Any], where: str, task: str) -> DataRecipe:
     given = dict(values)
-    if task != "translate":
+    if not TASK_SETTINGS[task].has_sides:
         given |= {"source": "", "target": ""}
     entries = given.get("train")
     if entries is not None:
@@ -492,7 +492,7 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     accepted = tuple(kind for kind in accepted if kind is not types.NoneType)  # TOML has no null
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise UserError(f"{where} must be a number that fits 64 bits, but does not")
-    if float in accepted and isinstance(value, int) and not isinstance(value, bool):
+    if float in accepted and int not in accepted and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, str) and not _is_text(value):
         raise UserError(f"{where} must be valid UTF-8, but is {value!r}; rename the file or folder")
@@ -519,21 +519,40 @@ def _check(recipe: Recipe, where: str) -> None:
     _check_init(recipe, where)
     check_positions(recipe, where)
     _check_stacks(recipe, where)
-    data, noun = recipe.data, "pair" if recipe.task == "translate" else "document"
+    data, noun = recipe.data, recipe.settings.noun
     if isinstance(data.valid, int) and data.valid < 1:
         raise UserError(
             f"{where}: data.valid must be a corpus or a positive number of {noun}s to hold out, but is {data.valid}"
         )
     if isinstance(data.test, int) and data.test < 0:
         raise UserError(f"{where}: data.test must not be negative, but is {data.test}")
+    _check_shares(recipe, where)
+
+
+def _check_shares(recipe: Recipe, where: str) -> None:
+    """Shares of the text that are held out."""
+    held_out = {"data.valid": recipe.data.valid, "data.test": recipe.data.test}
+    shares = {name: value for name, value in held_out.items() if isinstance(value, float)}
+    for name, value in shares.items():
+        if recipe.settings.has_sides:
+            raise UserError(f"{where}: {name} must be a corpus or a number of {recipe.settings.noun}s, but is {value}")
+        if not 0 < value <= MAX_SHARE:  # also rejects NaN
+            raise UserError(
+                f"{where}: {name} must be a corpus, a number of documents, or a share of the text up to {MAX_SHARE}, but is {value}"
+            )
+    if shares and any(isinstance(value, int) and value for value in held_out.values()):
+        raise UserError(
+            f"{where}: data.valid and data.test must both be shares or both be numbers of documents, but are {recipe.data.valid} "
+            f"and {recipe.data.test}"
+        )
 
 
 def _check_stacks(recipe: Recipe, where: str) -> None:
-    """Translation reads with an encoder and writes with a decoder; `generate` only writes, `fill` only reads."""
+    """A task has both stacks, or leaves out the one that its defaults set to 0."""
     if recipe.model.preset == INIT:
         return
-    config, left_out = recipe.model.config(vocab_size=1000), TASK_DEFAULTS[recipe.task].get("model", {})
-    task = "translation" if recipe.task == "translate" else f"the task {recipe.task}"
+    config, left_out = recipe.model.config(vocab_size=1000), recipe.settings.defaults.get("model", {})
+    task = recipe.settings.title
     for name in ("encoder_layers", "decoder_layers"):
         layers = getattr(config, name)
         if name in left_out and layers:
@@ -543,9 +562,9 @@ def _check_stacks(recipe: Recipe, where: str) -> None:
 
 
 def check_positions(recipe: Recipe, where: str) -> None:
-    """Refuse sequences longer than the table of learned positions; those of translation have an end mark besides."""
+    """Refuse sequences longer than the table of learned positions; those of some tasks have a mark besides."""
     longest, config = recipe.data.max_length, recipe.model.config(vocab_size=1000)
-    marks = 1 if recipe.task == "translate" else 0
+    marks = recipe.settings.marks
     if config.longest is not None and longest + marks > config.longest:
         how = "below" if marks else "at most"
         raise UserError(f"{where}: data.max_length ({longest}) must be {how} model.max_positions ({config.longest})")
@@ -591,7 +610,7 @@ def _check_ranges(recipe: Recipe, where: str) -> None:
     if not data.max_ratio >= 1:  # also rejects NaN
         raise UserError(f"{where}: data.max_ratio must be at least 1, but is {data.max_ratio}")
     try:
-        if recipe.task == "translate":
+        if recipe.settings.has_sides:
             check_label("data.source", data.source)
             check_label("data.target", data.target)
         check_whole("data.max_length", data.max_length, 1, MAX_LENGTH)
@@ -644,7 +663,7 @@ def _check_init(recipe: Recipe, where: str) -> None:
     if wanted.folder:
         raise UserError(f"{where}: tokenizer.folder must not be set with train.init, whose vocabulary is used")
     # character_coverage decides which characters of the new text get pieces, so it goes with extend.
-    for name in ("vocab_size", "split_digits", *([] if wanted.extend else ["character_coverage"])):
+    for name in ("vocab_size", "unit", "split_digits", *([] if wanted.extend else ["character_coverage"])):
         if getattr(wanted, name) != getattr(defaults, name):
             raise UserError(
                 f"{where}: tokenizer.{name} must not be set with train.init, whose vocabulary is used; "

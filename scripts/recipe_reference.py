@@ -9,6 +9,7 @@ import ast
 import dataclasses
 import inspect
 import io
+import json
 import tokenize
 from pathlib import Path
 from types import NoneType
@@ -180,13 +181,16 @@ def _lowered(source: type) -> str:
 def _presets() -> str:
     """What each preset sets, a row for each."""
     names = list(next(iter(PRESETS.values())))
-    assert all(list(values) == names for values in PRESETS.values())
-    lines = [f"| preset | {' | '.join(f'`{name}`' for name in names)} |", "|---" * (len(names) + 1) + "|"]
-    lines += [f"| `{preset}` | {' | '.join(map(str, values.values()))} |" for preset, values in PRESETS.items()]
+    heads = [*(f"`{name}`" for name in names), "others"]
+    lines = [f"| preset | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    for preset, values in PRESETS.items():
+        others = ", ".join(f"`{name} = {json.dumps(value)}`" for name, value in values.items() if name not in names)
+        lines.append(f"| `{preset}` | {' | '.join(str(values[name]) for name in names)} | {others} |")
     return (
         "## Presets\n\n"
         "`base` and `big` are the paper's models. `tiny` and `small` are for 10,000 to 300,000 pairs. `fast` and `fastest`\n"
-        "have a shallow decoder, the part that runs once per token of a translation. `init` takes the shape of the model in\n"
+        "have a shallow decoder, the part that runs once per token of a translation. The others are language models: GPT-2's two\n"
+        "smallest sizes, and the blocks of LLaMA and PaLM in the size of the first. `init` takes the shape of the model in\n"
         "`train.init`; only `dropout` may then be set beside it.\n\n" + "\n".join(lines) + "\n"
     )
 

@@ -255,8 +255,8 @@ def test_evaluate_scores_a_model_and_a_file_alike(
     ("arguments", "message"),
     [
         (["train", "nothing.toml"], "nothing.toml: there is no such recipe file"),
-        (["train", "corpus.en"], "corpus.en is one text; `regard train SRC TGT` takes parallel text"),
-        (["train", "a", "b", "c"], "one recipe or two text files"),
+        (["train", "corpus.en"], "corpus.en: there is no such file or folder"),
+        (["train", "a", "b", "c"], "a: there is no such file or folder"),
         (["translate", "-m", "nothing", "hello"], "nothing: there is no such model"),
         (["translate", "--resume", "-m", "x", "hello"], "--resume needs -i FILE and -o FILE"),
         (["translate", "-m", "x", "-o", "y.de.gz", "hello"], "-o y.de.gz: translate writes plain text; leave out .gz"),
@@ -297,7 +297,11 @@ def test_evaluate_scores_a_model_and_a_file_alike(
         ),
         (["train", "train.csv", "test.csv"], "train.csv is a table; `regard train SRC TGT` takes parallel text"),
         (["train", "pairs.tsv.gz"], 'pairs in a tab-separated file go into a recipe: [data] train = "pairs.tsv"'),
-        (["train", "tests"], "tests is a folder; `regard train SRC TGT` takes parallel text"),
+        (["train", "deploy"], "deploy: must have text files (.txt, .text, .jsonl, also packed as"),
+        (
+            ["train", "recipes/tatoeba.toml", "--task", "generate"],
+            "--task is for plain files; a recipe says its task itself",
+        ),
         (["train", "a.toml", "b"], "a.toml is a recipe, which is trained alone"),
         ([], "a verb is required"),
     ],

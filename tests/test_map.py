@@ -42,6 +42,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("config", "layout", "device"),
     ("rules",),
     ("settings",),
+    ("task_table",),
     ("files", "progress", "builtin", "version", "cpu", "toml", "html_page"),
     ("bounds",),
     ("arguments",),
@@ -289,3 +290,20 @@ def test_every_module_imports_without_the_optional_packages() -> None:
 def test_blocked_packages_cannot_be_imported() -> None:
     with pytest.raises(AssertionError, match="blocked: zstandard"):
         python(f"{BLOCK}\nimport zstandard")
+
+
+def test_training_knows_no_task_by_name() -> None:
+    """What differs between tasks is in regard/tasks/ and regard/task_table.py."""
+    tasks = {path.stem for path in (PACKAGE / "tasks").glob("*.py")} - {"__init__", "task"}
+    faults = []
+    for path in [*sorted((PACKAGE / "training").glob("*.py")), PACKAGE / "recipe.py"]:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and node.value in ("translate", "generate", "fill"):
+                faults.append(f"{path.name}, line {node.lineno}: the task {node.value!r}")
+            faults += [
+                f"{path.name}: imports {name}"
+                for name in imported_names(node, "regard.training")
+                if name.startswith("regard.tasks.") and name.split(".")[2] in tasks
+            ]
+    assert faults == []

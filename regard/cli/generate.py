@@ -1,4 +1,4 @@
-"""`regard generate`: text that follows prompts, by a language model."""
+"""`regard generate`: text that follows prompts, by a language model, and its answers in a conversation."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import argparse
 import io
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.cli.common import MODEL_OF_TEXT, add_engine, checked_batch, find_models, load_model, naming_options, verb
-from regard.errors import UserError
+from regard.errors import InputError, UserError
 from regard.escaping import escape, escape_json
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ def add(verbs: Any) -> None:
         run,
         "continue text with a language model",
         "Continue prompts with a language model. A prompt is an argument, a file or standard input; without any, the model begins "
-        "a text. One continuation of one prompt is printed while it is written.",
+        "a text. One continuation of one prompt is printed while it is written. With --chat a prompt is a message that the model "
+        "answers; without any, on a terminal, you talk to it.",
     )
     parser.add_argument(
         "prompts", nargs="*", metavar="PROMPT", help="texts to continue (default: -i or standard input)"
@@ -59,6 +60,10 @@ def add(verbs: Any) -> None:
         "-i", "--input", type=Path, metavar="FILE", help="a file whose text is the prompt, without its last line break"
     )
     parser.add_argument("--lines", action="store_true", help="each line of the file or of standard input is a prompt")
+    parser.add_argument(
+        "--chat", action="store_true", help="answer each prompt as a message, by the model's own chat template"
+    )
+    parser.add_argument("--system", metavar="TEXT", help="with --chat: what the model is told before the conversation")
     parser.add_argument("-n", type=int, default=1, metavar="N", help="continuations of each prompt (default: 1)")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="longest continuation (default: 200)")
     parser.add_argument("--stop", action="append", metavar="TEXT", help="end before this text; repeatable")
@@ -85,15 +90,25 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("generate needs -m MODEL, a language model: regard train makes one, regard import reads one")
     if arguments.log_probs and not arguments.json:
         raise UserError("--log-probs needs JSON output; add --json")
+    if arguments.system is not None and not arguments.chat:
+        raise UserError("--system begins a conversation; add --chat")
+    if arguments.chat and arguments.no_prompt:
+        raise UserError("--chat prints the answers alone; leave out --no-prompt")
     find_models(arguments)  # before anything is read
     checked_batch(arguments)
     with naming_options(_NAMES):
         options = _options(arguments)
-    prompts = _prompts(arguments)
+    talks = arguments.chat and _is_terminal() and not (arguments.prompts or arguments.input)
+    if talks and (arguments.json or arguments.n != 1):
+        raise UserError("a conversation on a terminal takes one answer at a time; leave out --json and -n")
+    prompts = [] if talks else _prompts(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):  # UTF-8, whatever the console uses
         sys.stdout.reconfigure(encoding="utf-8")
     model = load_model(arguments, task="generate")
     with naming_options(_NAMES):
+        if talks:
+            _talk(model, options, arguments)
+            return
         if len(prompts) == 1 and arguments.n == 1 and not arguments.json:
             _follow(model, prompts[0], options, arguments)
             return
@@ -121,7 +136,7 @@ def _prompts(arguments: argparse.Namespace) -> list[str]:
     if arguments.input:
         check_file(arguments.input)
         lines = list(read_lines(arguments.input))
-    elif sys.stdin is None or sys.stdin.isatty():
+    elif _is_terminal():
         if arguments.lines:
             raise UserError("--lines needs -i FILE or standard input")
         return [""]  # the model begins a text
@@ -130,27 +145,81 @@ def _prompts(arguments: argparse.Namespace) -> list[str]:
     return lines if arguments.lines else ["\n".join(lines)]
 
 
+def _is_terminal() -> bool:
+    """Whether nobody sends text to standard input."""
+    return sys.stdin is None or sys.stdin.isatty()
+
+
+def _conversation(prompt: str, arguments: argparse.Namespace) -> list[dict[str, str]]:
+    """A conversation that begins with this message."""
+    told = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]
+    return [*told, {"role": "user", "content": prompt}]
+
+
+def _talk(model: Model, options: WritingOptions, arguments: argparse.Namespace) -> None:
+    """A conversation on the terminal: Ctrl-C ends an answer, Ctrl-D the conversation."""
+    model.writer.chat_ids("")  # a model without a chat template is refused at once
+    sys.stderr.write("Write a message; Ctrl-C ends an answer, Ctrl-D the conversation\n")
+    messages: list[dict[str, str]] = []
+    while True:
+        try:
+            said = input("> ")
+        except EOFError:
+            _print("\n")
+            return
+        if not said.strip():
+            continue
+        asked = [*messages, {"role": "user", "content": said}] if messages else _conversation(said, arguments)
+        answer = ""
+        try:
+            for text in _printed(model.writer.follow_answer(asked, options)):
+                answer = text
+        except KeyboardInterrupt:
+            pass
+        except InputError as error:  # too long, or the template refuses it
+            sys.stderr.write(f"{error}; this message is left out. Ctrl-D ends the conversation\n")
+            continue
+        _print("\n")
+        messages = [*asked, {"role": "assistant", "content": answer}]
+
+
 def _follow(model: Model, prompt: str, options: WritingOptions, arguments: argparse.Namespace) -> None:
     """Write the text while it grows."""
-    shown, opening = "", "" if arguments.no_prompt else prompt
-    for text in model.writer.follow(prompt, options):
+    if arguments.chat:
+        texts = model.writer.follow_answer(_conversation(prompt, arguments), options)
+    else:
+        texts = model.writer.follow(prompt, options)
+    opening = "" if arguments.no_prompt or arguments.chat else prompt
+    for _ in _printed(texts, opening):
+        pass
+    _print("\n")
+
+
+def _printed(texts: Iterator[str], opening: str = "") -> Iterator[str]:
+    """Print a text as it grows."""
+    shown = ""
+    for text in texts:
         _print(opening + text[len(shown) :])
         shown, opening = text, ""
-    _print("\n")
+        yield text
 
 
 def _write_all(model: Model, prompts: Sequence[str], options: WritingOptions, arguments: argparse.Namespace) -> None:
     from regard.progress import progress_if
 
     with progress_if(len(prompts) > 1, "writing", len(prompts), "prompts") as done:
-        written = model.writer.write(prompts, options, lambda numbers: done(len(numbers)) if done else None)
+        report = lambda numbers: done(len(numbers)) if done else None  # noqa: E731 - for either call
+        if arguments.chat:
+            written = model.writer.answer([_conversation(one, arguments) for one in prompts], options, report)
+        else:
+            written = model.writer.write(prompts, options, report)
     if arguments.json:
         seed = options.search.seed if options.search.sample else None
         document = [_document(one, seed, arguments.log_probs) for one in written]
         sys.stdout.write(escape_json(json.dumps(document, ensure_ascii=False, indent=2)) + "\n")
         return
     texts = [
-        f"{'' if arguments.no_prompt else one.prompt}{continuation.text}\n"
+        f"{'' if arguments.no_prompt or arguments.chat else one.prompt}{continuation.text}\n"
         for one in written
         for continuation in one.continuations
     ]

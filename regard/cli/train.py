@@ -1,17 +1,18 @@
-"""`regard train`: from a recipe, or from two parallel text files with everything else chosen."""
+"""`regard train`: from a recipe, or from plain files with everything else chosen."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.cli.common import verb
+from regard.cli.train_inputs import TASKS, check_inputs, find_task, is_recipe, run_name
 from regard.errors import UserError
 from regard.parallel.processes import first_reports, process_info
 
@@ -24,15 +25,23 @@ def add(verbs: Any) -> None:
         verbs,
         "train",
         run,
-        "train a model from a recipe, or from two parallel files",
-        "Train a model from a recipe (a .toml file), or from two parallel text files; Regard then chooses the settings. "
-        "docs/recipe.md lists every field of a recipe.",
+        "train a model from a recipe, from parallel files, or from text",
+        "Train a model from a recipe (a .toml file), a translator from two parallel files, or a language model from text files and "
+        "folders; without a recipe Regard chooses the settings. docs/recipe.md lists every field of a recipe.",
     )
-    parser.usage = "regard train RECIPE.toml | SRC TGT [options]"
+    parser.usage = "regard train RECIPE.toml | SRC TGT | TEXT.txt ... | FOLDER [options]"
     parser.add_argument(
-        "inputs", nargs="+", metavar="RECIPE.toml | SRC TGT", help="a recipe, or a source and a target file"
+        "inputs",
+        nargs="+",
+        metavar="RECIPE.toml | SRC TGT | TEXT.txt ... | FOLDER",
+        help="a recipe; a source and a target file; or text for a language model",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: runs/NAME)")
+    parser.add_argument(
+        "--task",
+        choices=TASKS,
+        help="what to learn from plain files (default: two files in two languages are parallel text)",
+    )
+    parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="run folder (default: runs/NAME)")
     parser.add_argument(
         "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change a recipe field; repeatable"
     )
@@ -46,9 +55,12 @@ def add(verbs: Any) -> None:
     _add_fields(parser)
 
 
-def _corpus(value: str) -> int | str:
-    """A number of pairs to hold out, or a corpus, whose path is relative to the current folder and not to the recipe's."""
-    return int(value) if value.isdecimal() else str(Path(value).resolve())
+def _corpus(value: str) -> float | str:
+    """A number or share of the text to hold out, or a corpus, whose path is relative to the current folder and not to the
+    recipe's."""
+    if value.isdecimal():
+        return int(value)
+    return float(value) if re.fullmatch(r"0?\.\d+", value) else str(Path(value).resolve())
 
 
 # Options for the common fields of a recipe: (option, field, type, metavar, help).
@@ -58,13 +70,19 @@ _FIELDS: tuple[tuple[str, str, Any, str, str], ...] = (
     ("--steps", "train.steps", int, "N", "updates, replaces the recipe's length"),
     ("--source", "data.source", str, "CODE", "source language"),
     ("--target", "data.target", str, "CODE", "target language"),
-    ("--valid", "data.valid", _corpus, "CORPUS|N", "validation text such as dev.{en,de}, or pairs to hold out"),
-    ("--test", "data.test", _corpus, "CORPUS|N", "test text, or pairs to hold out"),
+    (
+        "--valid",
+        "data.valid",
+        _corpus,
+        "CORPUS|N",
+        "validation text such as dev.{en,de} or dev.txt, or how many pairs or documents to hold out",
+    ),
+    ("--test", "data.test", _corpus, "CORPUS|N", "test text, or how many to hold out"),
     ("--init", "train.init", str, "MODEL", "fine-tune this model: a bundle, a run folder or a built-in model"),
     ("--preset", "model.preset", str, "NAME", "shape of the model, such as tiny, small or base"),
     ("--dropout", "model.dropout", float, "P", "dropout"),
     ("--vocab-size", "tokenizer.vocab_size", int, "N", "number of subword pieces"),
-    ("--batch-tokens", "train.batch_tokens", int, "N", "target tokens per update"),
+    ("--batch-tokens", "train.batch_tokens", int, "N", "tokens per update"),
     ("--lr", "train.lr", float, "RATE", "peak learning rate"),
     ("--seed", "train.seed", int, "N", "random seed"),
     ("--device", "train.device", str, "NAME", "auto, cpu, cuda, cuda:N or mps"),
@@ -115,14 +133,16 @@ def _out(arguments: argparse.Namespace, name: str) -> Path:
 
 
 def chosen_recipe(arguments: argparse.Namespace, is_first: bool) -> tuple[Recipe, str, list[str]]:
-    """The recipe, given or chosen for two text files; the name of the run; lines that describe the choice."""
+    """The recipe, given or chosen for plain files; the name of the run; lines that describe the choice."""
     from regard.recipe import load_recipe
 
     inputs: list[str] = arguments.inputs
     silent = arguments.dump_recipe or not is_first
     overrides = _overrides(arguments)
-    _refuse_other_data(inputs)
-    if len(inputs) == 1:
+    check_inputs(inputs)
+    if is_recipe(inputs):
+        if arguments.task:
+            raise UserError("--task is for plain files; a recipe says its task itself")
         recipe = load_recipe(Path(inputs[0]), overrides)
         lines = []
         if arguments.dry_run and not silent:
@@ -130,15 +150,16 @@ def chosen_recipe(arguments: argparse.Namespace, is_first: bool) -> tuple[Recipe
 
             lines = describe_run(recipe)
         return recipe, Path(inputs[0]).stem, lines
+    task, reason = (arguments.task, "") if arguments.task else find_task(inputs)
     from regard.training.auto import choose_recipe
 
-    choice = choose_recipe(Path(inputs[0]), Path(inputs[1]), overrides, partial(_check, arguments))
-    name = _name(choice.recipe)
-    return choice.recipe, name, [] if silent else choice.describe(arguments.dry_run)
+    choice = choose_recipe(task, [Path(name) for name in inputs], overrides, partial(_check, arguments))
+    lines = [] if silent else [*([reason] if reason else []), *choice.describe(arguments.dry_run)]
+    return choice.recipe, _name(arguments, choice.recipe), lines
 
 
 def _check(arguments: argparse.Namespace, recipe: Recipe) -> None:
-    """Fail before the two files are read, if the run would be refused whatever they contain."""
+    """Fail before the files are read, if the run would be refused whatever they contain."""
     from regard.training.check import check_machine
     from regard.training.fine_tuning import check_init, resolve_recipe
     from regard.training.folder import RunFolder, check_folder
@@ -149,53 +170,8 @@ def _check(arguments: argparse.Namespace, recipe: Recipe) -> None:
         check_init(recipe)
     check_machine(recipe, own_process_device(recipe.train.device), process_info().size)
     if not (arguments.resume or arguments.dry_run or arguments.dump_recipe):
-        check_folder(RunFolder(_out(arguments, _name(recipe))), recipe, resume=False)
+        check_folder(RunFolder(_out(arguments, _name(arguments, recipe))), recipe, resume=False)
 
 
-def _name(recipe: Recipe) -> str:
-    return f"{recipe.data.source}-{recipe.data.target}"
-
-
-# What files look like that are no parallel text, by suffix.
-_OTHER_DATA = {
-    "a table": (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".xlsx", ".ods", ".arrow"),
-    "tagged words": (".conll", ".conllu", ".iob"),
-    "a translation memory": (".tmx", ".xliff", ".xlf"),
-    "a document": (".docx", ".odt", ".pdf", ".html", ".htm", ".epub", ".pptx"),
-    "a picture": (".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff"),
-    "sound": (".wav", ".mp3", ".flac", ".ogg", ".m4a", ".opus"),
-    "a video": (".mp4", ".mkv", ".webm", ".mov"),
-    "a model": (".safetensors", ".pt", ".pth", ".bin", ".npz", ".onnx", ".gguf"),
-}
-_WANTED = (
-    "`regard train SRC TGT` takes parallel text, two files where line N of one translates line N of the other; `regard train "
-    "RECIPE.toml` takes what the recipe names"
-)
-
-
-def _refuse_other_data(inputs: Sequence[str]) -> None:
-    """Answer data of another kind with what Regard trains, and from what."""
-    if len(inputs) == 1 and inputs[0].endswith(".toml"):
-        return
-    for name in inputs:
-        path = Path(name)
-        # corpus.tsv.gz is a table too
-        suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
-        kind = next((kind for kind, known in _OTHER_DATA.items() if set(known) & set(suffixes)), None)
-        if path.is_dir():
-            kind = "a folder"
-        if path.suffix == ".toml":
-            raise UserError(f"{name} is a recipe, which is trained alone: regard train {name}")
-        if kind is not None:
-            pairs = (
-                '; pairs in a tab-separated file go into a recipe: [data] train = "pairs.tsv"'
-                if kind == "a table"
-                else ""
-            )
-            raise UserError(f"{name} is {kind}; {_WANTED}{pairs}")
-    if len(inputs) == 1:
-        raise UserError(
-            f'{inputs[0]} is one text; {_WANTED}, and with task = "generate" makes a language model of text'
-        )
-    if len(inputs) > 2:
-        raise UserError(f"train takes one recipe or two text files, but got {len(inputs)} arguments; {_WANTED}")
+def _name(arguments: argparse.Namespace, recipe: Recipe) -> str:
+    return recipe.name if recipe.settings.has_sides else run_name(arguments.inputs)

@@ -28,7 +28,8 @@ class TextCorpus:
     """Text files. `unit` says what a document is: a "file", a "paragraph" (up to a blank line) or a "line"; in .jsonl files always
     a line. Documents neither begin nor end with blank lines, and there are no empty ones.
 
-    `weight` is how often an epoch contains each row of the text; with 0.5 it contains half of them.
+    `weight` is how often an epoch contains each row of the text; with 0.5 it contains half of them. `kept` has the number of
+    characters that each document is cut down to, if the rest of it is held out.
     """
 
     columns: ClassVar[tuple[str, ...]] = ("text",)
@@ -38,9 +39,13 @@ class TextCorpus:
     files: tuple[Path, ...]
     unit: str = "file"
     weight: float = 1.0
+    kept: tuple[int, ...] = ()
 
     def records(self, note: Callable[[str], None] = lambda text: None) -> Iterator[Record]:
         """The documents in order; those longer than PIECE characters in several records."""
+        return cut_documents(self._records(), self.kept) if self.kept else self._records()
+
+    def _records(self) -> Iterator[Record]:
         for path in self.files:
             if is_jsonl(path):
                 yield from _jsonl_records(path)
@@ -60,6 +65,19 @@ def whole_documents(corpus: RecordSource) -> Iterator[str]:
         if record.ends:
             yield "".join(parts)
             parts.clear()
+
+
+def cut_documents(records: Iterator[Record], kept: Sequence[int]) -> Iterator[Record]:
+    """The first so many characters of each document."""
+    lengths = iter(kept)
+    left = 0
+    for record in records:
+        if record.begins:
+            left = next(lengths)
+        text = record.texts[0]
+        if left > 0:
+            yield record._replace(texts=(text[:left],), ends=record.ends or left <= len(text))
+        left -= len(text)
 
 
 def find_texts(spec: str, root: Path, unit: str, weight: float = 1.0) -> TextCorpus:

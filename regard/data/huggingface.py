@@ -99,6 +99,21 @@ class JsonPieces:
             return None
         return [self._checked(text, one.ids, side) for text, one in zip(texts, found, strict=True)]
 
+    def encode_controls(self, parts: Sequence[str | int]) -> list[int]:
+        """The ids of text with control tokens in it, given by their ids."""
+        hidden = [
+            part.replace(_MARK, "\ufffd") if isinstance(part, str) else _MARK + self.names[part] for part in parts
+        ]
+        ids: list[int] = self._with_controls.encode("".join(hidden), add_special_tokens=False).ids
+        return ids
+
+    @cached_property
+    def _with_controls(self) -> Any:
+        """The tokenizer once more, which takes the hidden names of control tokens for these tokens."""
+        tokenizer = _build(_without_controls(self._settings, self.names), JSON_FILE)
+        tokenizer.encode_special_tokens = False
+        return tokenizer
+
     def _checked(self, text: str, ids: list[int], side: Side) -> list[int]:
         if not self._never.isdisjoint(ids):  # the text spells the hidden name of a control token
             ids = self._tokenizer.encode(text.replace(_MARK, "\ufffd"), add_special_tokens=False).ids

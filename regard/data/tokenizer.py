@@ -26,6 +26,7 @@ from typing import Any, Literal
 
 import sentencepiece
 
+from regard.data.chat_template import CHAT_FILE, ChatTemplate
 from regard.data.huggingface import JSON_FILE, Controls, JsonPieces, NumberPieces
 from regard.data.sentencepieces import SPACE, SPACE_PIECE, JointPieces, PairedPieces, read_file, read_model
 from regard.data.vocabulary import SOURCE_FILE, TARGET_FILE, Side, Vocabulary, read_vocabulary
@@ -51,7 +52,7 @@ _FILE_NAMES: dict[str, tuple[str, ...]] = {
 }
 _SPANS = [f"<span{i}>" for i in range(NUM_SPANS)]
 _TAGS = [f"<tag{i}>" for i in range(NUM_TAGS)]
-_NUM_FIXED = 4 + 1 + NUM_SPANS + NUM_TAGS + 256  # what every vocabulary holds before BPE learns anything
+NUM_FIXED = 4 + 1 + NUM_SPANS + NUM_TAGS + 256  # what every vocabulary holds before BPE learns anything
 _MIN_CHARACTERS = 256  # a smaller vocab_size is raised to hold this many characters, where the corpus has them
 _MAX_LINE = 2000  # characters of a training line that BPE sees; more would teach it nothing new
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -81,13 +82,16 @@ class Tokenizer:
         vocabulary: Vocabulary | None = None,
         protects: bool = False,
         controls: Controls | None = None,
+        chat: ChatTemplate | None = None,
     ) -> None:
         """`models` are serialized sentencepiece models: one joint model, or an imported source and target model. With `controls`,
         which only imports have, it is one tokenizer.json of Hugging Face, or nothing for a model without a tokenizer.
 
-        `protects`: the model was trained with reserved pieces in place of spans such as addresses.
+        `protects`: the model was trained with reserved pieces in place of spans such as addresses. `chat` is how an imported model
+        reads a conversation.
         """
         self.models, self.vocabulary, self.protects, self.controls = tuple(models), vocabulary, protects, controls
+        self.chat = chat
         self.kind: Kind
         self._codec: JointPieces | PairedPieces | JsonPieces | NumberPieces
         if controls is not None:
@@ -136,7 +140,7 @@ class Tokenizer:
         return tuple(i for i in ids if self._processor.is_control(i))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Tokenizer, (self.models, self.vocabulary, self.protects, self.controls)
+        return Tokenizer, (self.models, self.vocabulary, self.protects, self.controls, self.chat)
 
     def to_message(self) -> tuple[Any, list[bytes]]:
         """The tokenizer for another process: JSON, and blocks of bytes."""
@@ -185,6 +189,13 @@ class Tokenizer:
             else:
                 raise ValueError(f"a part must be text or a reserved id (span_ids, tag_ids), but is {part!r}")
         return ids
+
+    def encode_controls(self, parts: Sequence[str | int]) -> list[int]:
+        """The ids of text with control tokens in it, given by their ids, as an imported tokenizer's own program reads it: a control
+        token may take the spaces around it. Nothing is put before or after."""
+        if not isinstance(self._codec, JsonPieces):
+            raise UserError("a conversation needs an imported model with a tokenizer.json, but this model has none")
+        return self._codec.encode_controls([_SURROGATES.sub("\ufffd", p) if isinstance(p, str) else p for p in parts])
 
     @property
     def document_start(self) -> int:
@@ -303,6 +314,8 @@ class Tokenizer:
         if self.controls is not None:
             description |= {"format": 4, "controls": self.controls.to_json()}
         write_atomic(folder / _DESCRIPTION, json.dumps(description, indent=2) + "\n")
+        if self.chat is not None:
+            write_atomic(folder / CHAT_FILE, json.dumps(self.chat.to_json(), indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -317,8 +330,12 @@ class Tokenizer:
                 controls = Controls.from_json(description.get("controls"))
         elif "special" in description:
             vocabulary = read_vocabulary(folder, description, folder / _DESCRIPTION)
+        chat = None
+        if (folder / CHAT_FILE).exists():
+            with naming(folder / CHAT_FILE):
+                chat = ChatTemplate.from_json(read_json(folder / CHAT_FILE))
         with naming(folder):
-            tokenizer = cls(models, vocabulary, description.get("protects") is True, controls)
+            tokenizer = cls(models, vocabulary, description.get("protects") is True, controls, chat)
         tokenizer.check(folder)
         return tokenizer
 
@@ -340,12 +357,14 @@ class Tokenizer:
         *,
         character_coverage: float = 0.9999,
         split_digits: bool = False,
+        characters: bool = False,
         protects: bool = False,
         seed: int = 0,
         num_threads: int = 16,
         max_lines: int = MAX_TRAINING_LINES,
     ) -> Tokenizer:
-        """Train a joint BPE vocabulary on lines of both sides and save it into `folder`.
+        """Train a joint BPE vocabulary on lines of both sides and save it into `folder`. With `characters` every piece is a single
+        character, and `vocab_size` says nothing.
 
         The result's `vocab_size` may differ: a small corpus gives fewer pieces; one with many different characters gives
         more, or leaves the rarest characters to bytes.
@@ -353,7 +372,10 @@ class Tokenizer:
         if vocab_size < 1:
             raise UserError(f"tokenizer.vocab_size must be at least 1, but is {vocab_size}")
         sample = sample_lines(lines, max_lines, seed)
-        model = learn(sample, vocab_size, character_coverage, split_digits, num_threads)
+        if characters:
+            model = learn_characters(sample, character_coverage, num_threads)
+        else:
+            model = learn(sample, vocab_size, character_coverage, split_digits, num_threads)
         tokenizer = cls([model], protects=protects)
         tokenizer.save(folder)
         return tokenizer
@@ -390,6 +412,19 @@ def learn(
     return _train_fitted(lines, vocab_size, settings)
 
 
+def learn_characters(lines: list[str], character_coverage: float, num_threads: int = 16) -> bytes:
+    """A model without any merge: its pieces are the characters of these lines."""
+    _check_lines(lines)
+    settings = {"character_coverage": character_coverage, "num_threads": num_threads}
+    try:
+        return _train(lines, NUM_FIXED, settings)  # has no room for characters, and the refusal says how many there are
+    except RuntimeError as error:
+        needed = _needed_size(error)
+        if needed is None:
+            raise
+    return _train(lines, needed, settings)
+
+
 def _sample(lines: Iterable[str], size: int, seed: int) -> list[str]:
     """At most `size` lines, each equally likely (reservoir sampling)."""
     lines = iter(lines)
@@ -407,20 +442,24 @@ def _training_line(line: str) -> str:
     return line.replace(SPACE, " ").replace("\0", " ").strip()
 
 
-def _train_fitted(lines: list[str], vocab_size: int, settings: dict[str, Any]) -> bytes:
-    """Train; if the characters do not fit into `vocab_size`, raise it or drop the rarest, and train again."""
+def _check_lines(lines: list[str]) -> None:
     if not lines:
         raise UserError("the tokenizer's training text must hold at least one line with words, but is empty")
+
+
+def _train_fitted(lines: list[str], vocab_size: int, settings: dict[str, Any]) -> bytes:
+    """Train; if the characters do not fit into `vocab_size`, raise it or drop the rarest, and train again."""
+    _check_lines(lines)
     try:
         return _train(lines, vocab_size, settings)
     except RuntimeError as error:
         needed = _needed_size(error)
         if needed is None:
             raise
-    room = vocab_size - _NUM_FIXED
+    room = vocab_size - NUM_FIXED
     num_characters = max(room // 2, _MIN_CHARACTERS)  # half of the vocabulary is reserved for merges
-    if needed - _NUM_FIXED > num_characters:
-        vocab_size = max(vocab_size, _NUM_FIXED + num_characters)
+    if needed - NUM_FIXED > num_characters:
+        vocab_size = max(vocab_size, NUM_FIXED + num_characters)
         # One less, since sentencepiece counts its own space character too.
         lines = _keep_most_common(lines, num_characters - 1)
         return _train(lines, vocab_size, {**settings, "character_coverage": 1.0})

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from regard.bounds import check_flag, check_number, check_whole
+from regard.data.chat_template import ChatTemplate
 from regard.data.huggingface import Controls
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError, naming
@@ -204,7 +205,11 @@ def _tokenizer(fields: Mapping[str, Any], vocab_size: int) -> Tokenizer:
         if own in (_UNKNOWN, _CONTROL, _ADDED)
     ]
     content = {"version": "1.0", "added_tokens": added, **makers[kind](given, pieces, kinds)}
-    return Tokenizer([json.dumps(content).encode()], controls=_controls(given, kinds, vocab_size))
+    controls = _controls(given, kinds, vocab_size)
+    named = (("bos", controls.start), ("eos", controls.end), ("unk", controls.unk), ("pad", controls.pad))
+    tokens = {f"{name}_token": pieces[i] for name, i in named if 0 <= i < len(pieces)}
+    chat = ChatTemplate.of(fields.get("tokenizer.chat_template"), tokens)
+    return Tokenizer([json.dumps(content).encode()], controls=controls, chat=chat)
 
 
 def _controls(given: Mapping[str, Any], kinds: Sequence[int], vocab_size: int) -> Controls:

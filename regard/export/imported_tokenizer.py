@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from regard.data.chat_template import ChatTemplate
 from regard.data.huggingface import Controls, import_tokenizers, refusing
 from regard.data.sentencepieces import read_file
 from regard.data.tokenizer import Tokenizer
@@ -59,9 +60,21 @@ def read_tokenizer(
         names = {**_USUAL[style], **names}
     controls = _controls(folder, content, described, names, settings, shape, vocab_size)
     with naming(folder):
-        tokenizer = Tokenizer([content], controls=controls)
+        chat = _chat(folder, described, names) if shape == "decoder" else None
+        tokenizer = Tokenizer([content], controls=controls, chat=chat)
     tokenizer.check(folder, "tokenizer.json")
     return tokenizer, []
+
+
+def _chat(folder: Path, described: Mapping[str, Any], names: Mapping[str, str]) -> ChatTemplate | None:
+    """The chat template: a file of its own, or a part of tokenizer_config.json."""
+    path = folder / "chat_template.jinja"
+    template = (
+        read_file(path).decode("utf-8", "replace").replace("\r\n", "\n")
+        if path.exists()
+        else described.get("chat_template")
+    )
+    return ChatTemplate.of(template, {f"{name}_token": token for name, token in names.items()})
 
 
 def _describe(folder: Path) -> dict[str, Any]:

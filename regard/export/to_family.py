@@ -159,6 +159,8 @@ def write_tokenizer(bundle: Bundle, folder: Path) -> None:
         ids["eos"] = -1
     named = {f"{name}_token": pieces[i] for name, i in ids.items() if i in pieces}
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", **named, "model_max_length": bundle.max_length}
+    if tokenizer.chat is not None:
+        (folder / "chat_template.jinja").write_text(tokenizer.chat.source, encoding="utf-8")
     _write_json(folder / "tokenizer_config.json", {**settings, "clean_up_tokenization_spaces": False})
 
 

@@ -1,8 +1,21 @@
-"""Named model sizes. `base` and `big` are the paper's; the small ones are for small data and small machines."""
+"""Named model sizes. `base` and `big` are the paper's; the small ones are for small data and small machines; those of one stack are
+language models of other papers. `depth_settings` makes a size of one number."""
 
 from __future__ import annotations
 
 from typing import Any
+
+_ONE_STACK: dict[str, Any] = {"encoder_layers": 0, "norm_position": "pre", "embedding_scale": False}
+_GPT2: dict[str, Any] = {**_ONE_STACK, "activation": "gelu_tanh", "positions": "learned", "dropout": 0.1}
+_WITHOUT_BIAS: dict[str, Any] = {
+    "activation": "swiglu",
+    "positions": "rotary",
+    "attention_bias": "none",
+    "feed_forward_bias": False,
+    "dropout": 0.0,
+}
+_LLAMA: dict[str, Any] = {**_ONE_STACK, **_WITHOUT_BIAS, "norm": "rms", "tie_embeddings": False}
+_PALM: dict[str, Any] = {**_ONE_STACK, **_WITHOUT_BIAS, "norm_bias": False, "parallel": True, "num_kv_heads": 1}
 
 PRESETS: dict[str, dict[str, Any]] = {
     # Table 3 of the paper.
@@ -21,4 +34,39 @@ PRESETS: dict[str, dict[str, Any]] = {
         "decoder_layers": 1,
         "dropout": 0.1,
     },
+    # Language models: GPT-2's two smallest sizes (Radford et al., 2019; its dropout of attention weights is left out, as the fast
+    # path has none), and the blocks of LLaMA (Touvron et al., 2023) and PaLM (Chowdhery et al., 2022) in the size of the first.
+    "gpt2": {**_GPT2, "d_model": 768, "d_ff": 3072, "num_heads": 12, "decoder_layers": 12},
+    "gpt2-medium": {**_GPT2, "d_model": 1024, "d_ff": 4096, "num_heads": 16, "decoder_layers": 24},
+    "llama-small": {**_LLAMA, "d_model": 768, "d_ff": 2048, "num_heads": 12, "decoder_layers": 12},
+    "palm-small": {**_PALM, "d_model": 768, "d_ff": 3072, "num_heads": 12, "decoder_layers": 12},
 }
+
+MAX_DEPTH = 200
+_REFERENCE_DEPTH = (
+    12  # GPT-3 Small (Brown et al., 2020, table 2.1): 12 layers of 768, rate 6e-4, batches of 0.5 million tokens
+)
+_REFERENCE_RATE = 6e-4
+_REFERENCE_BATCH = 500_000
+
+
+def depth_settings(depth: int, is_gated: bool = False) -> dict[str, dict[str, Any]]:
+    """Width, heads, batch size and learning rate for so many layers, by section of a recipe. A gated feed-forward layer has a third
+    less width, and so as many weights as one without a gate (Shazeer, 2020).
+
+    The width is 64 for each layer, in heads of 64: within the flat optimum of Kaplan et al. (2020, figure 5), and what GPT-3 Small
+    has. So parameters grow with the cube of the depth, and with them the text that a model is worth training on (Hoffmann et al.,
+    2022). The batch grows with that text to the power of 0.383 (Bergsma et al., 2025), the rate falls with the root of the width,
+    as in Karpathy's nanochat. Both go through the values of GPT-3 Small.
+
+    >>> depth_settings(12)["model"]["d_model"], depth_settings(12)["train"]
+    (768, {'batch_tokens': 500000, 'lr': 0.0006})
+    """
+    width, ratio = 64 * depth, depth / _REFERENCE_DEPTH
+    batch = _REFERENCE_BATCH * ratio ** (3 * 0.383)
+    d_ff = round(width * 8 / 3 / 32) * 32 if is_gated else 4 * width
+    shape = {"d_model": width, "d_ff": d_ff, "num_heads": depth, "encoder_layers": depth, "decoder_layers": depth}
+    return {
+        "model": shape,
+        "train": {"batch_tokens": int(float(f"{batch:.2g}")), "lr": float(f"{_REFERENCE_RATE * ratio**-0.5:.2g}")},
+    }

@@ -58,7 +58,13 @@ class Stack(nn.Module):
         recorder: Recorder | None = None,
     ) -> Tensor:  # fmt: skip
         """What `enter` returned -> the output of the last layer, (tokens, d_model), all positions at once as in training."""
-        for number, layer in enumerate(self.sequence):
-            x = layer(x, layout, memory, memory_layout, self.relative, f"{self.side}.{number}", recorder)
-        output: Tensor = self.final_norm(x)
+        layers, names = self.sequence, (f"{self.side}.{number}" for number in range(self.config.layers))
+        following: list[nn.Module | None] = [None] * len(layers)
+        normed: Tensor | None = None
+        if layers[0].chains and self.config.final_norm:
+            following = [*(layer.self_residual.norm for layer in layers[1:]), self.final_norm]
+            normed = layers[0].self_residual.norm(x)
+        for layer, name, norm in zip(layers, names, following, strict=True):
+            x, normed = layer(x, layout, memory, memory_layout, self.relative, name, recorder, normed, norm)
+        output: Tensor = self.final_norm(x) if normed is None else normed
         return output

@@ -25,10 +25,13 @@ from regard.models.initial import draw_weights
 from regard.models.stack import Stack
 from regard.nn.attention import Recorder
 from regard.nn.cache import CrossCache, DecoderCache, LayerCache, SelfCache
+from regard.nn.joint_cache import JointCache
 from regard.nn.linear import linear
 from regard.nn.places import Places
 from regard.nn.slot_cache import SlotCache
 from regard.nn.step_cache import PromptCache, PromptCrossCache, PromptLayerCache, StepCache
+
+AnyCache = DecoderCache | SlotCache | JointCache  # what a step reads and extends
 
 
 class Transformer(nn.Module):
@@ -193,7 +196,7 @@ class Transformer(nn.Module):
             layers.append(cache)
         return DecoderCache(layers, places)
 
-    def step(self, tokens: Tensor, cache: DecoderCache | SlotCache, counts: Sequence[int] | None = None) -> Tensor:
+    def step(self, tokens: Tensor, cache: AnyCache, counts: Sequence[int] | None = None) -> Tensor:
         """The newest token of every row, (rows,) -> logits of the next one, (rows, vocab_size). With counts it is several tokens:
         `counts[n]` of each row of sentence n, packed row by row, (tokens,) -> (tokens, vocab_size)."""
         positions, longest = cache.begin_step(counts)

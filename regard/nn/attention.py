@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.layout import Layout
-from regard.nn.kernels import Kernel, attend_cross, attend_self, attention
+from regard.nn.kernels import Kernel, attend_cross, attend_self, attention, on_triton
 from regard.nn.kernels.reference import WeightsHook
 from regard.nn.kernels.scores import PositionBias, paper_scale
 from regard.nn.linear import KeylessLinear, Linear
@@ -78,10 +78,14 @@ class SelfAttention(Attention):
         heads: Tensor = self.qkv(x).view(x.shape[0], -1, self.d_head)
         return heads
 
-    def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(tokens, d_model) -> q (tokens, num_heads, d_head), k and v (tokens, kv_heads, d_head), rotated if configured."""
-        q, k, v = self.heads(x).split((self.num_heads, self.kv_heads, self.kv_heads), dim=1)
-        if self.rotary is not None:
+    def project(self, x: Tensor, positions: Tensor, in_place: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+        """(tokens, d_model) -> q (tokens, num_heads, d_head), k and v (tokens, kv_heads, d_head), rotated if configured; `in_place`
+        by a Triton kernel, which has no gradients."""
+        heads = self.heads(x)
+        if self.rotary is not None and in_place:
+            heads = self.rotary.rotate_heads(heads, self.num_heads + self.kv_heads, positions)
+        q, k, v = heads.split((self.num_heads, self.kv_heads, self.kv_heads), dim=1)
+        if self.rotary is not None and not in_place:
             q, k = self.rotary(q, positions), self.rotary(k, positions)
         return q, k, v
 
@@ -109,7 +113,7 @@ class SelfAttention(Attention):
         bias: PositionBias | None = None,
     ) -> Tensor:  # fmt: skip
         """New tokens of the rows, (tokens, d_model) -> (tokens, d_model); the cache holds those before them."""
-        q, k, v = self.project(x, position)
+        q, k, v = self.project(x, position, in_place=on_triton(x.device) and not torch.is_grad_enabled())
         # (tokens, num_heads, d_head) -> (tokens, num_heads * d_head) -> (tokens, d_model)
         output: Tensor = self.out(cache.extend(q, k, v, self.scale, bias).flatten(1), add_bias)
         return output

@@ -25,6 +25,8 @@ from regard.nn.linear import Linear
 from regard.nn.step_cache import StepCache
 from regard.settings import StackConfig
 
+FUSED_ACTIVATIONS = ("relu", "gelu", "gelu_tanh")  # of kernels/triton_activation.py
+
 
 def make_norm(config: StackConfig, width: int = 0) -> nn.Module:
     """The norm that the config asks for, over d_model or another width."""
@@ -37,7 +39,7 @@ class FeedForward(nn.Module):
     """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2. The max may be GELU or SiLU instead, or gated: in SwiGLU the hidden layer is
     silu(x W_g + b_g) * (x W_1 + b_1)."""
 
-    fused = False  # whether the ReLU is part of the matrix product, with a Triton kernel for the backward pass
+    fused = False  # whether Triton kernels compute the activation's backward pass, and GELU itself
 
     def __init__(self, config: StackConfig) -> None:
         super().__init__()
@@ -48,16 +50,14 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor, add_bias: bool = True) -> Tensor:
         """(tokens, d_model) -> (tokens, d_model). Without `add_bias` the output bias is left to a fused kernel."""
-        is_fused = self.fused and self.activation == "relu"
-        hidden = self._fused_relu(x) if is_fused else activate(self.inner(x), self.activation)
+        hidden = self._fused(x) if self.fused else activate(self.inner(x), self.activation)
         output: Tensor = self.outer(hidden, add_bias)
         return output
 
-    def _fused_relu(self, x: Tensor) -> Tensor:
-        from regard.nn.kernels.triton_relu import linear_relu_op
+    def _fused(self, x: Tensor) -> Tensor:
+        from regard.nn.kernels.triton_activation import linear_activation
 
-        hidden: Tensor = linear_relu_op(x, self.inner.weight.to(x.dtype), self.inner.bias.to(x.dtype))
-        return hidden
+        return linear_activation(x, self.inner.weight.to(x.dtype), self.inner.bias.to(x.dtype), self.activation)
 
 
 class Residual(nn.Module):
@@ -79,18 +79,23 @@ class Sublayer:
     run: Callable[[Tensor, bool], Tensor]  # (x, add_bias) -> output
 
 
-def run_sublayers(x: Tensor, sublayers: Sequence[Sublayer], fused: bool = False) -> Tensor:
-    """Send the residual stream x through the sub-layers of one layer. `fused` uses `triton_residual`, in the type of x."""
+def run_sublayers(
+    x: Tensor, sublayers: Sequence[Sublayer], fused: bool = False, normed: Tensor | None = None, following: nn.Module | None = None
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """Send the residual stream x through the sub-layers of one layer. `fused` uses `triton_residual`, in the type of x. With
+    pre-norm `normed` is norm(x), if it is known; with the norm `following` the layer, its value is returned beside x."""
     seeds = draw_seeds(len(sublayers), x.device, sublayers[0].residual.training) if fused else None
     if not sublayers[0].residual.pre:
         for number, sublayer in enumerate(sublayers):
             _, x = add_norm(x, x, sublayer, sublayer.residual.norm, number, seeds, keep_sum=False)
-        return x
-    normed: Tensor = sublayers[0].residual.norm(x)
-    for number, sublayer in enumerate(sublayers[:-1]):
-        x, normed = add_norm(x, normed, sublayer, sublayers[number + 1].residual.norm, number, seeds, keep_sum=True)
-    added: Tensor = x + sublayers[-1].residual.dropout(sublayers[-1].run(normed, True))
-    return added
+        return x, None
+    entering: Tensor = sublayers[0].residual.norm(x) if normed is None else normed
+    norms = [*(sublayer.residual.norm for sublayer in sublayers[1:]), following]
+    for number, (sublayer, norm) in enumerate(zip(sublayers, norms, strict=True)):
+        if norm is None:
+            return x + sublayer.residual.dropout(sublayer.run(entering, True)), None
+        x, entering = add_norm(x, entering, sublayer, norm, number, seeds, keep_sum=True)
+    return x, entering
 
 
 def draw_seeds(count: int, device: torch.device, training: bool) -> Tensor:
@@ -142,9 +147,11 @@ class Layer(nn.Module):
 
     def forward(
         self, x: Tensor, layout: Layout, memory: Tensor | None = None, memory_layout: Layout | None = None,
-        bias: PositionBias | None = None, name: str = "", recorder: Recorder | None = None,
-    ) -> Tensor:  # fmt: skip
-        """`bias` is added to the scores of self-attention; the recorder gets the weights under the layer's name."""
+        bias: PositionBias | None = None, name: str = "", recorder: Recorder | None = None, normed: Tensor | None = None,
+        following: nn.Module | None = None,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        """(tokens, d_model) -> (tokens, d_model). `bias` is added to the scores of self-attention; the recorder gets the weights
+        under the layer's name. Where `chains`, the norm of x can come in, and that by the norm `following` goes out."""
         self_hook = recorder.hook(f"{name}.self") if recorder else None
         attention = self.self_attention
         attend = [
@@ -157,7 +164,7 @@ class Layer(nn.Module):
             attend.append(
                 Sublayer(self.cross_residual, cross.out, lambda y, add: cross(y, layout, keys, places, cross_hook, add))
             )
-        return self.run(x, attend)
+        return self.run(x, attend, normed, following)
 
     def step(self, x: Tensor, position: Tensor, cache: StepCache, bias: PositionBias | None = None) -> Tensor:
         """New tokens of the rows, (tokens, d_model) -> (tokens, d_model)."""
@@ -169,16 +176,23 @@ class Layer(nn.Module):
             cross, source = self.cross_attention, cache.cross_attention
             assert source is not None
             attend.append(Sublayer(self.cross_residual, cross.out, lambda y, add: cross.step(y, source, add)))
-        return self.run(x, attend)
+        return self.run(x, attend)[0]
 
-    def run(self, x: Tensor, attend: Sequence[Sublayer]) -> Tensor:
+    @property
+    def chains(self) -> bool:
+        """Whether the last sum of this layer and the norm that follows it are one kernel."""
+        return self.fused and not self.parallel and self.self_residual.pre
+
+    def run(
+        self, x: Tensor, attend: Sequence[Sublayer], normed: Tensor | None = None, following: nn.Module | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """The attention sub-layers, then the feed-forward network; or the two side by side."""
         feed_forward = self.feed_forward
         if self.parallel:
             [attention] = attend
-            return run_parallel(x, attention, feed_forward)
+            return run_parallel(x, attention, feed_forward), None
         last = Sublayer(self.feed_forward_residual, feed_forward.outer, feed_forward)
-        return run_sublayers(x, [*attend, last], self.fused)
+        return run_sublayers(x, [*attend, last], self.fused, normed, following)
 
 
 def run_parallel(x: Tensor, attention: Sublayer, feed_forward: FeedForward) -> Tensor:
@@ -190,10 +204,10 @@ def run_parallel(x: Tensor, attention: Sublayer, feed_forward: FeedForward) -> T
 
 
 def set_fused(model: nn.Module, residual: bool, feed_forward: bool) -> None:
-    """Choose whether dropout, sum and norm are one Triton kernel, and whether the ReLU is part of the matrix product. A parallel
-    layer has no such sum, and a matrix without a bias no such product: they run as written."""
+    """Choose whether dropout, sum and norm are one Triton kernel, and whether the activation's backward pass is. A parallel layer
+    has no such sum, a gated network no such activation, and a matrix without a bias no such product: they run as written."""
     for module in model.modules():
         if isinstance(module, Layer):
             module.fused = residual
         elif isinstance(module, FeedForward):
-            module.fused = feed_forward and module.inner.bias is not None
+            module.fused = feed_forward and module.inner.bias is not None and module.activation in FUSED_ACTIVATIONS

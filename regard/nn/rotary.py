@@ -20,6 +20,7 @@ class Rotary:
         self.dim, self.d_head = config.rotary_dim, config.d_head
         self.base, self.halves = config.rotary_base, config.rotary_pairing == "halves"
         self.scaling = config.rotary_scaling
+        self._tables: dict[torch.device, Tensor] = {}  # frequencies, for `rotate_heads`
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
         """(tokens, heads, d_head) in and out. Dimensions from `rotary_dim` on stay as they are."""
@@ -27,6 +28,14 @@ class Rotary:
             return rotate(x, positions, self.frequencies(x.device), self.halves)
         rotated = rotate(x[..., : self.dim], positions, self.frequencies(x.device), self.halves)
         return torch.cat((rotated, x[..., self.dim :]), dim=-1)
+
+    def rotate_heads(self, heads: Tensor, rotated: int, positions: Tensor) -> Tensor:
+        """The first `rotated` heads of (tokens, heads, d_head) rotated in place; without gradients, and with Triton."""
+        from regard.nn.kernels.triton_rotary import rotate_
+
+        if heads.device not in self._tables:
+            self._tables[heads.device] = self.frequencies(heads.device)
+        return rotate_(heads, rotated, positions, self._tables[heads.device], self.halves)
 
     def frequencies(self, device: torch.device) -> Tensor:
         """The angle of one position for each two dimensions, base^(-2i / dim), (dim / 2,)."""

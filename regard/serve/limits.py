@@ -32,6 +32,7 @@ class Limits:
     sentence_terms: int = 16  # constraints on one sentence: glossary terms and phrases
     seconds: float = 60  # from the last byte of a request to the answer
     file_seconds: float = 600  # the same for a document
+    writing_seconds: float = 600  # the same for a text that a language model writes
     body_seconds: float = 20  # to send a request in
     header_seconds: float = 10  # to send the headers of a request in
     send_seconds: float = 30  # a client that reads nothing of its answer for so long is disconnected
@@ -45,6 +46,8 @@ class Limits:
     queue_tokens: int = 200_000  # of all sentences that wait for the model
     window_ms: float = 4  # under load: how long a batch waits for the next sentence
     batch_tokens: int = 4_096  # of one batch, counted as sentences times the longest
+    rows: int = 128  # texts that a language model writes at a time
+    cache_bytes: int = 2_147_483_648  # of the keys and values of these texts, for each model
     drain_seconds: float = 30  # after SIGTERM: to finish accepted requests
 
     def __post_init__(self) -> None:

@@ -11,12 +11,15 @@ from typing import NamedTuple
 from regard.errors import InputError, InputTooLarge
 from regard.serve.alignments import SentenceCollector, align, align_sentences
 from regard.serve.batched_sentences import INLINE_CHARACTERS, portions_of, search_sentences
+from regard.serve.batching import Batcher
 from regard.serve.fairness import FairShares
 from regard.serve.limits import Limits
 from regard.serve.refusal import LanguageError
 from regard.serve.search import PLAIN, SearchRequest
 from regard.serve.served_model import ServedModel
+from regard.serve.served_writer import ServedWriter
 from regard.serve.thread_pool import ThreadPool
+from regard.serve.writing_batch import WritingBatcher
 from regard.translation.alignment import TextAlignment
 from regard.translation.detection import Detected, detect, find_other_language, sample_of
 from regard.translation.documents.document import Plan, join_plans
@@ -113,8 +116,14 @@ class TranslatedFile(NamedTuple):
 class Service:
     """All served models."""
 
-    def __init__(self, models: Sequence[ServedModel], limits: Limits, shares: FairShares | None = None) -> None:
-        """`shares` are those of the models."""
+    def __init__(
+        self,
+        models: Sequence[ServedModel],
+        limits: Limits,
+        shares: FairShares | None = None,
+        writers: Sequence[ServedWriter] = (),
+    ) -> None:
+        """`shares` are those of the models, `writers` are language models."""
         self.limits, shares = limits, shares or FairShares()
         # Documents may take long, even after their clients are gone, so they get threads of their own. Only one thread parses
         # them: a parsed document takes many times the memory of its file.
@@ -122,6 +131,18 @@ class Service:
         self._documents = ThreadPool("documents", _DOCUMENT_THREADS, shares=shares)
         self.texts = ThreadPool("texts", 1, shares=shares)
         self.pairs = {(model.bundle.source, model.bundle.target): model for model in models}
+        self.writers = {writer.name: writer for writer in writers}
+
+    @property
+    def names_of_models(self) -> list[str]:
+        """All models by name: pairs of languages, then language models."""
+        return [*(f"{source}-{target}" for source, target in sorted(self.pairs)), *sorted(self.writers)]
+
+    @property
+    def batchers(self) -> list[Batcher | WritingBatcher]:
+        """The batchers of all models."""
+        of_pairs = [batcher for served in self.pairs.values() for batcher in served.batchers]
+        return [*of_pairs, *(writer.batcher for writer in self.writers.values())]
 
     # --- languages ---
 
@@ -180,7 +201,7 @@ class Service:
 
     def _check_any(self) -> None:
         if not self.pairs:
-            raise InputError("no model is served here; start the server with one: regard serve -m MODEL")
+            raise InputError("no translation model is served here; start the server with one: regard serve -m MODEL")
 
     # --- translating ---
 
@@ -343,12 +364,14 @@ class Service:
     @property
     def is_alive(self) -> bool:
         """Whether all threads that translate are running."""
-        return all(batcher.is_alive for served in self.pairs.values() for batcher in served.batchers)
+        return all(batcher.is_alive for batcher in self.batchers)
 
     def close(self) -> None:
         """Stop the threads."""
         for served in self.pairs.values():
             served.close()
+        for writer in self.writers.values():
+            writer.close()
         self._reading.close()
         self._documents.close()
         self.texts.close()

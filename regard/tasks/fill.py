@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,11 +39,13 @@ from regard.models.token_loss import TokenLoss
 from regard.models.transformer import Transformer
 from regard.recipe import Recipe, TrainRecipe
 from regard.tasks.measuring import BATCH_TOKENS, sum_nll
+from regard.tasks.task import Outcome, Plan, Prospect
 from regard.tasks.text import (
     COLUMNS,
     HELD_OUT,
     NOUN,
     clean_options,
+    count,
     describe,
     doubts,
     find_corpora,
@@ -56,12 +60,25 @@ from regard.tasks.text import (
 )
 
 __all__ = [
-    "COLUMNS", "HELD_OUT", "NOUN", "clean_options", "describe", "doubts", "encode_records", "find_corpora", "find_corpus",
-    "hold_out", "loss", "made_up_batch", "make_batches", "make_validator", "measure_weights", "read", "score_test_set",
-    "too_little", "vocabulary_lines", "write_held_out",
+    "COLUMNS", "HELD_OUT", "NOUN", "clean_options", "count", "describe", "doubts", "encode_records", "find_corpora", "find_corpus",
+    "hold_out", "loss", "made_up_batch", "make_batches", "make_validator", "measure_weights", "outlook", "plan", "read",
+    "score_test_set", "too_little", "typical_length", "verdict", "vocabulary_lines", "write_held_out",
 ]  # fmt: skip
 
+PIECE = 128  # tokens of the pieces that the speed is measured by
 VALIDATION_EPOCH = 2**32 - 1  # its masks, always the same ones
+
+
+def plan(inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -> Plan:
+    raise UserError('no settings are chosen for the task fill; write a recipe with task = "fill" (docs/guide.md)')
+
+
+def outlook(prospect: Prospect) -> list[str]:
+    return []
+
+
+def verdict(outcome: Outcome) -> str:
+    return f"see it  regard info -m {shlex.quote(str(outcome.run))}"
 
 
 def make_pieces(recipe: Recipe, store: Store, tokenizer: Tokenizer) -> TextPieces:
@@ -94,6 +111,10 @@ def make_batches(recipe: Recipe, store: Store, tokenizer: Tokenizer, with_slots:
 def loss(model: Transformer, batch: MaskedBatch | MaskedSlotBatch, token_loss: TokenLoss) -> Loss:
     """The loss of the masked tokens: only their states go through the head."""
     return token_loss(model, lambda: model.hidden(batch.ids, batch.layout, rows=batch.places), batch.labels)
+
+
+def typical_length(recipe: Recipe) -> int:
+    return min(PIECE, recipe.data.max_length)
 
 
 def made_up_batch(vocab_size: int, tokens: int, length: int, with_slots: bool) -> tuple[Any, MaskedSlots | None, int]:

@@ -33,12 +33,13 @@ from regard.models.token_loss import TokenLoss
 from regard.models.transformer import Transformer
 from regard.recipe import Recipe
 from regard.tasks.measuring import BATCH_TOKENS, sum_nll
+from regard.tasks.samples import ContinuationSampler
 from regard.tasks.text import (
     COLUMNS,
     HELD_OUT,
     NOUN,
     clean_options,
-    describe,
+    count,
     doubts,
     find_corpora,
     find_corpus,
@@ -50,12 +51,22 @@ from regard.tasks.text import (
     vocabulary_lines,
     write_held_out,
 )
+from regard.tasks.text_plan import plan
+from regard.tasks.text_verdict import outlook, verdict
 
 __all__ = [
-    "COLUMNS", "HELD_OUT", "NOUN", "clean_options", "describe", "doubts", "encode_records", "find_corpora", "find_corpus",
-    "hold_out", "loss", "made_up_batch", "make_batches", "make_validator", "measure_weights", "read", "score_test_set",
-    "too_little", "vocabulary_lines", "write_held_out",
+    "COLUMNS", "HELD_OUT", "NOUN", "clean_options", "count", "describe", "doubts", "encode_records", "find_corpora", "find_corpus",
+    "hold_out", "loss", "made_up_batch", "make_batches", "make_validator", "measure_weights", "outlook", "plan", "read",
+    "score_test_set", "too_little", "typical_length", "verdict", "vocabulary_lines", "write_held_out",
 ]  # fmt: skip
+
+
+def describe(recipe: Recipe) -> str:
+    return "a language model"
+
+
+def typical_length(recipe: Recipe) -> int:
+    return recipe.data.max_length
 
 
 def make_rows(recipe: Recipe, store: Store, tokenizer: Tokenizer, seed: int | None) -> TextRows:
@@ -94,20 +105,26 @@ def made_up_batch(vocab_size: int, tokens: int, length: int, with_slots: bool) -
 def make_validator(recipe: Recipe, records: Sequence[Texts], tokenizer: Tokenizer, loss_only: bool) -> TextValidator:
     store = store_in_memory(records, tokenizer, encode_records, COLUMNS)
     num_bytes = sum(len(text.encode("utf-8", "surrogatepass")) for [text] in records)
-    return TextValidator(make_rows(recipe, store, tokenizer, seed=None), num_bytes, len(records))
+    sampler = None if loss_only else ContinuationSampler.of(records, tokenizer, recipe)
+    return TextValidator(make_rows(recipe, store, tokenizer, seed=None), num_bytes, len(records), sampler)
 
 
 @dataclass
 class TextValidator:
-    """Measures the likelihood of documents: in rows that do not overlap, from their first token on."""
+    """Measures the likelihood of documents, in rows that do not overlap, from their first token on; and continues some of them."""
 
     rows: TextRows
     num_bytes: int  # of the documents in UTF-8
     num_documents: int
+    sampler: ContinuationSampler | None = None
 
     def measure(self, model: Transformer, device: torch.device, autocast: torch.dtype | None) -> dict[str, Any]:
-        """A metrics record with loss (nats per token), perplexity and bits per byte."""
-        return {metric.key.replace(" ", "_"): metric.score for metric in self.scores(model, device, autocast).metrics}
+        """A metrics record with loss (nats per token), perplexity, bits per byte and sample continuations."""
+        scores = self.scores(model, device, autocast)
+        record: dict[str, Any] = {metric.key.replace(" ", "_"): metric.score for metric in scores.metrics}
+        if self.sampler is not None:
+            record["samples"] = self.sampler.samples(model, device)
+        return record
 
     def scores(self, model: Transformer, device: torch.device, autocast: torch.dtype | None) -> Scores:
         total, count = sum_nll(loss, model, self._batches(), device, autocast)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,8 +38,76 @@ class Validator(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Plan:
+    """Settings for plain files, as nested values of a recipe: those that are possible, and a function that reads the text and
+    decides."""
+
+    possible: Sequence[dict[str, Any]]
+    decide: Callable[[], Decision]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Settings chosen for plain files, and what was found in them."""
+
+    values: dict[str, Any]
+    found: str  # for people, such as "corpus.en and corpus.de: 500 pairs, en → de"
+    records: int
+    tokens: int  # estimated, of an epoch
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """What is known of a run before it begins."""
+
+    recipe: Recipe
+    records: float  # of an epoch
+    tokens: float  # of an epoch, those that its speed is counted in
+    rate: float | None  # of those tokens per second; None: not measured
+    epochs: float | None  # its length; None: not known without the rate
+    held_out: Sequence[Texts]  # to score other models on; empty unless it is a dry run
+    is_dry_run: bool
+    init_option: str  # how to name a model to start from
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is known of a run at its end."""
+
+    recipe: Recipe
+    run: Path
+    report: Path
+    resume_command: str
+    bundle: Bundle
+    tokenizer: Tokenizer
+    store: Store
+    valid: Sequence[Texts]
+    test: Sequence[Texts]
+    records: Sequence[Mapping[str, Any]]  # the metrics
+    best: Mapping[str, Any]  # the record of the best validation; empty if there is none
+
+
 class Task(Protocol):
     """The module of a task."""
+
+    # --- a recipe for plain files, and what to expect of a run ---
+
+    def plan(self, inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -> Plan:
+        """Settings for these files and this kind of machine; `given` are those that the user has chosen."""
+        ...
+
+    def count(self, corpus: RecordSource, recipe: Recipe, note: Say) -> tuple[int, int]:
+        """The records of a corpus, and about how many tokens an epoch has of them; reading checks the files."""
+        ...
+
+    def outlook(self, prospect: Prospect) -> list[str]:
+        """Warnings before a run, if text or time cannot suffice."""
+        ...
+
+    def verdict(self, outcome: Outcome) -> str:
+        """What the scores of a run mean, and how to try its model."""
+        ...
 
     # --- the data: which columns a record has, and where they come from ---
 
@@ -68,9 +137,10 @@ class Task(Protocol):
         ...
 
     def hold_out(
-        self, corpora: Sequence[RecordSource], num_valid: int, num_test: int, seed: int
+        self, corpora: Sequence[RecordSource], num_valid: int | float, num_test: int | float, seed: int
     ) -> tuple[HeldOut, list[RecordSource]]:
-        """Validation and test records from the training text, and the corpora that are left to train on."""
+        """Validation and test records from the training text, so many or, as a float, a share of it; and the corpora that are left
+        to train on."""
         ...
 
     def write_held_out(self, folder: Path, name: str, records: Sequence[Texts], recipe: Recipe) -> None:
@@ -103,6 +173,10 @@ class Task(Protocol):
 
     def loss(self, model: Transformer, batch: Any, token_loss: TokenLoss) -> Loss:
         """The loss of a batch, as sums and a count."""
+        ...
+
+    def typical_length(self, recipe: Recipe) -> int:
+        """The length of the sequences that the speed is measured by."""
         ...
 
     def made_up_batch(

@@ -21,8 +21,10 @@ from regard.data.split import HeldOut
 from regard.data.split import hold_out as choose_held_out
 from regard.data.store import Column
 from regard.data.tokenizer import Tokenizer
+from regard.errors import UserError
 from regard.files import write_atomic
 from regard.recipe import Recipe
+from regard.tasks.counting import PIECES_PER_WORD, count_words
 from regard.tasks.task import Say
 
 NOUN = TextCorpus.noun
@@ -50,16 +52,19 @@ def read(corpus: RecordSource, note: Say = lambda text: None) -> Iterator[Texts]
 
 
 def hold_out(
-    corpora: Sequence[RecordSource], num_valid: int, num_test: int, seed: int
+    corpora: Sequence[RecordSource], num_valid: int | float, num_test: int | float, seed: int
 ) -> tuple[HeldOut, list[RecordSource]]:
-    """Where each file is a document, files are held out by their names; else documents that fit into memory by their text."""
+    """Where each file is a document, files are held out by their names; else documents that fit into memory by their text. Shares
+    are cut off the end of every document."""
+    if isinstance(num_valid, float) or isinstance(num_test, float):
+        return _hold_out_shares(corpora, float(num_valid), float(num_test))
     files = [path for corpus in corpora for path in corpus.files]
     if any(corpus.unit != "file" for corpus in corpora) or any(map(is_jsonl, files)):
         records = chain.from_iterable(corpus.records() for corpus in corpora)
         whole = (record.texts for record in records if record.begins and record.ends)
-        return choose_held_out(whole, num_valid, num_test, seed, NOUN), list(corpora)
+        return choose_held_out(whole, int(num_valid), int(num_test), seed, NOUN), list(corpora)
     smaller = ", or set data.documents to paragraph or line"
-    names = choose_held_out(((str(path),) for path in files), num_valid, num_test, seed, NOUN, smaller)
+    names = choose_held_out(((str(path),) for path in files), int(num_valid), int(num_test), seed, NOUN, smaller)
     taken = {Path(name) for [name] in (*names.valid, *names.test)}
     left = [
         replace(corpus, files=tuple(path for path in corpus.files if path not in taken))
@@ -71,6 +76,25 @@ def hold_out(
         for chosen in (names.valid, names.test)
     ]
     return HeldOut(*sets), [corpus for corpus in left if corpus.files]
+
+
+def _hold_out_shares(corpora: Sequence[RecordSource], valid: float, test: float) -> tuple[HeldOut, list[RecordSource]]:
+    """The ends of the documents: first the part for validation, then the part for testing."""
+    held_out, left = HeldOut(), list[RecordSource]()
+    for corpus in corpora:
+        assert isinstance(corpus, TextCorpus)
+        kept = []
+        for [text] in read(corpus):
+            bounds = [int(len(text) * (1 - test - valid)), int(len(text) * (1 - test)), len(text)]
+            kept.append(bounds[0])
+            for part, start, stop in zip((held_out.valid, held_out.test), bounds[:-1], bounds[1:], strict=True):
+                if text[start:stop].strip():
+                    part.append((text[start:stop],))
+        left.append(replace(corpus, kept=tuple(kept)))
+    for name, share, part in (("valid", valid, held_out.valid), ("test", test, held_out.test)):
+        if share and not part:
+            raise UserError(f"data.{name}: the text is too short to hold out a share of {share:g}; use more text")
+    return held_out, left
 
 
 def write_held_out(folder: Path, name: str, records: Sequence[Texts], recipe: Recipe) -> None:
@@ -112,7 +136,15 @@ def doubts(recipe: Recipe, corpora: Sequence[RecordSource]) -> list[str]:
 
 
 def too_little(recipe: Recipe, num_records: float) -> str | None:
+    """The number of documents says nothing about the amount of text."""
     return None
+
+
+def count(corpus: RecordSource, recipe: Recipe, note: Say) -> tuple[int, int]:
+    records, words = count_words(corpus, note)
+    if recipe.tokenizer.unit == "character":
+        return records, records + sum(len(record.texts[0]) for record in corpus.records())
+    return records, records + int(words * PIECES_PER_WORD)
 
 
 def made_up_column(vocab_size: int, number: int, length: int) -> Column:

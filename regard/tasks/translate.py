@@ -35,11 +35,16 @@ from regard.generate.options import SearchOptions, forbidden_ids
 from regard.models.loss import Loss
 from regard.models.token_loss import TokenLoss
 from regard.models.transformer import Transformer
-from regard.progress import counted, progress
+from regard.progress import progress
 from regard.recipe import Recipe
 from regard.tasks.alignment import measure_alignment_heads
+from regard.tasks.counting import PIECES_PER_WORD, count_words
 from regard.tasks.measuring import BATCH_TOKENS, perplexity, sum_nll
 from regard.tasks.task import Say
+from regard.tasks.translation_plan import plan as plan
+from regard.tasks.translation_verdict import outlook as outlook
+from regard.tasks.translation_verdict import too_little as too_little
+from regard.tasks.translation_verdict import verdict as verdict
 from regard.translation.languages import is_in_other, language_name
 from regard.translation.protect import encode_records as encode_records
 from regard.translation.translation_options import TranslationOptions
@@ -48,7 +53,7 @@ from regard.translation.translator import Translator
 NOUN = "pair"
 COLUMNS = Corpus.columns
 HELD_OUT = "{name}.{{source,target}}"
-FEW_PAIRS = 10_000  # of training text: fewer do not teach a language
+SENTENCE = 20  # tokens of the sentences that the speed is measured by
 LANGUAGE_LINES = 100  # of a corpus, to tell whether its languages are swapped
 SAMPLES = 3
 MAX_EXTRA = 20  # an untrained model does not know when to stop
@@ -76,10 +81,10 @@ def read(corpus: RecordSource, note: Say = lambda text: None) -> Iterator[Texts]
 
 
 def hold_out(
-    corpora: Sequence[RecordSource], num_valid: int, num_test: int, seed: int
+    corpora: Sequence[RecordSource], num_valid: int | float, num_test: int | float, seed: int
 ) -> tuple[HeldOut, list[RecordSource]]:
     pairs = chain.from_iterable(read(corpus) for corpus in corpora)
-    return choose_held_out(pairs, num_valid, num_test, seed), list(corpora)
+    return choose_held_out(pairs, int(num_valid), int(num_test), seed), list(corpora)
 
 
 def write_held_out(folder: Path, name: str, records: Sequence[Texts], recipe: Recipe) -> None:
@@ -119,12 +124,9 @@ def doubts(recipe: Recipe, corpora: Sequence[RecordSource]) -> list[str]:
     return notes
 
 
-def too_little(recipe: Recipe, num_records: float) -> str | None:
-    """Fine-tuning has no such bound."""
-    if recipe.train.init or num_records >= FEW_PAIRS:
-        return None
-    pairs = counted(round(num_records), NOUN)
-    return f"{pairs} will not suffice to learn a language: get at least {FEW_PAIRS:,}, better many more"
+def count(corpus: RecordSource, recipe: Recipe, note: Say) -> tuple[int, int]:
+    pairs, words = count_words(corpus, note)
+    return pairs, int(words * PIECES_PER_WORD) + pairs
 
 
 # --- batches, and the loss ---
@@ -151,6 +153,10 @@ def loss(model: Transformer, batch: PairBatch | PairSlotBatch, token_loss: Token
     return token_loss(
         model, lambda: model.hidden(batch.src, batch.src_layout, batch.tgt_in, batch.tgt_layout), batch.labels
     )
+
+
+def typical_length(recipe: Recipe) -> int:
+    return SENTENCE
 
 
 def made_up_batch(vocab_size: int, tokens: int, length: int, with_slots: bool) -> tuple[Any, PairSlots | None, int]:

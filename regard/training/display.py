@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from regard.progress import clock, is_terminal, stderr_console
+from regard.task_table import FIGURES, sample_kind
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -72,8 +73,8 @@ class PlainDisplay(Display):
     def valid(self, record: Mapping[str, Any]) -> None:
         self.say(valid_line(record))
         for sample in record.get("samples", [])[:1]:
-            for name in ("source", "reference", "translation"):
-                self.say(f"       {name:<12} {sample[name]}")
+            for name in sample_kind(sample).names:
+                self.say(f"       {name:<12} {_one_line(sample[name])}")
 
     def stopping(self, text: str) -> None:
         with suppress(OSError):  # no reader left: Ctrl-C also ends a `tee` behind the command
@@ -207,17 +208,18 @@ class LiveDisplay(Display):
         return _fitted(figures, self._room())
 
     def _sample(self, first: Sequence[Mapping[str, str]], newest: Sequence[Mapping[str, str]]) -> RenderableType:
-        """The same sentence throughout the run, so that progress can be read in its translations."""
+        """The same sample throughout the run, so that progress can be read in what the model makes of it."""
         from rich.table import Table
         from rich.text import Text
 
-        rows = [("source", newest[0]["source"], ""), ("reference", newest[0]["reference"], "")]
+        given, reference, output = sample_kind(newest[0]).names
+        rows = [(given, newest[0][given], ""), (reference, newest[0][reference], "")]
         if len(self._validations) > 1 and first:
-            rows.append(("first", first[0]["translation"], "dim"))
-        rows.append(("now", newest[0]["translation"], "bold"))
+            rows.append(("first", first[0][output], "dim"))
+        rows.append(("now", newest[0][output], "bold"))
         grid = Table.grid(padding=(0, 1))
         for name, sentence, style in rows:
-            text = Text(printable(sentence), style=style)
+            text = Text(printable(_one_line(sentence)), style=style)
             lines = text.wrap(self._console, self._room() - 10)
             if len(lines) > 2:  # more would overflow a small window
                 lines[1].truncate(self._room() - 11)
@@ -289,12 +291,17 @@ def printable(text: str) -> str:
 
 
 def _valid_figures(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Those that were measured; a validation may measure the loss alone."""
     figures = [("loss", _number(record.get("loss"), ".3f")), ("ppl", _number(record.get("perplexity"), ",.1f"))]
-    # A validation may measure the loss alone.
-    for name, key, form in (("bits/byte", "bits_per_byte", ".3f"), ("chrF", "chrf", ".1f"), ("BLEU", "bleu", ".1f")):
-        if record.get(key) is not None:
-            figures.append((name, format(record[key], form)))
-    return figures
+    others = {key: figure for key, figure in FIGURES.items() if key not in ("loss", "perplexity")}
+    return figures + [
+        (each.short, format(record[key], each.form)) for key, each in others.items() if record.get(key) is not None
+    ]
+
+
+def _one_line(text: str) -> str:
+    """A text with its line breaks as in quoted verse, since a document has several lines."""
+    return " / ".join(text.splitlines())
 
 
 def _valid_pairs(record: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -3,7 +3,7 @@
     slots       batches of one fixed shape, sentences of all lengths mixed; the other parts build on it
     attention   the Triton kernel for short packed sequences      (twin: kernels.dense)
     residual    dropout, residual sum and norm in one kernel      (twin: kernels.residual)
-    feedforward ReLU fused into the matrix product, Triton backward (twin: relu(linear))
+    feedforward ReLU or GELU with a backward pass in one kernel   (twin: activate(linear))
     loss        from a chunk of logits to its gradient in one kernel (twin: linear_cross_entropy)
     compile     torch.compile, layer by layer
     graph       the whole update captured as a CUDA graph, then replayed

@@ -17,11 +17,10 @@ from regard.errors import UserError
 from regard.families import FAMILIES
 from regard.models.transformer import Transformer
 from regard.progress import counted
-from regard.recipe import INIT, ModelRecipe, Recipe, check_positions
+from regard.recipe import FINE_TUNING_LR, INIT, ModelRecipe, Recipe, check_positions
 
 # Settings that may differ from the init model; its weights fix all others.
 _FREE = {"vocab_size", "dropout", "attention_dropout"}
-FINE_TUNING_LR = 2e-4  # the default peak: the paper's would undo what the model has learnt
 _BY_PIECE = {"embedding.weight", "src_embedding.weight", "tgt_embedding.weight", "output.weight", "output_bias"}
 
 

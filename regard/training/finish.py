@@ -25,6 +25,7 @@ from regard.evaluate import Scores
 from regard.files import check_new_folder
 from regard.progress import counted
 from regard.recipe import CorpusEntry, Recipe, TrainRecipe, load_recipe
+from regard.task_table import FIGURES
 from regard.tasks import TASKS
 from regard.training.checkpoint import (
     average_weights,
@@ -160,7 +161,7 @@ _GENTLER = "try a lower train.lr, fewer steps or more text"
 
 def _no_step_beat(trainer: Trainer) -> str:
     value = trainer.state.start or 0.0
-    score = f"BLEU {abs(value):.1f}" if trainer.recipe.monitor == "bleu" else f"loss {value:.3f}"
+    score = FIGURES[trainer.recipe.monitor].shown(abs(value))
     return f"no step beat the model in train.init on the validation set ({score})"
 
 
@@ -201,7 +202,7 @@ def write_model(
         "device": describe(trainer.device) + (f", {size} processes" if (size := trainer.ranks.size) > 1 else ""),
         "parameters": trainer.model.num_parameters(),
         f"{TASKS[recipe.task].NOUN}s": len(trainer.store),
-        "tokens": len(trainer.store[TASKS[recipe.task].COLUMNS[-1]].ids),  # to translate, those of the target
+        "tokens": len(trainer.store[TASKS[recipe.task].COLUMNS[-1]].ids),  # those that are predicted
         "corpora": [_public(corpus.name) for corpus in trainer.store.corpora],
         "steps": trainer.state.step,
         "minutes": round(trainer.state.seconds / 60, 2),
@@ -325,7 +326,7 @@ def average(run: Path, last: int, out: Path, say: Callable[[str], None]) -> tupl
 def _validation_records(recipe: Recipe, folder: RunFolder) -> list[Texts]:
     """The validation records of a run, or none if their files are not there any more."""
     task, spec = TASKS[recipe.task], recipe.data.valid
-    if isinstance(spec, int):
+    if not isinstance(spec, str):
         spec = task.HELD_OUT.format(name="valid")
         recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, root=str(folder.held_out)))
     try:

@@ -101,6 +101,18 @@ def claim_folder(folder: RunFolder, recipe: Recipe) -> None:
     folder.checkpoints.mkdir(exist_ok=True)
 
 
+@contextmanager
+def removed_if_empty(folder: RunFolder) -> Iterator[None]:
+    """Remove a new run folder if the block fails before it has made anything worth keeping: tokenized text, or a checkpoint."""
+    was_there = folder.path.exists()
+    try:
+        yield
+    except BaseException:
+        if not was_there and not folder.is_started and not (folder.store / "store.json").is_file():
+            shutil.rmtree(folder.path, ignore_errors=True)
+        raise
+
+
 def is_finished(folder: RunFolder, recipe: Recipe) -> bool:
     """Whether nothing is left to do. A finished run becomes unfinished when the recipe makes it longer."""
     if not folder.report.is_file():
@@ -128,7 +140,7 @@ def check_same_run(old: Recipe, new: Recipe, where: Path) -> None:
             f"use the same recipe, or another folder with --out"
         )
     for section, key, before, after in _differences(old, new):
-        is_held_out = key == "test" and any(isinstance(value, int) and value for value in (before, after))
+        is_held_out = key == "test" and any(isinstance(value, int | float) and value for value in (before, after))
         if is_held_out or key not in _CHANGEABLE.get(section, ()):
             raise UserError(
                 f"--resume: {section}.{key} must stay {before!r}, as the run was started ({where}), but is {after!r}; "

@@ -33,6 +33,7 @@ from regard.models.transformer import Transformer
 from regard.parallel.ranks import Ranks
 from regard.progress import counted
 from regard.recipe import TrainRecipe
+from regard.task_table import FIGURES
 from regard.tasks.task import Validator
 from regard.training.checkpoint import prune, random_states, save_checkpoint
 from regard.training.display import Display
@@ -59,7 +60,7 @@ class RunState:
     best_step: int = 0
     stale: int = 0  # validations since the best
     start: float | None = None  # monitored value of the model in train.init
-    start_loss: float | None = None  # its validation loss, which decides between equal BLEU scores
+    start_loss: float | None = None  # its validation loss, which decides between equal scores
     validation_seconds: float = 0.0  # duration of the last validation and its checkpoint
     # Loss, nll, tokens and seconds since the last log line.
     window: tuple[float, float, int, float] = (0.0, 0.0, 0, 0.0)
@@ -273,7 +274,8 @@ class Trainer:
 
     def monitored(self, record: dict[str, Any]) -> float:
         """The value that decides which model is best; lower is better."""
-        return float(record["loss"] if self.recipe.monitor == "loss" else -record["bleu"])
+        value = float(record[self.recipe.monitor])
+        return -value if FIGURES[self.recipe.monitor].higher_is_better else value
 
     def measure(self) -> dict[str, Any]:
         """Validate on the first process, or on all where the model is sharded; all receive the first one's record."""

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from regard.errors import UserError
 from regard.files import check_regular, write_all, write_atomic, writing
+from regard.task_table import FIGURES, SAMPLE_KINDS, sample_kind
 
 
 class RecordWriter(Protocol):
@@ -52,7 +53,7 @@ def import_tensorboard() -> Any:
 
 
 class TensorBoardLog:
-    """Writes the numbers and sample translations of records as TensorBoard events."""
+    """Writes the numbers and samples of records as TensorBoard events."""
 
     def __init__(self, folder: Path, resume_step: int | None = None) -> None:
         writer = import_tensorboard()
@@ -74,7 +75,7 @@ class TensorBoardLog:
                     self._writer.add_scalar(f"{kind}/{name}", value, self._step)
             for number, sample in enumerate(record.get("samples", ()), start=1):
                 # Four spaces make a code block, so that the text is not read as Markdown.
-                text = "\n".join(f"    {name}: {sample[name]}" for name in ("source", "reference", "translation"))
+                text = "\n".join(f"    {name}: {sample[name]}" for name in sample_kind(sample).names)
                 self._writer.add_text(f"sample {number}", text, self._step)
         if kind != "train":
             self._writer.flush()
@@ -112,19 +113,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 _REMEDY = "delete the line, or the whole file to begin it anew"
-_NUMBERS = (
-    "epoch",
-    "elapsed",
-    "loss",
-    "nll",
-    "lr",
-    "grad_norm",
-    "tokens_per_second",
-    "perplexity",
-    "bits_per_byte",
-    "bleu",
-    "chrf",
-)
+_NUMBERS = ("epoch", "elapsed", "nll", "lr", "grad_norm", "tokens_per_second", *FIGURES)
 _LARGEST = 1e100  # far beyond any measurement, and small enough to compute with
 
 
@@ -147,7 +136,7 @@ def record_fault(record: Mapping[str, Any]) -> str | None:
             return f"`{name}` must be a number, but is {value!r}"
     samples = record.get("samples") or []
     if not isinstance(samples, list) or not all(map(_is_sample, samples)):
-        return "`samples` must be sentences with source, reference and translation"
+        return f"`samples` must have {' or '.join(', '.join(kind.names) for kind in SAMPLE_KINDS)}"
     return None
 
 
@@ -161,8 +150,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_sample(sample: Any) -> bool:
-    names = ("source", "reference", "translation")
-    return isinstance(sample, dict) and all(isinstance(sample.get(name), str) for name in names)
+    return isinstance(sample, dict) and any(
+        all(isinstance(sample.get(name), str) for name in kind.names) for kind in SAMPLE_KINDS
+    )
 
 
 def _are_scores(record: Mapping[str, Any]) -> bool:

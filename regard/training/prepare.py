@@ -91,8 +91,8 @@ def choose_evaluation_sets(
 ) -> EvaluationSets:
     """Validation and test records, read from files or held out from the training text; writes nothing."""
     data, task = recipe.data, TASKS[recipe.task]
-    num_valid = data.valid if isinstance(data.valid, int) else 0
-    num_test = data.test if isinstance(data.test, int) else 0
+    num_valid = 0 if isinstance(data.valid, str) else data.valid
+    num_test = 0 if isinstance(data.test, str) else data.test
     # Files first: reading them is quick, so a mistake shows at once.
     valid = [] if num_valid else list(task.read(task.find_corpus(str(data.valid), recipe), say))
     test = [] if num_test or not data.test else list(task.read(task.find_corpus(str(data.test), recipe), say))
@@ -102,7 +102,7 @@ def choose_evaluation_sets(
         return EvaluationSets(list(corpora), None, valid, test)
     held_out, left = task.hold_out(corpora, num_valid, num_test, recipe.train.seed)
     for name, chosen, wanted in (("valid", held_out.valid, num_valid), ("test", held_out.test, num_test)):
-        if len(chosen) < wanted:
+        if isinstance(wanted, int) and len(chosen) < wanted:
             say(
                 f"data.{name}: held out {counted(len(chosen), task.NOUN)}, not {wanted:,}: at most a tenth of the text is held out"
             )
@@ -137,9 +137,13 @@ def make_tokenizer(
             folder.tokenizer,
             character_coverage=wanted.character_coverage,
             split_digits=wanted.split_digits,
+            characters=wanted.unit == "character",
             protects=bool(wanted.protect),
             seed=recipe.train.seed,
         )
+    if wanted.unit == "character":
+        display.say(f"vocabulary of {tokenizer.vocab_size:,} pieces: characters, bytes and control symbols")
+        return tokenizer
     changed = f" ({wanted.vocab_size:,} requested)" if tokenizer.vocab_size != wanted.vocab_size else ""
     display.say(f"vocabulary of {tokenizer.vocab_size:,} pieces{changed}")
     return tokenizer

@@ -1,4 +1,4 @@
-"""The report of a run as one self-contained HTML page: curves, validations, translations over time, settings.
+"""The report of a run as one self-contained HTML page: curves, validations, samples over time, settings.
 
 It is made from the records of metrics.jsonl, so it can be written at any time during a run or after it.
 """
@@ -9,17 +9,20 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from regard.files import write_atomic
 from regard.html_page import escaped, mark_matches, render_page, row, section, table
 from regard.progress import clock
+from regard.task_table import DEFAULT_TASK, FIGURES, TASK_SETTINGS, sample_kind
 from regard.training.chart import Point, Series, chart
 
 Record = Mapping[str, Any]
 
-_SHOWN_TRANSLATIONS = 6
+_SHOWN_VERSIONS = 6  # of a sample
+_FIRST = ("bleu", "bits_per_byte", "loss")  # the first of these that a test set was scored by has a tile
 
 
 def write_report(run: Path, recipe: Mapping[str, Any], records: Sequence[Record], facts: Mapping[str, str]) -> Path:
@@ -35,22 +38,24 @@ def render_report(name: str, recipe: Mapping[str, Any], records: Sequence[Record
     valid = [record for record in records if record["kind"] == "valid"]
     test = [record for record in records if record["kind"] == "test"]
     notes = [record for record in records if record["kind"] == "note"]
-    data = recipe.get("data", {})
-    pair = f"{data['source']} → {data['target']}" if "source" in data and "target" in data else name
+    data, settings = recipe.get("data", {}), TASK_SETTINGS[recipe.get("task", DEFAULT_TASK)]
+    title = (
+        f"{data['source']} → {data['target']}" if settings.has_sides and "source" in data and "target" in data else name
+    )
     written = datetime.now().strftime("%Y-%m-%d %H:%M")
     body = [
-        f'<header><p class="over">Training report</p><h1>{escaped(pair)}</h1><p>{escaped(name)} · {written}</p></header>',
+        f'<header><p class="over">Training report</p><h1>{escaped(title)}</h1><p>{escaped(name)} · {written}</p></header>',
         _tiles(train, valid, test),
         _curves(train, valid),
-        _tests(test, recipe.get("task", "translate")),
+        _tests(test, settings.scored),
         _samples(valid),
-        _validations(valid, recipe.get("task", "translate")),
+        _validations(valid),
         _long_facts(facts),
         section("About", _pairs({key: value for key, value in facts.items() if "\n" not in value})),
         _settings(recipe),
         section("Notes", "".join(f"<p>{escaped(note['text'])}</p>" for note in notes)),
     ]
-    return render_page(f"{pair} · {name}", [part for part in body if part], _CHART_STYLE)
+    return render_page(f"{title} · {name}", [part for part in body if part], _CHART_STYLE)
 
 
 # ---------------------------------------------------------------------------------------------------- sections
@@ -60,21 +65,16 @@ def _tiles(train: Sequence[Record], valid: Sequence[Record], test: Sequence[Reco
     tiles: list[tuple[str, str, str]] = []
     for record in test[:2]:
         metrics = record["scores"]["metrics"]
-        if metric := metrics.get("bleu"):
+        for key in (key for key in _FIRST if FIGURES[key].name.lower() in metrics):
+            metric, figure = metrics[FIGURES[key].name.lower()], FIGURES[key]
             interval = f"± {metric['confidence']:.1f}, " if metric.get("confidence") is not None else ""
-            tiles.append(("Test BLEU", f"{metric['score']:.1f}", f"{interval}{record['name']}"))
-        elif metric := metrics.get("bits per byte") or metrics.get("loss"):
-            tiles.append((f"Test {metric['name']}", f"{metric['score']:.3f}", record["name"]))
+            tiles.append((f"Test {figure.name}", format(metric["score"], figure.form), f"{interval}{record['name']}"))
+            break
     best = best_validation(valid)
     if best:
         at = f"best, at step {best['step']:,}"
-        for title, key, form in (
-            ("Validation BLEU", "bleu", ".1f"),
-            ("Validation chrF", "chrf", ".1f"),
-            ("Validation bits per byte", "bits_per_byte", ".3f"),
-        ):
-            if best.get(key) is not None:
-                tiles.append((title, format(best[key], form), at))
+        measured = [key for key in ("bleu", "chrf", "bits_per_byte") if best.get(key) is not None]
+        tiles += [(f"Validation {FIGURES[key].name}", format(best[key], FIGURES[key].form), at) for key in measured]
         if best.get("loss") is not None:
             perplexity = best.get("perplexity")
             under = f"perplexity {perplexity:,.1f}" if perplexity is not None else at
@@ -142,7 +142,7 @@ def _curves(train: Sequence[Record], valid: Sequence[Record]) -> str:
     return section("Curves", f'{warning}<div class="charts">{drawn}</div>' if drawn else warning)
 
 
-def _tests(test: Sequence[Record], task: str) -> str:
+def _tests(test: Sequence[Record], scored: str) -> str:
     rows = []
     for record in test:
         for metric in record["scores"]["metrics"].values():
@@ -156,24 +156,25 @@ def _tests(test: Sequence[Record], task: str) -> str:
                 f'<tr><td colspan="5"><code>{signature}</code></td></tr>'
             )
         rows += [f'<tr><td colspan="5">{escaped(note)}</td></tr>' for note in record["scores"].get("notes", ())]
-    heads = ("Set", "Metric", "#Score", "#95%", "#Sentences" if task == "translate" else "#Documents")
+    heads = ("Set", "Metric", "#Score", "#95%", f"#{scored}")
     return section("Test scores", table(heads, rows)) if rows else ""
 
 
-def _validations(valid: Sequence[Record], task: str) -> str:
+def _validations(valid: Sequence[Record]) -> str:
     best = best_validation(valid)
-    measured: list[tuple[str, Callable[[Record], str | None]]] = [
-        ("#BLEU", lambda r: _number(r.get("bleu"), ".1f")),
-        ("#chrF", lambda r: _number(r.get("chrf"), ".1f")),
+    measured = [
+        (
+            f"#{figure.name[0].upper()}{figure.name[1:]}" if figure.name.islower() else f"#{figure.name}",
+            key,
+            figure.form,
+        )
+        for key, figure in FIGURES.items()
+        if any(record.get(key) is not None for record in valid)
     ]
-    if task != "translate":
-        measured = [("#Bits per byte", lambda r: _number(r.get("bits_per_byte"), ".3f"))] if task == "generate" else []
     columns: list[tuple[str, Callable[[Record], str | None]]] = [
         ("#Step", lambda r: f"{'★ ' if r is best else ''}{r['step']:,}"),
         ("#Epoch", lambda r: _number(r.get("epoch"), ".2f")),
-        ("#Loss", lambda r: _number(r.get("loss"), ".3f")),
-        ("#Perplexity", lambda r: _number(r.get("perplexity"), ",.2f")),
-        *measured,
+        *((head, partial(_figure, key=key, form=form)) for head, key, form in measured),
         ("#Time", lambda r: clock(r["elapsed"]) if r.get("elapsed") is not None else None),
     ]
     rows = []
@@ -184,32 +185,36 @@ def _validations(valid: Sequence[Record], task: str) -> str:
 
 
 def sample_histories(valid: Sequence[Record]) -> dict[tuple[str, str], list[tuple[int, str]]]:
-    """For each (source, reference) sample: its translations, each with the step at which it first appeared."""
-    sentences: dict[tuple[str, str], list[tuple[int, str]]] = {}
+    """For each sample, by what was given and its reference: what the model made of it, each with the step at which it first
+    appeared."""
+    histories: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for record in valid:
         for sample in record.get("samples") or ():
-            history = sentences.setdefault((sample["source"], sample["reference"]), [])
-            if not history or history[-1][1] != sample["translation"]:
-                history.append((record["step"], sample["translation"]))
-    return sentences
+            given, reference, output = (sample[name] for name in sample_kind(sample).names)
+            history = histories.setdefault((given, reference), [])
+            if not history or history[-1][1] != output:
+                history.append((record["step"], output))
+    return histories
 
 
 def _samples(valid: Sequence[Record]) -> str:
-    """A card for each sample sentence, with a row for each change of its translation."""
-    cards = []
-    for (source, reference), changes in sample_histories(valid).items():
-        history = [(f"step {step:,}", text) for step, text in changes]
-        rows = [row("source", escaped(source)), row("reference", escaped(reference), "reference")]
-        rows += [row(when, mark_matches(text, reference)) for when, text in _thinned(history, _SHOWN_TRANSLATIONS)]
-        more = ""
-        if len(history) > _SHOWN_TRANSLATIONS:
-            every = "".join(row(when, mark_matches(text, reference)) for when, text in history)
-            more = f"<details><summary>All {len(history)} translations</summary><dl>{every}</dl></details>"
-        cards.append(f'<div class="card sample"><dl>{"".join(rows)}</dl>{more}</div>')
-    if not cards:
+    """A card for each sample, with a row for each change of what the model made of it."""
+    first = next((sample for record in valid for sample in record.get("samples") or ()), None)
+    if first is None:
         return ""
-    legend = "<p>A row for each change. <mark>Marked</mark> words match the reference.</p>"
-    return section("Translations over time", legend + "".join(cards))
+    kind, cards = sample_kind(first), []
+    mark: Callable[[str, str], str] = mark_matches if kind.is_compared else lambda text, _: escaped(text)
+    for (given, reference), changes in sample_histories(valid).items():
+        history = [(f"step {step:,}", text) for step, text in changes]
+        rows = [row(kind.names[0], escaped(given)), row(kind.names[1], escaped(reference), "reference")]
+        rows += [row(when, mark(text, reference)) for when, text in _thinned(history, _SHOWN_VERSIONS)]
+        more = ""
+        if len(history) > _SHOWN_VERSIONS:
+            every = "".join(row(when, mark(text, reference)) for when, text in history)
+            more = f"<details><summary>All {len(history)} {kind.names[2]}s</summary><dl>{every}</dl></details>"
+        cards.append(f'<div class="card sample"><dl>{"".join(rows)}</dl>{more}</div>')
+    matches = " <mark>Marked</mark> words match the reference." if kind.is_compared else ""
+    return section(kind.heading, f"<p>A row for each change.{matches}</p>" + "".join(cards))
 
 
 def _long_facts(facts: Mapping[str, str]) -> str:
@@ -266,6 +271,10 @@ def _value(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and abs(value) >= 10_000 else str(value)
 
 
+def _figure(record: Record, key: str, form: str) -> str | None:
+    return _number(record.get(key), form)
+
+
 def _number(value: float | None, form: str) -> str | None:
     return None if value is None or not math.isfinite(value) else format(value, form)
 
@@ -281,6 +290,7 @@ def _duration(seconds: float) -> str:
 
 
 _CHART_STYLE = """
+.sample dd { white-space: pre-line; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(420px, 100%), 1fr)); gap: 12px; }
 .legend { display: flex; flex-wrap: wrap; gap: 0 16px; min-height: 22px; font-size: 13px; color: var(--soft); }
 .legend i { display: inline-block; width: 14px; height: 3px; border-radius: 2px; margin-right: 6px;

@@ -21,7 +21,7 @@ from regard.tasks import TASKS
 from regard.training.display import Display, LogDisplay, make_display
 from regard.training.fine_tuning import resolve_recipe
 from regard.training.finish import final_weights, report_facts, score_test_set, warn_if_worse, write_model
-from regard.training.folder import RunFolder, write_recipe
+from regard.training.folder import RunFolder, removed_if_empty, write_recipe
 from regard.training.loop import Trainer
 from regard.training.metrics import read_metrics
 from regard.training.open_run import OpenRun, open_run
@@ -64,6 +64,8 @@ def train(
         if display is None and ranks.is_first:
             display = make_display() if progress else LogDisplay()
         display = display or Display()
+        if ranks.is_first:
+            stack.enter_context(removed_if_empty(folder))
         recipe = resolve_on_first(recipe, folder, ranks)
         opened = ranks.run_on_first(lambda: open_run(recipe, folder, resume, display, stack, ranks)) or OpenRun()
         if ranks.broadcast(opened.is_finished):

@@ -27,7 +27,6 @@ from regard.training.check import pick_fast_path
 from regard.training.optimizer import make_optimizer, set_learning_rate
 from regard.training.update import WARM_UPDATES, PlainUpdate, SlotUpdate, UpdateOptions, UpdateResult
 
-SENTENCE, PIECE = 20, 128  # tokens of made-up sentences, and of pieces of documents
 SAMPLE_SECONDS = 1.0  # of each of the two measurements
 _BUSY = 0.6  # of the undisturbed speed; below it, other programs are mentioned
 # N threads do the work of N ** 0.6: of two, measured 1.5 times one (5,496 and 3,650 target tokens per second, `tiny`, bf16).
@@ -36,14 +35,14 @@ _SCALING = 0.6
 
 @dataclass(frozen=True)
 class Speed:
-    """Tokens per second, to translate target tokens, of a run on this machine, or None where that was not measured."""
+    """Tokens per second of a run on this machine, or None where that was not measured."""
 
     rate: float | None
     note: str  # how it was measured, or why it was not
 
 
 class Rate(NamedTuple):
-    """Tokens per second, to translate target tokens."""
+    """Tokens per second: those that the task counts."""
 
     undisturbed: float  # without other programs
     now: float  # by the clock
@@ -63,9 +62,7 @@ def measure_speed(recipe: Recipe) -> Speed:
         return Speed(None, "a sharded model needs all of its processes")
     config, device = recipe.model.config(recipe.tokenizer.vocab_size), own_process_device(train.device)
     try:
-        length = {"translate": SENTENCE, "fill": min(PIECE, recipe.data.max_length)}.get(
-            recipe.task, recipe.data.max_length
-        )
+        length = TASKS[recipe.task].typical_length(recipe)
         dtype = compute_dtype(train.precision, device)
         rate = measure_rate(config, device, dtype, train, size, length, recipe.task)
     except torch.OutOfMemoryError:
@@ -81,9 +78,9 @@ def measure_rate(
     device: torch.device,
     dtype: torch.dtype | None,
     train: TrainRecipe,
-    size: int = 1,
-    length: int = SENTENCE,
-    task: str = "translate",
+    size: int,
+    length: int,
+    task: str,
 ) -> Rate:
     """The speed of training on made-up sequences of `length` tokens. Of `size` processes, measures one alone on its share of an
     update."""

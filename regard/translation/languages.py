@@ -38,6 +38,19 @@ def guess_language(path: Path, sample: Sequence[str]) -> str:
     return code
 
 
+def language_in_name(path: Path) -> str | None:
+    """The language code that a file's name ends in, such as "de" in news.de.gz; None: it has none."""
+    return _from_name(path)
+
+
+def language_of_text(sample: Sequence[str]) -> str | None:
+    """The language of a text if it is clear; None also where the package that classifies is not installed."""
+    try:
+        return _from_text(sample)
+    except UserError:
+        return None
+
+
 def other_language(path: Path, language: str, other: str) -> str | None:
     """The language in a file's name if it certainly is not `language`: it is `other`, or both are ISO 639-1 codes; else None.
 

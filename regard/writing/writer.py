@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Literal
 
 from regard.data.tokenizer import Tokenizer
 from regard.generate.options import Constraints, Hypothesis, OnFinished, TextEngine
 from regard.generate.word_tokens import phrase_of
+from regard.writing.chat import Conversation, Message, check_messages
 from regard.writing.options import WritingOptions
 from regard.writing.stops import INCOMPLETE, cut_at_stop, without_tail
 
@@ -18,6 +19,7 @@ _CONTEXT = 8
 _WINDOW = 32  # tokens that become final at a time
 
 Reason = Literal["end", "length", "stop"]
+Chat = str | Sequence[Message]  # a conversation, or the one message of a user
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,31 @@ class Writer:
     ) -> list[Written]:
         """Continue each prompt. `on_finished` is called with the numbers of finished prompts."""
         ids = [self.prompt_ids(prompt + options.prefix) for prompt in prompts]
+        return self._write(prompts, ids, options, on_finished)
+
+    def answer(
+        self, chats: Sequence[Chat], options: WritingOptions, on_finished: OnFinished | None = None
+    ) -> list[Written]:
+        """Answer each conversation, by the model's own chat template. The `prompt` of each is its last message."""
+        ids = [self.chat_ids(chat, options.prefix) for chat in chats]
+        prompts = [str(check_messages(chat)[-1]["content"]) for chat in chats]
+        return self._write(prompts, ids, options, on_finished)
+
+    def chat_ids(self, chat: Chat, prefix: str = "") -> list[int]:
+        """The ids of a conversation, up to where the answer begins, and of how it begins."""
+        return [*self._conversation.ids(chat), *self.tokenizer.encode(prefix, "target", at_start=False)]
+
+    @cached_property
+    def _conversation(self) -> Conversation:
+        return Conversation(self.tokenizer)
+
+    def _write(
+        self,
+        prompts: Sequence[str],
+        ids: Sequence[Sequence[int]],
+        options: WritingOptions,
+        on_finished: OnFinished | None,
+    ) -> list[Written]:
         constraints = [self._constraint(options, before) for before in ids] if options.phrases or options.stop else []
         found = self.engine.generate(ids, options.search, on_finished, constraints)
         log_probs: list[list[Sequence[float]]] = [[()] * len(some) for some in found]
@@ -83,7 +110,14 @@ class Writer:
 
     def follow(self, prompt: str, options: WritingOptions) -> Iterator[str]:
         """Yield what follows one prompt as it grows: each string extends the one before, and the last is complete."""
-        before, prefix = self.prompt_ids(prompt + options.prefix), options.prefix
+        return self._follow(self.prompt_ids(prompt + options.prefix), options)
+
+    def follow_answer(self, chat: Chat, options: WritingOptions) -> Iterator[str]:
+        """Yield the answer to a conversation as it grows."""
+        return self._follow(self.chat_ids(chat, options.prefix), options)
+
+    def _follow(self, before: Sequence[int], options: WritingOptions) -> Iterator[str]:
+        prefix = options.prefix
         shown, text, growing = "", "", GrowingText(self.tokenizer, before)
         for ids in self.engine.stream(before, options.search, self._constraint(options, before)):
             text, is_stopped = cut_at_stop(growing.of(ids), options.stop)

@@ -25,6 +25,8 @@ from regard.export.original import quiet_transformers
 from regard.generate.engines.torch_engine import TorchEngine, load_model
 from regard.generate.options import SearchOptions
 from regard.layout import SequenceLayout
+from regard.writing.options import writing_options
+from regard.writing.writer import Writer
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -168,6 +170,22 @@ def test_smollm2_writes_what_it_writes_in_transformers(smollm: Imported, origina
         expected = [token for token in written if token not in bundle.tokenizer.stop_ids]
         assert list(one.ids) == expected or is_tie(original, prompt, list(one.ids), expected)
     assert "Paris" in bundle.tokenizer.decode(found[0][0].ids)
+
+
+def test_smollm2_answers(smollm: Imported) -> None:
+    """A conversation as transformers reads it with the template of the same file, and an answer that is right."""
+    file = fetch(SMOLLM) / SMOLLM.file
+    with quiet_transformers() as transformers:
+        theirs = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    writer = Writer(smollm.bundle.tokenizer, TorchEngine.from_bundle(smollm.bundle, "cpu"))
+    chat = [
+        {"role": "user", "content": "Who are you?"},
+        {"role": "assistant", "content": "I am SmolLM."},
+        {"role": "user", "content": "What is the capital of France?"},
+    ]
+    assert writer.chat_ids(chat) == theirs.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+    [one] = writer.answer([chat[-1:]], writing_options(temperature=0, max_tokens=NEW_TOKENS))
+    assert "Paris" in one.continuations[0].text and one.continuations[0].reason == "end"
 
 
 @torch.no_grad()

@@ -291,7 +291,7 @@ def test_only_pre_norm_has_a_norm_after_the_last_layer(norm: Any) -> None:
     assert isinstance(post.decoder.final_norm, nn.Identity)
     ids, layout = pack(random_sentences([3]))
     last: list[Tensor] = []
-    pre.encoder.layers[-1].register_forward_hook(lambda _, inputs, output: last.append(output))
+    pre.encoder.layers[-1].register_forward_hook(lambda _, inputs, output: last.append(output[0]))
     torch.testing.assert_close(pre.encode(ids, layout), pre.encoder.final_norm(last[0]))
 
 
@@ -324,7 +324,7 @@ def test_dropout_falls_on_the_sublayer_and_not_on_the_residual() -> None:
     torch.manual_seed(0)
     x = torch.full((500, 32), 10.0)
     # 10 + dropout(1): the sublayer's one is gone or doubled, the residual's ten stays
-    y = run_sublayers(x, [Sublayer(residual, Linear(32, 32), lambda normed, add_bias: torch.ones_like(normed))])
+    y, _ = run_sublayers(x, [Sublayer(residual, Linear(32, 32), lambda normed, add_bias: torch.ones_like(normed))])
     assert set(y.unique().tolist()) == {10.0, 12.0}
 
 

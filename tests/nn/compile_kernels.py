@@ -24,7 +24,7 @@ from regard.layout import SlotLayout, tile_groups
 from regard.models.loss import backward_linear_cross_entropy
 from regard.nn.attention import set_kernel
 from regard.nn.block import set_fused
-from regard.nn.kernels import triton_beam, triton_decode
+from regard.nn.kernels import triton_beam, triton_decode, triton_rotary
 from tests.build import SWITCHES, build, tiny_config
 
 ARCHITECTURES = (80, 90)  # A100, H100
@@ -85,6 +85,8 @@ def decode(beam: int, dtype: torch.dtype) -> None:
     triton_decode.extend_attention(q, k, v, keys, keys, lengths, empty(rows, 32, kind=torch.int32), beam, 0.125)
     triton_decode.decode_attention(q, keys, keys, lengths, None, beam, 0.125)
     triton_decode.put(empty(3, 4, 16), keys, keys, *(empty(3, kind=torch.int64) for _ in range(2)))
+    for halves in (False, True):
+        triton_rotary.rotate_(empty(rows, 12, 16), 10, lengths, empty(6, kind=torch.float32), halves)
     options, state = SearchOptions(beam=beam), SlotState.empty(2, beam, 32, torch.device("cpu"))
     for vocab_size in (1000, 37_000):
         triton_beam.advance(
@@ -98,7 +100,7 @@ def main() -> None:
     jit.JITFunction.run = compile_instead
     for architecture in ARCHITECTURES:
         driver.set_active(Absent(architecture))
-        for switch, dtype in (("paper", torch.bfloat16), ("modern", torch.float16)):
+        for switch, dtype in (("paper", torch.bfloat16), ("modern", torch.float16), ("gelu", torch.bfloat16)):
             train(switch, dtype)
         for beam in (1, 4, 5):
             decode(beam, torch.float16)

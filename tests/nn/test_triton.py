@@ -26,10 +26,13 @@ from regard.generate.options import SearchOptions
 from regard.layout import Layout, SequenceLayout, SlotLayout, tile_groups
 from regard.models.loss import backward_linear_cross_entropy, linear_cross_entropy
 from regard.nn import kernels
+from regard.nn.activations import activate
 from regard.nn.attention import set_kernel
-from regard.nn.block import set_fused
+from regard.nn.block import FUSED_ACTIVATIONS, set_fused
 from regard.nn.kernels import attention, residual
+from regard.nn.rotary import Rotary
 from regard.nn.slot_cache import gathered_attention
+from regard.settings import Activation, RotaryPairing
 from tests.build import SWITCHES, build, tiny_config
 from tests.nn.test_attention import Case, assert_close, run_expected, with_gradients
 
@@ -228,9 +231,12 @@ def test_the_loss_is_its_twin(vocab_size: int, width: int, smoothing: float, dev
 
 
 @everywhere
+@pytest.mark.parametrize("activation", FUSED_ACTIVATIONS)
 @pytest.mark.parametrize(("rows", "d_ff"), [(3, 16), (70, 80), (33, 1040)])
-def test_linear_relu_is_its_twin(rows: int, d_ff: int, device: str, dtype: torch.dtype) -> None:
-    from regard.nn.kernels.triton_relu import linear_relu_op
+def test_the_first_half_of_a_feed_forward_network_is_its_twin(
+    rows: int, d_ff: int, activation: Activation, device: str, dtype: torch.dtype
+) -> None:
+    from regard.nn.kernels.triton_activation import linear_activation
 
     generator = torch.Generator().manual_seed(rows)
     # Rounded first: a sum near zero must have the same sign in both.
@@ -243,10 +249,28 @@ def test_linear_relu_is_its_twin(rows: int, d_ff: int, device: str, dtype: torch
         output.backward(incoming.to(device, dtype))
         return [t.detach().double().cpu() for t in (output, *(tensor.grad for tensor in inputs))]
 
-    plain = run(lambda x, weight, bias: torch.relu(torch.nn.functional.linear(x, weight, bias)), torch.float64)
-    for number, (got, wanted) in enumerate(zip(run(linear_relu_op, dtype), plain, strict=True)):
+    plain = run(lambda *inputs: activate(torch.nn.functional.linear(*inputs), activation), torch.float64)
+    fused = run(partial(linear_activation, activation=activation), dtype)
+    for number, (got, wanted) in enumerate(zip(fused, plain, strict=True)):
         error = (got - wanted).norm() / wanted.norm()
         assert error < 2 * TOLERANCE[dtype], f"result {number}: {error}"
+
+
+@everywhere
+@pytest.mark.parametrize(("d_head", "rotary_dim"), [(16, 16), (20, 12)])
+@pytest.mark.parametrize("pairing", ["pairs", "halves"])
+def test_rotary_positions_in_place_are_their_twin(
+    pairing: RotaryPairing, d_head: int, rotary_dim: int, device: str, dtype: torch.dtype
+) -> None:
+    config = tiny_config(positions="rotary", rotary_pairing=pairing, d_head=d_head, rotary_dim=rotary_dim)
+    rotary = Rotary(config.stacks["decoder"])
+    generator = torch.Generator().manual_seed(d_head)
+    heads = torch.randn(5, 9, d_head, generator=generator).to(device, dtype)
+    positions = torch.tensor([0, 7, 3, 1000, 2], device=device)
+    expected = torch.cat((rotary(heads[:, :7].float(), positions), heads[:, 7:].float()), dim=1)
+    got = rotary.rotate_heads(heads, 7, positions)
+    assert got is heads
+    assert (got.float() - expected).norm() / expected.norm() < TOLERANCE[dtype]
 
 
 @everywhere
@@ -378,7 +402,11 @@ def test_a_step_of_the_search_is_its_twin(
 # What the fused parts of a layer may meet: no biases to add, a norm without one, a parallel layer, which has no such part.
 FUSED: dict[str, dict[str, Any]] = {
     "paper": {},
-    "pre-norm": SWITCHES["pre-norm"],
+    "pre-norm": {
+        **SWITCHES["pre-norm"],
+        "decoder_layers": 2,
+        "activation": "gelu",
+    },  # a layer hands its norm to the next
     "modern": {**SWITCHES["modern"], "num_kv_heads": 1},
     "no-biases": {"attention_bias": "none", "feed_forward_bias": False, "norm_bias": False, "score_scale": 1.0},
     "decoder": {

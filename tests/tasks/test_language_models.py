@@ -406,7 +406,7 @@ def test_a_recipe_survives_being_written(task: str, tmp_path: Path) -> None:
 def test_commands_take_a_run_of_text(runs: Runs, task: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     recipe, run = runs[task]
     assert main(["train", str(recipe), "--dry-run"]) == 0
-    assert f"{task}: 150 documents per epoch" in capfd.readouterr().err
+    assert f"{TASKS[task].describe(load_recipe(recipe))}: 150 documents per epoch" in capfd.readouterr().err
     assert main(["average", str(run), "-o", str(tmp_path / "model"), "--last", "2"]) == 0
     assert load_bundle(tmp_path / "model").task == task
     assert main(["info", str(run)]) == 0

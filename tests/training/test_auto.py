@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,8 @@ from regard.config import ModelConfig
 from regard.errors import UserError
 from regard.progress import counted
 from regard.recipe import TrainRecipe, recipe_from_dict
-from regard.training.auto import CPU_TIERS, GPU_TIERS, Choice, Tier, choose_recipe, describe_run
+from regard.tasks.translation_plan import CPU_TIERS, GPU_TIERS, Tier
+from regard.training.auto import Choice, choose_recipe, describe_run
 from regard.training.display import Display
 from regard.training.fine_tuning import check_init, resolve_recipe
 from regard.training.folder import RunFolder
@@ -34,18 +36,22 @@ def files(folder: Path, source: str, target: str, pairs: int = 50) -> tuple[Path
     return one.rename(folder / source), other.rename(folder / target)
 
 
+def choose_pair(source: Path, target: Path, overrides: Sequence[str] = (), check: Any = lambda recipe: None) -> Choice:
+    return choose_recipe("translate", [source, target], overrides, check)
+
+
 def described(choice: Choice) -> list[str]:
     return choice.describe(is_dry_run=True)
 
 
 def test_languages_come_from_the_file_names(tmp_path: Path) -> None:
-    data = choose_recipe(*files(tmp_path, "corpus.en", "corpus.twi")).recipe.data
+    data = choose_pair(*files(tmp_path, "corpus.en", "corpus.twi")).recipe.data
     assert (data.source, data.target) == ("en", "twi")
 
 
 def test_languages_can_be_said(tmp_path: Path) -> None:
     paths = files(tmp_path, "one.txt", "two.txt")
-    data = choose_recipe(*paths, ["data.source=xx", "data.target=yy"]).recipe.data
+    data = choose_pair(*paths, ["data.source=xx", "data.target=yy"]).recipe.data
     assert (data.source, data.target) == ("xx", "yy")
 
 
@@ -53,7 +59,7 @@ def test_a_dry_run_says_that_the_languages_are_swapped(tmp_path: Path) -> None:
     english, german = tmp_path / "corpus.en", tmp_path / "corpus.de"
     german.write_text("The house stands at the end of the street.\nWe talked about what happened.\n" * 30)
     english.write_text("Das Haus steht am Ende der Straße.\nWir sprachen über das, was geschah.\n" * 30)
-    for said in (described(choose_recipe(english, german)), describe_run(choose_recipe(english, german).recipe)):
+    for said in (described(choose_pair(english, german)), describe_run(choose_pair(english, german).recipe)):
         assert sum("the source side looks like German, not English" in line for line in said) == 1
 
 
@@ -71,11 +77,11 @@ def test_one_language_on_both_sides_is_doubted(tmp_path: Path) -> None:
     one, _ = files(tmp_path, "corpus.en", "x.de")
     _, other = files(tmp_path / "sub", "x.de", "corpus.en")
     with pytest.raises(UserError, match="both look like en"):
-        choose_recipe(one, other)
+        choose_pair(one, other)
 
 
 def test_the_choice_is_said_and_has_a_time(tmp_path: Path) -> None:
-    choice = choose_recipe(*files(tmp_path, "corpus.en", "corpus.de", 500))
+    choice = choose_pair(*files(tmp_path, "corpus.en", "corpus.de", 500))
     said = "\n".join(described(choice))
     assert "500 pairs, en → de" in said
     assert "held out: 10 pairs for validation and 10 pairs for testing" in said
@@ -87,7 +93,7 @@ def test_the_choice_is_said_and_has_a_time(tmp_path: Path) -> None:
 def test_the_time_of_several_processes_is_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = files(tmp_path, "corpus.en", "corpus.de", 500)
     sets = ["train.device=cpu", "train.epochs=1000"]
-    alone = described(choose_recipe(*paths, sets))[-2]
+    alone = described(choose_pair(*paths, sets))[-2]
     shares: list[int] = []
 
     def rate(config: Any, device: Any, dtype: Any, train: Any, size: int, *more: Any) -> Rate:
@@ -96,33 +102,33 @@ def test_the_time_of_several_processes_is_theirs(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr("regard.training.speed.measure_rate", rate)
     monkeypatch.setenv("WORLD_SIZE", "4")
-    *_, machine, together, _ = described(choose_recipe(*paths, sets))
+    *_, machine, together, _ = described(choose_pair(*paths, sets))
     assert shares == [4] and "; 4 processes" in machine
     assert "4,000 target tokens/s (4 times the measured speed of one process" in together
     minutes = [int(line.split("about ")[1].split(" minutes")[0]) for line in (alone, together)]
     assert minutes[0] >= 40 and minutes[1] == pytest.approx(minutes[0] / 4, abs=1)
-    split = described(choose_recipe(*paths, [*sets, "train.shard=true", "train.monitor=loss"]))[-2]
+    split = described(choose_pair(*paths, [*sets, "train.shard=true", "train.monitor=loss"]))[-2]
     assert split.startswith("time: not measured") and shares == [4]
 
 
 def test_a_finished_model_has_the_shape_and_the_vocabulary(tmp_path: Path) -> None:
     paths = files(tmp_path, "corpus.en", "corpus.de", 500)
-    choice = choose_recipe(*paths, ["train.init=en-de"])
+    choice = choose_pair(*paths, ["train.init=en-de"])
     recipe = choice.recipe
     assert recipe.model.preset == "init" and resolve_recipe(recipe).decode.guard
     assert recipe.train.init == str(BUILTIN / "en-de")  # as a recipe file's would be: a run that goes on compares them
     assert recipe.train.lr == 2e-4 and recipe.train.epochs == 5 and recipe.train.batch_tokens < 25_000
     said = "\n".join(described(choice))
     assert "vocabulary: 16,000 pieces" in said and "as in train.init, 8 + 2 layers of 320" in said
-    other = choose_recipe(*paths, ["train.init=en-de", "decode.guard=false", "train.minutes=3", "tokenizer.extend=100"])
+    other = choose_pair(*paths, ["train.init=en-de", "decode.guard=false", "train.minutes=3", "tokenizer.extend=100"])
     assert not other.recipe.decode.guard and not other.recipe.train.epochs
     assert "vocabulary: up to 16,100 pieces" in "\n".join(described(other))
     with pytest.raises(UserError, match=r"train\.init: .*nowhere"):
-        choose_recipe(*paths, ["train.init=nowhere"], check_init)
+        choose_pair(*paths, ["train.init=nowhere"], check_init)
 
 
 def test_a_time_budget_replaces_the_epochs(tmp_path: Path) -> None:
-    choice = choose_recipe(*files(tmp_path, "corpus.en", "corpus.de"), ["train.minutes=5"])
+    choice = choose_pair(*files(tmp_path, "corpus.en", "corpus.de"), ["train.minutes=5"])
     assert (choice.recipe.train.minutes, choice.recipe.train.epochs) == (5.0, 0.0)
     assert "time: 5 minutes, about" in described(choice)[-2]
 
@@ -144,9 +150,9 @@ def test_every_tier_is_a_valid_recipe_and_larger_text_gets_a_larger_model(tiers:
 
 def test_the_device_has_a_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = files(tmp_path, "corpus.en", "corpus.de")
-    on_cpu = choose_recipe(*paths, ["train.device=cpu"]).recipe
+    on_cpu = choose_pair(*paths, ["train.device=cpu"]).recipe
     monkeypatch.setattr("regard.training.speed.pick_device", lambda _: torch.device("cuda"))
-    on_gpu = choose_recipe(*paths).recipe
+    on_gpu = choose_pair(*paths).recipe
     assert on_gpu.train.batch_tokens > on_cpu.train.batch_tokens
 
 
@@ -176,7 +182,7 @@ def test_a_rate_is_measured_on_the_updates_of_the_run(
     clock = SimpleNamespace(perf_counter=lambda: next(ticks), process_time=lambda: next(ticks) / 3)
     monkeypatch.setattr(kind, "__call__", counted)
     monkeypatch.setattr("regard.training.speed.time", clock)
-    rate = measure_rate(config, torch.device("cpu"), None, train, processes)
+    rate = measure_rate(config, torch.device("cpu"), None, train, processes, 20, "translate")
     # Ten sentences of 20 tokens, in one part or in two: to warm up, for a second by the clock and one of CPU time.
     assert set(counts) == {200} and len(counts) > to_warm_up + 2
     assert rate.now == pytest.approx(200 / 0.25)
@@ -186,7 +192,7 @@ def test_a_rate_is_measured_on_the_updates_of_the_run(
 def test_other_programs_do_not_change_the_estimate_but_are_mentioned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = resolve_recipe(choose_recipe(*files(tmp_path, "corpus.en", "corpus.de")).recipe)
+    recipe = resolve_recipe(choose_pair(*files(tmp_path, "corpus.en", "corpus.de")).recipe)
     quiet = measure_speed(recipe)
     monkeypatch.setattr("regard.training.speed.measure_rate", lambda *_: Rate(1000.0, 90.0))
     busy = measure_speed(recipe)
@@ -201,7 +207,7 @@ def test_the_measured_threads_are_given_back(monkeypatch: pytest.MonkeyPatch) ->
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        measure_rate(config, torch.device("cpu"), None, TrainRecipe(steps=1, batch_tokens=40))
+        measure_rate(config, torch.device("cpu"), None, TrainRecipe(steps=1, batch_tokens=40), 1, 20, "translate")
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -209,7 +215,7 @@ def test_the_measured_threads_are_given_back(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("pairs", [5, 7, 30, 500])
 def test_a_dry_run_holds_out_what_the_run_holds_out(tmp_path: Path, pairs: int) -> None:
-    choice = choose_recipe(*files(tmp_path, "corpus.en", "corpus.de", pairs))
+    choice = choose_pair(*files(tmp_path, "corpus.en", "corpus.de", pairs))
     said = "\n".join(described(choice))
     assert described(choice)[1:-1] == describe_run(choice.recipe)[1:-1]
     (tmp_path / "run").mkdir()

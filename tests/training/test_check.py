@@ -159,11 +159,11 @@ def test_what_would_fit_more_text_is_not_refused_before_the_text_is_counted(
     one, other = write_pairs(tmp_path, "corpus", reversal_pairs(50, 1))
     files = one.rename(tmp_path / "corpus.en"), other.rename(tmp_path / "corpus.de")
     monkeypatch.setattr("regard.training.speed.pick_device", lambda name: torch.device("cuda"))
-    monkeypatch.setattr("regard.training.auto._count", lambda corpus: (5_000_000, 100_000_000))
-    assert choose_recipe(*files, ["train.shard=true"]).recipe.train.shard
-    monkeypatch.setattr("regard.training.auto._count", lambda corpus: (50, 500))
+    monkeypatch.setattr("regard.tasks.translation_plan.count_words", lambda corpus: (5_000_000, 100_000_000))
+    assert choose_recipe("translate", files, ["train.shard=true"]).recipe.train.shard
+    monkeypatch.setattr("regard.tasks.translation_plan.count_words", lambda corpus: (50, 500))
     with pytest.raises(UserError, match=r"train\.monitor must be 'loss' with train\.shard"):
-        choose_recipe(*files, ["train.shard=true"])
+        choose_recipe("translate", files, ["train.shard=true"])
 
 
 @pytest.mark.usefixtures("unread")
@@ -181,11 +181,11 @@ def test_two_files_are_not_read_for_a_folder_that_is_taken(tmp_path: Path, capfd
 def test_several_gpus_get_a_part_of_every_update_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = write_pairs(tmp_path, "corpus", reversal_pairs(50, 1))
     files = one.rename(tmp_path / "corpus.en"), other.rename(tmp_path / "corpus.de")
-    assert choose_recipe(*files).recipe.train.accumulate == 1
+    assert choose_recipe("translate", files).recipe.train.accumulate == 1
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setattr("regard.training.speed.own_device", lambda *_: torch.device("cuda"))
-    assert choose_recipe(*files).recipe.train.accumulate == 4
-    assert choose_recipe(*files, ["train.accumulate=8"]).recipe.train.accumulate == 8
+    assert choose_recipe("translate", files).recipe.train.accumulate == 4
+    assert choose_recipe("translate", files, ["train.accumulate=8"]).recipe.train.accumulate == 8
 
 
 def test_a_checkpoint_of_another_format_is_refused_with_the_remedy(tmp_path: Path) -> None:

@@ -15,16 +15,10 @@ from regard.bundle import load_bundle
 from regard.data.corpus import CorpusRange
 from regard.data.store import Column, Store
 from regard.errors import UserError
+from regard.progress import duration
 from regard.recipe import load_recipe
-from regard.tasks.translate import too_little
+from regard.tasks.translation_verdict import Amount, builtin_score, other_start, too_little, too_short_warning
 from regard.training.display import Display
-from regard.training.expect import (
-    Amount,
-    builtin_score,
-    duration,
-    other_start,
-    too_short_warning,
-)
 from regard.training.finish import UNCHANGED
 from regard.training.folder import RunFolder
 from regard.training.run import train
@@ -80,7 +74,7 @@ def test_a_built_in_model_is_offered_with_its_score_on_the_held_out_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert other_start(recipe(tmp_path), PAIRS) == ", or start from a trained model (train.init)"
-    monkeypatch.setattr("regard.training.expect.builtin_score", lambda *_: 51.64)
+    monkeypatch.setattr("regard.tasks.translation_verdict.builtin_score", lambda *_: 51.64)
     start = ", or start from en-de (train.init)"
     assert other_start(recipe(tmp_path, *EN_DE), [], "--init") == ", or start from en-de (--init en-de)"
     assert other_start(recipe(tmp_path, *EN_DE), PAIRS[:3]) == start  # too few to judge by
@@ -109,7 +103,7 @@ def judged(folder: Path, bleu: float, sets: tuple[str, ...] = (), pairs: int = 3
     offsets = np.arange(pairs + 1) * 14
     column = Column(np.zeros(offsets[-1], np.uint16), offsets)
     store = Store({"source": column, "target": column}, [CorpusRange("x", 1.0, 0, pairs)], {})
-    data = SimpleNamespace(store=store, valid=PAIRS[:1], test=PAIRS[:1])
+    data = SimpleNamespace(tokenizer=None, store=store, valid=PAIRS[:1], test=PAIRS[:1])
     test = {"sentences": 50, "metrics": {"bleu": {"score": bleu}}}
     bundle = SimpleNamespace(facts={"weights": weights, "test": test})
     step = {"kind": "train", "step": 9, "epoch": 1.0, "tokens_per_second": 1875.0}
@@ -132,7 +126,7 @@ def test_a_model_that_does_not_translate_is_not_to_be_tried(tmp_path: Path) -> N
 
 
 def test_without_translations_the_perplexity_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.tasks.translate.FEW_PAIRS", 1)
+    monkeypatch.setattr("regard.tasks.translation_verdict.FEW_PAIRS", 1)
     path = write_recipe(tmp_path / "recipe", steps=2, validate_sentences=0)
     said = quiet(path, tmp_path / "run")
     assert "verdict validation set: perplexity " in said and "try it" not in said

@@ -142,8 +142,9 @@ def test_loss_that_is_no_number_is_named_and_not_drawn(tmp_path: Path) -> None:
 
 
 def test_validation_without_scores_has_dashes(tmp_path: Path) -> None:
-    record = valid(100, "ein Haus", best=True, bleu=None)
-    assert '<td class="number">-</td>' in page_of(tmp_path, [record])
+    records = [valid(100, "ein Haus", best=True), valid(200, "ein Haus", best=False, bleu=None)]
+    assert '<td class="number">-</td>' not in page_of(tmp_path, records[:1])
+    assert '<td class="number">-</td>' in page_of(tmp_path, records)
 
 
 def test_old_report_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

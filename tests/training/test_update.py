@@ -9,11 +9,13 @@ import re
 import threading
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from regard.config import ModelConfig
@@ -497,7 +499,7 @@ def test_a_captured_update_with_muon_and_rdrop_learns_what_the_plain_one_learns(
 @compiling
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["adam", "adamw", "muon"])
-def test_a_captured_run_goes_on_from_its_checkpoint(name: str) -> None:
+def test_a_captured_run_goes_on_from_its_checkpoint(name: str, tmp_path: Path) -> None:
     """The graph is captured anew, over an optimizer whose state and learning rate were put in place from outside."""
     options = UpdateOptions(0.1, 1.0, torch.bfloat16)
     (model, optimizer), (other_model, other_optimizer) = twins(gpu_config(), "cuda", torch.float32, name)
@@ -507,7 +509,8 @@ def test_a_captured_run_goes_on_from_its_checkpoint(name: str) -> None:
     for words, count in all_updates[:half]:
         fast(words, count)
     other_model.load_state_dict(model.state_dict())
-    _load_optimizer(other_optimizer, {key: tensor.cpu() for key, tensor in _optimizer_tensors(optimizer).items()})
+    save_file({key: tensor.cpu() for key, tensor in _optimizer_tensors(optimizer).items()}, tmp_path / "optimizer")
+    _load_optimizer(other_optimizer, tmp_path / "optimizer")
     other = SlotUpdate(loss, other_model, other_optimizer, options, GPU_SLOTS, 1, EVERYTHING)
     losses = []
     for number, (words, count) in enumerate(all_updates[half:]):

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 4096
+BLOCK = 2048  # columns at a time; with 16 warps, as measured on an H200
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 

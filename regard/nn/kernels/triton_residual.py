@@ -16,8 +16,8 @@ from torch import Tensor
 
 from regard.nn.kernels.residual import threshold
 
-FORWARD_TILE, BACKWARD_TILE = 2048, 1024  # elements of one tile; measured on an H200
-PROGRAMS_PER_PROCESSOR = 4  # in the backward pass
+FORWARD_TILE, BACKWARD_TILE = 2048, 2048  # elements of one tile; measured on an H200
+PROGRAMS_PER_PROCESSOR = 8  # in the backward pass
 
 
 @triton.jit
@@ -117,7 +117,7 @@ def _add_norm_backward_kernel(
         tl.store(d_x + at, d_total.to(d_x.dtype.element_ty), mask=inside)
         if DROP:
             d_total = tl.where(keep, d_total * factor, 0.0)
-        tl.store(d_y + at, d_total.to(d_y.dtype.element_ty), mask=inside)
+            tl.store(d_y + at, d_total.to(d_y.dtype.element_ty), mask=inside)
         d_y_bias += tl.where(inside, d_total, 0.0)
     partial += tl.program_id(0) * 3 * D + d
     tl.store(partial, tl.sum(d_weight, 0), mask=d < D)
@@ -179,10 +179,11 @@ def add_norm_backward_op(
     d_normed: Tensor, d_added: Tensor | None, x: Tensor, y: Tensor, y_bias: Tensor, added: Tensor, weight: Tensor,
     seed: Tensor, mean: Tensor, scale: Tensor, probability: float, is_rms: bool, keep_sum: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of x and y, and partial sums (programs, 3, d_model) for those of the norm's weight and bias and of y's bias."""
+    """Gradients of x and y (empty without dropout: that of x), and partial sums (programs, 3, d_model) for those of the norm's
+    weight and bias and of y's bias."""
     d_normed = d_normed.contiguous()
     rows, d_model = d_normed.shape
-    d_x, d_y = torch.empty_like(d_normed), torch.empty_like(d_normed)
+    d_x, d_y = torch.empty_like(d_normed), torch.empty_like(d_normed) if probability else d_normed.new_empty(0)
     shape = _shape(d_model, BACKWARD_TILE)
     partial = torch.empty((_programs(rows, d_model, x.device), 3, d_model), dtype=torch.float32, device=x.device)
     _add_norm_backward_kernel[(partial.shape[0],)](
@@ -200,7 +201,7 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     rows, d_model = d_normed.shape
     partial = d_normed.new_empty((_programs(rows, d_model, d_normed.device), 3, d_model), dtype=torch.float32)
-    return torch.empty_like(d_normed), torch.empty_like(d_normed), partial
+    return torch.empty_like(d_normed), torch.empty_like(d_normed) if probability else d_normed.new_empty(0), partial
 
 
 def _save(ctx: Any, inputs: Any, output: Any) -> None:
@@ -222,7 +223,17 @@ def _differentiate(ctx: Any, d_normed: Any, d_added: Any, *_: Any) -> Any:
         d_normed, d_added if ctx.keep_sum else None, *ctx.saved_tensors, ctx.probability, ctx.is_rms, ctx.keep_sum
     )
     d_weight, d_bias, d_y_bias = partial.sum(dim=0).to(ctx.dtype).unbind()
-    return d_x, d_y, d_y_bias, d_weight, None if ctx.is_rms else d_bias, None, None, None, None
+    return (
+        d_x,
+        d_y if ctx.probability else d_x,
+        d_y_bias,
+        d_weight,
+        None if ctx.is_rms else d_bias,
+        None,
+        None,
+        None,
+        None,
+    )
 
 
 add_norm_op.register_autograd(_differentiate, setup_context=_save)

@@ -25,6 +25,7 @@ from regard.serve.web import (
     deepl_glossaries,
     explain_routes,
     libretranslate,
+    openai,
     page_routes,
     training_routes,
     word_routes,
@@ -35,15 +36,20 @@ from regard.serve.web.hosts import Hosts
 from regard.serve.web.prometheus import Metrics
 from regard.serve.web.proxies import Proxies
 from regard.serve.web.schemas import Health, Ready
-from regard.serve.web.status import REFUSALS, as_http
+from regard.serve.web.status import REFUSALS, HttpRefused, as_http
 from regard.version import __version__
 
 _MESSAGES = {
     404: "there is nothing at this address; see /docs",
     405: "this address does not allow this method; see /docs",
 }
-# Parts of DeepL's API that are not offered.
+# Parts of DeepL's and OpenAI's APIs that are not offered.
 _NOT_OFFERED = {
+    "/v1/responses": "responses are not offered by this server; use /v1/chat/completions",
+    "/v1/embeddings": "embeddings are not offered by this server",
+    "/v1/audio/": "audio is not offered by this server",
+    "/v1/images/": "images are not offered by this server",
+    "/v1/": "this path of OpenAI's API is not offered; there are /v1/models, /v1/completions and /v1/chat/completions",
     "/v2/write/": "rephrasing and correcting are not offered by this server, which translates only",
     "/v3/glossaries": "glossaries of several language pairs are not offered by this server; use /v2/glossaries, one for each pair",
     "/v3/style_rules": "style rules are not offered by this server",
@@ -65,8 +71,7 @@ async def ready(request: Request) -> Response:
     requests."""
     context = context_of(request)
     is_ready = context.admission.is_ready and not context.admission.is_draining and context.service.is_alive
-    models = [f"{source}-{target}" for source, target in sorted(context.service.pairs)]
-    state = Ready(status="ready" if is_ready else "not ready", models=models)
+    state = Ready(status="ready" if is_ready else "not ready", models=context.service.names_of_models)
     return JSONResponse(state.model_dump(), status_code=200 if is_ready else 503)
 
 
@@ -103,20 +108,20 @@ def make_app(
     app = FastAPI(
         title="Regard",
         version=__version__,
-        description="Translation over HTTP, with the APIs of LibreTranslate and DeepL.",
+        description="Translation with the APIs of LibreTranslate and DeepL, language models with OpenAI's.",
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # a redirect would echo the client's host and path
     )
     app.include_router(libretranslate.router)
     app.include_router(deepl.router)
+    app.include_router(openai.router)
     for part in (deepl_documents, deepl_glossaries, word_routes, explain_routes, training_routes, page_routes):
         app.include_router(part.router)
     app.include_router(router)
     counters = metrics or Metrics()
     admission = Admission(service.limits)
-    batchers = [batcher for served in service.pairs.values() for batcher in served.batchers]
-    admission.seconds_left = lambda: max((batcher.seconds_left() for batcher in batchers), default=1)
+    admission.seconds_left = lambda: max((batcher.seconds_left() for batcher in service.batchers), default=1)
     admission.abandoned_files = lambda: service.abandoned_documents
     app.state.context = Context(
         service,
@@ -157,7 +162,7 @@ def _describe_limits(document: dict[str, Any], limits: Limits) -> None:
 def _refused(request: Request, error: Exception) -> Response:
     refused = as_http(error)
     headers = {} if refused.retry is None else {"retry-after": str(refused.retry)}
-    return JSONResponse(problem(request.url.path, str(refused)), refused.status, headers)
+    return JSONResponse(problem(request.url.path, refused), refused.status, headers)
 
 
 def _http_error(request: Request, error: Exception) -> Response:
@@ -165,16 +170,18 @@ def _http_error(request: Request, error: Exception) -> Response:
     message = _MESSAGES.get(error.status_code, "the request is malformed; see /docs")
     if error.status_code == 404:
         message = next((why for path, why in _NOT_OFFERED.items() if request.url.path.startswith(path)), message)
-    return JSONResponse(problem(request.url.path, message), error.status_code, dict(error.headers or {}))
+    refused = HttpRefused(error.status_code, message)
+    return JSONResponse(problem(request.url.path, refused), error.status_code, dict(error.headers or {}))
 
 
 def _invalid(request: Request, error: Exception) -> Response:
     # FastAPI's own answer would quote the request.
-    return JSONResponse(problem(request.url.path, "a parameter is malformed; see /docs"), 422)
+    return JSONResponse(problem(request.url.path, HttpRefused(422, "a parameter is malformed; see /docs")), 422)
 
 
 def _failed(request: Request, error: Exception) -> Response:
-    return JSONResponse(problem(request.url.path, internal_error(request.scope["request_id"])), 500)
+    refused = HttpRefused(500, internal_error(request.scope["request_id"]))
+    return JSONResponse(problem(request.url.path, refused), 500)
 
 
 def _docs_page(document: dict[str, Any]) -> str:

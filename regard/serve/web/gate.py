@@ -29,6 +29,9 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 GONE = 499  # in logs and metrics: the client disconnected before the answer
+OPENAI = "/v1/"
+MODELS = "/v1/models/"
+WRITING = frozenset({"/v1/completions", "/v1/chat/completions"})  # texts that are written have their own limit of time
 FILES = frozenset({"/translate_file", "/v2/document"})  # documents have their own limits
 GLOSSARIES = "/v2/glossaries/"
 DOWNLOADS, DOCUMENTS = "/download_file/", "/v2/document/"  # what follows is a secret, and not logged
@@ -154,14 +157,24 @@ class _Exchange:
         await self.send({"type": "http.response.body", "body": body})
 
 
-def problem(path: str, message: str) -> dict[str, str]:
+def problem(path: str, refused: HttpRefused) -> dict[str, Any]:
     """An error in the format of the API that this path belongs to."""
-    return {"message": message} if path.startswith(("/v2/", "/v3/")) else {"error": message}
+    if path.startswith(OPENAI):
+        return openai_error(refused)
+    return {"message" if path.startswith(("/v2/", "/v3/")) else "error": str(refused)}
+
+
+def openai_error(refused: HttpRefused) -> dict[str, Any]:
+    """An error as OpenAI's clients read it."""
+    kinds = {401: "invalid_request_error", 404: "invalid_request_error", 429: "rate_limit_error"}
+    kind = kinds.get(refused.status, "server_error" if refused.status >= 500 else "invalid_request_error")
+    code = refused.code or {401: "invalid_api_key", 429: "rate_limit_exceeded"}.get(refused.status)
+    return {"error": {"message": str(refused), "type": kind, "param": refused.param, "code": code}}
 
 
 def refusal(path: str, refused: HttpRefused) -> tuple[list[tuple[bytes, bytes]], bytes]:
     """The headers and the body of a refusal."""
-    body = json.dumps(problem(path, str(refused))).encode()
+    body = json.dumps(problem(path, refused)).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if refused.retry is not None:
         headers.append((b"retry-after", str(refused.retry).encode()))
@@ -222,7 +235,7 @@ class Gate:
         scope["request_id"] = exchange.request_id
         scope["facts"] = {}  # what handlers add to the log line
         path = scope["path"] if scope["path"] in self.paths else "other"
-        for prefix in (DOWNLOADS, DOCUMENTS, GLOSSARIES):
+        for prefix in (DOWNLOADS, DOCUMENTS, GLOSSARIES, MODELS):
             if scope["path"].startswith(prefix):
                 path = prefix
         try:
@@ -324,6 +337,7 @@ class Gate:
             admission.enter(is_file, address)
             try:
                 seconds = limits.file_seconds if is_file else limits.seconds
+                seconds = limits.writing_seconds if scope["path"] in WRITING else seconds
                 await self._run(scope, body, receive, exchange, seconds)
             finally:
                 admission.leave(is_file, address)
@@ -360,7 +374,8 @@ class Gate:
         except TimeoutError:
             if not clock.expired():
                 raise
-            raise HttpRefused(503, f"the request took longer than {seconds:g} s; send less text", 5) from None
+            less = "ask for fewer tokens" if scope["path"] in WRITING else "send less text"
+            raise HttpRefused(503, f"the request took longer than {seconds:g} s; {less}", 5) from None
         except asyncio.CancelledError:
             if not is_gone:
                 raise

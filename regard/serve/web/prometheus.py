@@ -35,7 +35,7 @@ class Metrics:
         )
         self.batch = Histogram(
             "regard_batch_sentences",
-            "Sentences per batch.",
+            "Sentences per batch; texts per step of a language model.",
             ["model"],
             buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256),
             registry=self.registry,
@@ -43,6 +43,7 @@ class Metrics:
         self.batch_seconds = Counter(
             "regard_batch_seconds", "Seconds in the engine, by model.", ["model"], registry=self.registry
         )
+        self.tokens = Counter("regard_tokens", "Tokens written, by language model.", ["model"], registry=self.registry)
         self.places = Gauge(
             "regard_places_taken",
             "Requests in progress or queued.",
@@ -81,10 +82,23 @@ class Metrics:
 
         return observe
 
+    def writing_observer(self, model: str) -> Observe:
+        """A callback for the batcher of a language model, called after each step: texts, jobs, seconds."""
+        tokens, rows, seconds_of = self.tokens.labels(model), self.batch.labels(model), self.batch_seconds.labels(model)
+
+        def observe(count: int, jobs: int, seconds: float) -> None:
+            rows.observe(count)
+            seconds_of.inc(seconds)
+            tokens.inc(count)
+
+        return observe
+
     def render(self, service: Service) -> bytes:
         """The metrics in Prometheus's text format."""
         for (source, target), served in service.pairs.items():
             self.waiting.labels(f"{source}-{target}").set(sum(batcher.waiting_tokens for batcher in served.batchers))
+        for name, writer in service.writers.items():
+            self.waiting.labels(name).set(writer.batcher.waiting_tokens)
         return generate_latest(self._collected())
 
     def total(self, name: str) -> float:

@@ -28,14 +28,15 @@ class TermFields(BaseModel):
     )
 
 
-def _not_bool(value: Any) -> Any:
-    if isinstance(value, bool):  # otherwise true would be 1
+def not_bool(value: Any) -> Any:
+    """A value that is no truth value: otherwise true would be 1."""
+    if isinstance(value, bool):
         raise ValueError("not a number")
     return value
 
 
-_Integer = Annotated[int | None, BeforeValidator(_not_bool)]
-_Number = Annotated[float | None, BeforeValidator(_not_bool)]
+_Integer = Annotated[int | None, BeforeValidator(not_bool)]
+_Number = Annotated[float | None, BeforeValidator(not_bool)]
 
 
 def _number(name: str, what: str, kind: str = "a number") -> Any:
@@ -522,3 +523,36 @@ class TrainingView(BaseModel):
     finished: bool
     updated: float | None = Field(description="the time of the last record, in seconds since 1970")
     now: float
+
+
+class OpenAIProblem(BaseModel):
+    """Why a request was refused."""
+
+    message: str
+    type: str
+    param: str | None = Field(description="the field")
+    code: str | None = Field(description="a name of the reason")
+
+
+class OpenAIError(BaseModel):
+    """An error as OpenAI's clients read it."""
+
+    error: OpenAIProblem
+
+
+class OpenAIModel(BaseModel):
+    """A language model."""
+
+    id: str
+    object: str
+    created: int
+    owned_by: str
+    context: int = Field(description="tokens of a prompt and what follows it")
+    chat: bool = Field(description="whether it has a chat template, for /v1/chat/completions")
+
+
+class OpenAIModels(BaseModel):
+    """The language models that are served."""
+
+    object: str
+    data: list[OpenAIModel]

@@ -24,7 +24,8 @@ from regard.serve.glossary_store import GlossaryStore
 from regard.serve.keys import Keys, load_keys
 from regard.serve.limits import Limits
 from regard.serve.private_files import document_folder
-from regard.serve.served_model import ServedModel, find_bundles
+from regard.serve.served_model import ServedModel, find_bundles, writer_name
+from regard.serve.served_writer import ServedWriter
 from regard.serve.service import Service
 from regard.serve.watch import Watch
 from regard.serve.web.app import make_app
@@ -159,7 +160,7 @@ def announce(
 ) -> None:
     """Say where the server listens, with what, and how many clients it can hold."""
     host, port = listener.getsockname()[:2]
-    models = [f"{source}-{target}" for source, target in sorted(service.pairs)]
+    models = service.names_of_models
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     log(
         "listening",
@@ -209,20 +210,20 @@ def keep_watch(connections: Connections, admission: Admission, metrics: Metrics)
 def load_service(settings: Settings, metrics: Metrics) -> Service:
     """The service with all models loaded; they report to `metrics`."""
     shares = FairShares()  # the models compete for the same cores
-    models = [
-        ServedModel.load(
-            bundle,
-            settings.limits,
-            engine=settings.engine,
-            device=settings.device,
-            batch=settings.batch,
-            shared=settings.is_shared,
-            observe=metrics.observer,
-            shares=shares,
+    models: list[ServedModel] = []
+    writers: list[ServedWriter] = []
+    for bundle in bundles_of(settings):
+        where = {"engine": settings.engine, "device": settings.device}
+        if bundle.task == "generate":
+            name = writer_name(bundle)
+            observe = metrics.writing_observer(name)
+            writers.append(ServedWriter.load(bundle, name, settings.limits, **where, observe=observe, shares=shares))
+            continue
+        more = {"batch": settings.batch, "shared": settings.is_shared}
+        models.append(
+            ServedModel.load(bundle, settings.limits, **where, **more, observe=metrics.observer, shares=shares)  # type: ignore[arg-type]
         )
-        for bundle in bundles_of(settings)
-    ]
-    return Service(models, settings.limits, shares)
+    return Service(models, settings.limits, shares, writers)
 
 
 def bundles_of(settings: Settings) -> list[Bundle]:

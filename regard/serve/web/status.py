@@ -19,9 +19,12 @@ STATUS: dict[type[RegardError], int] = {
 class HttpRefused(Refused):
     """A refusal that exists only in HTTP, such as an unknown address or a missing part of a form."""
 
-    def __init__(self, status: int, message: str, retry: int | None = None) -> None:
+    def __init__(
+        self, status: int, message: str, retry: int | None = None, param: str | None = None, code: str | None = None
+    ) -> None:
+        """`param` and `code` are for OpenAI's clients: the field, and a name of the reason."""
         super().__init__(message, retry)
-        self.status = status
+        self.status, self.param, self.code = status, param, code
 
 
 REFUSALS = (InputError, Refused)  # answered with their own message

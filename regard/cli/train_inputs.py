@@ -1,0 +1,116 @@
+"""What the arguments of `regard train` are: a recipe, parallel text, or text for a language model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+from regard.errors import UserError
+
+TASKS = ("translate", "generate")  # those that settings are chosen for
+# What files look like that are no text to train on, by suffix.
+_OTHER_DATA = {
+    "a table": (".csv", ".tsv", ".json", ".parquet", ".xlsx", ".ods", ".arrow"),
+    "tagged words": (".conll", ".conllu", ".iob"),
+    "a translation memory": (".tmx", ".xliff", ".xlf"),
+    "a document": (".docx", ".odt", ".pdf", ".html", ".htm", ".epub", ".pptx"),
+    "a picture": (".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff"),
+    "sound": (".wav", ".mp3", ".flac", ".ogg", ".m4a", ".opus"),
+    "a video": (".mp4", ".mkv", ".webm", ".mov"),
+    "a model": (".safetensors", ".pt", ".pth", ".bin", ".npz", ".onnx", ".gguf"),
+}
+_WANTED = (
+    "`regard train SRC TGT` takes parallel text, two files where line N of one translates line N of the other; `regard train "
+    "TEXT.txt ...` takes text for a language model, also folders; `regard train RECIPE.toml` takes what the recipe names"
+)
+_SAMPLE_LINES = 200
+
+
+def is_recipe(inputs: Sequence[str]) -> bool:
+    return len(inputs) == 1 and inputs[0].endswith(".toml")
+
+
+def check_inputs(inputs: Sequence[str]) -> None:
+    """Answer data of another kind with what Regard trains, and from what."""
+    if is_recipe(inputs):
+        return
+    for name in inputs:
+        path = Path(name)
+        if path.suffix == ".toml":
+            raise UserError(f"{name} is a recipe, which is trained alone: regard train {name}")
+        # corpus.tsv.gz is a table too
+        suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
+        kind = next((kind for kind, known in _OTHER_DATA.items() if set(known) & set(suffixes)), None)
+        if kind is not None and not path.is_dir():
+            pairs = (
+                '; pairs in a tab-separated file go into a recipe: [data] train = "pairs.tsv"'
+                if kind == "a table"
+                else ""
+            )
+            raise UserError(f"{name} is {kind}; {_WANTED}{pairs}")
+
+
+def find_task(inputs: Sequence[str]) -> tuple[str, str]:
+    """The task that these files are for, and why, for people. Two files are parallel text if their names end in two languages,
+    or if they have the same number of lines in two languages; everything else is text for a language model."""
+    paths = [Path(name) for name in inputs]
+    if len(paths) != 2 or any(path.is_dir() for path in paths) or any(map(_is_jsonl, paths)):
+        return "generate", ""
+    if None not in (codes := [_language_in_name(path) for path in paths]) and codes[0] != codes[1]:
+        return "translate", ""
+    if any(map(_has_other_suffix, paths)):  # corpus.src and corpus.tgt
+        return "translate", ""
+    if _are_parallel(paths):
+        return (
+            "translate",
+            "the two files have the same number of lines, in two languages: parallel text (or --task generate)",
+        )
+    return (
+        "generate",
+        "the two files are not line by line in two languages: text for one language model (or --task translate)",
+    )
+
+
+def run_name(inputs: Sequence[str]) -> str:
+    """A name for the run folder: that of the first file or folder."""
+    path = Path(inputs[0]).resolve()
+    return path.name if path.is_dir() else re.sub(_PACKED_TEXT, "", path.name, flags=re.I) or path.name
+
+
+_PACKED_TEXT = r"(\.(txt|text|md|jsonl))?(\.(gz|xz|zst))?$"
+
+
+def _is_jsonl(path: Path) -> bool:
+    return ".jsonl" in (suffix.lower() for suffix in path.suffixes[-2:])
+
+
+def _has_other_suffix(path: Path) -> bool:
+    """Whether a name ends in something that says what the file is, and that is not that it is text."""
+    stem = re.sub(_PACKED_TEXT, "", path.name, flags=re.I)
+    return stem == re.sub(r"(\.(gz|xz|zst))?$", "", path.name, flags=re.I) and bool(Path(stem).suffix)
+
+
+def _language_in_name(path: Path) -> str | None:
+    """The language that a name ends in; not of a name that is nothing else, such as one.txt."""
+    from regard.translation.languages import language_in_name
+
+    code = language_in_name(path)
+    return None if code == re.sub(_PACKED_TEXT, "", path.name, flags=re.I) else code
+
+
+def _are_parallel(paths: Sequence[Path]) -> bool:
+    """Whether two texts have the same number of lines, and are clearly in two languages."""
+    from regard.data.corpus import read_lines
+    from regard.translation.languages import language_of_text
+
+    samples: tuple[list[str], list[str]] = ([], [])
+    for number, lines in enumerate(zip_longest(*(read_lines(path) for path in paths))):
+        if None in lines:
+            return False
+        if number < _SAMPLE_LINES:
+            for sample, line in zip(samples, lines, strict=True):
+                sample.append(line)
+    found = [language_of_text(sample) for sample in samples]
+    return None not in found and found[0] != found[1]

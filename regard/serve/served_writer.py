@@ -1,0 +1,118 @@
+"""A language model that is served: loaded, with the threads around it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from regard.bundle import Bundle
+from regard.errors import RegardError, UserError
+from regard.generate.engines.decoder_jobs import Token
+from regard.generate.options import TextEngine
+from regard.serve.batching import Observe, QueueFull
+from regard.serve.fairness import CLIENT, FairShares
+from regard.serve.limits import Limits
+from regard.serve.refusal import Busy, refusing
+from regard.serve.thread_pool import PATIENCE, ThreadPool
+from regard.serve.writing_batch import Piece, WritingBatcher, WritingJob
+from regard.writing.options import WritingOptions
+from regard.writing.writer import Writer
+
+
+class Written(NamedTuple):
+    """A piece of a text that is written for a request."""
+
+    prompt: int  # the number of its prompt
+    piece: Piece
+
+
+@dataclass(frozen=True)
+class ServedWriter:
+    """A loaded language model with the threads around it."""
+
+    name: str  # what clients call it
+    bundle: Bundle
+    engine: TextEngine
+    writer: Writer
+    batcher: WritingBatcher
+    reader: ThreadPool  # for prompts that are scored
+    texts: ThreadPool  # for tokenizing and chat templates
+    context: int  # tokens of a prompt and what follows
+
+    @classmethod
+    def load(
+        cls,
+        bundle: Bundle,
+        name: str,
+        limits: Limits,
+        *,
+        engine: str = "auto",
+        device: str = "auto",
+        observe: Observe | None = None,
+        shares: FairShares | None = None,
+    ) -> ServedWriter:
+        """Make an engine for a bundle, and its batcher. `shares` are those of all models of a process."""
+        from regard.generate.engines.joint_decoder import JointDecoder
+        from regard.generate.engines.torch_engine import TorchEngine
+
+        if engine.startswith("ctranslate2"):
+            raise UserError(
+                f"engine {engine} cannot serve a language model, whose texts join and leave; use auto or torch"
+            )
+        made, shares = TorchEngine.from_bundle(bundle, device), shares or FairShares()
+        batcher = WritingBatcher(JointDecoder(made), bundle.tokenizer, limits, shares, observe)
+        reader = ThreadPool("requests for words", 1, limits.word_places, shares)
+        texts = ThreadPool("texts", 1, shares=shares)
+        return cls(name, bundle, made, Writer(bundle.tokenizer, made), batcher, reader, texts, bundle.max_length)
+
+    @property
+    def has_chat(self) -> bool:
+        """Whether the model has a chat template."""
+        return self.bundle.tokenizer.chat is not None
+
+    def score(self, prompt: Sequence[int], top: int) -> list[Token]:
+        """The tokens of a prompt but the first, each with its log-probability and the likeliest in its place."""
+        return self.batcher.decoder.read(prompt, top)
+
+    async def write(
+        self, prompts: Sequence[Sequence[int]], options: WritingOptions, top: int = 0, is_streamed: bool = False
+    ) -> AsyncGenerator[Written]:
+        """The texts that follow these prompts, piece by piece as they come, `options.search.nbest` for each. They end when nobody
+        listens any more."""
+        loop = asyncio.get_running_loop()
+        queue: asyncio.Queue[tuple[int, Piece | Exception]] = asyncio.Queue()
+        jobs: list[WritingJob] = []
+        client = CLIENT.get()
+        try:
+            for number, prompt in enumerate(prompts):
+
+                def on_piece(piece: Piece | Exception, number: int = number) -> None:
+                    loop.call_soon_threadsafe(queue.put_nowait, (number, piece))
+
+                try:
+                    with refusing("writing"):
+                        jobs.append(
+                            self.batcher.submit(
+                                prompt, options, on_piece, top=top, is_streamed=is_streamed, client=client
+                            )
+                        )
+                except QueueFull as full:
+                    raise Busy(str(full), full.seconds) from None
+            left = len(prompts) * options.search.nbest
+            while left:
+                number, piece = await queue.get()
+                if isinstance(piece, Exception):
+                    raise RegardError("writing has failed") from piece
+                left -= piece.reason is not None
+                yield Written(number, piece)
+        finally:
+            for job in jobs:
+                self.batcher.cancel(job)
+
+    def close(self) -> None:
+        """Stop the threads. Requests have already been drained; running work gets a few seconds."""
+        self.batcher.close(PATIENCE)
+        self.reader.close()
+        self.texts.close()

@@ -1,0 +1,121 @@
+"""What the recipe of each task may say, and what people call its parts: one table, without torch. What a task does is in
+`regard/tasks/`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number that validations measure, as people see it."""
+
+    name: str
+    short: str  # where there is little room
+    form: str
+    higher_is_better: bool = False
+
+    def shown(self, value: float) -> str:
+        """For example "BLEU 21.3"."""
+        return f"{self.short} {value:{self.form}}"
+
+
+# By their keys in the records of a run, in the order in which they are shown.
+FIGURES = {
+    "loss": Figure("loss", "loss", ".3f"),
+    "perplexity": Figure("perplexity", "ppl", ",.2f"),
+    "bits_per_byte": Figure("bits per byte", "bits/byte", ".3f"),
+    "chrf": Figure("chrF", "chrF", ".1f", higher_is_better=True),
+    "bleu": Figure("BLEU", "BLEU", ".1f", higher_is_better=True),
+}
+
+
+@dataclass(frozen=True)
+class SampleKind:
+    """The three texts of a validation's sample, by name: what was given, what a person wrote, and what the model wrote."""
+
+    names: tuple[str, str, str]
+    is_compared: bool  # whether what the model wrote should be what the person wrote
+
+    @property
+    def heading(self) -> str:
+        return f"{self.names[-1].capitalize()}s over time"
+
+
+SAMPLE_KINDS = (
+    SampleKind(("source", "reference", "translation"), is_compared=True),
+    SampleKind(("prompt", "reference", "continuation"), is_compared=False),
+)
+
+
+def sample_kind(sample: Mapping[str, Any]) -> SampleKind:
+    """What a sample is, by the text that the model wrote."""
+    return next(kind for kind in SAMPLE_KINDS if kind.names[-1] in sample)
+
+
+Fields = Mapping[str, frozenset[str]]  # by section
+
+
+@dataclass(frozen=True)
+class TaskSettings:
+    """The recipe of a task."""
+
+    title: str  # in messages
+    noun: str  # what people call a record
+    scored: str  # what a score counts, as the head of a column
+    fields: Fields  # that it has and some other task lacks
+    # What it sets where the file says nothing, by section; the dataclasses of a recipe have the other defaults.
+    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    has_sides: bool = False  # a record has a source and a target, which the recipe labels
+    marks: int = 0  # tokens that a sequence may have beyond data.max_length
+    tokens: str = "tokens"  # those that batches and speed are counted in
+
+    @property
+    def required(self) -> str:
+        """The fields of [data] that a recipe must set."""
+        return "source, target, train and valid" if self.has_sides else "train and valid"
+
+
+def _fields(**sections: str) -> Fields:
+    return {section: frozenset(names.split()) for section, names in sections.items()}
+
+
+DEFAULT_TASK = "translate"
+TASK_SETTINGS: dict[str, TaskSettings] = {
+    DEFAULT_TASK: TaskSettings(
+        title="translation",
+        noun="pair",
+        scored="Sentences",
+        fields=_fields(
+            data="source target max_ratio deduplicate",
+            tokenizer="protect",
+            train="bpe_dropout validate_sentences monitor",
+            decode="beam alpha max_extra guard",
+        ),
+        has_sides=True,
+        marks=1,  # the end mark
+        tokens="target tokens",
+    ),
+    "generate": TaskSettings(
+        title="the task generate",
+        noun="document",
+        scored="Documents",
+        fields=_fields(data="documents across_documents"),
+        defaults={"data": {"max_length": 1024}, "model": {"encoder_layers": 0}, "train": {"label_smoothing": 0.0}},
+    ),
+    "fill": TaskSettings(
+        title="the task fill",
+        noun="document",
+        scored="Documents",
+        fields=_fields(data="documents", train="mask"),
+        defaults={"data": {"max_length": 512}, "model": {"decoder_layers": 0}, "train": {"label_smoothing": 0.0}},
+    ),
+}
+
+
+def foreign_fields(task: str, section: str) -> frozenset[str]:
+    """The fields of a section that only other tasks have."""
+    of_any = frozenset[str]().union(*(each.fields.get(section, frozenset()) for each in TASK_SETTINGS.values()))
+    return of_any - TASK_SETTINGS[task].fields.get(section, frozenset())

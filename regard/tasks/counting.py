@@ -1,0 +1,32 @@
+"""How much text there is before it is tokenized, and how long a run must be for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from regard.data.corpus import RecordSource
+from regard.recipe import Recipe
+
+PIECES_PER_WORD = 1.4  # of a subword vocabulary, roughly
+
+
+def count_words(corpus: RecordSource, note: Callable[[str], None] = lambda text: None) -> tuple[int, int]:
+    """The number of records, and of words in their last column; reading checks the files. `note` receives what is ignored."""
+    records = words = 0
+    for record in corpus.records(note):
+        text = record.texts[-1]
+        records += record.begins
+        words += max(1, len(text.split()), len(text) // 12)
+    return records, words
+
+
+def length_option(recipe: Recipe, epochs: float, tokens: float, rate: float) -> str:
+    """The option that makes a run so many epochs long, in the unit of its recipe; an epoch has so many tokens, and a second `rate`
+    of them."""
+    train = recipe.train
+    if train.minutes:
+        return f"--minutes {max(1, round(epochs * tokens / rate / 60))}"
+    if train.epochs:
+        return f"--epochs {math.ceil(epochs)}"
+    return f"--steps {math.ceil(epochs * tokens / train.batch_tokens)}"

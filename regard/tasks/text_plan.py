@@ -1,0 +1,195 @@
+"""A recipe for plain text: vocabulary, model, row length, batch size and held-out text for the size of the text and the machine."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from regard.data.corpus import COMPRESSION_SUFFIXES, RecordSource
+from regard.data.documents import find_texts
+from regard.data.tokenizer import NUM_FIXED
+from regard.errors import UserError
+from regard.progress import counted
+from regard.recipe import FINE_TUNING_LR, MAX_SHARE
+from regard.tasks.task import Decision, Plan
+
+TEXT_SUFFIXES = (".txt", ".text", ".jsonl")  # of the files that are taken from a folder
+CHARACTERS_PER_PIECE = 4.0  # of a subword vocabulary, roughly
+MANY_DOCUMENTS = 20  # from so many on, whole documents are held out; else the end of each
+_HELD_OUT_BYTES = 2_000_000  # of a share, at most
+_MOST_CHARACTERS = 500  # different ones, for a vocabulary of characters
+_SHARE = 0.1
+_FINE_TUNING_EPOCHS = 3
+
+
+@dataclass(frozen=True)
+class TextTier:
+    """Settings for up to `max_bytes` of text."""
+
+    max_bytes: float
+    vocab_size: int  # 0: characters
+    length: int  # of a row, in tokens
+    epochs: float
+    batch_tokens: int
+    model: dict[str, Any]
+    train: dict[str, Any] = field(default_factory=dict)
+
+
+# LLaMA's block, so that the models can be exported as such.
+_LLAMA = {
+    "norm_position": "pre",
+    "norm": "rms",
+    "activation": "swiglu",
+    "positions": "rotary",
+    "attention_bias": "none",
+    "feed_forward_bias": False,
+    "embedding_scale": False,
+}
+_MUON = {"optimizer": "muon", "schedule": "linear", "beta2": 0.99, "weight_decay": 0.1, "ema": 0.99}
+
+
+def _shape(layers: int, width: int, dropout: float) -> dict[str, Any]:
+    """Heads of 64 (of 48 in the narrowest), and the gated feed-forward layer as wide as one of 4 * width without a gate."""
+    heads, d_ff = max(4, width // 64), round(width * 8 / 3 / 32) * 32
+    return {"decoder_layers": layers, "d_model": width, "d_ff": d_ff, "num_heads": heads, "dropout": dropout, **_LLAMA}
+
+
+# On Tiny Shakespeare (1 MB) the rate of the first tier reached in 400 updates what AdamW reached in 1,100 (docs/results.md).
+CPU_TIERS = (
+    TextTier(2_500_000, 0, 256, 8, 2_048, _shape(4, 192, 0.0), {**_MUON, "lr": 3e-3}),
+    TextTier(10_000_000, 2_000, 256, 4, 2_048, _shape(4, 192, 0.0), {**_MUON, "lr": 3e-3}),
+    TextTier(math.inf, 4_000, 256, 1, 4_096, _shape(4, 256, 0.0), {**_MUON, "lr": 3e-3}),
+)
+GPU_TIERS = (
+    TextTier(2_500_000, 0, 256, 15, 16_384, _shape(6, 384, 0.25), {**_MUON, "lr": 3e-3}),
+    TextTier(10_000_000, 4_000, 512, 20, 16_384, _shape(6, 384, 0.3), {**_MUON, "lr": 2e-3}),
+    TextTier(100_000_000, 8_000, 512, 15, 32_768, _shape(8, 512, 0.2), {**_MUON, "lr": 1.5e-3}),
+    TextTier(1_000_000_000, 16_000, 1024, 5, 65_536, _shape(12, 768, 0.1), {**_MUON, "lr": 1.2e-3}),
+    TextTier(math.inf, 32_000, 1024, 1, 131_072, _shape(12, 768, 0.0), {**_MUON, "lr": 1e-3}),
+)
+
+
+@dataclass
+class TextAmount:
+    """How much text there is."""
+
+    documents: int = 0
+    characters: int = 0
+    num_bytes: int = 0
+    alphabet: set[str] = field(default_factory=set)  # not complete beyond _MOST_CHARACTERS
+
+    def add(self, corpus: RecordSource) -> None:
+        for record in corpus.records():
+            [text] = record.texts
+            self.documents += record.begins
+            self.characters += len(text)
+            self.num_bytes += len(text.encode("utf-8", "surrogatepass"))
+            if len(self.alphabet) <= _MOST_CHARACTERS:
+                self.alphabet.update(text)
+
+    def num_tokens(self, tier: TextTier, is_tuned: bool) -> int:
+        """About how many tokens an epoch has."""
+        by_character = not tier.vocab_size and not is_tuned
+        return self.documents + int(self.characters / (1.0 if by_character else CHARACTERS_PER_PIECE))
+
+
+def plan(inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -> Plan:
+    """The files, and those of the folders, are documents to train on."""
+    root, specs, shown = text_specs(inputs)
+    unit = str(given.get("data", {}).get("documents", "file"))
+    corpora = [find_texts(spec, root, unit) for spec in specs]
+    tiers = CPU_TIERS if on_cpu else GPU_TIERS
+    is_tuned = bool(given.get("train", {}).get("init"))
+
+    def values(tier: TextTier, held_out: dict[str, Any], num_characters: int = 0) -> dict[str, Any]:
+        tokenizer: dict[str, Any] = {"vocab_size": tier.vocab_size}
+        if not tier.vocab_size:
+            size = NUM_FIXED + num_characters  # decides nothing, but the expected size and speed of the model are right
+            tokenizer = {"unit": "character", "vocab_size": size, "character_coverage": 1.0}
+        model, data, train = {"preset": "small", **tier.model}, {"max_length": tier.length}, dict(tier.train)
+        if is_tuned:  # shape and vocabulary are given
+            tokenizer, model = {}, {"preset": "init"}
+            train |= {"optimizer": "adamw", "lr": FINE_TUNING_LR}
+        epochs = min(tier.epochs, _FINE_TUNING_EPOCHS) if is_tuned else tier.epochs
+        return {
+            "data": {"root": str(root), "train": specs[0] if len(specs) == 1 else list(specs), **data, **held_out},
+            "tokenizer": tokenizer,
+            "model": model,
+            "train": {"epochs": epochs, "batch_tokens": tier.batch_tokens, **train},
+        }
+
+    def decide() -> Decision:
+        amount = TextAmount()
+        for corpus in corpora:
+            amount.add(corpus)
+        if not amount.characters:
+            raise UserError(f"{shown}: must have text, but has none")
+        tier = pick_tier(tiers, amount)
+        found = f"{shown}: {counted(amount.documents, 'document')}, {_size(amount.num_bytes)}, "
+        chosen = values(tier, held_out(amount), len(amount.alphabet))
+        return Decision(chosen, found, amount.documents, amount.num_tokens(tier, is_tuned))
+
+    return Plan([values(tier, {"valid": _SHARE}) for tier in tiers], decide)
+
+
+def pick_tier(tiers: Sequence[TextTier], amount: TextAmount) -> TextTier:
+    """The tier for this size; one of characters only if they are few."""
+    fitting = [tier for tier in tiers if amount.num_bytes <= tier.max_bytes]
+    has_many = len(amount.alphabet) > _MOST_CHARACTERS
+    return next(tier for tier in fitting if tier.vocab_size or not has_many)
+
+
+def held_out(amount: TextAmount) -> dict[str, Any]:
+    """What to validate and test on: a twentieth of many documents each; of few, the end of each."""
+    if amount.documents >= MANY_DOCUMENTS:
+        number = min(1_000, amount.documents // 20)
+        return {"valid": number, "test": number}
+    share = min(_SHARE, _HELD_OUT_BYTES / max(1, amount.num_bytes))
+    return {"valid": min(MAX_SHARE, float(f"{share:.2g}"))}
+
+
+def text_specs(inputs: Sequence[Path]) -> tuple[Path, tuple[str, ...], str]:
+    """The files and folders as a recipe names them: their common folder, and files or patterns relative to it; and their names for
+    people."""
+    for given in inputs:
+        if not given.exists():
+            raise UserError(f"{given}: there is no such file or folder")
+    paths = [path.resolve() for path in inputs]
+    parents = [path if path.is_dir() else path.parent for path in paths]
+    root = Path(os.path.commonpath(parents))
+    specs: list[str] = []
+    for given, path in zip(inputs, paths, strict=True):
+        name = path.relative_to(root).as_posix()
+        if re.search(r"[*?[]", name):
+            raise UserError(f"{given}: file names must not contain * ? [, which recipes use for patterns; rename it")
+        if path.is_dir():
+            found = folder_patterns(given)
+            specs += [pattern if name == "." else f"{name}/{pattern}" for pattern in found]
+        else:
+            specs.append(name)
+    return root, tuple(specs), ", ".join(map(str, inputs[:3])) + (", ..." if len(inputs) > 3 else "")
+
+
+def folder_patterns(folder: Path) -> list[str]:
+    """A pattern for each kind of text file in a folder and the folders in it."""
+    endings = [f"{text}{packed}" for text in TEXT_SUFFIXES for packed in ("", *COMPRESSION_SUFFIXES)]
+    patterns = [f"**/*{ending}" for ending in endings if next(folder.rglob(f"*{ending}"), None) is not None]
+    if not patterns:
+        raise UserError(
+            f"{folder}: must have text files ({', '.join(TEXT_SUFFIXES)}, also packed as {', '.join(COMPRESSION_SUFFIXES)}), "
+            f"but has none"
+        )
+    return patterns
+
+
+def _size(num_bytes: int) -> str:
+    """For example "1.1 MB"."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f} {unit}"
+    return counted(num_bytes, "byte")
