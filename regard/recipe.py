@@ -50,6 +50,7 @@ Monitor = Literal["loss", "bleu"]
 Unit = Literal["subword", "character"]
 BUILT_IN = "builtin:"  # prefix of a built-in model in written recipes, so that it is not taken for a folder
 FINE_TUNING_LR = 2e-4  # the default peak of fine-tuning: the paper's would undo what the model has learnt
+MAX_RANK = 4096  # of LoRA
 MAX_SHARE = 0.4  # of the text, for each of validation and test
 INIT = "init"  # the preset that stands for the shape of the model in train.init
 FAST_PARTS = (
@@ -168,6 +169,9 @@ class TrainRecipe:
     # Fine-tuning: the model whose weights and vocabulary the run starts from, and which is written if no step beats it. A bundle or
     # run folder, relative to the recipe's folder, or the name of a built-in model.
     init: str = ""
+    # With `init`: LoRA of this rank. Only the matrices of the layers change, each by a product of two thin ones, which AdamW learns
+    # and which is merged into the model. 0: all weights change.
+    lora: int = 0
     precision: Precision = "auto"  # number format of matrix products; `auto`: bf16 where the hardware supports it
     # The fast path on GPUs: `auto`, `off`, or some of slots, attention, residual, feedforward, loss, compile, graph, with commas.
     fast: str = "auto"
@@ -616,6 +620,7 @@ def _check_ranges(recipe: Recipe, where: str) -> None:
         check_whole("data.max_length", data.max_length, 1, MAX_LENGTH)
         check_whole("tokenizer.vocab_size", recipe.tokenizer.vocab_size, 1, MAX_VOCABULARY)
         check_whole("train.workers", train.workers, 0, MAX_WORKERS)
+        check_whole("train.lora", train.lora, 0, MAX_RANK)
         check_decode(recipe.decode)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
@@ -642,6 +647,12 @@ def _check_train(recipe: Recipe, where: str) -> None:
         )
     if train.shard and train.monitor == "bleu":
         raise UserError(f"{where}: train.monitor must be 'loss' with train.shard, which validates without translating")
+    if train.lora:
+        reason = "train.optimizer must be adam or adamw" if train.optimizer == "muon" else ""
+        reason = reason or ("train.shard must be false" if train.shard else "")
+        reason = reason or ("" if train.init else "train.init must name the model to start from")
+        if reason:
+            raise UserError(f"{where}: {reason} with train.lora")
     if train.rdrop and not recipe.model.config(vocab_size=1000).dropout:
         raise UserError(f"{where}: train.rdrop needs model.dropout above 0, since its two passes must differ")
     if train.monitor == "bleu" and not train.validate_sentences:

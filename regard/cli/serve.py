@@ -16,9 +16,9 @@ def add(verbs: Any) -> None:
         verbs,
         "serve",
         run,
-        "serve a translation page and the APIs of LibreTranslate and DeepL over HTTP",
-        "Serve one or more models over HTTP: a page for translating, explaining and watching a training run, and the APIs of "
-        "LibreTranslate and DeepL. The server documents its API at /docs.",
+        "serve a page and the APIs of LibreTranslate, DeepL and OpenAI over HTTP",
+        "Serve one or more models over HTTP: a page for translating, writing, explaining and watching a training run, the APIs of "
+        "LibreTranslate and DeepL for translation models, and OpenAI's for language models. The server documents its API at /docs.",
     )
     add_model(parser, several=ALL)
     parser.add_argument(

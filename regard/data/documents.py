@@ -1,4 +1,5 @@
-"""Reads text as documents, for language models: files, paragraphs or lines of plain text, or the `text` of .jsonl lines.
+"""Reads text as documents, for language models: files, paragraphs or lines of plain text, or the `text` or `messages` of .jsonl
+lines.
 
 A long document comes in pieces, so that memory stays flat whatever the size of a file. They are cut before a space, where the
 pieces of a vocabulary begin: their ids end to end are those of the document.
@@ -15,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from regard.data.corpus import COMPRESSION_SUFFIXES, Record, RecordSource, check_corpus, read_lines, shorten
+from regard.data.corpus import COMPRESSION_SUFFIXES, Record, RecordSource, Texts, check_corpus, read_lines, shorten
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
 
 PIECE = 1 << 16  # characters
+CHAT_ROLES = ("system", "user", "assistant")
 _WILDCARD = re.compile(r"[*?[]")
 
 
@@ -55,6 +57,56 @@ class TextCorpus:
                         yield Record(number, (text,))
             else:
                 yield from _text_records(path, ends_at_blank=self.unit == "paragraph")
+
+
+@dataclass(frozen=True)
+class ChatCorpus(TextCorpus):
+    """Conversations: the `messages` of .jsonl lines, each with a `role` and a `content`. A record has them as JSON, in both
+    columns: what is learnt of a conversation depends on all of it."""
+
+    columns: ClassVar[tuple[str, ...]] = ("text", "learnt")
+
+    def _records(self) -> Iterator[Record]:
+        for path in self.files:
+            for number, line in enumerate(read_lines(path), 1):
+                if line.strip():
+                    content = _chat_content(line, f"{path}, line {number}")
+                    yield Record(number, (content, content))
+
+
+def chat_answers(texts: Texts) -> str:
+    """What the assistant says in the conversation of a record; of a document all of it."""
+    if len(texts) == 1:
+        return texts[0]
+    return "\n".join(message["content"] for message in json.loads(texts[0]) if message["role"] == "assistant")
+
+
+def _chat_content(line: str, where: str) -> str:
+    try:
+        messages = json.loads(line)["messages"]
+        given = [{"role": each["role"], "content": each["content"]} for each in messages]
+        if not all(isinstance(value, str) for each in given for value in each.values()):
+            raise TypeError
+    except (KeyError, RecursionError, TypeError, ValueError):
+        raise UserError(
+            f'{where}: must be a JSON object with messages, {{"messages": [{{"role": "user", "content": "..."}}, ...]}}, but is '
+            f"{shorten(line)!r}"
+        ) from None
+    roles = [each["role"] for each in given]
+    if unknown := next((role for role in roles if role not in CHAT_ROLES), None):
+        raise UserError(f"{where}: a role must be one of {', '.join(CHAT_ROLES)}, but is {shorten(unknown)!r}")
+    if "assistant" not in roles[1:]:
+        raise UserError(f"{where}: messages must have an answer, by the assistant, to others before it, but have none")
+    return json.dumps(given, ensure_ascii=False)
+
+
+def has_messages(path: Path) -> bool:
+    """Whether the first line of a .jsonl file is a conversation."""
+    first = next((line for line in read_lines(path) if line.strip()), "")
+    try:
+        return isinstance(json.loads(first), dict) and "messages" in json.loads(first)
+    except (RecursionError, ValueError):
+        return False
 
 
 def whole_documents(corpus: RecordSource) -> Iterator[str]:
@@ -93,6 +145,8 @@ def find_texts(spec: str, root: Path, unit: str, weight: float = 1.0) -> TextCor
             raise UserError(f"{spec!r}: must match at least one file, but matches none in {root}")
     corpus = TextCorpus(spec, tuple(root / name for name in names), unit, weight)
     check_corpus(corpus)
+    if all(map(is_jsonl, corpus.files)) and has_messages(corpus.files[0]):
+        return ChatCorpus(spec, corpus.files, unit, weight)
     return corpus
 
 

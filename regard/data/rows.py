@@ -45,7 +45,7 @@ class TextBatch:
     """Rows of text to train on or to score."""
 
     ids: Tensor  # (tokens,) int64
-    labels: Tensor  # (tokens,) int64: the next token
+    labels: Tensor  # (tokens,) int64: the next token, or -1 where it is not learnt
     layout: SequenceLayout
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> TextBatch:
@@ -83,9 +83,12 @@ class TextRows:
         end_id: int,
         across: bool = False,
         seed: int | None = None,
+        learnt: Column | None = None,
     ) -> None:
-        """`across`: a row is one sequence, whatever documents it has. The marks begin and end a document."""
+        """`across`: a row is one sequence, whatever documents it has. The marks begin and end a document. `learnt` is 1 where an id
+        is to be learnt; without it all are, and the marks at the ends."""
         self._ids, self._marks, self.across = column.ids, (start_id, end_id), across
+        self._learnt = None if learnt is None else learnt.ids
         self._seed = None if seed is None else seed % 2**64
         # Where each document begins in the text: one token more than its ids, for its mark.
         self._begins: Int64Array = column.offsets + np.arange(len(column.offsets))
@@ -121,6 +124,11 @@ class TextRows:
             if self.across:
                 lengths.append(self.costs[row : row + 1])
         return GatheredRows(np.concatenate(ids), np.concatenate(labels), np.concatenate(lengths))
+
+    @property
+    def learns_all(self) -> bool:
+        """Whether every token has a label."""
+        return self._learnt is None
 
     @property
     def density(self) -> float:
@@ -163,7 +171,11 @@ class TextRows:
         padded = np.concatenate([[start_id], self._ids[max(0, int(after[0]) - 1) : int(after[-1]) + 1], [end_id]])
         offset = 1 - max(0, int(after[0]) - 1)
         ids = np.where(places == self._begins[documents], start_id, padded[after - 1 + offset])
-        labels = np.where(places == self._begins[documents + 1] - 1, end_id, padded[after + offset])
+        is_last = places == self._begins[documents + 1] - 1
+        labels = np.where(is_last, end_id, padded[after + offset])
+        if self._learnt is not None:
+            learnt = self._learnt[np.minimum(after, len(self._learnt) - 1)] > 0
+            labels = np.where(learnt & ~is_last, labels, -1)
         return ids.astype(np.int64), labels.astype(np.int64)
 
 
@@ -283,12 +295,15 @@ class RowPacking:
         return split_indices(indices, self.rows.costs[indices], parts)
 
     def pack(self, parts: Sequence[Part], own: slice, sampler: Sampler) -> Packed:
-        """All tokens have labels."""
-        count = sum(int(self.rows.costs[part.indices].sum()) for part in parts)
-        gathered = [self.rows.gather(part.indices, part.epoch) for part in parts[own]]
+        tokens = sum(int(self.rows.costs[part.indices].sum()) for part in parts)
+        if self.rows.learns_all:
+            count, gathered = tokens, [self.rows.gather(part.indices, part.epoch) for part in parts[own]]
+        else:  # which labels the others have only their rows can tell
+            every = [self.rows.gather(part.indices, part.epoch) for part in parts]
+            count, gathered = max(1, sum(int((each.labels >= 0).sum()) for each in every)), every[own]
         if self.slots is not None:
-            return Packed([self.slots.pack(each, count) for each in gathered], count, count)
-        return Packed([make_text_batch(each) for each in gathered], count, count)
+            return Packed([self.slots.pack(each, count) for each in gathered], count, tokens)
+        return Packed([make_text_batch(each) for each in gathered], count, tokens)
 
     def without_labels(self, part: Part) -> TextBatch:
         """A batch that adds nothing to the loss."""

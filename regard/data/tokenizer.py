@@ -146,14 +146,17 @@ class Tokenizer:
         """The tokenizer for another process: JSON, and blocks of bytes."""
         vocabulary = None if self.vocabulary is None else json.loads(self.vocabulary.to_bytes())
         controls = None if self.controls is None else self.controls.to_json()
-        return {"vocabulary": vocabulary, "protects": self.protects, "controls": controls}, list(self.models)
+        chat = None if self.chat is None else self.chat.to_json()
+        content = {"vocabulary": vocabulary, "protects": self.protects, "controls": controls, "chat": chat}
+        return content, list(self.models)
 
     @classmethod
     def from_message(cls, content: Any, models: Sequence[bytes]) -> Tokenizer:
         """The inverse of `to_message`."""
         vocabulary = None if content["vocabulary"] is None else Vocabulary.from_json(content["vocabulary"])
         controls = None if content["controls"] is None else Controls.from_json(content["controls"])
-        return cls(models, vocabulary, content["protects"], controls)
+        chat = None if content["chat"] is None else ChatTemplate.from_json(content["chat"])
+        return cls(models, vocabulary, content["protects"], controls, chat)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -161,7 +164,8 @@ class Tokenizer:
         vocabulary = b"" if self.vocabulary is None else self.vocabulary.to_bytes()
         protects = b"protects" if self.protects else b""
         controls = b"" if self.controls is None else json.dumps(self.controls.to_json()).encode()
-        return hashlib.sha256(b"".join(self.models) + vocabulary + protects + controls).hexdigest()
+        chat = b"" if self.chat is None else json.dumps(self.chat.to_json()).encode()
+        return hashlib.sha256(b"".join(self.models) + vocabulary + protects + controls + chat).hexdigest()
 
     # --- text to ids ---
 

@@ -26,7 +26,7 @@ from regard.models.stack import Stack
 from regard.nn.attention import Recorder
 from regard.nn.cache import CrossCache, DecoderCache, LayerCache, SelfCache
 from regard.nn.joint_cache import JointCache
-from regard.nn.linear import linear
+from regard.nn.linear import RowTile, linear
 from regard.nn.places import Places
 from regard.nn.slot_cache import SlotCache
 from regard.nn.step_cache import PromptCache, PromptCrossCache, PromptLayerCache, StepCache
@@ -43,7 +43,7 @@ class Transformer(nn.Module):
     torch.Size([6, 100])
     """
 
-    row_tile = 0  # see regard.nn.linear
+    row_tile: RowTile = 0  # see regard.nn.linear
     encoder: Stack
     decoder: Stack
     embedding: nn.Embedding  # tied, or of one stack; else there are two

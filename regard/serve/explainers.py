@@ -9,10 +9,12 @@ from regard.explain.page import page_data
 from regard.generate.options import SearchOptions
 from regard.serve.refusal import refusing
 from regard.serve.served_model import ServedModel
+from regard.serve.served_writer import ServedWriter
 from regard.serve.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
     from regard.explain.explainer import Explainer
+    from regard.explain.text_attention import TextAttention
 
 
 class Explainers:
@@ -20,11 +22,25 @@ class Explainers:
 
     def __init__(self, places: int) -> None:
         self._made: dict[tuple[str, str], Explainer] = {}
+        self._of_texts: dict[str, TextAttention] = {}
         self._threads = ThreadPool("explanations", 1, places)
 
     async def explain(self, served: ServedModel, text: str, translation: str | None, prefix: str | None) -> bytes:
         """The page's data as JSON. A request whose client leaves while it waits never starts."""
         return await self._threads.run(self._work, served, text, translation, prefix)
+
+    async def attention(self, writer: ServedWriter, text: str) -> bytes:
+        """The attention of a language model within a text, as JSON."""
+        return await self._threads.run(self._look, writer, text)
+
+    def _look(self, writer: ServedWriter, text: str) -> bytes:
+        with refusing("attention"):
+            if writer.name not in self._of_texts:
+                from regard.explain.text_attention import TextAttention
+
+                self._of_texts[writer.name] = TextAttention(writer.bundle, writer.engine)
+            found = self._of_texts[writer.name].of(writer.writer.prompt_ids(text))
+        return json.dumps(found, separators=(",", ":")).encode("ascii")
 
     def _work(self, served: ServedModel, text: str, translation: str | None, prefix: str | None) -> bytes:
         options = SearchOptions.of(served.bundle)

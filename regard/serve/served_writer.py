@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from regard.bundle import Bundle
 from regard.errors import RegardError, UserError
 from regard.generate.engines.decoder_jobs import Token
-from regard.generate.options import TextEngine
 from regard.serve.batching import Observe, QueueFull
 from regard.serve.fairness import CLIENT, FairShares
 from regard.serve.limits import Limits
@@ -19,6 +18,9 @@ from regard.serve.thread_pool import PATIENCE, ThreadPool
 from regard.serve.writing_batch import Piece, WritingBatcher, WritingJob
 from regard.writing.options import WritingOptions
 from regard.writing.writer import Writer
+
+if TYPE_CHECKING:
+    from regard.generate.engines.torch_engine import TorchEngine
 
 
 class Written(NamedTuple):
@@ -34,7 +36,7 @@ class ServedWriter:
 
     name: str  # what clients call it
     bundle: Bundle
-    engine: TextEngine
+    engine: TorchEngine
     writer: Writer
     batcher: WritingBatcher
     reader: ThreadPool  # for prompts that are scored
@@ -54,13 +56,13 @@ class ServedWriter:
         shares: FairShares | None = None,
     ) -> ServedWriter:
         """Make an engine for a bundle, and its batcher. `shares` are those of all models of a process."""
+        if engine not in ("auto", "torch"):
+            raise UserError(
+                f"{bundle.folder}: a language model is served with engine torch, but --engine is {engine}; leave it out"
+            )
         from regard.generate.engines.joint_decoder import JointDecoder
         from regard.generate.engines.torch_engine import TorchEngine
 
-        if engine.startswith("ctranslate2"):
-            raise UserError(
-                f"engine {engine} cannot serve a language model, whose texts join and leave; use auto or torch"
-            )
         made, shares = TorchEngine.from_bundle(bundle, device), shares or FairShares()
         batcher = WritingBatcher(JointDecoder(made), bundle.tokenizer, limits, shares, observe)
         reader = ThreadPool("requests for words", 1, limits.word_places, shares)

@@ -43,6 +43,7 @@ class Piece:
     tokens: tuple[Token, ...]  # those whose text is complete with this piece
     reason: Reason | None = None  # why the text ends here; None: it goes on
     count: int = 0  # tokens that the model wrote for it so far
+    end: Token | None = None  # the end token, if the model ended the text
 
 
 OnPiece = Callable[[Piece | Exception], None]  # called from the thread; an exception ends the job
@@ -302,6 +303,6 @@ def _piece(number: int, text: _Text, job: WritingJob) -> Piece | None:
     else:
         last = bisect_right(text.ends, len(final))
     tokens = tuple(row.tokens[text.handed : last]) if job.decoding.top else ()
-    piece = Piece(number, final[text.shown :], tokens, text.reason, len(row.tokens))
+    piece = Piece(number, final[text.shown :], tokens, text.reason, len(row.tokens), row.end)
     text.shown, text.handed = len(final), max(text.handed, last)
     return piece

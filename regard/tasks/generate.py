@@ -11,7 +11,7 @@ import torch
 
 from regard.bundle import Bundle
 from regard.data.corpus import CorpusRange, Texts
-from regard.data.documents import encode_documents as encode_records
+from regard.data.documents import ChatCorpus, chat_answers
 from regard.data.feed import Packing
 from regard.data.rows import (
     RowPacking,
@@ -53,6 +53,7 @@ from regard.tasks.text import (
 )
 from regard.tasks.text_plan import plan
 from regard.tasks.text_verdict import outlook, verdict
+from regard.writing.chat_records import encode_texts as encode_records
 
 __all__ = [
     "COLUMNS", "HELD_OUT", "NOUN", "clean_options", "count", "describe", "doubts", "encode_records", "find_corpora", "find_corpus",
@@ -72,7 +73,8 @@ def typical_length(recipe: Recipe) -> int:
 def make_rows(recipe: Recipe, store: Store, tokenizer: Tokenizer, seed: int | None) -> TextRows:
     """The rows of a store, as `TextRows` describes them."""
     data, start, end = recipe.data, tokenizer.document_start, tokenizer.eos_id
-    return TextRows(store["text"], store.corpora, data.max_length, start, end, data.across_documents, seed)
+    learnt = store.columns.get("learnt")
+    return TextRows(store["text"], store.corpora, data.max_length, start, end, data.across_documents, seed, learnt)
 
 
 def make_batches(recipe: Recipe, store: Store, tokenizer: Tokenizer, with_slots: bool) -> tuple[Sampler, Packing]:
@@ -103,8 +105,9 @@ def made_up_batch(vocab_size: int, tokens: int, length: int, with_slots: bool) -
 
 
 def make_validator(recipe: Recipe, records: Sequence[Texts], tokenizer: Tokenizer, loss_only: bool) -> TextValidator:
-    store = store_in_memory(records, tokenizer, encode_records, COLUMNS)
-    num_bytes = sum(len(text.encode("utf-8", "surrogatepass")) for [text] in records)
+    columns = ChatCorpus.columns if records and len(records[0]) > 1 else COLUMNS
+    store = store_in_memory(records, tokenizer, encode_records, columns)
+    num_bytes = sum(len(chat_answers(texts).encode("utf-8", "surrogatepass")) for texts in records)
     sampler = None if loss_only else ContinuationSampler.of(records, tokenizer, recipe)
     return TextValidator(make_rows(recipe, store, tokenizer, seed=None), num_bytes, len(records), sampler)
 

@@ -1,10 +1,12 @@
-"""What a language model makes of the beginnings of held-out passages: the same ones throughout a run, so that its progress can be
-read."""
+"""What a language model makes of the beginnings of held-out passages, or how it answers held-out conversations: the same ones
+throughout a run, so that its progress can be read."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -14,6 +16,7 @@ from regard.generate.engines.torch_engine import TorchEngine
 from regard.generate.options import forbidden_ids
 from regard.models.transformer import Transformer
 from regard.recipe import Recipe
+from regard.writing.chat import Conversation
 from regard.writing.options import writing_options
 from regard.writing.writer import Writer
 
@@ -22,11 +25,19 @@ PROMPT, REFERENCE = 40, 160  # characters, about
 MAX_TOKENS, MAX_CHARACTERS = 48, 120  # of a continuation, in subword pieces or single characters
 
 
+class Passage(NamedTuple):
+    """A prompt for people, what a person wrote after it, and the ids that the model continues."""
+
+    prompt: str
+    after: str
+    ids: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class ContinuationSampler:
     """Continues prompts with a model, by the same random numbers each time."""
 
-    passages: tuple[tuple[str, str], ...]  # a prompt, and what follows it in the document
+    passages: tuple[Passage, ...]
     tokenizer: Tokenizer
     max_tokens: int
     max_length: int
@@ -36,7 +47,14 @@ class ContinuationSampler:
     def of(cls, records: Sequence[Texts], tokenizer: Tokenizer, recipe: Recipe) -> ContinuationSampler:
         """Passages of these documents. A prompt and its continuation fit into a row."""
         wanted = MAX_CHARACTERS if recipe.tokenizer.unit == "character" else MAX_TOKENS
-        passages = choose_passages([text for [text] in records])
+        if records and len(records[0]) > 1:
+            passages = chat_passages([texts[0] for texts in records], tokenizer)
+        else:
+            opening = tokenizer.prompt_opening
+            passages = tuple(
+                Passage(prompt, after, (*opening, *tokenizer.encode(prompt, "target")))
+                for prompt, after in choose_passages([text for [text] in records])
+            )
         return cls(
             passages, tokenizer, min(wanted, recipe.data.max_length // 2), recipe.data.max_length, recipe.train.seed
         )
@@ -44,21 +62,37 @@ class ContinuationSampler:
     def samples(self, model: Transformer, device: torch.device) -> list[dict[str, str]]:
         """The samples of a metrics record."""
         tokenizer = self.tokenizer
-        engine = TorchEngine(
-            model, tokenizer.bos_id, tokenizer.eos_id, forbidden=forbidden_ids(tokenizer), device=device
-        )
-        writer = Writer(tokenizer, engine)
         room = self.max_length - self.max_tokens
-        fitting = [(prompt, after) for prompt, after in self.passages if len(writer.prompt_ids(prompt)) <= room]
+        fitting = [passage for passage in self.passages if len(passage.ids) <= room]
         if not fitting:
             return []
-        written = writer.write(
-            [prompt for prompt, _ in fitting], writing_options(max_tokens=self.max_tokens, seed=self.seed)
+        engine = TorchEngine(
+            model,
+            tokenizer.bos_id,
+            tokenizer.eos_id,
+            forbidden=forbidden_ids(tokenizer),
+            device=device,
+            stop_ids=tokenizer.stop_ids,
+        )
+        options = writing_options(max_tokens=self.max_tokens, seed=self.seed)
+        written = Writer(tokenizer, engine).write_ids(
+            [one.prompt for one in fitting], [one.ids for one in fitting], options
         )
         return [
-            {"prompt": prompt, "reference": after, "continuation": one.continuations[0].text}
-            for (prompt, after), one in zip(fitting, written, strict=True)
+            {"prompt": passage.prompt, "reference": passage.after, "continuation": one.continuations[0].text}
+            for passage, one in zip(fitting, written, strict=True)
         ]
+
+
+def chat_passages(conversations: Sequence[str], tokenizer: Tokenizer) -> tuple[Passage, ...]:
+    """The last answers of some conversations, and what was said before each."""
+    conversation, passages = Conversation(tokenizer), []
+    for content in conversations[:: max(1, len(conversations) // NUM_SAMPLES)][:NUM_SAMPLES]:
+        messages = json.loads(content)
+        last = max(number for number, message in enumerate(messages) if message["role"] == "assistant")
+        ids = tuple(conversation.ids(messages[:last]))
+        passages.append(Passage(messages[last - 1]["content"], messages[last]["content"], ids))
+    return tuple(passages)
 
 
 def choose_passages(documents: Sequence[str]) -> tuple[tuple[str, str], ...]:

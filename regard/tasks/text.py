@@ -16,7 +16,7 @@ from torch import Tensor
 from regard.config import ModelConfig
 from regard.data.clean import CleanOptions
 from regard.data.corpus import RecordSource, Texts
-from regard.data.documents import TextCorpus, find_texts, is_jsonl, whole_documents
+from regard.data.documents import ChatCorpus, TextCorpus, find_texts, is_jsonl, whole_documents
 from regard.data.split import HeldOut
 from regard.data.split import hold_out as choose_held_out
 from regard.data.store import Column
@@ -39,7 +39,10 @@ def describe(recipe: Recipe) -> str:
 
 
 def find_corpora(spec: str, recipe: Recipe, weight: float) -> list[RecordSource]:
-    return [find_texts(spec, Path(recipe.data.root), recipe.data.documents, weight)]
+    corpus = find_texts(spec, Path(recipe.data.root), recipe.data.documents, weight)
+    if isinstance(corpus, ChatCorpus) and not recipe.train.init:
+        raise UserError(f"{spec}: conversations need train.init, a model with a chat template to fine-tune")
+    return [corpus]
 
 
 def find_corpus(spec: str, recipe: Recipe) -> TextCorpus:
@@ -47,7 +50,9 @@ def find_corpus(spec: str, recipe: Recipe) -> TextCorpus:
 
 
 def read(corpus: RecordSource, note: Say = lambda text: None) -> Iterator[Texts]:
-    """The documents as a whole."""
+    """The documents as a whole, or conversations."""
+    if isinstance(corpus, ChatCorpus):
+        return (record.texts for record in corpus.records())
     return ((document,) for document in whole_documents(corpus))
 
 
@@ -99,7 +104,8 @@ def _hold_out_shares(corpora: Sequence[RecordSource], valid: float, test: float)
 
 def write_held_out(folder: Path, name: str, records: Sequence[Texts], recipe: Recipe) -> None:
     """A .jsonl file, since documents have lines."""
-    lines = (json.dumps({"text": text}, ensure_ascii=False) + "\n" for [text] in records)
+    contents = ({"text": texts[0]} if len(texts) == 1 else {"messages": json.loads(texts[0])} for texts in records)
+    lines = (json.dumps(content, ensure_ascii=False) + "\n" for content in contents)
     write_atomic(folder / HELD_OUT.format(name=name), "".join(lines))
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from regard.bundle import find_bundle, load_bundle
 from regard.data.corpus import COMPRESSION_SUFFIXES, RecordSource
-from regard.data.documents import find_texts
+from regard.data.documents import ChatCorpus, find_texts
 from regard.data.tokenizer import NUM_FIXED
 from regard.errors import UserError
 from regard.progress import counted
@@ -24,7 +25,7 @@ MANY_DOCUMENTS = 20  # from so many on, whole documents are held out; else the e
 _HELD_OUT_BYTES = 2_000_000  # of a share, at most
 _MOST_CHARACTERS = 500  # different ones, for a vocabulary of characters
 _SHARE = 0.1
-_FINE_TUNING_EPOCHS = 3
+_FINE_TUNING_EPOCHS, _FINE_TUNING_LENGTH = 3, 1024
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class TextAmount:
 
     def add(self, corpus: RecordSource) -> None:
         for record in corpus.records():
-            [text] = record.texts
+            text = record.texts[0]
             self.documents += record.begins
             self.characters += len(text)
             self.num_bytes += len(text.encode("utf-8", "surrogatepass"))
@@ -105,6 +106,8 @@ def plan(inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -> Plan
     corpora = [find_texts(spec, root, unit) for spec in specs]
     tiers = CPU_TIERS if on_cpu else GPU_TIERS
     is_tuned = bool(given.get("train", {}).get("init"))
+    if any(isinstance(corpus, ChatCorpus) for corpus in corpora) and not is_tuned:
+        raise UserError(f"{shown}: conversations need --init, a model with a chat template to fine-tune")
 
     def values(tier: TextTier, held_out: dict[str, Any], num_characters: int = 0) -> dict[str, Any]:
         tokenizer: dict[str, Any] = {"vocab_size": tier.vocab_size}
@@ -112,7 +115,8 @@ def plan(inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -> Plan
             size = NUM_FIXED + num_characters  # decides nothing, but the expected size and speed of the model are right
             tokenizer = {"unit": "character", "vocab_size": size, "character_coverage": 1.0}
         model, data, train = {"preset": "small", **tier.model}, {"max_length": tier.length}, dict(tier.train)
-        if is_tuned:  # shape and vocabulary are given
+        if is_tuned:  # shape, vocabulary and context are given
+            data["max_length"] = min(_FINE_TUNING_LENGTH, context_of(str(given["train"]["init"])) or tier.length)
             tokenizer, model = {}, {"preset": "init"}
             train |= {"optimizer": "adamw", "lr": FINE_TUNING_LR}
         epochs = min(tier.epochs, _FINE_TUNING_EPOCHS) if is_tuned else tier.epochs
@@ -135,6 +139,14 @@ def plan(inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -> Plan
         return Decision(chosen, found, amount.documents, amount.num_tokens(tier, is_tuned))
 
     return Plan([values(tier, {"valid": _SHARE}) for tier in tiers], decide)
+
+
+def context_of(init: str) -> int | None:
+    """The context of the model to fine-tune; None if there is no such model, which is refused later."""
+    try:
+        return load_bundle(find_bundle(init)).max_length
+    except UserError:
+        return None
 
 
 def pick_tier(tiers: Sequence[TextTier], amount: TextAmount) -> TextTier:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from regard.data.corpus import Texts
+from regard.data.documents import chat_answers
 from regard.data.tokenizer import Tokenizer
 from regard.progress import duration, epochs
 from regard.tasks.counting import length_option
@@ -62,8 +63,8 @@ def unigram_entropy(tokenizer: Tokenizer, documents: Sequence[Texts]) -> float |
     """Nats per token of a model that knows nothing but how often each token occurs in these very documents, end tokens included;
     None without documents."""
     counts = Counter[int]()
-    for [text] in documents:
-        counts.update(tokenizer.encode(text))
+    for texts in documents:
+        counts.update(tokenizer.encode(chat_answers(texts)))
         counts[tokenizer.eos_id] += 1
     if not counts:
         return None

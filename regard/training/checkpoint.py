@@ -34,7 +34,8 @@ from regard.parallel.ranks import Ranks
 from regard.training.sharded import is_sharded, load_sharded, read_shards, run_tensors, save_sharded
 
 FORMAT = 1
-_OPTIMIZER_STATES = ({"step", "exp_avg", "exp_avg_sq"}, {"momentum_buffer"})  # of a parameter: Adam's and Muon's
+# Of a parameter: Adam's, Muon's and LoRA's.
+_OPTIMIZER_STATES = ({"step", "exp_avg", "exp_avg_sq"}, {"momentum_buffer"}, {"lora_a", "lora_b"})
 _WEIGHTS = "model.safetensors"
 _NAME = re.compile(r"step-(\d+)$")
 
@@ -238,7 +239,9 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
     for key, tensor in _read(path).items():
         number, _, name = key.partition(".")
         fits = number.isdecimal() and int(number) < len(parameters)
-        if not fits or (tensor.ndim and tensor.shape != parameters[int(number)].shape):
+        # LoRA's factors are there from the start, and have shapes of their own.
+        like = optimizer.state[parameters[int(number)]].get(name, parameters[int(number)]) if fits else None
+        if like is None or (tensor.ndim and tensor.shape != like.shape):
             raise _unusable(path, f"does not hold the state of this optimizer ({key})")
         state.setdefault(int(number), {})[name] = tensor
     for index, entry in state.items():

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from regard.device import has_bf16
 from regard.recipe import TrainRecipe
+from regard.training.lora import LoraAdamW
 from regard.training.muon import MuonWithAdamW, layer_matrices
 from regard.training.sharded import local_part
 
@@ -18,12 +19,17 @@ WARMUP_SHARE = 0.1
 
 
 def make_optimizer(model: nn.Module, recipe: TrainRecipe) -> torch.optim.Optimizer:
-    """Adam as in the paper; AdamW, with weight decay on matrices only; or Muon on the layers' matrices and AdamW on the rest."""
+    """Adam as in the paper; AdamW, with weight decay on matrices only; or Muon on the layers' matrices and AdamW on the rest. With
+    LoRA AdamW on its factors."""
     options: dict[str, Any] = {"lr": 0.0, "betas": (recipe.beta1, recipe.beta2), "eps": recipe.eps}
     device = next(model.parameters()).device
     fused = device.type in ("cpu", "cuda")
     if device.type == "cuda" and not recipe.shard:  # a captured graph reads the learning rate from the device
         options |= {"lr": torch.zeros((), device=device), "capturable": True}
+    if recipe.lora:
+        changed = layer_matrices(model)
+        others = [parameter for parameter in model.parameters() if parameter not in changed]
+        return LoraAdamW(changed, others, recipe.lora, fused=fused, **options)
     if recipe.optimizer == "adam":
         return torch.optim.Adam(model.parameters(), weight_decay=recipe.weight_decay, fused=fused, **options)
     orthogonal = layer_matrices(model) if recipe.optimizer == "muon" else {}

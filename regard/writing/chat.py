@@ -42,11 +42,12 @@ class Conversation:
         names = sorted(self._names, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, names)) or "(?!)")
 
-    def ids(self, messages: str | Sequence[Message]) -> list[int]:
-        """The ids of a conversation, up to where the answer begins. A string is one message of a user."""
+    def ids(self, messages: str | Sequence[Message], opens_answer: bool = True) -> list[int]:
+        """The ids of a conversation, up to where the answer begins; without `opens_answer`, up to the end of the last message. A
+        string is one message of a user."""
         checked = check_messages(messages)
         marked = [{"role": one["role"], "content": self._marked(one["content"])} for one in checked]
-        rendered = self._template.render(marked)
+        rendered = self._template.render(marked, opens_answer)
         parts: list[str | int] = []
         place = 0
         for found in self._pattern.finditer(rendered):
@@ -139,18 +140,18 @@ class SafeTemplate:
         except self._jinja.TemplateError as error:
             raise UserError(f"the model's chat template cannot be read: {_line(error)}") from None
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The text of a conversation, up to where the answer begins."""
+    def render(self, messages: Sequence[Mapping[str, str]], opens_answer: bool = True) -> str:
+        """The text of a conversation, up to where the answer begins, or up to the end of the last message."""
         with self._lock:
-            return self._render(messages)
+            return self._render(messages, opens_answer)
 
-    def _render(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def _render(self, messages: Sequence[Mapping[str, str]], opens_answer: bool) -> str:
         self._steps = 0
         most = _MAX_ADDED + sum(len(message["content"]) for message in messages)
         names = {**self._tokens, "messages": list(map(dict, messages)), "tools": None, "documents": None}
         parts, length = [], 0
         try:
-            for part in self._compiled.generate(**names, add_generation_prompt=True):
+            for part in self._compiled.generate(**names, add_generation_prompt=opens_answer):
                 self._count()
                 length += len(part)
                 if length > most:

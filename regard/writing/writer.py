@@ -67,7 +67,7 @@ class Writer:
     ) -> list[Written]:
         """Continue each prompt. `on_finished` is called with the numbers of finished prompts."""
         ids = [self.prompt_ids(prompt + options.prefix) for prompt in prompts]
-        return self._write(prompts, ids, options, on_finished)
+        return self.write_ids(prompts, ids, options, on_finished)
 
     def answer(
         self, chats: Sequence[Chat], options: WritingOptions, on_finished: OnFinished | None = None
@@ -75,7 +75,7 @@ class Writer:
         """Answer each conversation, by the model's own chat template. The `prompt` of each is its last message."""
         ids = [self.chat_ids(chat, options.prefix) for chat in chats]
         prompts = [str(check_messages(chat)[-1]["content"]) for chat in chats]
-        return self._write(prompts, ids, options, on_finished)
+        return self.write_ids(prompts, ids, options, on_finished)
 
     def chat_ids(self, chat: Chat, prefix: str = "") -> list[int]:
         """The ids of a conversation, up to where the answer begins, and of how it begins."""
@@ -85,13 +85,14 @@ class Writer:
     def _conversation(self) -> Conversation:
         return Conversation(self.tokenizer)
 
-    def _write(
+    def write_ids(
         self,
         prompts: Sequence[str],
         ids: Sequence[Sequence[int]],
         options: WritingOptions,
-        on_finished: OnFinished | None,
+        on_finished: OnFinished | None = None,
     ) -> list[Written]:
+        """Continue these ids; `prompts` are what people see of them."""
         constraints = [self._constraint(options, before) for before in ids] if options.phrases or options.stop else []
         found = self.engine.generate(ids, options.search, on_finished, constraints)
         log_probs: list[list[Sequence[float]]] = [[()] * len(some) for some in found]

@@ -26,8 +26,19 @@ OPTIONS = [
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> regard.Model:
-    return regard.load(chat_models.write_model(tmp_path_factory.mktemp("joint"), positions=96)[1])
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return chat_models.write_model(tmp_path_factory.mktemp("joint"), positions=96)[1]
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> regard.Model:
+    return regard.load(folder, engine="torch")
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> regard.Model:
+    """The same model, which no server has touched."""
+    return regard.load(folder, engine="torch")
 
 
 def engine_of(model: regard.Model) -> TorchEngine:
@@ -52,7 +63,7 @@ def expected(model: regard.Model, prompt: Sequence[int], options: SearchOptions)
     return {one.ids for one in found}
 
 
-def test_texts_are_those_of_the_engine_alone(model: regard.Model) -> None:
+def test_texts_are_those_of_the_engine_alone(model: regard.Model, alone: regard.Model) -> None:
     decoder = JointDecoder(engine_of(model))
     jobs = jobs_for(model, decoder)
     waiting = list(jobs)
@@ -74,7 +85,7 @@ def test_texts_are_those_of_the_engine_alone(model: regard.Model) -> None:
     assert decoder.num_rows == 0 and len(done) == len(jobs)
     for job in jobs:
         if job is not abandoned:
-            assert texts(job) == expected(model, job.prompt, job.options)
+            assert texts(job) == expected(alone, job.prompt, job.options)
     assert not abandoned.is_done
 
 
@@ -95,7 +106,7 @@ def test_log_probabilities_are_those_of_the_engine(model: regard.Model) -> None:
     assert [token.log_prob for token in read] == pytest.approx([token.log_prob for token in row.tokens], abs=1e-4)
 
 
-def test_a_prompt_without_room_is_refused(model: regard.Model, tmp_path: Path) -> None:
+def test_a_prompt_without_room_is_refused(model: regard.Model) -> None:
     decoder = JointDecoder(engine_of(model))
     with pytest.raises(InputError, match="a prompt must have fewer than 96 tokens"):
         decoder.prepare(DecoderJob([5] * 96, OPTIONS[0]))

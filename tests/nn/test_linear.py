@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.nn.linear import Linear, linear, set_row_tile
+from regard.nn.linear import Linear, equal_tiles, linear, set_row_tile
 from tests.build import build, tiny_config
 
 TILE = 64
@@ -62,3 +62,26 @@ def test_setting_the_tile_reaches_every_linear_layer_and_the_output_matrix() -> 
     set_row_tile(model, 32)
     assert all(module.row_tile == 32 for module in (*layers, model))
     assert Linear(4, 4).row_tile == 0, "other models are left alone"
+
+
+@pytest.mark.parametrize("shape", [(48, 32), (513, 777), (96, 576)])
+def test_several_tiles_give_the_bits_of_the_largest(shape: tuple[int, int]) -> None:
+    """Whatever tiles this machine allows, a row has the same bits among any number of others."""
+    generator = torch.Generator().manual_seed(5)
+    weight, x = torch.randn(*shape, generator=generator), torch.randn(70, shape[1], generator=generator)
+    tiles = equal_tiles([weight], 64)
+    assert tiles[-1] == 64 and list(tiles) == sorted(set(tiles))
+    whole = linear(x, weight, None, 64)
+    for rows in (1, 2, 3, 4, 5, 9, 31, 33, 63, 64, 65, 68, 70):
+        assert torch.equal(linear(x[:rows], weight, None, tiles), whole[:rows])
+
+
+def test_a_tile_with_other_bits_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine whose library sums 8 rows in another order."""
+    plain = torch.nn.functional.linear
+
+    def other(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        return plain(x, weight, bias) + (1e-6 if x.shape[0] == 8 else 0.0)
+
+    monkeypatch.setattr("regard.nn.linear.F.linear", other)
+    assert 8 not in equal_tiles([torch.randn(6, 5)], 32)

@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> Model:
-    return regard.load(folder)
+    return regard.load(folder, engine="torch")
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import gzip
 import json
 import lzma
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,14 @@ from regard.tasks.text import hold_out
 from regard.tasks.text_plan import CPU_TIERS, GPU_TIERS, TextAmount, held_out, pick_tier, text_specs
 from regard.tasks.text_verdict import unigram_entropy
 from regard.training.auto import choose_recipe
+from regard.training.checkpoint import list_checkpoints
+from regard.training.display import Display
 from regard.training.metrics import read_metrics
+from regard.training.run import train
 from regard.training.speed import Rate
 from tests.commands import fails
 from tests.tiny import reversal_pairs, write_pairs
+from tests.training.test_run import assert_same_weights
 
 ENGLISH = "The house stands at the end of the street.\nWe talked about what had happened in the morning.\n"
 GERMAN = "Das Haus steht am Ende der Straße.\nWir sprachen über das, was am Morgen geschehen war.\n"
@@ -310,3 +315,20 @@ def test_depth_replaces_the_chosen_shape_and_scales_the_rate(tmp_path: Path) -> 
     assert (config.decoder_layers, config.d_model, config.d_ff, config.num_heads) == (6, 384, 1024, 6)
     assert config.norm == "rms" and deeper.train.batch_tokens == chosen.train.batch_tokens
     assert deeper.train.lr == pytest.approx(chosen.train.lr * (192 / 384) ** 0.5, rel=0.02)
+
+
+def test_a_run_with_a_share_and_samples_resumes_to_the_same_weights(tmp_path: Path) -> None:
+    (tmp_path / "poem.txt").write_text(verse(400))
+    sets = [*TINY, "data.max_length=128", "train.device=cpu", "train.batch_tokens=640", "train.save_every=10"]
+    sets += ["train.validate_every=5", "train.steps=20"]
+    recipe = choose_recipe("generate", [tmp_path / "poem.txt"], sets).recipe
+    train(recipe, tmp_path / "whole", display=Display())
+    stopped = tmp_path / "stopped"
+    shutil.copytree(tmp_path / "whole", stopped)
+    shutil.rmtree(stopped / "model")
+    (stopped / "report.html").unlink()
+    shutil.rmtree(list_checkpoints(stopped / "checkpoints")[-1])
+    train(recipe, stopped, resume=True, display=Display())
+    assert_same_weights(tmp_path / "whole", stopped)
+    records = [read_metrics(run / "metrics.jsonl")[-1] for run in (tmp_path / "whole", stopped)]
+    assert records[0]["samples"] == records[1]["samples"] and records[0]["loss"] == records[1]["loss"]

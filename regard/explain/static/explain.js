@@ -196,10 +196,13 @@ function fill(line, spans, text) {
 function attention(data) {
   const own = section("attention", "Attention", "Which word looks at which, in every layer and head. A line is as strong as its weight, " +
     "and each head has its own colour. Point at a word to see its links, click to keep them; the arrow keys move between words.");
-  const words = data.source.words;
-  const state = { kind: "encoder", layer: 0, heads: new Set(), averaged: false, view: "lines", unit: "words", over: null, pinned: null };
+  const kinds = Object.keys(KINDS).filter((kind) => data.attention[kind]); // a language model has only the decoder's
+  const isText = !data.source;
+  const words = (data.source ?? data.decoder_input).words;
+  const state = { kind: kinds[0], layer: 0, heads: new Set(), averaged: false, view: "lines", unit: "words", over: null, pinned: null };
   const layersOf = () => data.attention[state.kind];
-  const middle = () => Math.max(0, layersOf().length - 2);
+  // Of a text the middle layer: in the last ones of a language model, most heads rest on the first word.
+  const middle = () => (isText ? Math.floor((layersOf().length - 1) / 2) : Math.max(0, layersOf().length - 2));
   const allHeads = () => layersOf()[state.layer].map((_, head) => head);
   const chosen = () => (state.heads.size ? [...state.heads].sort((a, b) => a - b) : allHeads());
   state.layer = middle();
@@ -239,10 +242,10 @@ function attention(data) {
     }));
     chip("mean", state.averaged, "var(--accent)", () => { state.averaged = !state.averaged; });
     controls.replaceChildren(
-      segments("attention", Object.entries(KINDS).map(([kind, [name]]) => [kind, name]), state.kind, (kind) => {
+      ...(kinds.length > 1 ? [segments("attention", kinds.map((kind) => [kind, KINDS[kind][0]]), state.kind, (kind) => {
         Object.assign(state, { kind, over: null, pinned: null });
         state.layer = middle(); state.heads.clear(); redraw(controls, drawControls); drawAll();
-      }),
+      })] : []),
       segments("layer", layersOf().map((_, layer) => [layer, `${layer + 1}`]), state.layer, (layer) => { state.layer = layer; drawAll(); }),
       element("div", { class: "group" }, element("span", { "aria-hidden": "true" }, "heads"), heads),
       element("div", { class: "group views" },
@@ -262,7 +265,7 @@ function attention(data) {
   function drawAll() { drawStage(); drawOverview(); }
 
   function drawStage() {
-    explained.textContent = KINDS[state.kind][1];
+    explained.textContent = isText ? "Each word looks at itself and the words before it." : KINDS[state.kind][1];
     if (state.view === "matrix") drawMatrix(); else drawLines();
     showStatus();
   }
@@ -295,7 +298,7 @@ function attention(data) {
     }
     const paint = () => paintLines({ names, links, strips, rows, width, room, rowHeight, y });
     listen(rows, paint);
-    const under = element("div", { class: "ends", "aria-hidden": "true" }, element("span", {}, KINDS[state.kind][2]), element("span", {}, KINDS[state.kind][3]));
+    const under = element("div", { class: "ends", "aria-hidden": "true" }, element("span", {}, isText ? "word" : KINDS[state.kind][2]), element("span", {}, KINDS[state.kind][3]));
     stage.className = "";
     stage.replaceChildren(under, svg);
     paint();
@@ -704,7 +707,7 @@ function show(place, data, force = null, edit = null) {
   document.title = `${data.text} · Regard`;
 }
 
-globalThis.regardExplain = { show, element, svgElement, percent, quoted, roving, widthOf };
+globalThis.regardExplain = { show, attention, element, svgElement, percent, quoted, roving, widthOf };
 const embedded = document.getElementById("explanation");
 if (embedded) show(document.getElementById("explain"), JSON.parse(embedded.textContent));
 })();

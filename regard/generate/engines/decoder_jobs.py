@@ -25,7 +25,12 @@ class Row:
 
     tokens: list[Token] = field(default_factory=list)
     is_done: bool = False
-    ended: bool = False  # whether the model ended it
+    end: Token | None = None  # the end token, if the model ended it
+
+    @property
+    def ended(self) -> bool:
+        """Whether the model ended it."""
+        return self.end is not None
 
 
 @dataclass(eq=False)

@@ -23,6 +23,7 @@ from regard.generate.search.seeds import sentence_rng
 from regard.layout import SequenceLayout
 from regard.nn.cache import DecoderCache
 from regard.nn.joint_cache import JointCache
+from regard.nn.linear import equal_tiles, set_row_tile
 
 _CAPACITY = 64  # tokens after a prompt that a cache has room for at first
 
@@ -40,6 +41,10 @@ class JointDecoder:
 
     def __init__(self, engine: TorchEngine) -> None:
         self._engine, self._model = engine, engine.model
+        if engine.slots is None and isinstance(largest := self._model.row_tile, int) and largest:
+            # A server often has few rows, and computing as many as fill a tile would take several times as long.
+            matrices = [*self._model.parameters(), self._model.output_matrix]
+            set_row_tile(self._model, equal_tiles(matrices, largest))
         self._cohorts: list[_Cohort] = []
 
     @property
@@ -130,10 +135,11 @@ class JointDecoder:
                 row.is_done, job.failure = True, RegardError(NO_CONTINUATION)
                 continue
             top = tuple(zip(tops[number][1], tops[number][0], strict=True))[: job.top] if job.top else ()
+            written = Token(token, values[number], top)
             if token == self._engine.eos_id:
-                row.is_done = row.ended = True
+                row.is_done, row.end = True, written
             else:
-                row.tokens.append(Token(token, values[number], top))
+                row.tokens.append(written)
                 row.is_done = len(row.tokens) >= job.limit
 
     def remove(self, gone: Sequence[DecoderJob]) -> None:

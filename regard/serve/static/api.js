@@ -25,7 +25,7 @@ async function send(path, options) {
   if (response.ok || response.status === 304) return response;
   const body = await response.json().catch((error) => { if (error.name === "AbortError") throw error; return {}; });
   const retry = Number(response.headers.get("Retry-After")) || null;
-  throw new Problem(sentence(body.error ?? `the server responded with status ${response.status}`), response.status, retry);
+  throw new Problem(sentence(body.error?.message ?? body.error ?? `the server responded with status ${response.status}`), response.status, retry);
 }
 
 // Awaits a network operation. If the connection fails, throws a Problem that may be retried.
@@ -78,6 +78,27 @@ export async function postForm(path, form, signal, onEvent) {
       if (name === "error") throw new Problem(sentence(JSON.parse(data).error), JSON.parse(data).status);
       isComplete ||= name === "result";
       if (name) onEvent(name, JSON.parse(data));
+    }
+  }
+}
+
+// Posts fields and calls `onPart(data)` for each part of a text that OpenAI's API streams.
+export async function postStream(path, fields, signal, onPart) {
+  const response = await send(path, { method: "POST", signal, body: JSON.stringify({ ...fields, stream: true }), headers: { "Content-Type": "application/json" } });
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let buffer = "";
+  for (;;) {
+    const { value, done } = await awaitNetwork(() => reader.read());
+    if (done) throw new Problem("The connection broke before the end.", 0, 3);
+    buffer += value;
+    const events = buffer.split("\n\n");
+    buffer = events.pop();
+    for (const event of events) {
+      const data = event.replace(/^data: /, "");
+      if (data === "[DONE]") return;
+      const part = JSON.parse(data);
+      if (part.error) throw new Problem(sentence(part.error.message), 500);
+      onPart(part);
     }
   }
 }

@@ -29,7 +29,7 @@ export const partsOf = (state) => [...state.sentences.flatMap((one) => [shownGap
 
 // The words of a text of the user's own, for which the model has no probabilities.
 const WORD = /[\p{L}\p{N}\p{M}]+(?:['’-][\p{L}\p{N}\p{M}]+)*|[^\s\p{L}\p{N}\p{M}]+/gu;
-function wordsOf(text) {
+export function wordsOf(text) {
   let end = 0;
   return [...text.matchAll(WORD)].map((match) => {
     const before = text.slice(end, match.index);

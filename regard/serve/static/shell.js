@@ -4,6 +4,7 @@ import { startExplain } from "./look.js";
 import { readLink } from "./share.js";
 import { startTraining } from "./training.js";
 import { startTranslate } from "./translate.js";
+import { startWrite } from "./write.js";
 
 const at = (id) => document.getElementById(id);
 
@@ -49,7 +50,7 @@ function startKey(settings) {
 
 // --- views ---
 
-const TITLES = { translate: "Translate", explain: "Explain", training: "Training" };
+const TITLES = { translate: "Translate", explain: "Explain", write: "Write", training: "Training" };
 
 function startViews(views) {
   const tabs = [...document.querySelectorAll(".tabs a")];
@@ -79,10 +80,12 @@ async function start() {
   startKey(settings);
   const explain = startExplain(languages);
   const views = {};
-  if (languages.length || !settings.training) views.translate = startTranslate(languages, settings, (text, target, pair) => explain.open(text, target, pair));
+  if (languages.length || !(settings.training || settings.writers.length)) views.translate = startTranslate(languages, settings, (text, target, pair) => explain.open(text, target, pair));
   if (languages.length) views.explain = explain;
+  if (settings.writers.length) views.write = startWrite(settings.writers);
   if (settings.training) views.training = startTraining();
   document.querySelectorAll(".tabs a").forEach((tab) => { tab.hidden = !Object.hasOwn(views, tab.dataset.view); });
+  document.querySelector(".brand").href = `#${Object.keys(views)[0]}`;
   startViews(views);
 }
 

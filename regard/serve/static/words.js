@@ -12,7 +12,7 @@ export function appendWord(before, word) {
 }
 
 // Callbacks, each with the index of a sentence: `fetchAlternatives(sentence, prefix, signal)` returns the words that may follow a prefix,
-// `choose(sentence, prefix)` is called when one was chosen, and `activate(sentence)` when the user moves to a sentence.
+// `choose(sentence, prefix, before, word)` is called when one was chosen, and `activate(sentence)` when the user moves to a sentence.
 export function startWords(out, { fetchAlternatives, choose, activate }) {
   const { element, percent, quoted, roving } = globalThis.regardExplain;
   const popover = at("popover");
@@ -118,7 +118,7 @@ export function startWords(out, { fetchAlternatives, choose, activate }) {
   function replaceWord(span, word) {
     const prefix = `${appendWord(span.before, word)} `;
     close(true);
-    choose(span.number, prefix);
+    choose(span.number, prefix, span.before, word);
   }
 
   // Below the word, or above it if there is no room below; always inside the window.

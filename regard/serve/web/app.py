@@ -29,6 +29,7 @@ from regard.serve.web import (
     page_routes,
     training_routes,
     word_routes,
+    writing_routes,
 )
 from regard.serve.web.context import Context, context_of
 from regard.serve.web.gate import Admission, Gate, internal_error, problem
@@ -116,7 +117,15 @@ def make_app(
     app.include_router(libretranslate.router)
     app.include_router(deepl.router)
     app.include_router(openai.router)
-    for part in (deepl_documents, deepl_glossaries, word_routes, explain_routes, training_routes, page_routes):
+    for part in (
+        deepl_documents,
+        deepl_glossaries,
+        word_routes,
+        explain_routes,
+        writing_routes,
+        training_routes,
+        page_routes,
+    ):
         app.include_router(part.router)
     app.include_router(router)
     counters = metrics or Metrics()

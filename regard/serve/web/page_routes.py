@@ -93,4 +93,5 @@ async def settings(request: Request) -> PageSettings:
             target=PageLanguage(code=target, name=language_name(target)),
         ),
         training=context.watch is not None,
+        writers=list(service.writers),
     )

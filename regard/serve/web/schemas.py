@@ -471,7 +471,8 @@ class PageLanguages(BaseModel):
 
 
 class PageSettings(BaseModel):
-    """LibreTranslate's fields, and our own: `alternatives`, `fileBytes`, `glossary`, `terms`, `termCharacters` and `training`."""
+    """LibreTranslate's fields, and our own: `alternatives`, `fileBytes`, `glossary`, `terms`, `termCharacters`, `training`,
+    `writers`."""
 
     apiKeys: bool  # noqa: N815
     keyRequired: bool  # noqa: N815
@@ -487,6 +488,7 @@ class PageSettings(BaseModel):
     frontendTimeout: int  # noqa: N815
     language: PageLanguages
     training: bool
+    writers: list[str] = Field(description="the language models, by name")
 
 
 class TrainingSample(BaseModel):
@@ -523,6 +525,33 @@ class TrainingView(BaseModel):
     finished: bool
     updated: float | None = Field(description="the time of the last record, in seconds since 1970")
     now: float
+
+
+class AttentionFields(BaseModel):
+    """A text for a language model to read."""
+
+    model: str = Field(description="a string: the name of a language model; see /v1/models")
+    text: str = Field(description="a string: the text")
+    api_key: str | None = Field(None, description="a string: the API key, if the server requires one")
+
+
+class NextWordsFields(AttentionFields):
+    """A text whose next word is wanted."""
+
+    count: int = Field(8, ge=1, le=20, description="an integer between 1 and 20: how many words")
+
+
+class NextWordReply(BaseModel):
+    """A word that may come next."""
+
+    word: str
+    probability: float
+
+
+class NextWordsReply(BaseModel):
+    """The likeliest next words, best first."""
+
+    words: list[NextWordReply]
 
 
 class OpenAIProblem(BaseModel):

@@ -1,0 +1,206 @@
+"""The writing view: what a language model writes, other words for each word, attention; and what it asks the server."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+import regard
+from regard.generate.engines.torch_engine import TorchEngine
+from regard.layout import SequenceLayout
+from regard.models.recording import reference_copy
+from regard.nn.attention import Recorder
+from tests import chat_models
+from tests.browser import lowest_contrast, unnamed, without_focus_mark
+from tests.serve.page.conftest import open_page
+from tests.serve.server import PATIENCE, Running, running
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+PROMPT = "The dog"
+LENGTH = 40  # of the view's shortest text
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return chat_models.write_model(tmp_path_factory.mktemp("write"), seed=9)[1]
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> regard.Model:
+    return regard.load(folder, engine="torch")
+
+
+@pytest.fixture(scope="module")
+def writing(folder: Path) -> Iterator[Running]:
+    with running("--limit", f"writing_seconds={PATIENCE}", model=folder) as server:
+        yield server
+
+
+@pytest.fixture
+def view(browser: Browser, writing: Running) -> Iterator[Page]:
+    with open_page(browser, writing.url) as page:
+        yield page
+
+
+def write(page: Page, prompt: str = PROMPT) -> None:
+    page.locator("#write-temperature").select_option(label="the likeliest")
+    page.locator("#write-length").select_option(label="short")
+    page.get_by_label("how the text begins").fill(prompt)
+    page.get_by_role("button", name="Write", exact=True).click()
+    page.get_by_role("button", name="Go on").wait_for()
+
+
+def written(page: Page) -> str:
+    text = page.locator("#written").text_content()
+    assert text is not None
+    return text
+
+
+def test_a_server_with_a_language_model_opens_with_the_view(view: Page) -> None:
+    assert view.title() == "Write · Regard"
+    assert view.get_by_role("link", name="Translate", exact=True).count() == 0
+
+
+def test_the_model_goes_on(view: Page, model: regard.Model) -> None:
+    write(view)
+    first = str(model.generate(PROMPT, temperature=0, max_tokens=LENGTH))
+    assert written(view) == first.lstrip(" ")
+    view.get_by_role("button", name="Go on").click()
+    view.wait_for_function("(length) => document.getElementById('written').textContent.length > length", arg=len(first))
+    view.get_by_role("button", name="Go on").wait_for()
+    assert written(view).startswith(first.lstrip(" "))
+    view.get_by_role("button", name="Copy").click()
+    view.locator("#toast", has_text="Copied").wait_for()
+    assert view.evaluate("navigator.clipboard.readText()").startswith(PROMPT + first)
+
+
+def test_other_words_and_what_follows_them(view: Page, model: regard.Model) -> None:
+    write(view)
+    whole = written(view)
+    word = view.locator("#written .w").nth(2)
+    word.click()
+    choice = view.locator("#popover li button[aria-pressed=false]").first
+    chosen = choice.locator("span").first.inner_text()
+    assert choice.locator("span").last.inner_text().endswith("%")
+    before = view.evaluate("document.querySelectorAll('#written .w')[2].before")
+    choice.click()
+    view.get_by_role("button", name="Go on").wait_for()
+    now = written(view)
+    assert now != whole and now.startswith(before.rstrip()) and chosen in now[len(before.rstrip()) :][: len(chosen) + 1]
+
+
+def test_writing_can_be_stopped(browser: Browser, writing: Running) -> None:
+    with open_page(browser, writing.url) as page:
+        page.route("**/v1/completions", lambda route: None)  # a server that takes its time
+        page.get_by_label("how the text begins").fill(PROMPT)
+        page.get_by_label("how the text begins").press("Control+Enter")
+        page.get_by_role("button", name="Stop").click()
+        page.get_by_role("button", name="Write", exact=True).wait_for()
+
+
+def test_attention_of_every_layer_and_head(view: Page) -> None:
+    write(view)
+    view.get_by_role("button", name="Attention").click()
+    view.locator("#write-look .attention svg").first.wait_for()
+    assert view.locator("#write-look .tile").count() == 2 * 2
+    view.locator("#write-look .row").nth(1).hover()
+    view.locator("#write-look .said", has_text="looks at").wait_for()
+
+
+def test_an_error_is_shown(browser: Browser, writing: Running) -> None:
+    with open_page(browser, writing.url, is_refusal_expected=True) as page:
+        reply = {
+            "error": {"message": "too much is waiting; try again in 3 s", "type": "x", "param": None, "code": None}
+        }
+        page.route("**/v1/completions", lambda route: route.fulfill(status=429, json=reply))
+        page.get_by_label("how the text begins").fill(PROMPT)
+        page.get_by_role("button", name="Write", exact=True).click()
+        page.get_by_role("alert").filter(has_text="Too much is waiting; try again in 3 s.").wait_for()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark"), (320, "light")])
+def test_the_view_fits_and_can_be_read(browser: Browser, writing: Running, width: int, scheme: str) -> None:
+    with open_page(browser, writing.url, viewport={"width": width, "height": 844}, color_scheme=scheme) as page:
+        write(page)
+        page.get_by_role("button", name="Attention").click()
+        page.locator("#write-look .attention svg").first.wait_for()
+        page.locator("#written .w").nth(1).click()
+        page.locator("#popover li button").nth(2).wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        ratio, where = lowest_contrast(page, "body")
+        assert ratio >= 4.5, where
+        assert unnamed(page) == []
+        page.keyboard.press("Escape")
+        if width == 1280:
+            assert without_focus_mark(page) == []
+
+
+# --- what it asks the server ---
+
+
+def test_next_words_have_the_models_probabilities(writing: Running, model: regard.Model) -> None:
+    for text in (PROMPT, "A cat sat on the", ""):
+        found = writing.post("/write/words", json={"model": "bundle", "text": text, "count": 6}).json()["words"]
+        assert 1 < len(found) <= 6
+        values = [one["probability"] for one in found]
+        assert values == sorted(values, reverse=True)
+        ids = model.writer.prompt_ids(text)
+        matches = 0
+        for one in found:
+            for spelled in (f" {one['word']}", one["word"]):
+                own = model.bundle.tokenizer.encode(spelled, "target")
+                [scored] = model.engine.score([ids or [model.bundle.tokenizer.document_start]], [own])
+                matches += math.isclose(math.exp(sum(scored[:-1])), one["probability"], rel_tol=1e-3)
+        assert matches >= len(found) / 2, "words that are spelled in the likeliest way"
+
+
+@torch.inference_mode()
+def test_attention_is_what_the_model_computes(writing: Running, model: regard.Model) -> None:
+    text = "The dog is here."
+    found = writing.post("/write/attention", json={"model": "bundle", "text": text}).json()
+    ids = model.writer.prompt_ids(text)
+    assert [piece["id"] for piece in found["decoder_input"]["pieces"]] == ids
+    assert isinstance(model.engine, TorchEngine)
+    recorder = Recorder()
+    reference_copy(model.engine.model).decode(
+        torch.tensor(ids), SequenceLayout.from_lengths([len(ids)]), None, None, recorder
+    )
+    for layer in range(2):
+        expected = recorder.weights[f"decoder.{layer}.self"][0]
+        assert torch.allclose(torch.tensor(found["attention"]["decoder"][layer]), expected, atol=1e-3)
+    long = writing.post("/write/attention", json={"model": "bundle", "text": "x y " * 45}).json()
+    assert long["pieces"]["shown"] == len(long["decoder_input"]["pieces"]) == 128 < long["pieces"]["of"]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "status", "message"),
+    [
+        (
+            "/write/words",
+            {"model": "other", "text": "x"},
+            404,
+            "model must be a language model that is served here: bundle",
+        ),
+        ("/write/words", {"model": "bundle"}, 422, "text is missing"),
+        (
+            "/write/words",
+            {"model": "bundle", "text": "x", "count": 99},
+            422,
+            "count must be an integer between 1 and 20",
+        ),
+        ("/write/words", {"model": "bundle", "text": "x y " * 450}, 400, "a prompt must have fewer than 256 tokens"),
+        ("/write/attention", {"model": "bundle", "text": "x y " * 450}, 400, "text must have at most 256 tokens"),
+    ],
+)
+def test_wrong_requests_are_refused(
+    writing: Running, path: str, fields: dict[str, object], status: int, message: str
+) -> None:
+    answer = writing.post(path, json=fields)
+    assert answer.status_code == status and message in answer.json()["error"]
