@@ -23,6 +23,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +118,12 @@ def open_hugging_face(
     """With `static`, a cache of a fixed shape, for which transformers compiles its step on CUDA."""
     import transformers
 
-    family, auto = FAMILIES[name], transformers.AutoConfig
-    settings: Any = auto.for_model(name, **family.write(model.config), bos_token_id=END, eos_token_id=END)
-    theirs = transformers.AutoModelForCausalLM.from_config(settings, attn_implementation="sdpa")
+    family = FAMILIES[name]
+    settings: Any = transformers.AutoConfig.for_model(
+        name, **family.write(model.config), bos_token_id=END, eos_token_id=END
+    )
+    auto: Any = transformers.AutoModelForCausalLM
+    theirs = auto.from_config(settings, attn_implementation="sdpa")
     theirs.load_state_dict(to_theirs(family.entries(model.config), model.state_dict()), strict=False)
     theirs.tie_weights()
     theirs = theirs.to(device, dtype).eval()
@@ -141,7 +145,7 @@ def open_hugging_face(
 OPENERS: dict[str, Callable[..., Generate]] = {
     "regard": open_regard,
     "hf": open_hugging_face,
-    "hf-static": lambda *given: open_hugging_face(*given, static=True),
+    "hf-static": partial(open_hugging_face, static=True),
 }
 
 

@@ -18,7 +18,8 @@ from pydantic import BaseModel
 
 from regard.bundle import find_bundle, load_bundle
 from regard.generate.engines.ctranslate2_cache import converted
-from regard.generate.engines.ctranslate2_engine import import_ctranslate2, share_cores
+from regard.generate.engines.ctranslate2_common import import_ctranslate2
+from regard.generate.engines.ctranslate2_engine import share_cores
 from regard.generate.engines.ctranslate2_model import WeightFormat, vocabularies
 from regard.parallel.processes import own_threads
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from regard.arguments import check_path, check_text, check_texts
 from regard.builtin import shown_name
@@ -64,7 +64,8 @@ class Model:
         self.engine: Engine
         if bundle.task == "generate":
             continuing = make_text_engine(bundle, engine, device, batch)
-            self.engine, self.writer = continuing, Writer(bundle.tokenizer, continuing)
+            self.engine = cast(Engine, continuing)  # only what all engines have is used of it
+            self.writer = Writer(bundle.tokenizer, continuing)
         else:
             self.engine = make_engine(bundle, engine, device, batch, others)
         self.max_length = min(one.max_length for one in (bundle, *others))
@@ -416,8 +417,9 @@ def load(
 ) -> Model:
     """Load a bundle, the model of a run folder or a built-in model (default: "en-de").
 
-    A list of models with the same vocabulary forms an ensemble, which averages their probabilities. `engine` is "auto", "torch" or
-    "ctranslate2" (see `generate/engines/select.py`); `batch` is the number of sentences per batch, 0 for the engine's default.
+    A list of models with the same vocabulary forms an ensemble, which averages their probabilities. `engine` is "auto", "torch",
+    "ctranslate2" or "ctranslate2-fp32" (see `generate/engines/select.py`); `batch` is the number of sentences per batch, 0 for the
+    engine's default.
     With `task`, a model for another task is refused.
     """
     if model is not None and not isinstance(model, (str, Path, Sequence)):

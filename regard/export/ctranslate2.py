@@ -8,19 +8,19 @@ from typing import Any, cast
 import numpy as np
 
 from regard.bundle import Bundle
-from regard.export import ctranslate2_specs
 from regard.export.ctranslate2_readme import HEAD_FILE, make_readme
 from regard.export.verify import Samples, scores_of
-from regard.generate.engines.ctranslate2_engine import CTranslate2Engine, import_ctranslate2
-from regard.generate.engines.ctranslate2_model import WeightFormat, convert, int8_levels, refusal
+from regard.generate.engines.ctranslate2_common import import_ctranslate2
+from regard.generate.engines.ctranslate2_convert import convert
+from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
+from regard.generate.engines.ctranslate2_model import WeightFormat, int8_levels
 
 
 def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[list[float]]:
     """Write the bundle into `folder`, load it with CTranslate2, and score the samples."""
     import_ctranslate2()  # before anything is written
     stored = cast(WeightFormat, weights)
-    as_engine = bundle.task == "translate" and refusal(bundle) is None  # as Regard's own engine converts it
-    (convert if as_engine else ctranslate2_specs.convert)(bundle, folder, stored, int8_levels())
+    convert(bundle, folder, stored, int8_levels())
     if bundle.tokenizer.kind != "ids":
         bundle.tokenizer.save(folder / "tokenizer")
     if bundle.task == "translate":

@@ -168,6 +168,8 @@ class Constraints:
     max_tokens: int | None = None  # instead of what `max_extra` allows; a longer prefix is still taken whole
     # Builds the source with the terms of these phrases already translated; returns None if there is no such source.
     code_switch: Callable[[Sequence[Phrase]], CodeSwitchedSource | None] | None = field(default=None, compare=False)
+    # Whether an output with these tokens is complete, such as one with a stop string: it then ends without an end token.
+    ends: Callable[[Sequence[int]], bool] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 from regard.data.tokenizer import Tokenizer
@@ -93,8 +93,7 @@ class Writer:
         on_finished: OnFinished | None = None,
     ) -> list[Written]:
         """Continue these ids; `prompts` are what people see of them."""
-        constraint = self._constraint(options)
-        constraints = [] if constraint is None else [constraint] * len(ids)
+        constraints = [self._constraint(options, before) for before in ids] if options.phrases or options.stop else []
         found = self.engine.generate(ids, options.search, on_finished, constraints)
         log_probs: list[list[Sequence[float]]] = [[()] * len(some) for some in found]
         if options.token_log_probs:
@@ -121,7 +120,7 @@ class Writer:
     def _follow(self, before: Sequence[int], options: WritingOptions) -> Iterator[str]:
         prefix = options.prefix
         shown, text, growing = "", "", GrowingText(self.tokenizer, before)
-        for ids in self.engine.stream(before, options.search, self._constraint(options)):
+        for ids in self.engine.stream(before, options.search, self._constraint(options, before)):
             text, is_stopped = cut_at_stop(growing.of(ids), options.stop)
             if is_stopped:
                 break
@@ -132,10 +131,19 @@ class Writer:
         if text != shown or not text:
             yield prefix + text
 
-    def _constraint(self, options: WritingOptions) -> Constraints | None:
-        if not options.phrases:
-            return None
-        return Constraints(phrases=tuple(phrase_of(self.tokenizer, (phrase,)) for phrase in options.phrases))
+    def _constraint(self, options: WritingOptions, before: Sequence[int]) -> Constraints:
+        """What is asked of the text after these ids."""
+        return Constraints(
+            phrases=tuple(phrase_of(self.tokenizer, (phrase,)) for phrase in options.phrases),
+            ends=partial(self._has_stop, before, options.stop) if options.stop else None,
+        )
+
+    def _has_stop(self, before: Sequence[int], stops: Sequence[str], ids: Sequence[int]) -> bool:
+        """Whether the newest tokens complete a stop string. Asked at each token, so that only the last ones are decoded."""
+        newest = max(len(stop.encode()) for stop in stops) + 1  # a token has at least one byte
+        settled = max(0, len(ids) - newest)
+        growing = GrowingText(self.tokenizer, [*before, *ids[:settled]])
+        return cut_at_stop(growing.of(ids[settled:]), stops)[1]
 
     def _continuation(
         self, before: Sequence[int], found: Hypothesis, log_probs: Sequence[float], options: WritingOptions

@@ -17,7 +17,7 @@ from regard.families import FAMILIES
 from regard.families.table import from_theirs
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.generate.options import Constraints, Hypothesis, SearchOptions
-from regard.generate.search.sampling import sentence_rng
+from regard.generate.search.seeds import sentence_rng
 from regard.models.transformer import Transformer
 from tests.families.checkpoints import CASES, PIECES, find_goldens, make_original, read_golden
 

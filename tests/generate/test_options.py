@@ -20,7 +20,7 @@ from regard.errors import InputError, UserError
 from regard.generate.options import Constraints, Hypothesis, Prefix, SearchOptions
 from regard.generate.search.core import beam_search, search_steps
 from regard.generate.search.phrases import Phrase, PhraseAutomaton
-from regard.generate.search.sampling import sentence_rng
+from regard.generate.search.seeds import sentence_rng
 from regard.generate.search.stable import stable_prefixes
 from regard.generate.search.state import SearchSpec
 from regard.translation.translation_options import TranslationOptions

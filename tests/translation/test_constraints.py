@@ -30,7 +30,7 @@ from regard.generate.options import Constraints, Hypothesis, SearchOptions
 from regard.generate.search.candidates import Candidates, round_robin
 from regard.generate.search.constrained import constrained_search
 from regard.generate.search.phrases import Phrase
-from regard.generate.search.sampling import sentence_rng
+from regard.generate.search.seeds import sentence_rng
 from regard.generate.word_tokens import phrase_of
 from regard.nn.attention import set_kernel
 from regard.translation.glossary import Glossary, count_term

@@ -63,7 +63,9 @@ def model(imported: tuple[Path, Path]) -> Model:
     return regard.load(imported[1])
 
 
-def test_the_likeliest_text_is_that_of_transformers(imported: tuple[Path, Path], model: Model) -> None:
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2-fp32"])
+def test_the_likeliest_text_is_that_of_transformers(imported: tuple[Path, Path], engine: str) -> None:
+    model = regard.load(imported[1], engine=engine)
     original: Any = transformers.AutoModelForCausalLM.from_pretrained(imported[0])
     theirs = transformers.PreTrainedTokenizerFast.from_pretrained(imported[0])
     found = model.continuations(PROMPTS, temperature=0, max_tokens=20)
@@ -128,7 +130,7 @@ def test_an_empty_prompt_begins_a_text(model: Model) -> None:
 
 def test_a_text_is_never_longer_than_the_model_was_made_for(imported: tuple[Path, Path], model: Model) -> None:
     longest = model.bundle.max_length
-    assert model.writer.engine.context == longest  # type: ignore[attr-defined]
+    assert TorchEngine.from_bundle(model.bundle, "cpu").context == longest
     short = Writer(model.bundle.tokenizer, TorchEngine.from_bundle(replace(model.bundle, max_length=10)))
     [written] = short.write(["The dog"], writing_options(temperature=0, max_tokens=50))
     assert written.num_prompt_tokens + written.continuations[0].num_tokens <= 10
@@ -205,6 +207,22 @@ def test_a_text_ends_before_a_stop_string(characters: Tokenizer, stop: tuple[str
     assert not any("\ufffd" in one for one in growing), "a character of several tokens appears when it is complete"
     is_early = bool(stop) and stop != ("Three",) and written.continuations[0].reason == "stop"
     assert (engine.steps < len(ids)) == is_early, "what follows a stop string is not computed"
+
+
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
+def test_nothing_is_computed_after_a_stop_string(imported: tuple[Path, Path], engine: str) -> None:
+    if engine == "ctranslate2":
+        pytest.importorskip("ctranslate2")
+    model = regard.load(imported[1], engine=engine)
+    whole = [one.continuations[0] for one in model.continuations(PROMPTS, temperature=0, max_tokens=60)]
+    stop = whole[1].text[10:13]
+    for before, one in zip(whole, model.continuations(PROMPTS, temperature=0, max_tokens=60, stop=stop), strict=True):
+        found = one.continuations[0]
+        assert found.text == before.text.partition(stop)[0]
+        assert (found.reason == "stop") == (stop in before.text)
+        if found.reason == "stop":  # it ends with the token that completes the stop string
+            tokens = len(model.bundle.tokenizer.encode(found.text + stop, "target"))
+            assert found.num_tokens < before.num_tokens and found.num_tokens <= tokens + 8
 
 
 @pytest.mark.parametrize("cut", [0, 1, 2])

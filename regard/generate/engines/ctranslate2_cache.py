@@ -33,7 +33,8 @@ from regard.files import (
     sweep_temporaries,
     write_manifest,
 )
-from regard.generate.engines.ctranslate2_model import CONVERTER, WeightFormat, convert, int8_levels
+from regard.generate.engines.ctranslate2_convert import convert
+from regard.generate.engines.ctranslate2_model import CONVERTER, WeightFormat, int8_levels
 
 _UNUSED_SECONDS = 30 * 24 * 3600.0
 _LOCK = ".lock"

@@ -18,15 +18,10 @@ near-ties can flip; `tests/generate/test_ctranslate2.py` tests this.
 
 from __future__ import annotations
 
-import logging
 import math
-import re
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +30,10 @@ from numpy.typing import NDArray
 
 from regard.builtin import shown_name
 from regard.bundle import Bundle
-from regard.errors import RegardError, UserError
+from regard.errors import RegardError
 from regard.generate.engines.batches import beam_batch, check_constraints, cut_batches, length_limit
 from regard.generate.engines.ctranslate2_cache import converted
+from regard.generate.engines.ctranslate2_common import WithTorch, are_left, import_ctranslate2, open_model
 from regard.generate.engines.ctranslate2_model import WeightFormat, positions, vocabularies
 from regard.generate.engines.ctranslate2_ranking import (
     RawHypotheses,
@@ -63,32 +59,12 @@ from regard.parallel.processes import own_threads
 if TYPE_CHECKING:
     from regard.generate.engines.torch_engine import TorchEngine
 
-_LOG = logging.getLogger("regard.engines")
-MIN_VERSION = (4, 8)  # the earliest that was tested
 _BATCH = 64  # sentences of a batch
 _BATCHES_AHEAD = 4  # batches submitted ahead per worker: one may take as long as several others
 _BATCH_TOKENS = 8_192  # tokens of a batch, counted with padding
 _LOGITS_BATCH = 16  # sentences at a time when logits are requested
-_COMPUTE_TYPES = {"fp32": "float32", "fp16": "float32", "int8": "int8"}  # CPUs are not faster in 16-bit floats
 
 Values = NDArray[np.float64]
-
-
-def import_ctranslate2() -> Any:
-    """The ctranslate2 package, which is an optional dependency."""
-    try:
-        package = import_module("ctranslate2")
-        version = tuple(int(number) for number in re.findall(r"\d+", package.__version__)[:2])
-    except (ImportError, AttributeError) as error:
-        raise UserError(
-            f"CTranslate2 is not installed ({error}); install it with pip install 'regard[export]', or use --engine torch"
-        ) from None
-    if version < MIN_VERSION:
-        raise UserError(
-            f"CTranslate2 must be {'.'.join(map(str, MIN_VERSION))} or later, but is {package.__version__}; "
-            f"update it with pip install --upgrade ctranslate2, or use --engine torch"
-        )
-    return package
 
 
 def share_cores(cores: int) -> tuple[int, int]:
@@ -102,7 +78,7 @@ def share_cores(cores: int) -> tuple[int, int]:
     return max(1, cores // threads), threads
 
 
-class CTranslate2Engine:
+class CTranslate2Engine(WithTorch):
     """Searches with a converted model."""
 
     def __init__(
@@ -117,37 +93,24 @@ class CTranslate2Engine:
     ) -> None:
         """`folder` holds the bundle as `convert` wrote it, and is not needed afterwards. With `strict`, what CTranslate2 cannot do
         is refused by name; otherwise torch does it."""
-        self.strict = strict
-        self._notes: set[str] = set()  # those already printed
-        self.is_quiet = False  # whether to print no notes when torch takes over
-        self._loading = threading.Lock()
-        self._loaded: TorchEngine | None = None  # torch's engine, once it is needed
-        self.bundle, self.batch, self.forbidden = bundle, batch or _BATCH, frozenset(forbidden)
+        super().__init__(bundle, batch or _BATCH, strict)
+        self.forbidden = frozenset(forbidden)
         self._source, self._target = vocabularies(bundle.tokenizer, bundle.config.vocab_size)
         self._ids = {piece: i for i, piece in enumerate(self._target)}
         self._max_positions = positions(bundle)
         self._workers, threads = share_cores(own_threads())
         self.parallel = self._workers
         self.takes_phrases = False
-        package = import_ctranslate2()
-        compute = _COMPUTE_TYPES[weights]
-        make = partial(
-            package.Translator,
-            str(folder),
-            device="cpu",
-            compute_type=compute if compute in package.get_supported_compute_types("cpu") else "default",
-            inter_threads=self._workers,
-            intra_threads=threads,
-        )
-        # In another thread: the constructor sets the number of OpenMP threads of its thread, which torch shares.
-        with ThreadPoolExecutor(1) as thread:
-            self._translator = thread.submit(make).result()
+        self._translator = open_model("Translator", folder, weights, self._workers, threads)
 
     @classmethod
-    def from_bundle(cls, bundle: Bundle, batch: int = 0, strict: bool = False) -> CTranslate2Engine:
-        """The engine for this bundle, which is converted unless the cache has it."""
+    def from_bundle(
+        cls, bundle: Bundle, batch: int = 0, strict: bool = False, weights: WeightFormat | None = None
+    ) -> CTranslate2Engine:
+        """The engine for this bundle, which is converted unless the cache has it; in int8 if it is stored so, unless `weights` says
+        otherwise."""
         import_ctranslate2()  # fails before anything is converted
-        weights: WeightFormat = "int8" if bundle.stored == "int8" else "fp32"
+        weights = weights or ("int8" if bundle.stored == "int8" else "fp32")
         with converted(bundle, weights) as folder:
             return cls(folder, bundle, weights, forbidden=forbidden_ids(bundle.tokenizer), batch=batch, strict=strict)
 
@@ -180,7 +143,7 @@ class CTranslate2Engine:
         constraints: Sequence[Constraints],
     ) -> list[list[Hypothesis]]:
         what = " and ".join(_phrase_options(constraints))
-        engine = self._fallback(f"{_are_left(what)} where a phrase is missing: ctranslate2 cannot enforce phrases")
+        engine = self._fallback(f"{are_left(what)} where a phrase is missing: ctranslate2 cannot enforce phrases")
         # Not its `translate`: that would start with an unconstrained search, which was done here already.
         return engine.in_batches(ids, options, on_finished, constraints)
 
@@ -385,29 +348,6 @@ class CTranslate2Engine:
         """Torch's engine, for sentences beyond the position table."""
         return self._fallback(f"sentences of {self._max_positions} tokens or more are left to torch")
 
-    def _fallback_for(self, what: str) -> TorchEngine:
-        """Torch's engine, for what CTranslate2 cannot do; refuses if `strict`."""
-        if self.strict:
-            raise UserError(f"engine ctranslate2 cannot do {what}; use --engine torch, or auto")
-        return self._fallback(f"{_are_left(what)}: ctranslate2 cannot do it")
-
-    def _fallback(self, note: str) -> TorchEngine:
-        """Torch's engine, with a note in the log the first time; the command line prints that log."""
-        if note not in self._notes and not self.is_quiet:
-            self._notes.add(note)
-            _LOG.info("%s", note)
-        return self.torch_engine
-
-    @property
-    def torch_engine(self) -> TorchEngine:
-        """Torch's engine with the same model, loaded when it is first needed."""
-        with self._loading:  # several threads may translate at once
-            if self._loaded is None:
-                from regard.generate.engines.torch_engine import TorchEngine
-
-                self._loaded = TorchEngine.from_bundle(self.bundle, "cpu", self.batch)
-            return self._loaded
-
     def stream(
         self, src: Sequence[int], options: SearchOptions, constraint: Constraints | None = None
     ) -> Iterator[tuple[int, ...]]:
@@ -518,10 +458,6 @@ def _phrase_options(constraints: Sequence[Constraints]) -> list[str]:
     """The names of the options that these phrases come from."""
     are_terms = {phrase.count_in is not None for constraint in constraints for phrase in constraint.phrases}
     return ["glossary"] * (True in are_terms) + ["phrases"] * (False in are_terms)
-
-
-def _are_left(what: str) -> str:
-    return f"{what} {'are' if ' and ' in what else 'is'} left to torch"
 
 
 def _without(tokens: tuple[int, ...], end: int) -> tuple[int, ...]:

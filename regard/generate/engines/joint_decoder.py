@@ -18,7 +18,8 @@ from regard.generate.engines.entering import start, with_end, without_end
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.generate.options import NO_CONTINUATION, SearchOptions
 from regard.generate.search.allowed import forbid, forbid_loops, forbid_repeated_ngrams, merge_ends, penalise_repeated
-from regard.generate.search.sampling import draw, sentence_rng
+from regard.generate.search.sampling import draw
+from regard.generate.search.seeds import sentence_rng
 from regard.layout import SequenceLayout
 from regard.nn.cache import DecoderCache
 from regard.nn.joint_cache import JointCache

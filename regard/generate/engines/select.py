@@ -1,13 +1,15 @@
 """Choosing an engine.
 
-    torch          the model itself, on CPUs and GPUs; on CPUs a sentence's result is the same in any batch, to the last bit
-    ctranslate2    faster on CPUs, and needs no torch; an extra (`regard[export]`); see `ctranslate2_engine.py`
-    auto           ctranslate2 on a CPU if it is installed and supports the model, else torch
+    torch               the model itself, on CPUs and GPUs; on CPUs a result is the same in any batch, to the last bit
+    ctranslate2         faster on CPUs, and needs no torch; an extra (`regard[export]`); see `ctranslate2_engine.py`, and for
+                        language models `ctranslate2_text_engine.py`. Computes in int8 with these, and with bundles stored so
+    ctranslate2-fp32    the same in fp32
+    auto                ctranslate2 on a CPU if it is installed and supports the model, else torch
 
 Chosen by name, ctranslate2 refuses by name what it cannot do: models with an unsupported setting, GPUs, ensembles, search
-options beyond a beam with forced prefixes (`SearchOptions.beyond_beam`), phrases that must appear, streaming. With `auto`,
-torch takes over for these options, with a note on standard error; for phrases only if a plain search has missed one
-(`search/constrained.py`). Sentences longer than its position table always go to torch.
+options beyond those of its engines, phrases that must appear; for translation also streaming. With `auto`, torch takes over for
+these options, with a note on standard error; for phrases only if a plain search has missed one (`search/constrained.py`).
+Sentences longer than its position table always go to torch.
 """
 
 from __future__ import annotations
@@ -15,20 +17,20 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from regard.bounds import MAX_BATCH, check_whole
 from regard.builtin import shown_name
 from regard.bundle import Bundle
 from regard.errors import UserError
-from regard.generate.engines.ctranslate2_engine import CTranslate2Engine, import_ctranslate2
-from regard.generate.engines.ctranslate2_model import refusal
-from regard.generate.options import Engine
+from regard.generate.engines import ctranslate2_specs
+from regard.generate.engines.ctranslate2_common import import_ctranslate2
+from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
+from regard.generate.engines.ctranslate2_model import WeightFormat, refusal
+from regard.generate.engines.ctranslate2_text_engine import CTranslate2TextEngine
+from regard.generate.options import Engine, TextEngine
 
-if TYPE_CHECKING:
-    from regard.generate.engines.torch_engine import TorchEngine
-
-EngineName = Literal["auto", "torch", "ctranslate2"]
+EngineName = Literal["auto", "torch", "ctranslate2", "ctranslate2-fp32"]
 _GPU_FILES = ("/proc/driver/nvidia/version", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")  # CUDA, WSL, ROCm
 
 
@@ -43,14 +45,12 @@ def make_engine(
                 f"{shown_name(bundle.folder)}"
             )
     _check(engine, batch)
-    if engine == "ctranslate2":
-        if device not in ("auto", "cpu"):
-            raise UserError(
-                f"device must be auto or cpu with engine ctranslate2, but is {device!r}; use --engine torch"
-            )
+    if engine.startswith("ctranslate2"):
+        _check_cpu(engine, device)
         if others:
-            raise UserError("engine ctranslate2 cannot do ensembles; use --engine torch, or auto")
-        return CTranslate2Engine.from_bundle(bundle, batch, strict=True)
+            raise UserError(f"engine {engine} cannot do ensembles; use --engine torch, or auto")
+        weights: WeightFormat | None = "fp32" if engine == "ctranslate2-fp32" else None
+        return CTranslate2Engine.from_bundle(bundle, batch, strict=True, weights=weights)
     if engine == "auto" and not others and _is_cpu(device) and _can_ctranslate2(bundle):
         return CTranslate2Engine.from_bundle(bundle, batch)
     from regard.generate.engines.torch_engine import TorchEngine
@@ -58,14 +58,33 @@ def make_engine(
     return TorchEngine.from_bundle(bundle, device, batch, others)
 
 
-def make_text_engine(bundle: Bundle, engine: str = "auto", device: str = "auto", batch: int = 0) -> TorchEngine:
+def make_text_engine(bundle: Bundle, engine: str = "auto", device: str = "auto", batch: int = 0) -> TextEngine:
     """The engine of this name for a model that continues texts."""
     _check(engine, batch)
-    if engine == "ctranslate2":
-        raise UserError("engine ctranslate2 does not continue texts; use --engine torch, or auto")
+    if engine.startswith("ctranslate2"):
+        _check_cpu(engine, device)
+        if reason := text_refusal(bundle):
+            raise UserError(f"{shown_name(bundle.folder)}: {reason}; use --engine torch")
+        return CTranslate2TextEngine(
+            bundle, "fp32" if engine == "ctranslate2-fp32" else "int8", batch=batch, strict=True
+        )
+    if engine == "auto" and _is_cpu(device) and _can_ctranslate2(bundle):
+        return CTranslate2TextEngine(bundle, batch=batch)
     from regard.generate.engines.torch_engine import TorchEngine
 
     return TorchEngine.from_bundle(bundle, device, batch)
+
+
+def text_refusal(bundle: Bundle) -> str | None:
+    """Why CTranslate2 cannot continue texts with this model; None if it can."""
+    if bundle.tokenizer.eos_id < 0 and not bundle.tokenizer.stop_ids:
+        return "CTranslate2 needs a token that ends a text, and this model has none"
+    return ctranslate2_specs.refusal(bundle)
+
+
+def _check_cpu(engine: str, device: str) -> None:
+    if device not in ("auto", "cpu"):
+        raise UserError(f"device must be auto or cpu with engine {engine}, but is {device!r}; use --engine torch")
 
 
 def _check(engine: str, batch: int) -> None:
@@ -79,7 +98,7 @@ def _can_ctranslate2(bundle: Bundle) -> bool:
         import_ctranslate2()
     except UserError:
         return False
-    return refusal(bundle) is None
+    return (text_refusal if bundle.task == "generate" else refusal)(bundle) is None
 
 
 def _is_cpu(device: str) -> bool:

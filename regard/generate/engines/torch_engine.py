@@ -166,12 +166,15 @@ class TorchEngine:
         ids = self._checked(ids, options, constraints)
         if any(constraint.phrases for constraint in constraints):
             return constrained_search(ids, options, on_finished, constraints, self._find, self.in_batches, self.score)
-        constraints = constraints if any(constraint != Constraints() for constraint in constraints) else ()
-        if self.slots is not None and not constraints and not options.beyond_beam:
+        is_constrained = any(constraint != Constraints() for constraint in constraints)
+        # Slots do not look for the end of a text that `Constraints.ends` sees: going on to the limit takes less time than batches.
+        if self.slots is not None and not is_constrained and not options.beyond_beam:
             beam_batch(options, self.model.config, self.batch)  # refuses a beam that is too wide
             with self._exclusive():
                 return self._translate_in_slots(self.slots, ids, options, on_finished)
-        return self.in_batches(ids, options, on_finished, constraints)
+        return self.in_batches(
+            ids, options, on_finished, constraints if is_constrained or _has_ends(constraints) else ()
+        )
 
     def in_batches(
         self,
@@ -298,6 +301,7 @@ class TorchEngine:
             attention=stepper.attention if needs_attention else None,
             prompts=() if self.has_encoder else ids,
             stop_ids=self.stop_ids,
+            ends=[constraint.ends for constraint in constraints] if _has_ends(constraints) else (),
         )
         return stepper, spec
 
@@ -414,6 +418,10 @@ class TorchEngine:
                 by_model.append(torch.log_softmax(logits.float(), dim=-1)[0])
             values: list[float] = mean_probability(by_model).tolist()
         return values
+
+
+def _has_ends(constraints: Sequence[Constraints]) -> bool:
+    return any(constraint.ends is not None for constraint in constraints)
 
 
 def load_model(bundle: Bundle) -> Transformer:

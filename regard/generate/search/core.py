@@ -46,8 +46,8 @@ from regard.generate.search.candidates import (
     sample_extensions,
 )
 from regard.generate.search.coverage import coverage_penalty, start_attended
-from regard.generate.search.prompts import all_stop, counted_length, padded_prompts
-from regard.generate.search.sampling import sentence_rng
+from regard.generate.search.prompts import all_stop, counted_length, end_complete, padded_prompts
+from regard.generate.search.seeds import sentence_rng
 from regard.generate.search.state import BeamState, SearchSpec
 from regard.generate.search.steering import advance_phrases, phrase_progress, steer_phrases
 
@@ -138,6 +138,8 @@ def token_log_probs(logits: Tensor, state: BeamState, spec: SearchSpec) -> tuple
         places_left = state.limits - length
         require_phrases(log_probs, unmasked, progress.missing, progress.missing_after, places_left, eos_id, may_end)
     end_at_limit(log_probs, state.limits, length, eos_id, is_free=bool(spec.prompts))
+    if spec.ends and length:
+        end_complete(log_probs, state, spec)
     if spec.prefixes:
         too_early = None if progress is None else progress.missing > 0
         follow_prefixes(log_probs, unmasked, state.sentences, spec.prefixes, length, eos_id, too_early)

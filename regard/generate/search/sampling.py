@@ -3,18 +3,10 @@ seed and the sentence, so its samples do not depend on the rest of the batch."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from regard.generate.options import SearchOptions
-
-
-def sentence_rng(seed: int, src: Sequence[int]) -> random.Random:
-    """The random number generator of one sentence."""
-    return random.Random(f"{seed} {' '.join(map(str, src))}")
 
 
 def draw(log_probs: Tensor, uniform: Tensor, options: SearchOptions) -> Tensor:

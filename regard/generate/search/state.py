@@ -13,6 +13,8 @@ from regard.generate.search.phrases import PhraseAutomaton
 
 AttentionFunction = Callable[[], Tensor]  # cross-attention weights of the last step, (rows, longest source or more)
 
+EndsFunction = Callable[[Sequence[int]], bool]
+
 
 @dataclass(frozen=True)
 class SearchSpec:
@@ -31,6 +33,9 @@ class SearchSpec:
     # the prompt, too, and at its limit the output stops without an end token.
     prompts: Sequence[Sequence[int]] = ()
     stop_ids: Sequence[int] = ()  # further tokens that end an output as `eos_id` does
+    ends: Sequence[
+        EndsFunction | None
+    ] = ()  # whether an output with these tokens is complete, one per sentence or none at all
 
     @property
     def first_tokens(self) -> list[int]:

@@ -1,7 +1,7 @@
 """Every stack that CTranslate2 can run, in its own `specs`: decoders such as GPT-2 and LLaMA, encoders such as BERT, and encoders
 with decoders such as BART and T5. What it cannot run is refused by name.
 
-The paper's models take the shorter way of `regard/generate/engines/ctranslate2_model.py`, which needs no torch.
+Needs torch, which CTranslate2's `specs` import; the paper's models take the shorter way of `ctranslate2_model.py`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _refused_of_stack(stack: StackConfig) -> Iterator[tuple[str, bool]]:
 def convert(bundle: Bundle, folder: Path, weights: WeightFormat, levels: int) -> None:
     """Write the model into an existing folder; `levels` is the largest integer of int8 weights."""
     if reason := refusal(bundle):
-        raise UserError(f"{shown_name(bundle.folder)}: {reason}; use --to transformers")
+        raise UserError(f"{shown_name(bundle.folder)}: {reason}; use --engine torch, or export to another format")
     spec = make_spec(bundle, read_weights(bundle))
     if weights == "int8":
         _to_int8(spec, levels)
