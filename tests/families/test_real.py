@@ -73,7 +73,7 @@ PROMPTS = [
     "Roses are red,",
     "The quick brown fox",
 ]
-NEW_TOKENS = 12
+NEW_TOKENS = 24
 
 
 def fetch(package: Package) -> Path:

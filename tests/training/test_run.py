@@ -524,7 +524,7 @@ def test_a_reversal_task_is_learned_through_the_command_line(tmp_path: Path) -> 
     sets = {
         "tokenizer.vocab_size": 380, "data.valid": "valid.{src,tgt}", "data.test": 0,
         "model.d_model": 64, "model.d_ff": 128, "model.num_heads": 4, "model.encoder_layers": 1, "model.decoder_layers": 1,
-        "model.dropout": 0.0, "train.steps": 400, "train.lr": 4e-3, "train.batch_tokens": 600, "train.device": "cpu",
+        "model.dropout": 0.0, "train.steps": 600, "train.lr": 4e-3, "train.batch_tokens": 600, "train.device": "cpu",
         "data.source": "src", "data.target": "tgt", "data.root": str(text),
     }  # fmt: skip
     arguments = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
