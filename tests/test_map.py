@@ -27,6 +27,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("tasks",),
     ("translation", "writing"),
     ("export",),
+    ("importing",),
     ("comparison",),
     ("evaluate",),
     ("generate",),
