@@ -128,8 +128,9 @@ class ModelRecipe:
 
     preset: str = "base"  # a named shape, see Presets; `init`: the shape of the model in `train.init`
     fields: dict[str, Any] = field(default_factory=dict)  # overridden fields of ModelConfig
-    # One number for the size: sets the layers of each stack, width, heads, `train.batch_tokens` and `train.lr`, by published rules
-    # and where the recipe does not set them itself. 0: the size of the preset. It is resolved as the recipe is read.
+    # One number for the size: sets the layers of each stack, width, heads, `train.batch_tokens` and `train.lr` (for the optimizer),
+    # by published rules and where the recipe does not set them itself. They know nothing of the machine: batches of 140,000 tokens
+    # at depth 4 need a GPU, or `train.accumulate`. 0: the size of the preset. It is resolved as the recipe is read.
     depth: int = 0
 
     def config(self, vocab_size: int) -> ModelConfig:
@@ -396,7 +397,8 @@ def _apply_depth(sections: dict[str, Any], given: Mapping[str, Any], settings: T
         raise UserError(f"{where}: model.depth must not be set with model.preset = 'init', which has its own")
     preset = PRESETS.get(str(sections["model"].get("preset")), {})
     activation = sections["model"].get("activation", preset.get("activation"))
-    for name, values in depth_settings(depth, activation in GATED).items():
+    optimizer = _convert(sections["train"].get("optimizer", "adam"), Optimizer, f"{where}: train.optimizer")
+    for name, values in depth_settings(depth, activation in GATED, optimizer).items():
         kept = {**settings.defaults.get(name, {}), **given.get(name, {})}
         sections[name] = {**sections[name], **{key: value for key, value in values.items() if key not in kept}}
 

@@ -14,6 +14,7 @@ from regard.bundle import find_bundle, load_bundle
 from regard.data.corpus import COMPRESSION_SUFFIXES, RecordSource
 from regard.data.documents import ChatCorpus, find_texts
 from regard.errors import UserError
+from regard.models.presets import LLAMA_BLOCK, gated_width
 from regard.progress import counted
 from regard.recipe import FINE_TUNING_LR, MAX_SHARE
 from regard.task_table import TEXT_SUFFIXES
@@ -40,26 +41,17 @@ class TextTier:
     train: dict[str, Any] = field(default_factory=dict)
 
 
-# LLaMA's block, so that the models can be exported as such.
-_LLAMA = {
-    "norm_position": "pre",
-    "norm": "rms",
-    "activation": "swiglu",
-    "positions": "rotary",
-    "attention_bias": "none",
-    "feed_forward_bias": False,
-    "embedding_scale": False,
-}
 _MUON = {"optimizer": "muon", "schedule": "linear", "beta2": 0.99, "weight_decay": 0.1, "ema": 0.99}
 
 
 def _shape(layers: int, width: int, dropout: float) -> dict[str, Any]:
-    """Heads of 64 (of 48 in the narrowest), and the gated feed-forward layer as wide as one of 4 * width without a gate."""
-    heads, d_ff = max(4, width // 64), round(width * 8 / 3 / 32) * 32
-    return {"decoder_layers": layers, "d_model": width, "d_ff": d_ff, "num_heads": heads, "dropout": dropout, **_LLAMA}
+    """LLaMA's block, so that the models can be exported as such, with heads of 64 (of 48 in the narrowest)."""
+    heads, d_ff = max(4, width // 64), gated_width(width)
+    shape = {"decoder_layers": layers, "d_model": width, "d_ff": d_ff, "num_heads": heads}
+    return {**shape, "dropout": dropout, **LLAMA_BLOCK}
 
 
-# On Tiny Shakespeare (1 MB) the rate of the first tier reached in 400 updates what AdamW reached in 1,100 (docs/results.md).
+# docs/results.md has what the first tier of each makes of Tiny Shakespeare (1 MB).
 CPU_TIERS = (
     TextTier(2_500_000, 0, 256, 8, 2_048, _shape(4, 192, 0.0), {**_MUON, "lr": 3e-3}),
     TextTier(10_000_000, 2_000, 256, 4, 2_048, _shape(4, 192, 0.0), {**_MUON, "lr": 3e-3}),

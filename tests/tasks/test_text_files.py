@@ -7,19 +7,23 @@ import json
 import lzma
 import random
 import shutil
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from regard.cli import main
 from regard.cli.train_inputs import find_task, run_name
+from regard.config import ModelConfig
 from regard.data.corpus import Record
 from regard.data.documents import TextCorpus, cut_documents, whole_documents
 from regard.data.tokenizer import NUM_FIXED, Tokenizer
 from regard.errors import UserError
+from regard.models.transformer import Transformer
 from regard.recipe import CHARACTER_VOCABULARY, load_recipe, recipe_from_dict
-from regard.tasks.samples import choose_passages
+from regard.tasks.samples import ContinuationSampler, Passage, choose_passages
 from regard.tasks.text import hold_out
 from regard.tasks.text_plan import CPU_TIERS, GPU_TIERS, TextAmount, held_out, pick_tier, text_specs, unit_tiers
 from regard.tasks.text_verdict import unigram_entropy
@@ -178,11 +182,31 @@ def test_documents_are_cut_where_their_pieces_meet() -> None:
     records = [Record(1, ("abc",), True, False), Record(1, ("def",), False, True), Record(2, ("xy",))]
 
     def cut(*kept: int) -> list[tuple[str, bool, bool]]:
-        return [(one.texts[0], one.begins, one.ends) for one in cut_documents(iter(records), kept)]
+        return [(one.texts[0], one.begins, one.ends) for one in cut_documents(iter(records), kept, "x")]
 
     assert cut(3, 2) == [("abc", True, True), ("xy", True, True)]
     assert cut(4, 0) == [("abc", True, False), ("d", False, True)]
     assert cut(6, 1) == [("abc", True, False), ("def", False, True), ("x", True, True)]
+
+
+@pytest.mark.parametrize(
+    "kept", [(3,), (3, 1, 1), (7, 1), (3, 3)], ids=["more", "fewer", "shorter", "shorter at the end"]
+)
+def test_text_that_changes_between_two_readings_is_refused(kept: tuple[int, ...]) -> None:
+    records = [Record(1, ("abc",), True, False), Record(1, ("def",), False, True), Record(2, ("xy",))]
+    with pytest.raises(UserError, match=r"books/\*\.txt: must not change while it is read"):
+        list(cut_documents(iter(records), kept, "books/*.txt"))
+
+
+def test_a_document_is_not_read_as_a_whole_to_hold_out_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text(verse(150_000))
+    tracemalloc.start()
+    chosen, _ = hold_out([TextCorpus("x", (path,))], 0.01, 0.0, seed=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(chosen.valid[0][0]) == pytest.approx(path.stat().st_size / 100, rel=0.01)
+    assert peak < path.stat().st_size / 2
 
 
 def test_few_documents_lose_their_ends_and_of_many_some_are_held_out() -> None:
@@ -302,6 +326,18 @@ def test_passages_begin_with_a_line_and_are_spread(tmp_path: Path) -> None:
     assert choose_passages(["short"]) == () and choose_passages([]) == ()
 
 
+def test_samples_end_at_every_end_token(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.train([verse(50)], 400, tmp_path, characters=True)
+    config = ModelConfig(tokenizer.vocab_size, d_model=16, d_ff=32, num_heads=2, encoder_layers=0, decoder_layers=1)
+    model = Transformer(config)
+    sampler = ContinuationSampler((Passage("one", "two", tuple(tokenizer.encode("one"))),), tokenizer, 20, 64, seed=1)
+    [sample] = sampler.samples(model, torch.device("cpu"))
+    assert sample["continuation"]
+    tokenizer.stop_ids = tuple(range(tokenizer.vocab_size))  # as of an imported model, which may have several
+    [sample] = sampler.samples(model, torch.device("cpu"))
+    assert sample["continuation"] == ""
+
+
 # --- whole runs ---
 
 
@@ -311,7 +347,12 @@ def test_a_text_file_becomes_a_model_that_writes(
     path, out = tmp_path / "poem.txt.xz", tmp_path / "run"
     path.write_bytes(lzma.compress(verse(400).encode()))
     sets = options(
-        *TINY, "data.max_length=128", "train.validate_every=20", "train.device=cpu", "train.batch_tokens=640"
+        *TINY,
+        "data.max_length=128",
+        "train.validate_every=20",
+        "train.device=cpu",
+        "train.batch_tokens=640",
+        "train.ema=0.9",
     )
     assert main(["train", str(path), "-o", str(out), "--steps", "60", *sets]) == 0
     said = capfd.readouterr().err
