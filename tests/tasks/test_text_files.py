@@ -354,7 +354,7 @@ def test_a_text_file_becomes_a_model_that_writes(
         "train.batch_tokens=640",
         "train.ema=0.9",
     )
-    assert main(["train", str(path), "-o", str(out), "--steps", "60", *sets]) == 0
+    assert main(["train", str(path), "-o", str(out), "--steps", "120", *sets]) == 0
     said = capfd.readouterr().err
     assert "1 document" in said and "bits/byte" in said and "continuation" in said
     assert f"try it  regard generate -m {out}" in said
@@ -366,9 +366,9 @@ def test_a_text_file_becomes_a_model_that_writes(
     recipe = load_recipe(out / "recipe.toml")
     assert recipe.data.valid == 0.1 and recipe.tokenizer.unit == "character"
     assert main(["generate", "-m", str(out), "one two", "--max-tokens", "20", "--seed", "1"]) == 0
-    assert main(["train", str(path), "-o", str(out), "--steps", "60", *sets]) == 2
+    assert main(["train", str(path), "-o", str(out), "--steps", "120", *sets]) == 2
     assert "already holds a run" in capfd.readouterr().err
-    assert main(["train", str(path), "-o", str(out), "--steps", "60", "--resume", *sets]) == 0
+    assert main(["train", str(path), "-o", str(out), "--steps", "120", "--resume", *sets]) == 0
     assert "is finished" in capfd.readouterr().err
 
 
