@@ -111,15 +111,18 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 
 def epochs(number: float) -> str:
-    """For example "1.2 epochs", "0.004 epochs"."""
-    return f"{number:.1f} epochs" if number >= 0.1 else f"{number:.1g} epochs"
+    """For example "1 epoch", "1.2 epochs", "0.004 epochs"."""
+    shown = f"{number:.1f}" if number >= 0.1 else f"{number:.1g}"
+    return "1 epoch" if shown == "1.0" else f"{shown} epochs"
 
 
 def duration(seconds: float) -> str:
-    """For example "40 minutes", "2.5 hours", "3.1 days"."""
+    """For example "10 seconds", "40 minutes", "2.5 hours", "3.1 days"."""
     minutes = seconds / 60
+    if round(seconds) < 60:
+        return counted(max(1, round(seconds)), "second")
     if minutes < 90:
-        return counted(max(1, round(minutes)), "minute")
+        return counted(round(minutes), "minute")
     return f"{minutes / 60:.1f} hours" if minutes < 48 * 60 else f"{minutes / 60 / 24:.1f} days"
 
 

@@ -52,6 +52,7 @@ BUILT_IN = "builtin:"  # prefix of a built-in model in written recipes, so that 
 FINE_TUNING_LR = 2e-4  # the default peak of fine-tuning: the paper's would undo what the model has learnt
 MAX_RANK = 4096  # of LoRA
 MAX_SHARE = 0.4  # of the text, for each of validation and test
+CHARACTER_VOCABULARY = 400  # what a vocabulary of characters is taken to have until it is made
 INIT = "init"  # the preset that stands for the shape of the model in train.init
 FAST_PARTS = (
     "slots",
@@ -105,7 +106,9 @@ class TokenizerRecipe:
     """The joint subword vocabulary."""
 
     vocab_size: int = 32_000  # number of pieces; reduced if the corpus is too small for it
-    unit: Unit = "subword"  # what a piece is; `character`: a single one, and `vocab_size` says nothing
+    unit: Unit = (
+        "subword"  # what a piece is; `character`: a single one, so that `vocab_size` and `split_digits` must be unset
+    )
     character_coverage: float = (
         0.9999  # share of the text whose characters get pieces; rarer characters are spelled in bytes
     )
@@ -125,8 +128,9 @@ class ModelRecipe:
 
     preset: str = "base"  # a named shape, see Presets; `init`: the shape of the model in `train.init`
     fields: dict[str, Any] = field(default_factory=dict)  # overridden fields of ModelConfig
-    # One number for the size: sets the layers of each stack, width, heads, `train.batch_tokens` and `train.lr`, by published rules
-    # and where the recipe does not set them itself. 0: the size of the preset. It is resolved as the recipe is read.
+    # One number for the size: sets the layers of each stack, width, heads, `train.batch_tokens` and `train.lr` (for the optimizer),
+    # by published rules and where the recipe does not set them itself. They know nothing of the machine: batches of 140,000 tokens
+    # at depth 4 need a GPU, or `train.accumulate`. 0: the size of the preset. It is resolved as the recipe is read.
     depth: int = 0
 
     def config(self, vocab_size: int) -> ModelConfig:
@@ -232,6 +236,8 @@ class Recipe:
                 sections["model"] = {"preset": part.preset, **part.fields}
                 continue
             left_out = foreign_fields(self.task, name)
+            if name == "tokenizer" and self.tokenizer.unit == "character":
+                left_out |= _OF_SUBWORDS
             values = {f.name: _plain(getattr(part, f.name)) for f in dataclasses.fields(part) if f.name not in left_out}
             if values:
                 sections[name] = {key: value for key, value in values.items() if value is not None}
@@ -259,6 +265,7 @@ class Recipe:
         return dump_toml(self.to_dict())
 
 
+_OF_SUBWORDS = frozenset({"vocab_size", "split_digits"})  # the fields of [tokenizer] that characters have no use for
 _SECTIONS: dict[str, type] = {
     "data": DataRecipe,
     "tokenizer": TokenizerRecipe,
@@ -369,7 +376,7 @@ def recipe_from_dict(values: Mapping[str, Any], where: str = "recipe") -> Recipe
         raise UserError(f"{where}: [data] is missing; it must set {TASK_SETTINGS[task].required}")
     recipe = Recipe(
         data=_data_recipe(sections["data"], where, task),
-        tokenizer=_section(TokenizerRecipe, sections["tokenizer"], where, "tokenizer"),
+        tokenizer=_tokenizer_recipe(sections["tokenizer"], where),
         model=_model_recipe(sections["model"], where),
         train=_section(TrainRecipe, sections["train"], where, "train"),
         decode=_section(DecodeRecipe, sections["decode"], where, "decode"),
@@ -390,7 +397,8 @@ def _apply_depth(sections: dict[str, Any], given: Mapping[str, Any], settings: T
         raise UserError(f"{where}: model.depth must not be set with model.preset = 'init', which has its own")
     preset = PRESETS.get(str(sections["model"].get("preset")), {})
     activation = sections["model"].get("activation", preset.get("activation"))
-    for name, values in depth_settings(depth, activation in GATED).items():
+    optimizer = _convert(sections["train"].get("optimizer", "adam"), Optimizer, f"{where}: train.optimizer")
+    for name, values in depth_settings(depth, activation in GATED, optimizer).items():
         kept = {**settings.defaults.get(name, {}), **given.get(name, {})}
         sections[name] = {**sections[name], **{key: value for key, value in values.items() if key not in kept}}
 
@@ -437,6 +445,17 @@ def _model_recipe(values: Mapping[str, Any], where: str) -> ModelRecipe:
     recipe = ModelRecipe(preset, fields)
     recipe.config(vocab_size=1000)  # raises on an impossible combination
     return recipe
+
+
+def _tokenizer_recipe(values: Mapping[str, Any], where: str) -> TokenizerRecipe:
+    recipe = _section(TokenizerRecipe, values, where, "tokenizer")
+    if recipe.unit != "character":
+        return recipe
+    if given := sorted(_OF_SUBWORDS & values.keys()):
+        raise UserError(
+            f"{where}: tokenizer.{given[0]} must not be set with tokenizer.unit = 'character'; use 'subword'"
+        )
+    return dataclasses.replace(recipe, vocab_size=CHARACTER_VOCABULARY)
 
 
 def _data_recipe(values: Mapping[str, Any], where: str, task: str) -> DataRecipe:
@@ -674,7 +693,7 @@ def _check_init(recipe: Recipe, where: str) -> None:
     if wanted.folder:
         raise UserError(f"{where}: tokenizer.folder must not be set with train.init, whose vocabulary is used")
     # character_coverage decides which characters of the new text get pieces, so it goes with extend.
-    for name in ("vocab_size", "unit", "split_digits", *([] if wanted.extend else ["character_coverage"])):
+    for name in ("unit", "vocab_size", "split_digits", *([] if wanted.extend else ["character_coverage"])):
         if getattr(wanted, name) != getattr(defaults, name):
             raise UserError(
                 f"{where}: tokenizer.{name} must not be set with train.init, whose vocabulary is used; "

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+TEXT_SUFFIXES = (".txt", ".text", ".md", ".jsonl")  # of files that are text for a language model, also packed
+
 
 @dataclass(frozen=True)
 class Figure:

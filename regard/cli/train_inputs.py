@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 
 from regard.errors import UserError
+from regard.task_table import TEXT_SUFFIXES
 
 TASKS = ("translate", "generate")  # those that settings are chosen for
 # What files look like that are no text to train on, by suffix.
@@ -53,14 +53,17 @@ def check_inputs(inputs: Sequence[str]) -> None:
 
 
 def find_task(inputs: Sequence[str]) -> tuple[str, str]:
-    """The task that these files are for, and why, for people. Two files are parallel text if their names end in two languages,
-    or if they have the same number of lines in two languages; everything else is text for a language model."""
+    """The task that these files are for, and why, for people. Two files are parallel text if their names end in two languages, or
+    in two words that are no suffixes of text, or if they have the same number of lines in two languages; everything else is text
+    for a language model."""
     paths = [Path(name) for name in inputs]
     if len(paths) != 2 or any(path.is_dir() for path in paths) or any(map(_is_jsonl, paths)):
         return "generate", ""
     if None not in (codes := [_language_in_name(path) for path in paths]) and codes[0] != codes[1]:
         return "translate", ""
-    if any(map(_has_other_suffix, paths)):  # corpus.src and corpus.tgt
+    if (
+        None not in (sides := [_other_suffix(path) for path in paths]) and sides[0] != sides[1]
+    ):  # corpus.src and corpus.tgt
         return "translate", ""
     if _are_parallel(paths):
         return (
@@ -76,20 +79,27 @@ def find_task(inputs: Sequence[str]) -> tuple[str, str]:
 def run_name(inputs: Sequence[str]) -> str:
     """A name for the run folder: that of the first file or folder."""
     path = Path(inputs[0]).resolve()
-    return path.name if path.is_dir() else re.sub(_PACKED_TEXT, "", path.name, flags=re.I) or path.name
+    return path.name if path.is_dir() else _without_suffixes(path.name, TEXT_SUFFIXES) or path.name
 
 
-_PACKED_TEXT = r"(\.(txt|text|md|jsonl))?(\.(gz|xz|zst))?$"
+def _without_suffixes(name: str, suffixes: Sequence[str] = ()) -> str:
+    """The name without the suffix of packed text, and without one of these."""
+    from regard.data.corpus import COMPRESSION_SUFFIXES
+
+    for known in (COMPRESSION_SUFFIXES, suffixes):
+        ending = next((suffix for suffix in known if name.lower().endswith(suffix)), "")
+        name = name[: len(name) - len(ending)]
+    return name
 
 
 def _is_jsonl(path: Path) -> bool:
     return ".jsonl" in (suffix.lower() for suffix in path.suffixes[-2:])
 
 
-def _has_other_suffix(path: Path) -> bool:
-    """Whether a name ends in something that says what the file is, and that is not that it is text."""
-    stem = re.sub(_PACKED_TEXT, "", path.name, flags=re.I)
-    return stem == re.sub(r"(\.(gz|xz|zst))?$", "", path.name, flags=re.I) and bool(Path(stem).suffix)
+def _other_suffix(path: Path) -> str | None:
+    """The word that a name ends in if it says what the file is, and not that it is text."""
+    suffix = Path(_without_suffixes(path.name)).suffix.lower()
+    return suffix if suffix[1:].isalpha() and suffix not in TEXT_SUFFIXES else None
 
 
 def _language_in_name(path: Path) -> str | None:
@@ -97,7 +107,7 @@ def _language_in_name(path: Path) -> str | None:
     from regard.translation.languages import language_in_name
 
     code = language_in_name(path)
-    return None if code == re.sub(_PACKED_TEXT, "", path.name, flags=re.I) else code
+    return None if code == _without_suffixes(path.name, TEXT_SUFFIXES) else code
 
 
 def _are_parallel(paths: Sequence[Path]) -> bool:

@@ -45,7 +45,7 @@ class TextCorpus:
 
     def records(self, note: Callable[[str], None] = lambda text: None) -> Iterator[Record]:
         """The documents in order; those longer than PIECE characters in several records."""
-        return cut_documents(self._records(), self.kept) if self.kept else self._records()
+        return cut_documents(self._records(), self.kept, self.name) if self.kept else self._records()
 
     def _records(self) -> Iterator[Record]:
         for path in self.files:
@@ -119,17 +119,51 @@ def whole_documents(corpus: RecordSource) -> Iterator[str]:
             parts.clear()
 
 
-def cut_documents(records: Iterator[Record], kept: Sequence[int]) -> Iterator[Record]:
-    """The first so many characters of each document."""
-    lengths = iter(kept)
-    left = 0
+def document_lengths(corpus: RecordSource) -> list[int]:
+    """The number of characters of each document."""
+    lengths: list[int] = []
+    for record in corpus.records():
+        if record.begins:
+            lengths.append(0)
+        lengths[-1] += len(record.texts[0])
+    return lengths
+
+
+def cut_documents(records: Iterator[Record], kept: Sequence[int], name: str) -> Iterator[Record]:
+    """The first so many characters of each document of the corpus with this name."""
+    for record, left in _with_rest(records, kept, name):
+        if left > 0:
+            text = record.texts[0]
+            yield record._replace(texts=(text[:left],), ends=record.ends or left <= len(text))
+
+
+def document_ends(corpus: RecordSource, kept: Sequence[int]) -> Iterator[str]:
+    """What follows the first so many characters of each document, which alone is in memory."""
+    parts: list[str] = []
+    for record, left in _with_rest(corpus.records(), kept, corpus.name):
+        parts.append(record.texts[0][max(0, left) :])
+        if record.ends:
+            yield "".join(parts)
+            parts.clear()
+
+
+def _with_rest(records: Iterator[Record], kept: Sequence[int], name: str) -> Iterator[tuple[Record, int]]:
+    """The records, and how many characters of its document are to be kept from each one on."""
+    lengths, left = iter(kept), 0
     for record in records:
         if record.begins:
-            left = next(lengths)
-        text = record.texts[0]
-        if left > 0:
-            yield record._replace(texts=(text[:left],), ends=record.ends or left <= len(text))
-        left -= len(text)
+            following = next(lengths, None)
+            if following is None or left > 0:
+                raise _changed(name)
+            left = following
+        yield record, left
+        left -= len(record.texts[0])
+    if left > 0 or next(lengths, None) is not None:
+        raise _changed(name)
+
+
+def _changed(name: str) -> UserError:
+    return UserError(f"{name}: must not change while it is read, but has other documents than before; train anew")
 
 
 def find_texts(spec: str, root: Path, unit: str, weight: float = 1.0) -> TextCorpus:

@@ -12,10 +12,17 @@ _WITHOUT_BIAS: dict[str, Any] = {
     "positions": "rotary",
     "attention_bias": "none",
     "feed_forward_bias": False,
-    "dropout": 0.0,
 }
-_LLAMA: dict[str, Any] = {**_ONE_STACK, **_WITHOUT_BIAS, "norm": "rms", "tie_embeddings": False}
-_PALM: dict[str, Any] = {**_ONE_STACK, **_WITHOUT_BIAS, "norm_bias": False, "parallel": True, "num_kv_heads": 1}
+LLAMA_BLOCK: dict[str, Any] = {"norm_position": "pre", "norm": "rms", "embedding_scale": False, **_WITHOUT_BIAS}
+_LLAMA: dict[str, Any] = {**_ONE_STACK, **LLAMA_BLOCK, "dropout": 0.0, "tie_embeddings": False}
+_PALM: dict[str, Any] = {
+    **_ONE_STACK,
+    **_WITHOUT_BIAS,
+    "dropout": 0.0,
+    "norm_bias": False,
+    "parallel": True,
+    "num_kv_heads": 1,
+}
 
 PRESETS: dict[str, dict[str, Any]] = {
     # Table 3 of the paper.
@@ -43,30 +50,36 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 MAX_DEPTH = 200
-_REFERENCE_DEPTH = (
-    12  # GPT-3 Small (Brown et al., 2020, table 2.1): 12 layers of 768, rate 6e-4, batches of 0.5 million tokens
-)
-_REFERENCE_RATE = 6e-4
+# GPT-3 Small (Brown et al., 2020, table 2.1): 12 layers of 768, rate 6e-4, batches of 0.5 million tokens.
+_REFERENCE_DEPTH = 12
 _REFERENCE_BATCH = 500_000
+# Muon's is the one that `regard train TEXT.txt` chooses for 12 layers of 768 on a GPU (tasks/text_plan.py).
+_REFERENCE_RATES = {"adam": 6e-4, "adamw": 6e-4, "muon": 1.2e-3}
 
 
-def depth_settings(depth: int, is_gated: bool = False) -> dict[str, dict[str, Any]]:
-    """Width, heads, batch size and learning rate for so many layers, by section of a recipe. A gated feed-forward layer has a third
-    less width, and so as many weights as one without a gate (Shazeer, 2020).
+def gated_width(width: int) -> int:
+    """The width of a gated feed-forward layer with as many weights as one of 4 * width without a gate (Shazeer, 2020), in steps of
+    32."""
+    return round(width * 8 / 3 / 32) * 32
+
+
+def depth_settings(depth: int, is_gated: bool = False, optimizer: str = "adam") -> dict[str, dict[str, Any]]:
+    """Width, heads, batch size and learning rate for so many layers, by section of a recipe, whatever the machine.
 
     The width is 64 for each layer, in heads of 64: within the flat optimum of Kaplan et al. (2020, figure 5), and what GPT-3 Small
     has. So parameters grow with the cube of the depth, and with them the text that a model is worth training on (Hoffmann et al.,
     2022). The batch grows with that text to the power of 0.383 (Bergsma et al., 2025), the rate falls with the root of the width,
-    as in Karpathy's nanochat. Both go through the values of GPT-3 Small.
+    as in Karpathy's nanochat. Both go through the values of GPT-3 Small; the rate of Muon through one of its own.
 
     >>> depth_settings(12)["model"]["d_model"], depth_settings(12)["train"]
     (768, {'batch_tokens': 500000, 'lr': 0.0006})
     """
     width, ratio = 64 * depth, depth / _REFERENCE_DEPTH
     batch = _REFERENCE_BATCH * ratio ** (3 * 0.383)
-    d_ff = round(width * 8 / 3 / 32) * 32 if is_gated else 4 * width
+    rate = _REFERENCE_RATES[optimizer] * ratio**-0.5
+    d_ff = gated_width(width) if is_gated else 4 * width
     shape = {"d_model": width, "d_ff": d_ff, "num_heads": depth, "encoder_layers": depth, "decoder_layers": depth}
     return {
         "model": shape,
-        "train": {"batch_tokens": int(float(f"{batch:.2g}")), "lr": float(f"{_REFERENCE_RATE * ratio**-0.5:.2g}")},
+        "train": {"batch_tokens": int(float(f"{batch:.2g}")), "lr": float(f"{rate:.2g}")},
     }

@@ -17,7 +17,15 @@ from torch import Tensor
 from regard.config import ModelConfig
 from regard.data.clean import CleanOptions
 from regard.data.corpus import RecordSource, Texts
-from regard.data.documents import ChatCorpus, TextCorpus, find_texts, is_jsonl, whole_documents
+from regard.data.documents import (
+    ChatCorpus,
+    TextCorpus,
+    document_ends,
+    document_lengths,
+    find_texts,
+    is_jsonl,
+    whole_documents,
+)
 from regard.data.split import HeldOut, sentence_key
 from regard.data.split import hold_out as choose_held_out
 from regard.data.store import Column
@@ -125,14 +133,14 @@ def _hold_out_shares(corpora: Sequence[RecordSource], valid: float, test: float)
     held_out, left = HeldOut(), list[RecordSource]()
     for corpus in corpora:
         assert isinstance(corpus, TextCorpus)
-        kept = []
-        for [text] in read(corpus):
-            bounds = [int(len(text) * (1 - test - valid)), int(len(text) * (1 - test)), len(text)]
-            kept.append(bounds[0])
-            for part, start, stop in zip((held_out.valid, held_out.test), bounds[:-1], bounds[1:], strict=True):
-                if text[start:stop].strip():
-                    part.append((text[start:stop],))
-        left.append(replace(corpus, kept=tuple(kept)))
+        lengths = document_lengths(corpus)
+        kept = tuple(int(length * (1 - test - valid)) for length in lengths)
+        for end, length, start in zip(document_ends(corpus, kept), lengths, kept, strict=True):
+            middle = int(length * (1 - test)) - start
+            for part, text in ((held_out.valid, end[:middle]), (held_out.test, end[middle:])):
+                if text.strip():
+                    part.append((text,))
+        left.append(replace(corpus, kept=kept))
     for name, share, part in (("valid", valid, held_out.valid), ("test", test, held_out.test)):
         if share and not part:
             raise UserError(f"data.{name}: the text is too short to hold out a share of {share:g}; use more text")

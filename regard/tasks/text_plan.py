@@ -6,20 +6,20 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from regard.bundle import find_bundle, load_bundle
 from regard.data.corpus import COMPRESSION_SUFFIXES, RecordSource
 from regard.data.documents import ChatCorpus, find_texts
-from regard.data.tokenizer import NUM_FIXED
 from regard.errors import UserError
+from regard.models.presets import LLAMA_BLOCK, gated_width
 from regard.progress import counted
 from regard.recipe import FINE_TUNING_LR, MAX_SHARE
+from regard.task_table import TEXT_SUFFIXES
 from regard.tasks.task import Decision, Plan
 
-TEXT_SUFFIXES = (".txt", ".text", ".jsonl")  # of the files that are taken from a folder
 CHARACTERS_PER_PIECE = 4.0  # of a subword vocabulary, roughly
 MANY_DOCUMENTS = 20  # from so many on, whole documents are held out; else the end of each
 _HELD_OUT_BYTES = 2_000_000  # of a share, at most
@@ -41,26 +41,17 @@ class TextTier:
     train: dict[str, Any] = field(default_factory=dict)
 
 
-# LLaMA's block, so that the models can be exported as such.
-_LLAMA = {
-    "norm_position": "pre",
-    "norm": "rms",
-    "activation": "swiglu",
-    "positions": "rotary",
-    "attention_bias": "none",
-    "feed_forward_bias": False,
-    "embedding_scale": False,
-}
 _MUON = {"optimizer": "muon", "schedule": "linear", "beta2": 0.99, "weight_decay": 0.1, "ema": 0.99}
 
 
 def _shape(layers: int, width: int, dropout: float) -> dict[str, Any]:
-    """Heads of 64 (of 48 in the narrowest), and the gated feed-forward layer as wide as one of 4 * width without a gate."""
-    heads, d_ff = max(4, width // 64), round(width * 8 / 3 / 32) * 32
-    return {"decoder_layers": layers, "d_model": width, "d_ff": d_ff, "num_heads": heads, "dropout": dropout, **_LLAMA}
+    """LLaMA's block, so that the models can be exported as such, with heads of 64 (of 48 in the narrowest)."""
+    heads, d_ff = max(4, width // 64), gated_width(width)
+    shape = {"decoder_layers": layers, "d_model": width, "d_ff": d_ff, "num_heads": heads}
+    return {**shape, "dropout": dropout, **LLAMA_BLOCK}
 
 
-# On Tiny Shakespeare (1 MB) the rate of the first tier reached in 400 updates what AdamW reached in 1,100 (docs/results.md).
+# docs/results.md has what the first tier of each makes of Tiny Shakespeare (1 MB).
 CPU_TIERS = (
     TextTier(2_500_000, 0, 256, 8, 2_048, _shape(4, 192, 0.0), {**_MUON, "lr": 3e-3}),
     TextTier(10_000_000, 2_000, 256, 4, 2_048, _shape(4, 192, 0.0), {**_MUON, "lr": 3e-3}),
@@ -93,9 +84,8 @@ class TextAmount:
             if len(self.alphabet) <= _MOST_CHARACTERS:
                 self.alphabet.update(text)
 
-    def num_tokens(self, tier: TextTier, is_tuned: bool) -> int:
+    def num_tokens(self, by_character: bool) -> int:
         """About how many tokens an epoch has."""
-        by_character = not tier.vocab_size and not is_tuned
         return self.documents + int(self.characters / (1.0 if by_character else CHARACTERS_PER_PIECE))
 
 
@@ -104,16 +94,15 @@ def plan(inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -> Plan
     root, specs, shown = text_specs(inputs)
     unit = str(given.get("data", {}).get("documents", "file"))
     corpora = [find_texts(spec, root, unit) for spec in specs]
-    tiers = CPU_TIERS if on_cpu else GPU_TIERS
+    tiers = unit_tiers(CPU_TIERS if on_cpu else GPU_TIERS, given.get("tokenizer", {}))
     is_tuned = bool(given.get("train", {}).get("init"))
     if any(isinstance(corpus, ChatCorpus) for corpus in corpora) and not is_tuned:
         raise UserError(f"{shown}: conversations need --init, a model with a chat template to fine-tune")
 
-    def values(tier: TextTier, held_out: dict[str, Any], num_characters: int = 0) -> dict[str, Any]:
+    def values(tier: TextTier, held_out: dict[str, Any]) -> dict[str, Any]:
         tokenizer: dict[str, Any] = {"vocab_size": tier.vocab_size}
         if not tier.vocab_size:
-            size = NUM_FIXED + num_characters  # decides nothing, but the expected size and speed of the model are right
-            tokenizer = {"unit": "character", "vocab_size": size, "character_coverage": 1.0}
+            tokenizer = {"unit": "character", "character_coverage": 1.0}
         model, data, train = {"preset": "small", **tier.model}, {"max_length": tier.length}, dict(tier.train)
         if is_tuned:  # shape, vocabulary and context are given
             data["max_length"] = min(_FINE_TUNING_LENGTH, context_of(str(given["train"]["init"])) or tier.length)
@@ -135,8 +124,8 @@ def plan(inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -> Plan
             raise UserError(f"{shown}: must have text, but has none")
         tier = pick_tier(tiers, amount)
         found = f"{shown}: {counted(amount.documents, 'document')}, {_size(amount.num_bytes)}, "
-        chosen = values(tier, held_out(amount), len(amount.alphabet))
-        return Decision(chosen, found, amount.documents, amount.num_tokens(tier, is_tuned))
+        by_character = not tier.vocab_size and not is_tuned
+        return Decision(values(tier, held_out(amount)), found, amount.documents, amount.num_tokens(by_character))
 
     return Plan([values(tier, {"valid": _SHARE}) for tier in tiers], decide)
 
@@ -149,11 +138,19 @@ def context_of(init: str) -> int | None:
         return None
 
 
+def unit_tiers(tiers: Sequence[TextTier], tokenizer: Mapping[str, Any]) -> list[TextTier]:
+    """The tiers for the given settings of the tokenizer: all of characters, or, if the settings are those of subwords, none."""
+    if tokenizer.get("unit") == "character":
+        return [replace(tier, vocab_size=0) for tier in tiers]
+    is_subword = not {"unit", "vocab_size", "split_digits"}.isdisjoint(tokenizer)
+    return [tier for tier in tiers if tier.vocab_size or not is_subword]
+
+
 def pick_tier(tiers: Sequence[TextTier], amount: TextAmount) -> TextTier:
-    """The tier for this size; one of characters only if they are few."""
+    """The tier for this size; one of characters only if they are few, or if there are no others."""
     fitting = [tier for tier in tiers if amount.num_bytes <= tier.max_bytes]
-    has_many = len(amount.alphabet) > _MOST_CHARACTERS
-    return next(tier for tier in fitting if tier.vocab_size or not has_many)
+    has_few = len(amount.alphabet) <= _MOST_CHARACTERS
+    return next((tier for tier in fitting if tier.vocab_size or has_few), fitting[0])
 
 
 def held_out(amount: TextAmount) -> dict[str, Any]:
@@ -172,6 +169,7 @@ def text_specs(inputs: Sequence[Path]) -> tuple[Path, tuple[str, ...], str]:
         if not given.exists():
             raise UserError(f"{given}: there is no such file or folder")
     paths = [path.resolve() for path in inputs]
+    _refuse_twice(inputs, paths)
     parents = [path if path.is_dir() else path.parent for path in paths]
     root = Path(os.path.commonpath(parents))
     specs: list[str] = []
@@ -187,10 +185,26 @@ def text_specs(inputs: Sequence[Path]) -> tuple[Path, tuple[str, ...], str]:
     return root, tuple(specs), ", ".join(map(str, inputs[:3])) + (", ..." if len(inputs) > 3 else "")
 
 
+def _refuse_twice(inputs: Sequence[Path], paths: Sequence[Path]) -> None:
+    """Refuse a file or folder that is named again, or taken from a folder already."""
+    for number, (given, path) in enumerate(zip(inputs, paths, strict=True)):
+        if path in paths[:number]:
+            raise UserError(f"{given}: must be named once, but is named twice")
+        for folder, outer in zip(inputs, paths, strict=True):
+            inner = path.relative_to(outer).parts if outer in path.parents else ()
+            is_hidden = any(part.startswith(".") for part in inner)  # patterns do not match these
+            if inner and not is_hidden and (path.is_dir() or path.name.endswith(folder_endings())):
+                raise UserError(f"{given}: must be named once, but is also in {folder}; leave it out")
+
+
+def folder_endings() -> tuple[str, ...]:
+    """How the names of the files end that are taken from a folder."""
+    return tuple(f"{text}{packed}" for text in TEXT_SUFFIXES for packed in ("", *COMPRESSION_SUFFIXES))
+
+
 def folder_patterns(folder: Path) -> list[str]:
     """A pattern for each kind of text file in a folder and the folders in it."""
-    endings = [f"{text}{packed}" for text in TEXT_SUFFIXES for packed in ("", *COMPRESSION_SUFFIXES)]
-    patterns = [f"**/*{ending}" for ending in endings if next(folder.rglob(f"*{ending}"), None) is not None]
+    patterns = [f"**/*{ending}" for ending in folder_endings() if next(folder.rglob(f"*{ending}"), None) is not None]
     if not patterns:
         raise UserError(
             f"{folder}: must have text files ({', '.join(TEXT_SUFFIXES)}, also packed as {', '.join(COMPRESSION_SUFFIXES)}), "

@@ -205,4 +205,4 @@ def _epochs(train: TrainRecipe, rate: float, tokens: int) -> float:
     """The length of a run in epochs of so many tokens."""
     if train.epochs:
         return train.epochs
-    return (train.minutes * 60 * rate if train.minutes else train.steps * train.batch_tokens) / tokens
+    return (train.minutes * 60 * rate if train.minutes else train.steps * train.batch_tokens) / max(1, tokens)

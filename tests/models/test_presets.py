@@ -10,6 +10,7 @@ import torch
 from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.recipe import ModelRecipe, Recipe, recipe_from_dict
+from regard.tasks.text_plan import GPU_TIERS
 
 transformers = pytest.importorskip("transformers")
 
@@ -72,6 +73,16 @@ def test_depth_sets_the_size_and_the_rates() -> None:
     assert smaller.train.batch_tokens < 500_000 and smaller.train.lr == pytest.approx(8.5e-4)
     both = made("translate", model={"depth": 3}).model.config(1000)
     assert (both.encoder_layers, both.decoder_layers, both.d_model) == (3, 3, 192)
+
+
+def test_the_rate_of_a_depth_is_that_of_its_optimizer() -> None:
+    adam, adamw, muon = (made(model={"depth": 4}, train={"optimizer": name}) for name in ("adam", "adamw", "muon"))
+    assert adam.train.lr == adamw.train.lr == pytest.approx(1e-3)
+    assert muon.train.lr == pytest.approx(2.1e-3)
+    tier = next(tier for tier in GPU_TIERS if tier.model["d_model"] == 768)
+    assert made(model={"depth": 12}, train={"optimizer": "muon"}).train.lr == tier.train["lr"]
+    with pytest.raises(UserError, match=r"train\.optimizer must be one of"):
+        made(model={"depth": 4}, train={"optimizer": "sgd"})
 
 
 def test_what_is_given_takes_precedence_over_depth() -> None:

@@ -7,21 +7,25 @@ import json
 import lzma
 import random
 import shutil
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from regard.cli import main
 from regard.cli.train_inputs import find_task, run_name
+from regard.config import ModelConfig
 from regard.data.corpus import Record
 from regard.data.documents import TextCorpus, cut_documents, whole_documents
 from regard.data.tokenizer import NUM_FIXED, Tokenizer
 from regard.errors import UserError
-from regard.recipe import load_recipe, recipe_from_dict
-from regard.tasks.samples import choose_passages
+from regard.models.transformer import Transformer
+from regard.recipe import CHARACTER_VOCABULARY, load_recipe, recipe_from_dict
+from regard.tasks.samples import ContinuationSampler, Passage, choose_passages
 from regard.tasks.text import hold_out
-from regard.tasks.text_plan import CPU_TIERS, GPU_TIERS, TextAmount, held_out, pick_tier, text_specs
+from regard.tasks.text_plan import CPU_TIERS, GPU_TIERS, TextAmount, held_out, pick_tier, text_specs, unit_tiers
 from regard.tasks.text_verdict import unigram_entropy
 from regard.training.auto import choose_recipe
 from regard.training.checkpoint import list_checkpoints
@@ -87,6 +91,16 @@ def test_two_texts_in_two_languages_line_by_line_are_parallel(tmp_path: Path) ->
     assert find_task([str(one), str(tmp_path)])[0] == "generate"
 
 
+@pytest.mark.parametrize(
+    "names", [("a.log", "b.txt"), ("b.txt", "a.log"), ("ch.1", "ch.2"), ("a.log", "b.log"), ("a.md", "b.text.gz")]
+)
+def test_suffixes_of_two_sides_are_two_words(tmp_path: Path, names: tuple[str, str]) -> None:
+    for name in names:
+        (tmp_path / name).write_bytes(gzip.compress(ENGLISH.encode()) if name.endswith(".gz") else ENGLISH.encode())
+    task, reason = find_task([str(tmp_path / name) for name in names])
+    assert task == "generate" and "--task translate" in reason
+
+
 def test_the_task_can_be_said(tmp_path: Path, quick: None, capfd: pytest.CaptureFixture[str]) -> None:
     one, other = write_pairs(tmp_path, "corpus", reversal_pairs(50, 1))
     one, other = one.rename(tmp_path / "corpus.en"), other.rename(tmp_path / "corpus.de")
@@ -113,15 +127,34 @@ def test_a_folder_means_all_text_in_it(tmp_path: Path) -> None:
     (tmp_path / "a" / "b" / "two.txt.gz").write_bytes(gzip.compress(b"two"))
     (tmp_path / "a" / "three.txt.xz").write_bytes(lzma.compress(b"three"))
     (tmp_path / "a" / "b" / "four.jsonl").write_text(json.dumps({"text": "four"}) + "\n")
+    (tmp_path / "a" / "six.md").write_text("six")
     (tmp_path / "a" / "picture.png").write_bytes(b"\x89PNG")
     (tmp_path / "five.txt").write_text("five")
     choice = choose_recipe("generate", [tmp_path / "a", tmp_path / "five.txt"])
-    assert choice.records == 5 and choice.found.startswith(f"{tmp_path / 'a'}, ")
+    assert choice.records == 6 and choice.found.startswith(f"{tmp_path / 'a'}, ")
     root, specs, _ = text_specs([tmp_path / "a"])
     assert root == tmp_path / "a" and "**/*.txt" in specs and "**/*.txt.xz" in specs
     (tmp_path / "nothing").mkdir()
     with pytest.raises(UserError, match=r"must have text files \(\.txt, .*\), but has none"):
         text_specs([tmp_path / "nothing"])
+
+
+def test_text_that_is_named_twice_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "books" / "old").mkdir(parents=True)
+    for name in ("books/one.txt", "books/old/two.txt", "books/three.log", "books/.four.txt"):
+        Path(name).write_text("text")
+    books, one = Path("books"), Path("books/one.txt")
+    for twice in ([one, one], [books, books], [one, tmp_path / one]):
+        with pytest.raises(UserError, match=rf"{twice[1]}: must be named once, but is named twice"):
+            text_specs(twice)
+    for inside in (one, Path("books/old"), Path("books/old/two.txt")):
+        for both in ([books, inside], [inside, books]):
+            with pytest.raises(UserError, match=rf"{inside}: must be named once, but is also in books; leave it out"):
+                text_specs(both)
+    assert text_specs([books, Path("books/three.log"), Path("books/.four.txt")])[1] == (
+        "**/*.txt", "three.log", ".four.txt",
+    )  # fmt: skip
 
 
 # --- what is held out ---
@@ -149,11 +182,31 @@ def test_documents_are_cut_where_their_pieces_meet() -> None:
     records = [Record(1, ("abc",), True, False), Record(1, ("def",), False, True), Record(2, ("xy",))]
 
     def cut(*kept: int) -> list[tuple[str, bool, bool]]:
-        return [(one.texts[0], one.begins, one.ends) for one in cut_documents(iter(records), kept)]
+        return [(one.texts[0], one.begins, one.ends) for one in cut_documents(iter(records), kept, "x")]
 
     assert cut(3, 2) == [("abc", True, True), ("xy", True, True)]
     assert cut(4, 0) == [("abc", True, False), ("d", False, True)]
     assert cut(6, 1) == [("abc", True, False), ("def", False, True), ("x", True, True)]
+
+
+@pytest.mark.parametrize(
+    "kept", [(3,), (3, 1, 1), (7, 1), (3, 3)], ids=["more", "fewer", "shorter", "shorter at the end"]
+)
+def test_text_that_changes_between_two_readings_is_refused(kept: tuple[int, ...]) -> None:
+    records = [Record(1, ("abc",), True, False), Record(1, ("def",), False, True), Record(2, ("xy",))]
+    with pytest.raises(UserError, match=r"books/\*\.txt: must not change while it is read"):
+        list(cut_documents(iter(records), kept, "books/*.txt"))
+
+
+def test_a_document_is_not_read_as_a_whole_to_hold_out_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text(verse(150_000))
+    tracemalloc.start()
+    chosen, _ = hold_out([TextCorpus("x", (path,))], 0.01, 0.0, seed=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(chosen.valid[0][0]) == pytest.approx(path.stat().st_size / 100, rel=0.01)
+    assert peak < path.stat().st_size / 2
 
 
 def test_few_documents_lose_their_ends_and_of_many_some_are_held_out() -> None:
@@ -210,6 +263,36 @@ def test_small_text_is_read_by_characters_unless_they_are_many() -> None:
     assert pick_tier(CPU_TIERS, TextAmount(1, 10**8, 10**8, set("abc"))).vocab_size > 0
 
 
+@pytest.mark.parametrize(
+    ("given", "chosen"),
+    [
+        ("vocab_size=1000", ("subword", 1000, False)),
+        ("split_digits=true", ("subword", 2000, True)),
+        ("unit=subword", ("subword", 2000, False)),
+        ("unit=character", ("character", CHARACTER_VOCABULARY, False)),
+    ],
+)
+def test_settings_of_the_tokenizer_decide_its_unit(tmp_path: Path, given: str, chosen: tuple[str, int, bool]) -> None:
+    path = tmp_path / "poem.txt"
+    path.write_text(verse(100))
+    tokenizer = choose_recipe("generate", [path], ["train.device=cpu", f"tokenizer.{given}"]).recipe.tokenizer
+    assert (tokenizer.unit, tokenizer.vocab_size, tokenizer.split_digits) == chosen
+
+
+def test_characters_can_be_asked_for_however_much_text_and_however_many_they_are() -> None:
+    tiers = unit_tiers(CPU_TIERS, {"unit": "character"})
+    assert not pick_tier(tiers, TextAmount(1, 10**8, 10**8, {chr(0x4E00 + n) for n in range(3000)})).vocab_size
+
+
+@pytest.mark.parametrize(("name", "value"), [("vocab_size", 1000), ("split_digits", True)])
+def test_settings_of_subwords_are_refused_beside_characters(name: str, value: Any) -> None:
+    values = {"task": "generate", "data": {"train": "x", "valid": 1}, "train": {"steps": 1}}
+    recipe = recipe_from_dict({**values, "tokenizer": {"unit": "character"}})
+    assert name not in recipe.to_dict()["tokenizer"] and recipe_from_dict(recipe.to_dict()) == recipe
+    with pytest.raises(UserError, match=rf"tokenizer\.{name} must not be set with tokenizer\.unit = 'character'"):
+        recipe_from_dict({**values, "tokenizer": {"unit": "character", name: value}})
+
+
 def test_a_vocabulary_of_characters_loses_nothing(tmp_path: Path) -> None:
     text = "Ein Rätsel:\n\n  wer ist’s?\t— 你好"
     tokenizer = Tokenizer.train([text], 8000, tmp_path, characters=True, character_coverage=1.0)
@@ -243,6 +326,18 @@ def test_passages_begin_with_a_line_and_are_spread(tmp_path: Path) -> None:
     assert choose_passages(["short"]) == () and choose_passages([]) == ()
 
 
+def test_samples_end_at_every_end_token(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.train([verse(50)], 400, tmp_path, characters=True)
+    config = ModelConfig(tokenizer.vocab_size, d_model=16, d_ff=32, num_heads=2, encoder_layers=0, decoder_layers=1)
+    model = Transformer(config)
+    sampler = ContinuationSampler((Passage("one", "two", tuple(tokenizer.encode("one"))),), tokenizer, 20, 64, seed=1)
+    [sample] = sampler.samples(model, torch.device("cpu"))
+    assert sample["continuation"]
+    tokenizer.stop_ids = tuple(range(tokenizer.vocab_size))  # as of an imported model, which may have several
+    [sample] = sampler.samples(model, torch.device("cpu"))
+    assert sample["continuation"] == ""
+
+
 # --- whole runs ---
 
 
@@ -252,9 +347,14 @@ def test_a_text_file_becomes_a_model_that_writes(
     path, out = tmp_path / "poem.txt.xz", tmp_path / "run"
     path.write_bytes(lzma.compress(verse(400).encode()))
     sets = options(
-        *TINY, "data.max_length=128", "train.validate_every=20", "train.device=cpu", "train.batch_tokens=640"
+        *TINY,
+        "data.max_length=128",
+        "train.validate_every=20",
+        "train.device=cpu",
+        "train.batch_tokens=640",
+        "train.ema=0.9",
     )
-    assert main(["train", str(path), "-o", str(out), "--steps", "60", *sets]) == 0
+    assert main(["train", str(path), "-o", str(out), "--steps", "120", *sets]) == 0
     said = capfd.readouterr().err
     assert "1 document" in said and "bits/byte" in said and "continuation" in said
     assert f"try it  regard generate -m {out}" in said
@@ -266,9 +366,9 @@ def test_a_text_file_becomes_a_model_that_writes(
     recipe = load_recipe(out / "recipe.toml")
     assert recipe.data.valid == 0.1 and recipe.tokenizer.unit == "character"
     assert main(["generate", "-m", str(out), "one two", "--max-tokens", "20", "--seed", "1"]) == 0
-    assert main(["train", str(path), "-o", str(out), "--steps", "60", *sets]) == 2
+    assert main(["train", str(path), "-o", str(out), "--steps", "120", *sets]) == 2
     assert "already holds a run" in capfd.readouterr().err
-    assert main(["train", str(path), "-o", str(out), "--steps", "60", "--resume", *sets]) == 0
+    assert main(["train", str(path), "-o", str(out), "--steps", "120", "--resume", *sets]) == 0
     assert "is finished" in capfd.readouterr().err
 
 

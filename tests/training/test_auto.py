@@ -16,7 +16,7 @@ from regard.errors import UserError
 from regard.progress import counted
 from regard.recipe import TrainRecipe, recipe_from_dict
 from regard.tasks.translation_plan import CPU_TIERS, GPU_TIERS, Tier
-from regard.training.auto import Choice, choose_recipe, describe_run
+from regard.training.auto import Choice, _epochs, choose_recipe, describe_run
 from regard.training.display import Display
 from regard.training.fine_tuning import check_init, resolve_recipe
 from regard.training.folder import RunFolder
@@ -225,3 +225,8 @@ def test_a_dry_run_holds_out_what_the_run_holds_out(tmp_path: Path, pairs: int) 
         in said
     )
     assert "1 pairs" not in said and "1 minutes" not in said
+
+
+def test_an_epoch_without_tokens_has_a_length() -> None:
+    """A tiny weight, such as 0.001 of ten tokens, leaves none."""
+    assert _epochs(TrainRecipe(steps=5, batch_tokens=100), 1000.0, 0) == 500

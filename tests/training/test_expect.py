@@ -15,7 +15,7 @@ from regard.bundle import load_bundle
 from regard.data.corpus import CorpusRange
 from regard.data.store import Column, Store
 from regard.errors import UserError
-from regard.progress import duration
+from regard.progress import duration, epochs
 from regard.recipe import load_recipe
 from regard.tasks.translation_verdict import Amount, builtin_score, other_start, too_little, too_short_warning
 from regard.training.display import Display
@@ -88,10 +88,19 @@ def test_a_built_in_model_is_scored_on_the_pairs() -> None:
     assert builtin_score("en-de", [(target, source) for source, target in PAIRS], "cpu") < 50
 
 
+def test_epochs_read_well() -> None:
+    assert [epochs(number) for number in (0.004, 0.5, 0.96, 1, 1.04, 1.2, 40)] == [
+        "0.004 epochs", "0.5 epochs", "1 epoch", "1 epoch", "1 epoch", "1.2 epochs", "40.0 epochs",
+    ]  # fmt: skip
+
+
 def test_durations_read_well() -> None:
-    assert [duration(seconds) for seconds in (1, 60, 2400, 9000, 300_000)] == [
+    assert [duration(seconds) for seconds in (0.2, 10, 59.4, 59.6, 100, 2400, 9000, 300_000)] == [
+        "1 second",
+        "10 seconds",
+        "59 seconds",
         "1 minute",
-        "1 minute",
+        "2 minutes",
         "40 minutes",
         "2.5 hours",
         "3.5 days",
@@ -112,9 +121,7 @@ def judged(folder: Path, bleu: float, sets: tuple[str, ...] = (), pairs: int = 3
 
 def test_a_model_that_does_not_translate_is_not_to_be_tried(tmp_path: Path) -> None:
     said = judged(tmp_path, 0.4, ("train.minutes=3", "train.steps=0"))
-    assert said.startswith(
-        "verdict test set: BLEU 0.4: this model does not translate yet. 1.0 epochs did not suffice: "
-    )
+    assert said.startswith("verdict test set: BLEU 0.4: this model does not translate yet. 1 epoch did not suffice: ")
     assert "give it 40 minutes in all (regard train runs/x/recipe.toml --out runs/x --resume --minutes 40)" in said
     assert "--epochs 10)" in judged(tmp_path, 0.4, ("train.epochs=1", "train.steps=0"))
     assert "--steps 22500)" in judged(tmp_path, 0.4)  # of 200 tokens
