@@ -159,7 +159,7 @@ class Contender:
     """A process that answers rounds."""
 
     def __init__(self, short: str, given: dict[str, Any], python: str) -> None:
-        threads = str(given["threads"])
+        self.name, threads = NAMES[short], str(given["threads"])
         environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
         environment["PYTHONPATH"] = str(Path(__file__).parents[1])
         worker = json.dumps({**given, "contender": short})
@@ -174,14 +174,12 @@ class Contender:
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit(f"{self.process.args}: the process has ended, with {self.process.wait()}")
+            raise SystemExit(f"{self.name}: its process has ended, with {self.process.wait()}")
         answer = json.loads(line)
         return answer["seconds"], answer["texts"]
 
     def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+        self.process.communicate()  # closes its standard input, at which it ends
 
 
 def run(arguments: argparse.Namespace, folder: Path) -> None:
