@@ -17,6 +17,9 @@ WORKERS ?= auto
 BENCHMARKS := attention_cpu train_throughput decode_throughput translate_soak serve_load fairness store_checksums alignment documents detection alternatives language_models
 GPU_BENCHMARKS := train_throughput language_models profile_step loss_curves decode_throughput generate_throughput
 
+# The tests start hundreds of processes: what they import is compiled once, not in each of them.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup browser demo serve screenshots test pytest test-gpu lint types format bench bench-gpu attack
 

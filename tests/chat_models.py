@@ -10,7 +10,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer
 
-from regard.export.importing import import_model
+from regard.importing.transformers import import_model
 from tests import json_tokenizers
 
 # As SmolLM2-Instruct and many others have it: ChatML, and a system message of its own where there is none.

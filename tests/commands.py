@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import socket
 import subprocess
@@ -10,10 +9,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 
 from regard.cli import main
+from tests.forks import Fork, environment
 
 # Seconds for a process that must end or must come to a certain point, on a machine that is slow or busy.
 PATIENCE = 300.0
@@ -29,20 +30,33 @@ def fails(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
     return captured.err
 
 
-def start(
-    arguments: Sequence[str], *, stdin: int | None = None, encoding: str = "utf-8", **variables: str
-) -> subprocess.Popen[str]:
+class Process(Protocol):
+    """A command that runs: a `subprocess.Popen[str]` or a `Fork`."""
+
+    pid: int
+
+    @property
+    def returncode(self) -> int | Any: ...
+    def poll(self) -> int | None: ...
+    def kill(self) -> None: ...
+    def send_signal(self, number: int, /) -> None: ...
+    def communicate(self, text: str | None = None, /, timeout: float = ...) -> tuple[str, Any]: ...
+
+
+def start(arguments: Sequence[str]) -> subprocess.Popen[str]:
     """Python with these arguments, one thread, in a session of its own; what it says is for `finished`."""
-    root = str(Path(__file__).parents[1])
-    quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # torch warns where 127.0.0.1 has no name, as without a network
     return subprocess.Popen(
-        [sys.executable, *arguments], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding=encoding,
-        start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root, **quiet, **variables},
+        [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
+        start_new_session=True, env=environment(),
     )  # fmt: skip
 
 
-def wait_until(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
+def fork(arguments: Sequence[str], *, encoding: str = "utf-8", **variables: str) -> Fork:
+    """As `start`, but torch is imported already."""
+    return Fork(arguments, encoding, variables)
+
+
+def wait_until(process: Process, condition: Callable[[], bool]) -> None:
     """Until something is so, while the process works on it."""
     end = time.monotonic() + PATIENCE
     while not condition():
@@ -53,7 +67,7 @@ def wait_until(process: subprocess.Popen[str], condition: Callable[[], bool]) ->
         time.sleep(0.001)
 
 
-def finished(process: subprocess.Popen[str], text: str | None = None) -> str:
+def finished(process: Process, text: str | None = None) -> str:
     """What a process said until its end; `text` is on its standard input."""
     try:
         return process.communicate(text, timeout=PATIENCE)[0]
@@ -70,15 +84,14 @@ def together(
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(processes)}
     words = [*run, *arguments]
     started = [
-        start(words, stdin=subprocess.PIPE, encoding=encoding, **shared, RANK=str(rank), LOCAL_RANK=str(rank))
-        for rank in range(processes)
+        fork(words, encoding=encoding, **shared, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(processes)
     ]
     try:
         said = [finished(process, text) for process in started]
     finally:
         for process in started:
             process.kill()  # one that hangs must not outlive the test
-    return [process.returncode for process in started], said
+    return [process.wait() for process in started], said
 
 
 def torchrun(processes: int, *arguments: str) -> subprocess.Popen[str]:

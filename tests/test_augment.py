@@ -25,7 +25,7 @@ from regard.errors import Interrupted, UserError
 from regard.evaluate import sentence_scorer
 from regard.files import MANIFEST, sha256
 from regard.translation.noise import KINDS, make_kinds, noise
-from tests.commands import fails, finished, start, together, wait_until
+from tests.commands import Process, fails, finished, fork, together, wait_until
 from tests.tiny import LETTERS, make_bundle, reversal_pairs
 
 GOLDEN = str(Path(__file__).parent / "golden" / "bundle-1")  # src -> tgt: it reverses letters, most of the time
@@ -480,7 +480,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def stop_when(process: subprocess.Popen[str], is_time: Callable[[], bool], how: signal.Signals) -> str:
+def stop_when(process: Process, is_time: Callable[[], bool], how: signal.Signals) -> str:
     wait_until(process, is_time)
     process.send_signal(how)
     return finished(process)
@@ -500,9 +500,9 @@ def test_a_run_that_is_killed_and_interrupted_ends_with_the_same_bytes() -> None
         document = json.loads(state.read_text()) if state.exists() else {}
         return int((document.get("saved") or {"lines": 0})["lines"])
 
-    def begin(most: int) -> subprocess.Popen[str]:
+    def begin(most: int) -> Process:
         """Go on, but not beyond so many lines."""
-        return start(["-c", HELD_TRANSLATING, str(most - saved()), *arguments, "--resume"])
+        return fork(["-c", HELD_TRANSLATING, str(most - saved()), *arguments, "--resume"])
 
     said = stop_when(begin(2 * 1024), lambda: saved() >= 1024, signal.SIGKILL)
     assert said == ""
@@ -704,9 +704,9 @@ def test_noise_that_is_killed_ends_with_the_same_bytes(capfd: Capture) -> None:
         document = json.loads(state.read_text()) if state.exists() else {}
         return int((document.get("saved") or {"lines": 0})["lines"])
 
-    stop_when(start(["-c", HELD_NOISE, "1500", *arguments]), lambda: saved() >= 1_000, signal.SIGKILL)
+    stop_when(fork(["-c", HELD_NOISE, "1500", *arguments]), lambda: saved() >= 1_000, signal.SIGKILL)
     assert 1_000 <= saved() < 3_000
-    stop_when(start(["-c", HELD_NOISE, "4000", *arguments]), lambda: saved() >= 3_000, signal.SIGKILL)
+    stop_when(fork(["-c", HELD_NOISE, "4000", *arguments]), lambda: saved() >= 3_000, signal.SIGKILL)
     assert 3_000 <= saved() < 5_000
     succeeds(*arguments)
     resumed = json.loads(capfd.readouterr().out)

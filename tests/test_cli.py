@@ -450,15 +450,15 @@ def test_import_passes_on_what_it_is_told(
     bundle: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from regard.bundle import load_bundle
-    from regard.export import importing
+    from regard.importing import transformers as importer
 
     calls = []
 
     def import_model(folder: Path, out: Path, **options: object) -> object:
         calls.append((folder, out, options))
-        return importing.Imported(load_bundle(Path(bundle)), "Marian", "MarianMTModel")
+        return importer.Imported(load_bundle(Path(bundle)), "Marian", "MarianMTModel")
 
-    monkeypatch.setattr(importing, "import_model", import_model)
+    monkeypatch.setattr(importer, "import_model", import_model)
     command = ["import", "--from", "transformers", str(tmp_path), "-o", "out"]
     assert main(command) == 0
     assert capfd.readouterr().out == f"{bundle}: en → de\n"

@@ -27,6 +27,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("tasks",),
     ("translation", "writing"),
     ("export",),
+    ("importing",),
     ("comparison",),
     ("evaluate",),
     ("generate",),
@@ -236,6 +237,14 @@ def loaded_after(code: str, names: tuple[str, ...]) -> list[str]:
 )
 def test_module_imports_without_torch(module: str) -> None:
     assert loaded_after(f"import {module}", ("torch",)) == []
+
+
+def test_loading_a_model_does_not_import_torchs_compiler() -> None:
+    """It takes longer to import than a small model takes to load."""
+    code = (
+        "from regard import load\nprint(load('tests/golden/bundle-1', engine='torch', device='cpu').translate('a b'))"
+    )
+    assert loaded_after(code, ("torch", "torch._dynamo")) == ["torch"]
 
 
 def test_loaded_modules_are_noticed() -> None:

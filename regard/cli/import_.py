@@ -11,7 +11,7 @@ from regard.errors import UserError
 from regard.progress import counted
 
 if TYPE_CHECKING:
-    from regard.export.importing import Imported
+    from regard.importing.transformers import Imported
 
 
 def add(verbs: Any) -> None:
@@ -67,17 +67,17 @@ def run(arguments: argparse.Namespace) -> None:
 def _import(arguments: argparse.Namespace) -> Imported:
     languages = {"source": arguments.source, "target": arguments.target}
     if arguments.format == "gguf":
-        from regard.export.gguf_file import import_gguf
+        from regard.importing.gguf import import_gguf
 
         if arguments.source or arguments.target:
             raise UserError(
                 "--source and --target are for models that translate, but --from gguf reads language models"
             )
         return import_gguf(arguments.folder, arguments.output, compare=arguments.compare)
-    from regard.export.importing import Imported, import_model
+    from regard.importing.transformers import Imported, import_model
 
     if arguments.format == "marian":
-        from regard.export.marian_npz import import_npz
+        from regard.importing.marian_npz import import_npz
 
         return Imported(import_npz(arguments.folder, arguments.output, **languages), "Marian", "Marian")
     return import_model(

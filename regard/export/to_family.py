@@ -15,12 +15,12 @@ from regard.bundle import Bundle, load_weights
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
-from regard.export.original import their_outputs
-from regard.export.sentencepiece_json import added_token, bpe_json
 from regard.export.verify import Samples, scores_of
 from regard.families import FAMILIES
 from regard.families.family import Family
 from regard.families.table import from_theirs, to_theirs
+from regard.importing.original import their_outputs
+from regard.importing.sentencepiece_json import added_token, bpe_json
 
 
 def find_family(bundle: Bundle) -> tuple[Family, dict[str, Any]]:

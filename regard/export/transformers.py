@@ -20,12 +20,12 @@ from regard.bundle import Bundle, load_weights
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
-from regard.export.original import quiet_transformers
 from regard.export.to_family import has_family, write_family
 from regard.export.verify import Samples
 from regard.families import marian
 from regard.families.table import to_theirs
 from regard.generate.options import forbidden_ids
+from regard.importing.original import quiet_transformers
 
 _MIN_POSITIONS = 512  # the minimum length of the table of sinusoids, which transformers recomputes on loading
 

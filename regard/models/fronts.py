@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from regard.nn.embedding import Embedding
 from regard.nn.linear import Linear
 from regard.settings import FrontConfig
 
@@ -14,7 +15,7 @@ class TokenFront(nn.Module):
 
     def __init__(self, config: FrontConfig, d_model: int) -> None:
         super().__init__()
-        self.token_types = nn.Embedding(config.token_types, config.d_embedding) if config.token_types else None
+        self.token_types = Embedding(config.token_types, config.d_embedding) if config.token_types else None
         self.projection = Linear(config.d_embedding, d_model) if config.d_embedding != d_model else None
 
     def add_types(self, embedded: Tensor, token_types: Tensor | None) -> Tensor:

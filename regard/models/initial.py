@@ -20,7 +20,9 @@ ONE_STACK_DEVIATION = 0.02
 
 
 def draw_weights(model: nn.Module, config: ModelConfig) -> None:
-    """Draw the weights of a model of this config from torch's generator."""
+    """Draw the weights of a model of this config from torch's generator; on the meta device there is nothing to draw."""
+    if next(model.parameters()).is_meta:
+        return
     if len(config.stacks) == 2:
         _draw_both(model, config)
     else:

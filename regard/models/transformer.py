@@ -25,6 +25,7 @@ from regard.models.initial import draw_weights
 from regard.models.stack import Stack
 from regard.nn.attention import Recorder
 from regard.nn.cache import CrossCache, DecoderCache, LayerCache, SelfCache
+from regard.nn.embedding import Embedding
 from regard.nn.joint_cache import JointCache
 from regard.nn.linear import RowTile, linear
 from regard.nn.places import Places
@@ -46,10 +47,10 @@ class Transformer(nn.Module):
     row_tile: RowTile = 0  # see regard.nn.linear
     encoder: Stack
     decoder: Stack
-    embedding: nn.Embedding  # tied, or of one stack; else there are two
-    src_embedding: nn.Embedding
-    tgt_embedding: nn.Embedding
-    output: nn.Embedding  # the output matrix, if it is not the embedding
+    embedding: Embedding  # tied, or of one stack; else there are two
+    src_embedding: Embedding
+    tgt_embedding: Embedding
+    output: Embedding  # the output matrix, if it is not the embedding
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -58,7 +59,7 @@ class Transformer(nn.Module):
         if not config.tie_embeddings:
             names = ["src_embedding", "tgt_embedding", "output"] if len(config.stacks) == 2 else ["embedding", "output"]
         for name in names:
-            self.add_module(name, nn.Embedding(config.vocab_size, config.front_settings.d_embedding))
+            self.add_module(name, Embedding(config.vocab_size, config.front_settings.d_embedding))
         self.output_bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.output_bias else None
         self.front = TokenFront(config.front_settings, config.d_model)
         for side, stack in config.stacks.items():

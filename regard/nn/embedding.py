@@ -1,10 +1,19 @@
-"""Positions that are added to embeddings: sinusoidal (section 3.5 of the paper) or learned. Others enter in self-attention:
-`rotary.py` and `relative.py`."""
+"""Embeddings, and the positions that are added to them: sinusoidal (section 3.5 of the paper) or learned. Other positions enter
+in self-attention: `rotary.py` and `relative.py`."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+
+
+class Embedding(nn.Embedding):
+    """nn.Embedding that draws nothing on the meta device, where a model waits for its weights: drawing there would import
+    torch's compiler, which takes longer than everything else that loads a small model."""
+
+    def reset_parameters(self) -> None:
+        if not self.weight.is_meta:
+            super().reset_parameters()
 
 
 def sinusoids(length: int, d_model: int) -> Tensor:

@@ -137,10 +137,15 @@ class Task(Protocol):
         ...
 
     def hold_out(
-        self, corpora: Sequence[RecordSource], num_valid: int | float, num_test: int | float, seed: int
+        self,
+        corpora: Sequence[RecordSource],
+        num_valid: int | float,
+        num_test: int | float,
+        seed: int,
+        note: Say = ...,
     ) -> tuple[HeldOut, list[RecordSource]]:
         """Validation and test records from the training text, so many or, as a float, a share of it; and the corpora that are left
-        to train on."""
+        to train on. `note` is told what the user should know about them."""
         ...
 
     def write_held_out(self, folder: Path, name: str, records: Sequence[Texts], recipe: Recipe) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -17,12 +18,13 @@ from regard.config import ModelConfig
 from regard.data.clean import CleanOptions
 from regard.data.corpus import RecordSource, Texts
 from regard.data.documents import ChatCorpus, TextCorpus, find_texts, is_jsonl, whole_documents
-from regard.data.split import HeldOut
+from regard.data.split import HeldOut, sentence_key
 from regard.data.split import hold_out as choose_held_out
 from regard.data.store import Column
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.files import write_atomic
+from regard.progress import counted
 from regard.recipe import Recipe
 from regard.tasks.counting import PIECES_PER_WORD, count_words
 from regard.tasks.task import Say
@@ -31,6 +33,7 @@ NOUN = TextCorpus.noun
 COLUMNS = TextCorpus.columns
 HELD_OUT = "{name}.jsonl"
 BLOCK = 250  # characters of a line for the vocabulary: several lines of text, so that it learns what stands around their ends
+OPENING = 1000  # letters of a file by which most files differ
 NO_LIMIT = 1 << 62  # tokens of a document: it is cut into rows or pieces later
 
 
@@ -57,10 +60,14 @@ def read(corpus: RecordSource, note: Say = lambda text: None) -> Iterator[Texts]
 
 
 def hold_out(
-    corpora: Sequence[RecordSource], num_valid: int | float, num_test: int | float, seed: int
+    corpora: Sequence[RecordSource],
+    num_valid: int | float,
+    num_test: int | float,
+    seed: int,
+    note: Say = lambda text: None,
 ) -> tuple[HeldOut, list[RecordSource]]:
-    """Where each file is a document, files are held out by their names; else documents that fit into memory by their text. Shares
-    are cut off the end of every document."""
+    """Where each file is a document, files are held out by their names, and copies of them are left out; else documents that fit
+    into memory by their text. Shares are cut off the end of every document."""
     if isinstance(num_valid, float) or isinstance(num_test, float):
         return _hold_out_shares(corpora, float(num_valid), float(num_test))
     files = [path for corpus in corpora for path in corpus.files]
@@ -68,19 +75,49 @@ def hold_out(
         records = chain.from_iterable(corpus.records() for corpus in corpora)
         whole = (record.texts for record in records if record.begins and record.ends)
         return choose_held_out(whole, int(num_valid), int(num_test), seed, NOUN), list(corpora)
+    copies = {same[0]: same for same in _by_text(files)}
     smaller = ", or set data.documents to paragraph or line"
-    names = choose_held_out(((str(path),) for path in files), int(num_valid), int(num_test), seed, NOUN, smaller)
-    taken = {Path(name) for [name] in (*names.valid, *names.test)}
+    names = choose_held_out(((str(path),) for path in copies), int(num_valid), int(num_test), seed, NOUN, smaller)
+    chosen = [Path(name) for [name] in (*names.valid, *names.test)]
+    taken = {path for first in chosen for path in copies[first]}
+    if more := len(taken) - len(chosen):
+        note(f"data.train: left out {counted(more, 'file')} with the text of a held-out one")
     left = [
         replace(corpus, files=tuple(path for path in corpus.files if path not in taken))
         for corpus in corpora
         if isinstance(corpus, TextCorpus)
     ]
     sets = [
-        [texts for [name] in chosen for texts in read(TextCorpus(name, (Path(name),)))]
-        for chosen in (names.valid, names.test)
+        [texts for [name] in part for texts in read(TextCorpus(name, (Path(name),)))]
+        for part in (names.valid, names.test)
     ]
     return HeldOut(*sets), [corpus for corpus in left if corpus.files]
+
+
+def _by_text(files: Sequence[Path]) -> list[list[Path]]:
+    """The files that have text, those of equal text together. Only files that begin alike are read to their ends."""
+    openings: dict[bytes, list[Path]] = {}
+    for path in dict.fromkeys(files):
+        if opening := _text_digest(path, OPENING):
+            openings.setdefault(opening, []).append(path)
+    groups: dict[bytes, list[Path]] = {}
+    for opening, alike in openings.items():
+        for path in alike:
+            digest = _text_digest(path) if len(alike) > 1 else opening
+            groups.setdefault(digest, []).append(path)
+    return list(groups.values())
+
+
+def _text_digest(path: Path, most: int = NO_LIMIT) -> bytes:
+    """A hash of the first letters of a file; texts that are held out together have the same. Empty if there are none."""
+    digest, left = hashlib.blake2b(digest_size=16), most
+    for record in TextCorpus(str(path), (path,)).records():
+        letters = sentence_key(record.texts[0])[:left]
+        digest.update(letters.encode("utf-8", "surrogatepass"))
+        left -= len(letters)
+        if not left:
+            break
+    return digest.digest() if left < most else b""
 
 
 def _hold_out_shares(corpora: Sequence[RecordSource], valid: float, test: float) -> tuple[HeldOut, list[RecordSource]]:

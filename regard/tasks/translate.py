@@ -81,7 +81,11 @@ def read(corpus: RecordSource, note: Say = lambda text: None) -> Iterator[Texts]
 
 
 def hold_out(
-    corpora: Sequence[RecordSource], num_valid: int | float, num_test: int | float, seed: int
+    corpora: Sequence[RecordSource],
+    num_valid: int | float,
+    num_test: int | float,
+    seed: int,
+    note: Say = lambda text: None,
 ) -> tuple[HeldOut, list[RecordSource]]:
     pairs = chain.from_iterable(read(corpus) for corpus in corpora)
     return choose_held_out(pairs, int(num_valid), int(num_test), seed), list(corpora)

@@ -100,7 +100,7 @@ def choose_evaluation_sets(
         raise UserError(f"data.valid must hold at least one {task.NOUN}, but {data.valid} is empty")
     if not (num_valid or num_test):
         return EvaluationSets(list(corpora), None, valid, test)
-    held_out, left = task.hold_out(corpora, num_valid, num_test, recipe.train.seed)
+    held_out, left = task.hold_out(corpora, num_valid, num_test, recipe.train.seed, say)
     for name, chosen, wanted in (("valid", held_out.valid, num_valid), ("test", held_out.test, num_test)):
         if isinstance(wanted, int) and len(chosen) < wanted:
             say(

@@ -10,9 +10,9 @@ import torch
 
 from regard.bundle import load_bundle
 from regard.explain.explainer import Explainer
-from regard.export.imported import import_marian
 from regard.generate.options import SearchOptions
-from tests.export.opus import write_opus
+from regard.importing.marian import import_marian
+from tests.importing.opus import write_opus
 
 
 @pytest.mark.slow

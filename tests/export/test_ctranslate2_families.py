@@ -18,8 +18,8 @@ import transformers
 from regard.bundle import Bundle
 from regard.errors import RegardError, UserError
 from regard.export import export
-from regard.export.importing import import_model
 from regard.generate.engines import ctranslate2_specs
+from regard.importing.transformers import import_model
 from tests import json_tokenizers
 from tests.commands import fails
 from tests.families.checkpoints import CASES, PIECES, find_goldens, make_original

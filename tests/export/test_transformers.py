@@ -28,7 +28,7 @@ from regard.recipe import DecodeRecipe
 from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
 from tests.build import SWITCHES, build, pack
-from tests.export.opus import tatoeba
+from tests.importing.opus import tatoeba
 from tests.tiny import reversal_pairs
 
 pytestmark = [

@@ -17,11 +17,11 @@ from torch import Tensor
 from regard.bundle import Bundle, load_bundle
 from regard.errors import RegardError
 from regard.export import export, to_family
-from regard.export.importing import Imported, import_model
 from regard.families import FAMILIES
 from regard.families.family import is_same
 from regard.families.table import to_theirs
 from regard.generate.engines.torch_engine import load_model
+from regard.importing.transformers import Imported, import_model
 from tests.families.checkpoints import CASES, PIECES, Inputs, distance, make_original, packed, run
 
 TASKS = {
@@ -299,7 +299,7 @@ def test_a_language_model_trained_here_is_written_as_the_first_family_that_fits(
     from regard.data.tokenizer import Tokenizer
     from regard.models.transformer import Transformer
     from regard.recipe import DecodeRecipe
-    from tests.export.opus import tatoeba
+    from tests.importing.opus import tatoeba
 
     lines = tatoeba("train.en", 400)
     tokenizer = Tokenizer.train(lines, 600, tmp_path / "tokenizer")

@@ -16,12 +16,12 @@ from safetensors.torch import load_file
 from regard.bundle import load_bundle
 from regard.cli import main
 from regard.errors import UserError
-from regard.export.gguf_file import import_gguf
-from regard.export.importing import import_model
+from regard.importing.gguf import import_gguf
+from regard.importing.transformers import import_model
 from tests import json_tokenizers
 from tests.commands import fails
-from tests.export.opus import tatoeba
 from tests.families.checkpoints import make_original
+from tests.importing.opus import tatoeba
 from tests.mutations import mutations
 
 Q = gguf.GGMLQuantizationType

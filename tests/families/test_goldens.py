@@ -16,7 +16,7 @@ from torch import Tensor
 from regard.bundle import load_bundle
 from regard.config import ModelConfig
 from regard.export import export
-from regard.export.importing import import_model
+from regard.importing.transformers import import_model
 from regard.models.transformer import Transformer
 from regard.settings import STACK_FIELDS
 from tests.families.checkpoints import Golden, find_goldens, golden_distance, read_golden

@@ -19,12 +19,12 @@ from regard.bundle import load_bundle
 from regard.cli import main
 from regard.errors import RegardError, UserError
 from regard.export import export
-from regard.export.importing import import_model
 from regard.families import FAMILIES
+from regard.importing.transformers import import_model
 from tests import json_tokenizers
 from tests.commands import fails
-from tests.export.opus import change_json, write_json
 from tests.families.checkpoints import CASES, make_original
+from tests.importing.opus import change_json, write_json
 from tests.mutations import mutations
 from tests.test_fuzz import VALUES
 

@@ -19,11 +19,11 @@ import pytest
 import torch
 
 from regard.bundle import Bundle
-from regard.export.gguf_file import import_gguf
-from regard.export.importing import Imported, import_model
-from regard.export.original import quiet_transformers
 from regard.generate.engines.torch_engine import TorchEngine, load_model
 from regard.generate.options import SearchOptions
+from regard.importing.gguf import import_gguf
+from regard.importing.original import quiet_transformers
+from regard.importing.transformers import Imported, import_model
 from regard.layout import SequenceLayout
 from regard.writing.options import writing_options
 from regard.writing.writer import Writer

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 
 from regard.bundle import load_bundle
 from regard.export import export
-from regard.export.importing import Imported, import_model
 from regard.generate.engines.torch_engine import load_model
+from regard.importing.transformers import Imported, import_model
 from regard.layout import SequenceLayout
 from tests.families.checkpoints import PIECES, make_original
 

@@ -552,8 +552,8 @@ def test_pieces_that_ctranslate2_cannot_tell_apart_are_refused(
 @pytest.mark.parametrize("separate", ["", "fewer source", "fewer target"])
 def test_an_imported_model_with_a_vocabulary_of_its_own_translates_as_with_torch(separate: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    from regard.export.imported import import_marian
-    from tests.export.opus import tatoeba, write_opus
+    from regard.importing.marian import import_marian
+    from tests.importing.opus import tatoeba, write_opus
 
     write_opus(tmp_path / "marian", steps=180, separate=separate, padding=2.0)
     bundle = import_marian(tmp_path / "marian", tmp_path / "bundle")

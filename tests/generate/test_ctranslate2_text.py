@@ -17,13 +17,13 @@ from regard.bundle import Bundle
 from regard.data.huggingface import Controls
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
-from regard.export.importing import import_model
 from regard.generate.engines import ctranslate2_cache
 from regard.generate.engines.ctranslate2_text_engine import CTranslate2TextEngine
 from regard.generate.engines.select import make_text_engine, text_refusal
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.generate.options import Constraints, Hypothesis, SearchOptions
 from regard.generate.search.phrases import Phrase
+from regard.importing.transformers import import_model
 from tests.families.checkpoints import CASES, PIECES, make_original
 
 pytest.importorskip("ctranslate2")

@@ -19,8 +19,8 @@ from regard.api import load
 from regard.bundle import FORMAT, Bundle, load_bundle
 from regard.errors import UserError
 from regard.export import export
-from regard.export.importing import import_model
 from regard.generate.engines.torch_engine import load_model
+from regard.importing.transformers import import_model
 from regard.layout import SequenceLayout
 from regard.recipe import load_recipe
 from regard.training.run import train

@@ -46,6 +46,7 @@ everywhere = pytest.mark.parametrize(("device", "dtype"), interpreted + on_gpu)
 
 
 if INTERPRETED:  # its loops end at int(array of one element), which numpy has refused since 2.4
+    import triton.language as tl
     from triton.runtime import interpreter
 
     patch_tensor = interpreter._patch_lang_tensor
@@ -55,6 +56,16 @@ if INTERPRETED:  # its loops end at int(array of one element), which numpy has r
         scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
 
     interpreter._patch_lang_tensor = patch_index
+    patch_language = interpreter._patch_lang
+
+    def patch_once(function: Any) -> Any:
+        """What a kernel calls finds the language patched already: to do it again for each call takes longer than the kernel."""
+        modules = [value for value in function.__globals__.values() if value is tl or value is tl.core]
+        if any(tl.core.is_builtin(module.load) for module in modules):
+            return patch_language(function)
+        return interpreter._LangPatchScope()
+
+    interpreter._patch_lang = patch_once
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton is made for Linux")

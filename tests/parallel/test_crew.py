@@ -37,12 +37,21 @@ def alone(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capfd.readouterr().out
 
 
+SMALL_CHUNKS = """
+import sys
+from regard.api import Model
+from regard.cli import main
+Model.chunk = 32
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 @pytest.mark.slow
 def test_two_processes_write_the_file_of_one(tmp_path: Path) -> None:
-    write_lines(tmp_path / "in", 4301)  # two chunks of two processes, and a rest
+    write_lines(tmp_path / "in", 137)  # two chunks of two processes, and a rest
     more = ("-i", str(tmp_path / "in"), "--beam", "1")
     assert main([*ON_CPU, *more, "-o", str(tmp_path / "one")]) == 0
-    codes, said = together(2, *ON_CPU, *more, "-o", str(tmp_path / "two"))
+    codes, said = together(2, *ON_CPU, *more, "-o", str(tmp_path / "two"), run=("-c", SMALL_CHUNKS))
     assert codes == [0, 0], said
     assert said == ["", ""]
     assert (tmp_path / "two").read_bytes() == (tmp_path / "one").read_bytes()

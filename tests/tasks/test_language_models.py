@@ -18,7 +18,9 @@ import torch
 from regard.bundle import load_bundle
 from regard.cli import main
 from regard.data.corpus import CorpusRange
+from regard.data.documents import PIECE, whole_documents
 from regard.data.rows import TextRows, make_text_batch
+from regard.data.split import sentence_key
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
@@ -33,7 +35,7 @@ from regard.training.folder import RunFolder
 from regard.training.metrics import read_metrics
 from regard.training.prepare import choose_evaluation_sets, find_corpora
 from regard.training.update import PlainUpdate
-from tests.commands import fails, start, together
+from tests.commands import fails, fork, together
 from tests.data.test_rows import column_of
 from tests.training.runs import damage, quiet
 from tests.training.test_run import assert_same_weights, held, kill_when
@@ -240,7 +242,7 @@ def test_a_sharded_run_is_the_run_of_one(runs: Runs, task: str, tmp_path: Path) 
 def test_a_killed_run_ends_with_the_same_weights(runs: Runs, task: str, tmp_path: Path) -> None:
     recipe, one = runs[task]
     killed = tmp_path / "killed"
-    process = start([held(tmp_path, 27), "train", str(recipe), "--out", str(killed)])
+    process = fork([held(tmp_path, 27), "train", str(recipe), "--out", str(killed)])
     kill_when(process, lambda: (killed / "checkpoints" / "step-000020").exists(), signal.SIGKILL)
     assert "resuming from step 20" in quiet(recipe, killed, resume=True)
     assert_same_weights(one, killed)
@@ -313,6 +315,22 @@ def test_whole_files_are_held_out_where_a_file_is_a_document(tmp_path: Path) -> 
         UserError, match=r"more than 1 different documents to hold out .*, but has 1; .* data\.valid .* paragraph"
     ):
         choose_evaluation_sets(lonely, find_corpora(lonely), said.append)
+
+
+def test_copies_of_held_out_files_are_left_out(tmp_path: Path) -> None:
+    """Also of files that are read in several pieces, with other white space; a file with the same beginning stays."""
+    texts = ["\n".join(paragraphs(700, seed)) for seed in range(1, 6)]
+    texts += [text + " unlike the others" for text in texts]
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number}.txt").write_text(text)
+        (tmp_path / f"{number}-copy.txt").write_text("\n\n" + text.replace("\n", " \n") + "\n")
+    assert min(map(len, texts)) > PIECE
+    recipe, said = text_recipe(tmp_path, valid=1, test=1), list[str]()
+    sets = choose_evaluation_sets(recipe, find_corpora(recipe), said.append)
+    trained = {sentence_key(text) for corpus in sets.corpora for text in whole_documents(corpus)}
+    held_out = {sentence_key(text) for [text] in (*sets.valid, *sets.test)}
+    assert (len(held_out), len(trained), trained & held_out) == (2, 8, set())
+    assert said == ["data.train: left out 2 files with the text of a held-out one"]
 
 
 @each_task

@@ -8,7 +8,6 @@ import math
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,7 +31,7 @@ from regard.training.folder import RunFolder, claim_folder, locked
 from regard.training.loop import Interval, RunLength, RunState, Trainer
 from regard.training.metrics import read_metrics
 from regard.training.run import train
-from tests.commands import finished, start, wait_until
+from tests.commands import Process, finished, fork, start, wait_until
 from tests.tiny import reversal_pairs, write_pairs, write_recipe
 from tests.training.runs import damage, quiet
 
@@ -65,7 +64,7 @@ sys.exit(main(sys.argv[1:]))
     return str(script)
 
 
-def kill_when(process: subprocess.Popen[str], condition: Callable[[], bool], number: signal.Signals) -> str:
+def kill_when(process: Process, condition: Callable[[], bool], number: signal.Signals) -> str:
     wait_until(process, condition)
     process.send_signal(number)
     return finished(process)
@@ -101,7 +100,7 @@ def test_a_run_killed_at_three_points_and_resumed_ends_with_the_same_weights(tmp
         ),  # between
     ]
     for point in points:
-        kill_when(start([held(tmp_path, 100), *command(recipe, killed, "--resume")]), point, signal.SIGKILL)
+        kill_when(fork([held(tmp_path, 100), *command(recipe, killed, "--resume")]), point, signal.SIGKILL)
     assert "resuming from step" in quiet(recipe, killed, resume=True)
     assert_same_weights(whole, killed)
     losses = [
@@ -114,7 +113,7 @@ def test_a_run_killed_at_three_points_and_resumed_ends_with_the_same_weights(tmp
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "recipe", steps=50_000, save_every=50_000, validate_every=50_000)
     out = tmp_path / "run"
-    process = start(["-m", "regard", *command(recipe, out)])
+    process = fork(["-m", "regard", *command(recipe, out)])
     said = kill_when(
         process,
         lambda: (out / "metrics.jsonl").exists() and '"step": 20' in (out / "metrics.jsonl").read_text(),
@@ -519,13 +518,13 @@ assert [main(arguments) for arguments in {commands!r}] == [0, 0]
 def test_a_reversal_task_is_learned_through_the_command_line(tmp_path: Path) -> None:
     """The whole way, from two text files to translations: over 99% of unseen sequences come out exactly right."""
     text = tmp_path / "text"
-    write_pairs(text, "train", reversal_pairs(20_000, 1, longest=6))
-    write_pairs(text, "valid", reversal_pairs(100, 2, longest=6))
-    source, target = write_pairs(text, "test", reversal_pairs(500, 3, longest=6))
+    write_pairs(text, "train", reversal_pairs(8_000, 1, longest=5))
+    write_pairs(text, "valid", reversal_pairs(100, 2, longest=5))
+    source, target = write_pairs(text, "test", reversal_pairs(500, 3, longest=5))
     sets = {
         "tokenizer.vocab_size": 380, "data.valid": "valid.{src,tgt}", "data.test": 0,
-        "model.d_model": 64, "model.d_ff": 256, "model.num_heads": 4, "model.encoder_layers": 2, "model.decoder_layers": 2,
-        "model.dropout": 0.0, "train.steps": 600, "train.lr": 3e-3, "train.batch_tokens": 1000, "train.device": "cpu",
+        "model.d_model": 64, "model.d_ff": 128, "model.num_heads": 4, "model.encoder_layers": 1, "model.decoder_layers": 1,
+        "model.dropout": 0.0, "train.steps": 600, "train.lr": 4e-3, "train.batch_tokens": 600, "train.device": "cpu",
         "data.source": "src", "data.target": "tgt", "data.root": str(text),
     }  # fmt: skip
     arguments = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]

@@ -269,7 +269,7 @@ def test_compiled_updates_draw_their_dropout_anew(graphs: list[torch.fx.GraphMod
 def test_what_breaks_a_graph_is_refused(graphs: list[torch.fx.GraphModule], monkeypatch: pytest.MonkeyPatch) -> None:
     run_sublayers = block.run_sublayers
 
-    def broken(*args: Any) -> Tensor:
+    def broken(*args: Any) -> tuple[Tensor, Tensor | None]:
         torch._dynamo.graph_break()
         return run_sublayers(*args)
 

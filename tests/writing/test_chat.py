@@ -19,8 +19,8 @@ from regard.data.chat_template import ChatTemplate
 from regard.data.tokenizer import Tokenizer
 from regard.errors import InputError, UserError
 from regard.escaping import escape
-from regard.export.imported_tokenizer import read_tokenizer
 from regard.export.to_family import write_tokenizer
+from regard.importing.tokenizer import read_tokenizer
 from regard.writing.chat import Conversation, SafeTemplate, check_messages
 from tests import chat_models
 from tests.chat_models import CHATML

@@ -20,10 +20,10 @@ from regard.api import Model
 from regard.cli import main
 from regard.data.tokenizer import Tokenizer
 from regard.errors import InputError, UserError
-from regard.export.imported_tokenizer import read_tokenizer
-from regard.export.importing import import_model
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.generate.options import Constraints, Hypothesis, OnFinished, SearchOptions
+from regard.importing.tokenizer import read_tokenizer
+from regard.importing.transformers import import_model
 from regard.writing.options import WritingOptions, writing_options
 from regard.writing.writer import GrowingText, Writer
 from tests import json_tokenizers

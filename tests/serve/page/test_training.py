@@ -148,7 +148,10 @@ def test_an_unchanged_run_is_not_sent_again(watched: Running, run: Path) -> None
         append(run, train_record(15))
         again = client.get("/training", headers={"if-none-match": tag})
         assert again.status_code == 200 and again.json()["latest_train"]["step"] == 15
-        assert "no model is served" in client.post("/translate", json={"q": "a", "target": "de"}).json()["error"]
+        assert (
+            "no translation model is served"
+            in client.post("/translate", json={"q": "a", "target": "de"}).json()["error"]
+        )
 
 
 def test_the_page_follows_a_run_as_it_goes_on(browser: Browser, watched: Running, run: Path) -> None:

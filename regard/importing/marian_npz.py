@@ -26,8 +26,8 @@ from regard.bundle import Bundle, add_facts
 from regard.data.sentencepieces import read_model
 from regard.errors import UserError
 from regard.escaping import shorten
-from regard.export.imported import import_marian
 from regard.files import check_new_folder, sha256
+from regard.importing.marian import import_marian
 
 Arrays = dict[str, npt.NDArray[Any]]
 _SETTINGS = "special:model.yml"

@@ -15,6 +15,7 @@ import torch
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
 
 TATOEBA = Path(__file__).parents[2] / "data" / "tatoeba"
+TAUGHT: dict[str, dict[str, torch.Tensor]] = {}  # weights that several tests start from
 
 
 @cache
@@ -92,9 +93,14 @@ def write_opus(
         "forced_eos_token_id": 0,
         "bos_token_id": 0,
     }
-    model = MarianMTModel(MarianConfig(**{**sizes, **shape, **config})).eval()
-    randomise(model, seed)
-    teach(model, len(source), len(target), steps)
+    with torch.random.fork_rng():  # whoever draws next draws the same, also where another test has taught this model
+        model = MarianMTModel(MarianConfig(**{**sizes, **shape, **config})).eval()
+        key = json.dumps([seed, separate, steps, config], sort_keys=True)
+        if key not in TAUGHT:
+            randomise(model, seed)
+            teach(model, len(source), len(target), steps)
+            TAUGHT[key] = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        model.load_state_dict(TAUGHT[key])
     with torch.no_grad():
         # The padding is no piece that was learned: nothing but `bad_words_ids` keeps it from being chosen.
         model.final_logits_bias[0, pad] = padding

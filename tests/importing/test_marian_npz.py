@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from regard.api import load
 from regard.cli import main
 from regard.errors import UserError
-from regard.export.marian_npz import import_npz
-from tests.export.opus import tatoeba, write_opus
+from regard.importing.marian_npz import import_npz
+from tests.importing.opus import tatoeba, write_opus
 
 pytestmark = pytest.mark.slow
 _PARTS = {"self_attn.": "self_", "encoder_attn.": "context_", "fc1.": "ffn_", "fc2.": "ffn_"}

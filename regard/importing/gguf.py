@@ -22,10 +22,10 @@ from regard.data.huggingface import Controls
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError, naming
 from regard.escaping import shorten
-from regard.export.importing import Imported, Source, convert, finish
-from regard.export.sentencepiece_json import added_token, bpe_json
 from regard.families.llama import LLAMA
 from regard.files import check_new_folder, check_regular
+from regard.importing.sentencepiece_json import added_token, bpe_json
+from regard.importing.transformers import Imported, Source, convert, finish
 
 _ARCHITECTURE = "llama"
 _NAMES = {

@@ -18,9 +18,9 @@ from transformers import AutoTokenizer, BertTokenizer, GPT2Tokenizer, PreTrained
 from regard.data.huggingface import Controls
 from regard.data.tokenizer import Tokenizer, used_files
 from regard.errors import UserError
-from regard.export.imported_tokenizer import Shape, read_tokenizer
+from regard.importing.tokenizer import Shape, read_tokenizer
 from tests import json_tokenizers
-from tests.export.opus import tatoeba, write_json
+from tests.importing.opus import tatoeba, write_json
 from tests.mutations import mutations
 
 KINDS = list(json_tokenizers.KINDS)

@@ -26,10 +26,10 @@ from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Special, Vocabulary, read_pieces
 from regard.errors import UserError, naming
 from regard.escaping import shorten
-from regard.export.marian_file import read_tensors, take_embeddings, take_positions
 from regard.families import marian
 from regard.families.table import from_theirs
 from regard.files import check_new_folder, read_json, sha256
+from regard.importing.marian_file import read_tensors, take_embeddings, take_positions
 from regard.models.transformer import Transformer
 from regard.recipe import DecodeRecipe, check_decode
 from regard.version import __version__

@@ -23,14 +23,14 @@ from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError, naming
 from regard.escaping import shorten
-from regard.export.imported import import_marian, model_name
-from regard.export.imported_tokenizer import Shape, read_tokenizer
-from regard.export.original import Difference, compare_models
-from regard.export.tensors import read_safetensors, weight_files
 from regard.families import FAMILIES
 from regard.families.family import Family
 from regard.families.table import Entry, from_theirs
 from regard.files import check_new_folder, read_json, sha256
+from regard.importing.marian import import_marian, model_name
+from regard.importing.original import Difference, compare_models
+from regard.importing.tensors import read_safetensors, weight_files
+from regard.importing.tokenizer import Shape, read_tokenizer
 from regard.models.transformer import Transformer
 from regard.recipe import DecodeRecipe, check_decode
 from regard.version import __version__

@@ -26,14 +26,14 @@ from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Vocabulary
 from regard.errors import UserError
 from regard.export import export
-from regard.export.imported import import_marian
 from regard.generate.engines.torch_engine import TorchEngine, load_model
 from regard.generate.options import SearchOptions
+from regard.importing.marian import import_marian
 from regard.translation.glossary import Glossary
 from regard.translation.reading import Segment, cut_line
 from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
-from tests.export.opus import change_json, tatoeba, vocabulary, write_json, write_opus
+from tests.importing.opus import change_json, tatoeba, vocabulary, write_json, write_opus
 from tests.mutations import mutations
 from tests.test_fuzz import VALUES
 from tests.translation.test_translator import Echo
