@@ -15,7 +15,7 @@ import regard
 from regard.api import Model
 from regard.cli import main
 from regard.errors import InputError, UserError
-from regard.export.importing import import_model
+from regard.importing.transformers import import_model
 from regard.writing.scoring import Choice, MinimalPair, TextScorer, score_choices, score_pairs, total
 from tests import json_tokenizers
 from tests.commands import fails
