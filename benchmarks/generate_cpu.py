@@ -184,7 +184,7 @@ class Contender:
 
 def run(arguments: argparse.Namespace, folder: Path) -> None:
     import torch
-    from regard.importing.gguf_file import import_gguf
+    from regard.importing.gguf import import_gguf
 
     from benchmarks.common import machine, report
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from regard.importing.gguf_file import import_gguf
+from regard.importing.gguf import import_gguf
 from safetensors.torch import load_file
 
 from benchmarks.generate_cpu import NEW, main, parse, write_q8
