@@ -31,6 +31,7 @@ from regard.translation.results import Result, unmet_note
 from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
 from regard.writing.options import WritingOptions, writing_options
+from regard.writing.scoring import TextScore, TextScorer
 from regard.writing.writer import Chat, Writer, Written
 
 if TYPE_CHECKING:
@@ -225,6 +226,21 @@ class Model:
         """Yield the answer to a conversation as it grows: each string extends the one before, and the last is complete."""
         self._needs("generate")
         return self.writer.follow_answer(messages, _one_text(options, "follow_chat"))
+
+    def score_texts(
+        self, texts: Sequence[str], *, stride: int | None = None, progress: bool = False
+    ) -> list[TextScore]:
+        """How likely each text is to a language model: log-probability, nats a token, bits per byte, perplexity. Texts beyond the
+        model's context are read in windows, with `stride` new tokens in each (default: half a window). On a CPU load the model with
+        `engine="torch"` for its full precision."""
+        given = check_texts("texts", texts)
+        with progress_if(progress, "scoring", len(given), "texts") as done:
+            return self.text_scorer(stride).score(given, done)
+
+    def text_scorer(self, stride: int | None = None) -> TextScorer:
+        """What scores texts, pairs and answers."""
+        self._needs("generate")
+        return TextScorer(self.bundle.tokenizer, self.writer.engine, self.bundle.max_length, stride)
 
     def align(self, pairs: Sequence[tuple[str, str]]) -> list[TextAlignment]:
         """Which words of each text go with which words of its translation, by this model or from elsewhere."""

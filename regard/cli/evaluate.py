@@ -1,4 +1,5 @@
-"""`regard evaluate`: scores of a model or of a file of translations, and comparison of two systems."""
+"""`regard evaluate`: scores of a model or of a file of translations, and comparison of two systems; language models on minimal
+pairs and multiple choice."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from regard.cli.common import (
     print_result,
     verb,
 )
+from regard.cli.score import add_stride, open_scorer
 from regard.errors import UserError
 from regard.escaping import escape
 from regard.files import check_new_file, check_overwrite, is_same_file, write_atomic
@@ -34,13 +36,14 @@ def add(verbs: Any) -> None:
         "evaluate",
         run,
         "score a model or a file with BLEU, chrF and TER; compare two systems",
-        "Score a model's translations of --source, or a file of translations, against --reference.",
+        "Score a model's translations of --source, or a file of translations, against --reference; or a language model on minimal "
+        "pairs (--pairs) or multiple choice (--choices).",
     )
     add_model(parser, several=ENSEMBLE)
     parser.add_argument("--hypothesis", type=Path, metavar="FILE", help="score this file instead of a model")
     parser.add_argument("--against", type=Path, metavar="FILE", help="compare with the translations of a second system")
     parser.add_argument("--source", type=Path, metavar="FILE", help="text to translate with the model")
-    parser.add_argument("--reference", type=Path, required=True, metavar="FILE", help="reference translations")
+    parser.add_argument("--reference", type=Path, metavar="FILE", help="reference translations")
     parser.add_argument("--target-language", metavar="CODE", help="selects sacreBLEU's tokenizer for zh, ja and ko")
     parser.add_argument(
         "--bootstrap",
@@ -49,6 +52,20 @@ def add(verbs: Any) -> None:
         metavar="N",
         help="resamples for confidence intervals; 0 disables (default: 1000)",
     )
+    texts = parser.add_argument_group("language models")
+    texts.add_argument(
+        "--pairs",
+        type=Path,
+        metavar="FILE",
+        help="minimal pairs: lines of JSON with sentence_good, sentence_bad and UID, as in BLiMP",
+    )
+    texts.add_argument(
+        "--choices",
+        type=Path,
+        metavar="FILE",
+        help="multiple choice: lines of JSON with question (or context), choices and answer, a number from 0",
+    )
+    add_stride(texts)
     add_all_search(parser)
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="also write the model's translations to FILE")
     parser.add_argument("--force", action="store_true", help="overwrite an existing FILE")
@@ -57,9 +74,16 @@ def add(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the scores of --hypothesis, or of the model's translations of --source, or a comparison with --against."""
+    if arguments.pairs or arguments.choices:
+        _evaluate_texts(arguments)
+        return
     from regard.data.corpus import read_lines
     from regard.evaluate import compare, score
 
+    if arguments.stride is not None:
+        raise UserError("--stride is for --pairs and --choices; leave it out")
+    if arguments.reference is None:
+        raise UserError("evaluate needs --reference FILE; or --pairs FILE or --choices FILE with a language model")
     if arguments.hypothesis:
         ignored = {"-m": arguments.model, "--source": arguments.source, "-o": arguments.output}
         ignored |= {"--beam": arguments.beam, "--alpha": arguments.alpha}
@@ -107,6 +131,42 @@ def run(arguments: argparse.Namespace) -> None:
         names=(name, str(arguments.reference)),
     )
     print_result(arguments, scores.to_json(), scores.lines())
+
+
+def _evaluate_texts(arguments: argparse.Namespace) -> None:
+    """Print the accuracy of a language model."""
+    from regard.data.test_sets import read_choices, read_pairs
+    from regard.evaluate import aligned
+    from regard.progress import progress
+    from regard.writing.scoring import Accuracy, Choice, MinimalPair, score_choices, score_pairs
+
+    others = {"--source": arguments.source, "--hypothesis": arguments.hypothesis, "--reference": arguments.reference}
+    others |= {"--against": arguments.against, "-o": arguments.output}
+    if given := [name for name, value in others.items() if value is not None]:
+        raise UserError(f"--pairs and --choices are for a language model; leave out {' and '.join(given)}")
+    if arguments.pairs and arguments.choices:
+        raise UserError("evaluate takes --pairs or --choices, but got both; leave one out")
+    if arguments.pairs:
+        pairs = [MinimalPair(*one) for one in read_pairs(arguments.pairs)]
+        scorer = open_scorer(arguments)
+        with progress("scoring", 2 * len(pairs), "sentences") as done:
+            found = score_pairs(scorer, pairs, done)
+        whole = Accuracy(sum(one.correct for one in found.values()), len(pairs))
+        document: dict[str, Any] = {"all": whole.to_json(), "paradigms": {n: one.to_json() for n, one in found.items()}}
+        rows = [*found.items()] if len(found) > 1 else []
+        rows.append(("all", whole))
+    else:
+        questions = [Choice(*one) for one in read_choices(arguments.choices)]
+        scorer = open_scorer(arguments)
+        with progress("scoring", sum(len(one.choices) for one in questions), "answers") as done:
+            by_metric = score_choices(scorer, questions, done)
+        document = {name: one.to_json() for name, one in by_metric.items()}
+        rows = list(by_metric.items())
+    table = [("", "accuracy %", "standard error", "right", "of")]
+    table += [
+        (name, f"{one.percent:.2f}", f"{one.error:.2f}", f"{one.correct:,}", f"{one.count:,}") for name, one in rows
+    ]
+    print_result(arguments, document, aligned(table))
 
 
 def check_pairs(arguments: argparse.Namespace, sources: list[str], references: list[str]) -> None:
