@@ -203,7 +203,7 @@ def test_tokens_are_counted_that_were_written(decoder: CountingDecoder) -> None:
     """Not those of texts that are done while others of their request go on."""
     seen: list[tuple[int, int]] = []
     tokenizer = Tokenizer.load(GOLDEN / "tokenizer")
-    batcher = WritingBatcher(decoder, tokenizer, Limits(), None, lambda tokens, rows, _: seen.append((tokens, rows)))  # type: ignore[arg-type]
+    batcher = WritingBatcher(decoder, tokenizer, Limits(), None, lambda tokens, rows, _: seen.append((tokens, rows)))
     job, _ = submit(batcher, 1, tokens=2, n=2)
     job.texts[1].row.is_done = True
     decoder.steps.release(2)
