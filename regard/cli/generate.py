@@ -7,6 +7,7 @@ import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -146,7 +147,7 @@ def _prompts(arguments: argparse.Namespace) -> list[str]:
 
 
 def _is_terminal() -> bool:
-    """Whether nobody sends text to standard input."""
+    """Whether standard input is a terminal, or closed."""
     return sys.stdin is None or sys.stdin.isatty()
 
 
@@ -158,29 +159,35 @@ def _conversation(prompt: str, arguments: argparse.Namespace) -> list[dict[str, 
 
 def _talk(model: Model, options: WritingOptions, arguments: argparse.Namespace) -> None:
     """A conversation on the terminal: Ctrl-C ends an answer, Ctrl-D the conversation."""
-    model.writer.chat_ids("")  # a model without a chat template is refused at once
+    with suppress(InputError):  # a template may refuse this message; a model without a template is refused at once
+        model.writer.chat_ids("Hello!")
     sys.stderr.write("Write a message; Ctrl-C ends an answer, Ctrl-D the conversation\n")
-    messages: list[dict[str, str]] = []
+    told, messages = _conversation("", arguments)[:-1], list[dict[str, str]]()  # questions and answers in turn
     while True:
         try:
             said = input("> ")
-        except EOFError:
+        except (EOFError, RuntimeError):  # input() raises the latter where standard input is closed
             _print("\n")
             return
         if not said.strip():
             continue
-        asked = [*messages, {"role": "user", "content": said}] if messages else _conversation(said, arguments)
-        answer = ""
-        try:
-            for text in _printed(model.writer.follow_answer(asked, options)):
-                answer = text
-        except KeyboardInterrupt:
-            pass
-        except InputError as error:  # too long, or the template refuses it
-            sys.stderr.write(f"{error}; this message is left out. Ctrl-D ends the conversation\n")
-            continue
-        _print("\n")
-        messages = [*asked, {"role": "assistant", "content": answer}]
+        answer, history = "", messages
+        while True:
+            asked = [*told, *history, {"role": "user", "content": said}]
+            try:
+                for text in _printed(model.writer.follow_answer(asked, options)):
+                    answer = text
+            except KeyboardInterrupt:
+                pass
+            except InputError as error:  # too long, or the template refuses it
+                if history:
+                    history = history[2:]  # without its oldest question and answer
+                    continue
+                sys.stderr.write(f"{error}; this message is left out. Ctrl-D ends the conversation\n")
+                break
+            _print("\n")
+            messages = [*history, {"role": "user", "content": said}, {"role": "assistant", "content": answer}]
+            break
 
 
 def _follow(model: Model, prompt: str, options: WritingOptions, arguments: argparse.Namespace) -> None:
@@ -208,7 +215,11 @@ def _write_all(model: Model, prompts: Sequence[str], options: WritingOptions, ar
     from regard.progress import progress_if
 
     with progress_if(len(prompts) > 1, "writing", len(prompts), "prompts") as done:
-        report = lambda numbers: done(len(numbers)) if done else None  # noqa: E731 - for either call
+
+        def report(numbers: Sequence[int]) -> None:
+            if done:
+                done(len(numbers))
+
         if arguments.chat:
             written = model.writer.answer([_conversation(one, arguments) for one in prompts], options, report)
         else:

@@ -25,7 +25,7 @@ class Limits:
     file_tokens: int = 1_000_000  # the same as tokens, for a document
     texts: int = 256  # of a request
     alternatives: int = 4  # besides the best translation
-    beam: int = 16  # the widest beam, and the most samples
+    beam: int = 16  # the widest beam, and the most samples; n of OpenAI's API
     terms: int = 200  # of a glossary and kept words together
     term_characters: int = 100  # of each side of a term, of a kept word, of a phrase
     glossaries: int = 100  # stored under one key, each with as many entries as terms
@@ -41,7 +41,9 @@ class Limits:
     places: int = 64  # requests that run or wait; one more is answered with 429
     file_places: int = 4  # documents among them
     explain_places: int = 4  # explanations among them; they run one at a time
-    word_places: int = 32  # per model: alternative words, word scores, alignments, mbr reranking; two run at a time
+    word_places: int = (
+        32  # per model: alternative words, word scores, alignments, mbr reranking; two run at a time, or one
+    )
     held_bytes: int = 134_217_728  # of all requests in memory
     queue_tokens: int = 200_000  # of all sentences that wait for the model
     window_ms: float = 4  # under load: how long a batch waits for the next sentence

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from regard.generate.engines.torch_engine import TorchEngine
 
 
-class Written(NamedTuple):
+class WrittenPiece(NamedTuple):
     """A piece of a text that is written for a request."""
 
     prompt: int  # the number of its prompt
@@ -80,7 +80,7 @@ class ServedWriter:
 
     async def write(
         self, prompts: Sequence[Sequence[int]], options: WritingOptions, top: int = 0, is_streamed: bool = False
-    ) -> AsyncGenerator[Written]:
+    ) -> AsyncGenerator[WrittenPiece]:
         """The texts that follow these prompts, piece by piece as they come, `options.search.nbest` for each. They end when nobody
         listens any more."""
         loop = asyncio.get_running_loop()
@@ -108,7 +108,7 @@ class ServedWriter:
                 if isinstance(piece, Exception):
                     raise RegardError("writing has failed") from piece
                 left -= piece.reason is not None
-                yield Written(number, piece)
+                yield WrittenPiece(number, piece)
         finally:
             for job in jobs:
                 self.batcher.cancel(job)

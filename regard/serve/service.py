@@ -363,7 +363,7 @@ class Service:
 
     @property
     def is_alive(self) -> bool:
-        """Whether all threads that translate are running."""
+        """Whether all threads that translate or write are running."""
         return all(batcher.is_alive for batcher in self.batchers)
 
     def close(self) -> None:

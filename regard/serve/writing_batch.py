@@ -31,7 +31,8 @@ from regard.writing.writer import GrowingText, Reason
 if TYPE_CHECKING:
     from regard.generate.engines.joint_decoder import JointDecoder
 
-_READ_TOKENS = 2_048  # of prompts that enter at once: the others wait for their next token meanwhile
+# Of prompts that enter at once: the others wait for their next token meanwhile. A longer prompt is read alone, in one piece.
+_READ_TOKENS = 2_048
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Piece:
     reason: Reason | None = None  # why the text ends here; None: it goes on
     count: int = 0  # tokens that the model wrote for it so far
     end: Token | None = None  # the end token, if the model ended the text
+    places: tuple[int, ...] = ()  # where the text of each of the tokens begins, in the whole text
 
 
 OnPiece = Callable[[Piece | Exception], None]  # called from the thread; an exception ends the job
@@ -171,8 +173,8 @@ class WritingBatcher:
                 start = time.monotonic()
                 clients = {job.client: 0.0 for job in self._running + entering}
                 self._shares.begin(clients)
-                rows = self._advance(entering)
-                self._account(clients, rows, time.monotonic() - start)
+                tokens, rows = self._advance(entering)
+                self._account(clients, tokens, rows, time.monotonic() - start)
         except BaseException as error:
             self._failure = error
             with self._changed:
@@ -220,24 +222,25 @@ class WritingBatcher:
             tokens[job.client] += cost
         return entering
 
-    def _advance(self, entering: list[WritingJob]) -> int:
-        """One step; the number of its rows."""
+    def _advance(self, entering: list[WritingJob]) -> tuple[int, int]:
+        """One step; the tokens that it wrote, and the number of its rows."""
         entered = self._entered(entering) if entering else []
         with self._changed:
             self._running += entered
             left = [job for job in self._running if job.is_cancelled]
         self._leave(left)
-        rows = self.decoder.num_rows
+        rows, before = self.decoder.num_rows, _num_tokens(self._running)
         try:
             self.decoder.step()
         except Exception as error:  # noqa: BLE001 - reported to those who wait
             for job in self._running:
                 job.on_piece(error)
             self._leave(list(self._running))
-            return rows
+            return 0, rows
+        tokens = _num_tokens(self._running) - before
         done = [job for job in self._running if self._hand_out(job)]
         self._leave(done)
-        return rows
+        return tokens, rows
 
     def _entered(self, jobs: list[WritingJob]) -> list[WritingJob]:
         """Read the prompts of jobs, of which a bad one fails alone; those that were read."""
@@ -274,11 +277,16 @@ class WritingBatcher:
                 job.on_piece(piece)
         return job.decoding.is_done
 
-    def _account(self, clients: dict[Client, float], rows: int, seconds: float) -> None:
+    def _account(self, clients: dict[Client, float], tokens: int, rows: int, seconds: float) -> None:
+        # Equal shares, however many rows each client has: a step takes about as long for one as for several.
         self._shares.end(clients, dict.fromkeys(clients, seconds / len(clients)))
-        self._speed += 0.2 * (rows / max(seconds, 1e-4) - self._speed)
+        self._speed += 0.2 * (tokens / max(seconds, 1e-4) - self._speed)
         if self._observe is not None and rows:
-            self._observe(rows, len(self._running), seconds)
+            self._observe(tokens, rows, seconds)
+
+
+def _num_tokens(jobs: Sequence[WritingJob]) -> int:
+    return sum(len(text.row.tokens) for job in jobs for text in job.texts)
 
 
 def _piece(number: int, text: _Text, job: WritingJob) -> Piece | None:
@@ -303,6 +311,7 @@ def _piece(number: int, text: _Text, job: WritingJob) -> Piece | None:
     else:
         last = bisect_right(text.ends, len(final))
     tokens = tuple(row.tokens[text.handed : last]) if job.decoding.top else ()
-    piece = Piece(number, final[text.shown :], tokens, text.reason, len(row.tokens), row.end)
+    places = tuple([0, *text.ends][text.handed : text.handed + len(tokens)])
+    piece = Piece(number, final[text.shown :], tokens, text.reason, len(row.tokens), row.end, places)
     text.shown, text.handed = len(final), max(text.handed, last)
     return piece

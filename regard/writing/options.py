@@ -16,6 +16,7 @@ TEMPERATURE = 0.8  # of samples, unless another is asked for: small models wande
 TOP_P = 0.95
 MAX_TOKENS = 200
 MAX_STOPS = 16
+MAX_STOP_CHARACTERS = 256  # of each: after every token a text is compared with all of them
 _SEEDS = 1 << 31
 
 _OF_SAMPLES = ("temperature", "top_k", "top_p", "min_p", "seed")
@@ -91,6 +92,8 @@ def _checked_stops(stop: str | Sequence[str]) -> tuple[str, ...]:
     stops = (check_text("stop", stop),) if isinstance(stop, str) else tuple(check_texts("stop", stop))
     if len(stops) > MAX_STOPS:
         raise UserError(f"stop must have at most {MAX_STOPS} texts, but has {len(stops)}")
+    if any(len(one) > MAX_STOP_CHARACTERS for one in stops):
+        raise UserError(f"stop must have texts of at most {MAX_STOP_CHARACTERS} characters; give the beginning of each")
     if not all(stops):
         raise UserError("stop must not be empty; leave it out, and texts end where the model ends them")
     return stops

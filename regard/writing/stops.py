@@ -30,4 +30,7 @@ def without_tail(text: str, stops: Sequence[str]) -> str:
 
 def _overlap(text: str, stop: str) -> int:
     """How many characters at the end of the text begin the stop string."""
-    return next((length for length in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:length])), 0)
+    place = text.find(stop[0], max(0, len(text) - len(stop) + 1))
+    while place >= 0 and not stop.startswith(text[place:]):
+        place = text.find(stop[0], place + 1)
+    return len(text) - place if place >= 0 else 0

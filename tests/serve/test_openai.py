@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import openai
@@ -14,6 +16,12 @@ import pytest
 
 import regard
 from regard.api import Model
+from regard.data.tokenizer import Tokenizer
+from regard.serve.limits import Limits
+from regard.serve.served_writer import WrittenPiece
+from regard.serve.web import openai as web
+from regard.serve.web.openai_replies import Reply
+from regard.serve.writing_batch import Piece
 from tests import chat_models
 from tests.serve.server import GOLDEN, PATIENCE, Running, running, until
 
@@ -171,6 +179,13 @@ def test_a_prompt_is_echoed_and_scored(client: openai.OpenAI, model: Model) -> N
     [scored] = model.engine.score([ids[:1]], [ids[1:]])
     values = [one for one in found.logprobs.token_logprobs if one is not None]
     assert values == pytest.approx(scored[: len(ids) - 1], abs=1e-4)
+    assert found.logprobs.text_offset is not None and found.logprobs.text_offset[-1] < len(prompt)
+    nothing: dict[str, Any] = {"model": NAME, "prompt": prompt, "max_tokens": 0, "echo": True, "n": 2}
+    assert [one.text for one in client.completions.create(**nothing).choices] == [prompt] * 2
+    streamed = list(client.completions.create(**nothing, stream=True))
+    assert "".join(one.choices[0].text for one in streamed) == prompt * 2
+    full = client.completions.create(model=NAME, prompt=[5] * 256, max_tokens=0, echo=True)
+    assert full.usage is not None and full.usage.prompt_tokens == 256, "nothing is written, so no room is needed"
     more = client.completions.create(model=NAME, prompt=prompt, max_tokens=4, temperature=0, echo=True)
     assert more.choices[0].text == prompt + str(model.generate(prompt, max_tokens=4, temperature=0))
     parts = list(
@@ -196,6 +211,10 @@ def test_a_prompt_is_echoed_and_scored(client: openai.OpenAI, model: Model) -> N
         ("n", 999),
         ("stop", [""]),
         ("stop", ["x"] * 99),
+        ("stop", "x" * 257),
+        ("max_tokens", "5"),
+        ("stream", "yes"),
+        ("logprobs", 1),
         ("max_tokens", -1),
         ("top_logprobs", 3),
         ("stream_options", {"include_usage": True}),
@@ -249,12 +268,40 @@ def test_a_prompt_beyond_the_context_is_refused_or_cut(client: openai.OpenAI, mo
     found = client.chat.completions.create(
         model=NAME, messages=talk, temperature=0, max_tokens=8, extra_body={"truncation": "auto"}
     )
-    assert found.choices[0].message.content == model.chat(
-        [CHAT[0], {"role": "assistant", "content": "x"}, CHAT[1]], temperature=0, max_tokens=8
+    assert found.choices[0].message.content == model.chat(CHAT, temperature=0, max_tokens=8), "whole turns are left out"
+    free = client.chat.completions.create(
+        model=NAME, messages=[*talk[1:3] * 9, CHAT[1]], extra_body={"truncation": "auto"}
     )
+    assert free.usage is not None and free.usage.prompt_tokens <= 256 * 3 // 4, "an answer has room"
+    for huge in ("x" * 60_000, [5] * 60_000):
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.completions.create(model=NAME, prompt=huge)
+        assert refused.value.code == "context_length_exceeded"
+        cut = client.completions.create(model=NAME, prompt=huge, max_tokens=8, extra_body={"truncation": "auto"})
+        assert cut.usage is not None and cut.usage.prompt_tokens == 256 - 8
     alone: list[Any] = [{"role": "user", "content": long}]
     with pytest.raises(openai.BadRequestError):
         client.chat.completions.create(model=NAME, messages=alone, extra_body={"truncation": "auto"})
+
+
+def test_places_are_those_of_the_text(client: openai.OpenAI) -> None:
+    """Also where a character has several tokens; and the chosen token is among the likeliest."""
+    options: dict[str, Any] = {"prompt": "😀漢字 Straße", "max_tokens": 12, "seed": 2, "echo": True, "logprobs": 1}
+    found = client.completions.create(model=NAME, **options).choices[0]
+    assert found.logprobs is not None and found.logprobs.text_offset is not None
+    assert found.text.startswith(options["prompt"])
+    offsets = found.logprobs.text_offset
+    assert offsets == sorted(offsets) and offsets[-1] <= len(found.text)
+    chosen = zip(found.logprobs.tokens or [], found.logprobs.top_logprobs or [], strict=True)
+    assert all(text in top for text, top in chosen if top)
+    parts = list(client.completions.create(model=NAME, **options, stream=True))
+    assert [n for one in parts if one.choices[0].logprobs for n in one.choices[0].logprobs.text_offset or []] == offsets
+
+
+def test_greedy_texts_are_equal(client: openai.OpenAI) -> None:
+    found = client.completions.create(model=NAME, prompt="The dog", temperature=0, n=2, max_tokens=5)
+    assert [one.index for one in found.choices] == [0, 1] and found.choices[0].text == found.choices[1].text
+    assert found.usage is not None and found.usage.completion_tokens == 10
 
 
 def test_the_name_of_a_control_token_stays_text(client: openai.OpenAI) -> None:
@@ -352,6 +399,8 @@ def test_keys_are_needed_where_there_are_some(folder: Path, tmp_path: Path) -> N
         with pytest.raises(openai.AuthenticationError) as refused:
             client_of(server, "wrong").completions.create(model=NAME, prompt="x")
         assert refused.value.code == "invalid_api_key"
+        with pytest.raises(openai.AuthenticationError):  # the key comes first: nobody else learns what is served
+            client_of(server, "wrong").chat.completions.create(model="unknown", messages=[])
         with pytest.raises(openai.AuthenticationError):
             client_of(server, "wrong").models.list()
         own = client_of(server, key)
@@ -359,6 +408,60 @@ def test_keys_are_needed_where_there_are_some(folder: Path, tmp_path: Path) -> N
         own.completions.create(model=NAME, prompt="x", max_tokens=1)
         with pytest.raises(openai.RateLimitError, match=r"this key may use 0\.001 requests a minute"):
             own.completions.create(model=NAME, prompt="x", max_tokens=1)
+
+
+class Stream:
+    """A stream of pieces, without a server."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, pieces: int, seconds: float = PATIENCE) -> None:
+        self.pieces, self.closed, self.charged = pieces, False, list[int]()
+        limits = SimpleNamespace(service=SimpleNamespace(limits=Limits(writing_seconds=seconds)))
+        monkeypatch.setattr(web, "_count", lambda request, reply, characters: self.charged.append(characters))
+        monkeypatch.setattr(web, "context_of", lambda request: limits)
+
+    async def found(self) -> AsyncGenerator[WrittenPiece]:
+        """Pieces, and then nothing for a long time."""
+        try:
+            for _ in range(self.pieces):
+                yield WrittenPiece(0, Piece(0, "abc", ()))
+            await asyncio.sleep(PATIENCE)
+        finally:
+            self.closed = True
+
+    def events(self) -> AsyncGenerator[str]:
+        reply = Reply("tiny", "", False, Tokenizer.load(GOLDEN / "tokenizer"))
+        request: Any = None
+        return web._events(request, self.found(), [web._Prompt([1])], 1, reply, False)
+
+
+def test_a_stream_counts_what_was_sent_and_ends_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if its client leaves while a part is being sent."""
+    stream = Stream(monkeypatch, pieces=99)
+
+    async def leaves(message: Any) -> None:
+        if message.get("body"):
+            raise asyncio.CancelledError
+
+    async def serve() -> None:
+        events = stream.events()
+        response = web._Stream(web._resumed(await anext(events), events))
+        receive: Any = asyncio.Event().wait
+        with pytest.raises(asyncio.CancelledError):
+            await response({"type": "http", "asgi": {"spec_version": "2.4"}}, receive, leaves)
+        assert stream.closed and stream.charged == [3]
+
+    asyncio.run(serve())
+
+
+def test_a_stream_that_takes_too_long_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream(monkeypatch, pieces=1, seconds=2)
+
+    async def read() -> list[str]:
+        return [event async for event in stream.events()]
+
+    events = asyncio.run(read())
+    assert len(events) == 2 and "the request took longer than 2 s; ask for fewer tokens" in events[1]
+    assert stream.closed and stream.charged == [3]
 
 
 def test_a_server_without_language_models_says_so() -> None:

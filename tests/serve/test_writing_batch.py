@@ -197,3 +197,15 @@ def test_closing_finishes_what_was_begun(decoder: CountingDecoder) -> None:
     for listener in listeners:
         pieces = [listener.queue.get_nowait() for _ in range(listener.queue.qsize())]
         assert isinstance(pieces[-1], Piece) and pieces[-1].reason == "length"
+
+
+def test_tokens_are_counted_that_were_written(decoder: CountingDecoder) -> None:
+    """Not those of texts that are done while others of their request go on."""
+    seen: list[tuple[int, int]] = []
+    tokenizer = Tokenizer.load(GOLDEN / "tokenizer")
+    batcher = WritingBatcher(decoder, tokenizer, Limits(), None, lambda tokens, rows, _: seen.append((tokens, rows)))
+    job, _ = submit(batcher, 1, tokens=2, n=2)
+    job.texts[1].row.is_done = True
+    decoder.steps.release(2)
+    batcher.close(PATIENCE)
+    assert seen == [(1, 2), (1, 2)]

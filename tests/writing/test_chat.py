@@ -21,7 +21,8 @@ from regard.errors import InputError, UserError
 from regard.escaping import escape
 from regard.export.to_family import write_tokenizer
 from regard.importing.tokenizer import read_tokenizer
-from regard.writing.chat import Conversation, SafeTemplate, check_messages
+from regard.writing.chat import Conversation, check_messages
+from regard.writing.template_sandbox import SafeTemplate
 from tests import chat_models
 from tests.chat_models import CHATML
 from tests.commands import fails
@@ -87,8 +88,8 @@ def test_the_name_of_a_control_token_in_a_message_stays_text(
     count = [sum(i in controls for i in Conversation(ours).ids(one)) for one in ("x", text)]
     assert count[0] == count[1] > 0
     shown = ours.decode(Conversation(ours).ids(text))
-    assert text.replace("\ufdd1", "\ufffd").replace("\ufdd0", "\ufffd") in shown
-    if "\ufdd1" not in text and kind == "gpt2":  # transformers does the same where it is asked to
+    assert text.replace("\ufdd0", "\ufffd") in shown
+    if "\ufdd0" not in text and kind == "gpt2":  # transformers does the same where it is asked to
         chat = [{"role": "user", "content": text}]
         theirs_too = theirs.apply_chat_template(
             chat, add_generation_prompt=True, return_dict=False, sanitize_control_tokens=True
@@ -104,46 +105,6 @@ def test_two_messages_cannot_spell_a_control_token_together(tmp_path: Path) -> N
         assert set(Conversation(ours).ids(chat)).isdisjoint(ours.control_names.values())
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{% for i in range(1000) %}{% for j in range(1000) %}{% for k in range(1000) %}{% endfor %}{% endfor %}{% endfor %}",
-        "{% for i in range(99999999999) %}{% endfor %}",
-        "{{ 'a' * 10 ** 9 }}",
-        "{{ 9 ** 999999999 }}",
-        "{{ ((((9 ** 60) ** 60) ** 60) ** 60) ** 60 }}",
-        "{{ '%999999999d' % 1 }}",
-        "{{ '{:999999999}'.format(1) }}",
-        "{{ 'a' | center(999999999) }}",
-        "{{ 'a'.ljust(999999999) }}",
-        "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
-        "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
-        "{% set s = 'a' * 99999 %}{{ s.replace('a', s) }}",
-        "{% set s = 'a' * 99999 %}{{ s | replace('a', s) }}",
-        "{% for i in range(999) %}{{ 'a' * 99999 }}{% endfor %}",
-    ],
-)
-def test_a_template_that_would_take_all_time_or_memory_is_stopped(source: str) -> None:
-    with pytest.raises(UserError, match=r"the model's chat template .*it is not safe to use"):
-        SafeTemplate(ChatTemplate(source)).render([{"role": "user", "content": "x"}])
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{{ ''.__class__.__mro__ }}",
-        "{{ messages.append(1) }}",
-        "{{ cycler.__init__.__globals__ }}",
-        "{% include '/etc/passwd' %}",
-        "{{ messages[99].content.x }}",
-        "{{ 1 / 0 }}",
-    ],
-)
-def test_the_sandbox_holds(source: str) -> None:
-    with pytest.raises(UserError, match="the model's chat template"):
-        SafeTemplate(ChatTemplate(source)).render([{"role": "user", "content": "x"}])
-
-
 def test_a_template_says_what_it_refuses() -> None:
     with pytest.raises(InputError, match="refuses this conversation: System role not supported"):
         SafeTemplate(ChatTemplate(LLAMA2)).render(TOLD)
@@ -156,7 +117,7 @@ def test_a_template_says_what_it_refuses() -> None:
     [
         ([], "messages must be a list of at least one message"),
         ([{"role": "tool", "content": "x"}], r"messages\[0\].role must be one of system, user, assistant"),
-        ([{"role": "user", "content": None}], r"messages\[0\].content must be a text"),
+        ([{"role": "user", "content": None}], r"messages\[0\].content must be a string"),
         ([{"role": "user", "content": "x", "tool_calls": []}], r"messages\[0\].tool_calls is not offered"),
         (["x"], r"messages\[0\] must be an object"),
     ],
@@ -243,7 +204,7 @@ def test_a_conversation_on_a_terminal_remembers(
     folders: tuple[Path, Path], model: Model, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", None)
-    said = iter(["How are you?", "  ", "x " * 300, "And now?"])
+    said = iter(["How are you?", "  ", "x " * 300, "And now?", "y " * 100, "z " * 100])
 
     def listen(prompt: str) -> str:
         try:
@@ -260,8 +221,11 @@ def test_a_conversation_on_a_terminal_remembers(
         {"role": "user", "content": "And now?"},
     ]
     captured = capsys.readouterr()
-    assert captured.out == printed(f"{first}\n{model.chat(chat, temperature=0, max_tokens=8)}\n\n")
-    assert "this message is left out" in captured.err
+    known = [first, model.chat(chat, temperature=0, max_tokens=8)]
+    assert captured.out.startswith(printed("".join(f"{one}\n" for one in known)))
+    # The last message has room without those before it.
+    assert captured.out.endswith(printed(f"{model.chat('z ' * 100, temperature=0, max_tokens=8)}\n\n"))
+    assert captured.err.count("this message is left out") == 1
 
 
 def test_the_command_refuses_in_one_line(

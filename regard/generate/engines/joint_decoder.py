@@ -1,6 +1,6 @@
 """Continuous batching for a server, token by token: prompts enter between two steps, each with its own options, and leave when they
 are done or when nobody waits for them any more. All rows of a step share one pass through the weights; each prompt attends to its
-own cache (`nn/joint_cache.py`). On a CPU a text does not depend on what shares the batch.
+own cache (`nn/joint_cache.py`); captured graphs are not used. On a CPU a text does not depend on what shares the batch.
 """
 
 from __future__ import annotations
@@ -98,11 +98,12 @@ class JointDecoder:
         options, eos_id = jobs[0].options, self._engine.eos_id
         logits = logits.float()[:, None]  # (rows, 1, V)
         text = _texts(jobs, logits.device) if options.counts_text else None
-        if options.repetition_penalty != 1.0 and text is not None:
-            logits = penalise_repeated(logits, text, options.repetition_penalty)
         log_probs = torch.log_softmax(logits, dim=-1)
         merge_ends(log_probs, eos_id, self._engine.stop_ids, options.sample)
         given = log_probs.clone()
+        if options.repetition_penalty != 1.0 and text is not None:
+            log_probs = torch.log_softmax(penalise_repeated(logits, text, options.repetition_penalty), dim=-1)
+            merge_ends(log_probs, eos_id, self._engine.stop_ids, options.sample)
         forbid(log_probs, self._engine.forbidden)
         ending = log_probs[:, :, eos_id].clone()
         if options.no_repeat and text is not None:

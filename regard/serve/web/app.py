@@ -51,7 +51,7 @@ _NOT_OFFERED = {
     "/v1/audio/": "audio is not offered by this server",
     "/v1/images/": "images are not offered by this server",
     "/v1/": "this path of OpenAI's API is not offered; there are /v1/models, /v1/completions and /v1/chat/completions",
-    "/v2/write/": "rephrasing and correcting are not offered by this server, which translates only",
+    "/v2/write/": "rephrasing and correcting are not offered by this server",
     "/v3/glossaries": "glossaries of several language pairs are not offered by this server; use /v2/glossaries, one for each pair",
     "/v3/style_rules": "style rules are not offered by this server",
     "/v3/translation_memories": "translation memories are not offered by this server; translate a .tmx file as a document",

@@ -156,7 +156,7 @@ def check_fields(fields: dict[str, Any], schema: type[Schema]) -> Schema:
     rule."""
     known = schema.model_fields
     if unknown := [name for name in fields if name not in known]:
-        raise HttpRefused(400, _unknown_field(unknown[0], list(known)))
+        raise HttpRefused(400, _unknown_field(unknown[0], list(known)), param=unknown[0])
     try:
         return schema.model_validate(fields)
     except ValidationError as error:
@@ -164,7 +164,7 @@ def check_fields(fields: dict[str, Any], schema: type[Schema]) -> Schema:
         name = str(first["loc"][0]) if first["loc"] else ""
         # Clients of LibreTranslate and DeepL expect 422 for their own fields; ours are answered with 400.
         status = 400 if name in SearchFields.model_fields else 422
-        raise HttpRefused(status, _broken_rule(first["type"], name, schema)) from None
+        raise HttpRefused(status, _broken_rule(first["type"], name, schema), param=name or None) from None
 
 
 def _unknown_field(name: str, known: list[str]) -> str:

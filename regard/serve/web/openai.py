@@ -3,10 +3,11 @@ is refused by name, never ignored."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -17,7 +18,7 @@ from regard.errors import InputError, UserError
 from regard.generate.engines.decoder_jobs import Token
 from regard.serve.batched_sentences import INLINE_CHARACTERS
 from regard.serve.refusal import Forbidden, refusing
-from regard.serve.served_writer import ServedWriter, Written
+from regard.serve.served_writer import ServedWriter, WrittenPiece
 from regard.serve.web.context import admit, context_of, find_key
 from regard.serve.web.events import MEDIA_TYPE
 from regard.serve.web.gate import openai_error
@@ -35,7 +36,10 @@ from regard.serve.web.openai_fields import (
 from regard.serve.web.openai_replies import Reply
 from regard.serve.web.schemas import OpenAIError, OpenAIModel, OpenAIModels
 from regard.serve.web.status import REFUSALS, HttpRefused, as_http
+from regard.serve.writing_batch import Piece
 from regard.writing.options import WritingOptions
+from regard.writing.stops import without_tail
+from regard.writing.writer import GrowingText
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": OpenAIError} for status in (400, 401, 404, 408, 413, 415, 422, 429, 500, 501, 503)
@@ -43,6 +47,11 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 _ANSWER: dict[int | str, dict[str, Any]] = {
     200: {"description": "as OpenAI's API has it", "content": {"application/json": {"schema": {"type": "object"}}}}
 }
+_MESSAGE_CHARACTERS = (
+    16  # that a message counts for besides its content: its role, and what the template writes around it
+)
+_ID_CHARACTERS = 4  # that a token id counts for
+_ENDING_SECONDS = 5.0  # before its time is over, a stream ends by itself and says so
 router = APIRouter(prefix="/v1", tags=["OpenAI"], responses=ERRORS)
 
 
@@ -53,13 +62,13 @@ class _Prompt:
     ids: list[int]
     echo: str = ""
     tokens: Sequence[Token | None] = ()  # of the echo
+    places: Sequence[int] = ()  # where these begin in it
 
 
 @router.get("/models")
 async def models(request: Request) -> OpenAIModels:
     """The language models that are served."""
-    with openai_keys():
-        find_key(request, None)
+    check_key(request)
     writers = context_of(request).service.writers
     return OpenAIModels(object="list", data=[_model(writer) for writer in writers.values()])
 
@@ -67,8 +76,7 @@ async def models(request: Request) -> OpenAIModels:
 @router.get("/models/{model}")
 async def one_model(request: Request, model: str) -> OpenAIModel:
     """One language model."""
-    with openai_keys():
-        find_key(request, None)
+    check_key(request)
     return _model(find_writer(request, model))
 
 
@@ -81,6 +89,7 @@ def _model(writer: ServedWriter) -> OpenAIModel:
 @router.post("/completions", response_class=Response, responses=_ANSWER, openapi_extra=writing_body(CompletionFields))
 async def completions(request: Request) -> Response:
     """Continue a prompt, or several."""
+    check_key(request)
     fields = await read_writing(request, CompletionFields)
     writer = find_writer(request, fields.model)
     limits = context_of(request).service.limits
@@ -93,22 +102,31 @@ async def completions(request: Request) -> Response:
         raise HttpRefused(
             400, f"there may be at most {limits.texts} texts in a request; send fewer prompts", param="prompt"
         )
-    characters = sum(len(one) for one in raw)
-    _admit(request, characters)
-    read = [await _ids(writer, one) for one in raw]
-    prompts = [_Prompt(_fitting(writer, fields, ids, max(1, most))) for ids in read]
-    if fields.echo:
-        prompts = [await _echoed(writer, fields, one) for one in prompts]
+    if fields.truncation == "auto" and sum(map(_characters, raw)) > limits.characters:
+        share = limits.characters // len(raw)
+        raw = [one[-share:] if isinstance(one, str) else one[-(share // _ID_CHARACTERS) :] for one in raw]
+    _admit(request, sum(map(_characters, raw)), "prompt")
+    prompts = []
+    for one in raw:
+        ids = await _ids(writer, one)
+        fitting = _fitting(writer, fields, ids, most)
+        prompts.append(_Prompt(fitting))
+        if fields.echo:
+            is_whole = isinstance(one, str) and len(fitting) == len(ids)
+            prompts[-1] = await _echoed(writer, fields, fitting, str(one) if is_whole else None)
     reply = _reply(writer, False, fields.logprobs, prompts)
-    if most == 0:
-        whole = [reply.choice(n, one.echo, one.tokens, "length") for n, one in enumerate(prompts)]
-        return JSONResponse({**reply.frame(whole, part=False), "usage": reply.usage})
-    return await _answer(request, writer, fields, prompts, options, reply)
+    return await _answer(request, writer, fields, prompts, options if most else None, reply)
+
+
+def _characters(prompt: str | list[int]) -> int:
+    """What a prompt counts for."""
+    return len(prompt) if isinstance(prompt, str) else _ID_CHARACTERS * len(prompt)
 
 
 @router.post("/chat/completions", response_class=Response, responses=_ANSWER, openapi_extra=writing_body(ChatFields))
 async def chat_completions(request: Request) -> Response:
     """Answer a conversation, by the model's own chat template."""
+    check_key(request)
     fields = await read_writing(request, ChatFields)
     writer = find_writer(request, fields.model)
     limits = context_of(request).service.limits
@@ -122,10 +140,13 @@ async def chat_completions(request: Request) -> Response:
     if asked == 0:
         raise HttpRefused(400, "max_tokens must be 1 or more", param="max_tokens")
     messages = messages_of(fields)
-    characters = sum(len(str(one.get("content", ""))) for one in messages)
     options_of(fields, asked or 1, limits)  # refuses what is wrong before any work
-    _admit(request, characters)
-    ids = await _chat_ids(writer, fields, messages, asked or 1)
+    turns = _turns(messages) if fields.truncation == "auto" else [messages]
+    while len(turns) > 1 and _chat_characters(turns[0]) > limits.characters:
+        del turns[0]
+    _admit(request, _chat_characters(turns[0]), "messages")
+    reserved = (asked or max(1, writer.context // 4)) if fields.truncation == "auto" else 1
+    ids = await _chat_ids(writer, turns, writer.context - reserved)
     room = writer.context - len(ids)
     options = options_of(fields, asked or max(1, min(room, MAX_EXTRA, limits.tokens // fields.n - len(ids))), limits)
     top = (fields.top_logprobs or 0) if fields.logprobs else None
@@ -148,6 +169,12 @@ def find_writer(request: Request, name: str) -> ServedWriter:
     raise HttpRefused(404, why, param="model", code="model_not_found")
 
 
+def check_key(request: Request) -> None:
+    """Refuse whoever has no key where one is needed, before anything else is said."""
+    with openai_keys():
+        find_key(request, None)
+
+
 @contextmanager
 def openai_keys() -> Any:
     """Answer a missing or wrong key as OpenAI does."""
@@ -160,10 +187,16 @@ def openai_keys() -> Any:
         ) from None
 
 
-def _admit(request: Request, characters: int) -> None:
+def _admit(request: Request, characters: int, param: str) -> None:
     most = context_of(request).service.limits.characters
     if characters > most:
-        raise HttpRefused(413, f"a request may have at most {most} characters; send less")
+        raise HttpRefused(
+            400,
+            f"a request may have at most {most} characters, but {param} has {characters}; send less, or send truncation: auto "
+            "to have its beginning cut",
+            param=param,
+            code="context_length_exceeded",
+        )
     with openai_keys():
         admit(request, None, characters)
 
@@ -215,41 +248,69 @@ def _fitting(writer: ServedWriter, fields: WritingFields, ids: list[int], max_to
         if room <= len(opening):
             raise _too_long(writer, len(ids), "prompt")
         return [*opening, *ids[len(ids) - room + len(opening) :]]
-    if len(ids) >= writer.context:
+    if len(ids) + min(1, max_tokens) > writer.context:
         raise _too_long(writer, len(ids), "prompt")
     return ids
 
 
-async def _chat_ids(
-    writer: ServedWriter, fields: ChatFields, messages: list[dict[str, str]], max_tokens: int
-) -> list[int]:
-    """The ids of a conversation; the oldest messages are left out if it is too long and the client says so."""
-    while True:
+def _chat_characters(messages: Sequence[dict[str, str]]) -> int:
+    return sum(len(str(one.get("content", ""))) + _MESSAGE_CHARACTERS for one in messages)
+
+
+def _turns(messages: list[dict[str, str]]) -> list[list[dict[str, str]]]:
+    """A conversation, and the same with more and more of its oldest turns left out. A turn begins with a user's message, which many
+    templates ask for; what the system says stays."""
+    system = [one for one in messages if one["role"] == "system"]
+    rest = [one for one in messages if one["role"] != "system"]
+    later = [n for n, one in enumerate(rest) if n and one["role"] == "user"]
+    return [messages, *([*system, *rest[n:]] for n in later)]
+
+
+async def _chat_ids(writer: ServedWriter, turns: Sequence[list[dict[str, str]]], room: int) -> list[int]:
+    """The ids of the first of these conversations, each shorter than the one before, that has room."""
+
+    async def read(messages: list[dict[str, str]]) -> list[int]:
         try:
             with refusing("a conversation"):
-                ids = await writer.texts.run(writer.writer.chat_ids, messages)
+                return await writer.texts.run(writer.writer.chat_ids, messages)
         except InputError as error:
             raise as_refusal(error, "messages") from None
-        room = writer.context - (max_tokens if fields.truncation == "auto" else 1)
+
+    whole = await read(turns[0])
+    if len(whole) <= room:
+        return whole
+    found, low, high = None, 1, len(turns)
+    while low < high:
+        middle = (low + high) // 2
+        ids = await read(turns[middle])
         if len(ids) <= room:
-            return ids
-        oldest = next((n for n, one in enumerate(messages[:-1]) if one["role"] != "system"), None)
-        if fields.truncation != "auto" or oldest is None:
-            raise _too_long(writer, len(ids), "messages")
-        messages = [*messages[:oldest], *messages[oldest + 1 :]]
+            found, high = ids, middle
+        else:
+            low = middle + 1
+    if found is None:
+        raise _too_long(writer, len(whole), "messages")
+    return found
 
 
-async def _echoed(writer: ServedWriter, fields: CompletionFields, prompt: _Prompt) -> _Prompt:
-    """A prompt with what is sent back of it."""
+async def _echoed(writer: ServedWriter, fields: CompletionFields, ids: list[int], text: str | None) -> _Prompt:
+    """A prompt with what is sent back of it: the client's own text, or that of the ids."""
     opening = writer.bundle.tokenizer.prompt_opening
-    ids = prompt.ids[len(opening) :] if tuple(prompt.ids[: len(opening)]) == opening else prompt.ids
-    echo = writer.bundle.tokenizer.decode(ids)
-    if fields.logprobs is None or not prompt.ids:
-        return _Prompt(prompt.ids, echo)
+    shown = ids[len(opening) :] if tuple(ids[: len(opening)]) == opening else ids
+    echo = await writer.texts.run(writer.bundle.tokenizer.decode, shown) if text is None else text
+    if fields.logprobs is None or not ids:
+        return _Prompt(ids, echo)
     with refusing("reading the prompt"):
-        found: list[Token | None] = list(await writer.reader.run(writer.score, prompt.ids, fields.logprobs))
-    whole = [None, *found][len(prompt.ids) - len(ids) :]  # nothing predicts the first of all
-    return _Prompt(prompt.ids, echo, whole)
+        found: list[Token | None] = list(await writer.reader.run(writer.score, ids, fields.logprobs))
+    tokens = [None, *found][len(ids) - len(shown) :]  # nothing predicts the first of all
+    return _Prompt(ids, echo, tokens, await writer.texts.run(_places, writer, shown, len(echo)))
+
+
+def _places(writer: ServedWriter, ids: Sequence[int], length: int) -> list[int]:
+    """Where the tokens of a text of this length begin."""
+    growing, ends = GrowingText(writer.bundle.tokenizer, []), [0]
+    for count in range(1, len(ids)):
+        ends.append(min(length, max(ends[-1], len(without_tail(growing.of(ids[:count]), ())))))
+    return ends[: len(ids)]
 
 
 # --- what is answered ---
@@ -266,32 +327,54 @@ async def _answer(
     writer: ServedWriter,
     fields: WritingFields,
     prompts: Sequence[_Prompt],
-    options: WritingOptions,
+    options: WritingOptions | None,
     reply: Reply,
 ) -> Response:
+    """The texts that follow the prompts; without options, none but the echo."""
     top = 0 if reply.top is None else max(1, reply.top)
     streams = bool(fields.stream)
     if fields.stream_options is not None and not streams:
         raise HttpRefused(
             400, "stream_options is for streams; send stream: true, or leave it out", param="stream_options"
         )
-    found = writer.write([one.ids for one in prompts], options, top, streams)
+    ids = [one.ids for one in prompts]
+    found = _nothing(len(ids)) if options is None else writer.write(ids, options, top, streams)
+    if options is None or not options.search.sample:
+        found = _repeated(found, fields.n)
     if streams:
         usage = fields.stream_options is not None and fields.stream_options.include_usage
         events = _events(request, found, prompts, fields.n, reply, usage)
         first = await anext(events)  # an error before it is an ordinary one
-        return StreamingResponse(_resumed(first, events), media_type=MEDIA_TYPE, headers={"x-accel-buffering": "no"})
-    texts: dict[int, Written] = {}
-    async with aclosing(found):
-        async for one in found:
-            texts[one.prompt * fields.n + one.piece.number] = one
+        return _Stream(_resumed(first, events), media_type=MEDIA_TYPE, headers={"x-accel-buffering": "no"})
+    texts: dict[int, WrittenPiece] = {}
+    try:
+        async with aclosing(found):
+            async for one in found:
+                index = one.prompt * fields.n + one.piece.number
+                texts[index], reply.written[index] = one, one.piece.count
+    finally:
+        _count(request, reply, sum(len(one.piece.text) for one in texts.values()))
     choices = []
     for index, (number, piece) in sorted(texts.items()):
-        reply.written[index] = piece.count
         prompt = prompts[number]
-        choices.append(reply.choice(index, prompt.echo + piece.text, [*prompt.tokens, *piece.tokens], piece.reason))
-    _count(request, reply, sum(len(one.piece.text) for one in texts.values()))
+        places = [*prompt.places, *(len(prompt.echo) + place for place in piece.places)]
+        tokens = [*prompt.tokens, *piece.tokens]
+        choices.append(reply.choice(index, prompt.echo + piece.text, tokens, piece.reason, places))
     return JSONResponse({**reply.frame(choices, part=False), "usage": reply.usage})
+
+
+async def _nothing(prompts: int) -> AsyncGenerator[WrittenPiece]:
+    """An empty text for each prompt."""
+    for number in range(prompts):
+        yield WrittenPiece(number, Piece(0, "", (), "length"))
+
+
+async def _repeated(found: AsyncGenerator[WrittenPiece], n: int) -> AsyncGenerator[WrittenPiece]:
+    """One text for each prompt, n times."""
+    async with aclosing(found):
+        async for prompt, piece in found:
+            for number in range(n):
+                yield WrittenPiece(prompt, replace(piece, number=number))
 
 
 def _count(request: Request, reply: Reply, characters: int) -> None:
@@ -302,52 +385,76 @@ def _count(request: Request, reply: Reply, characters: int) -> None:
     request.scope["facts"]["tokens"] = reply.usage["completion_tokens"]
 
 
+class _Stream(StreamingResponse):
+    """A stream that ends its work when its client leaves, also while a part is being sent."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async with aclosing(self.body_iterator):  # type: ignore[type-var]
+            await super().__call__(scope, receive, send)
+
+
 def _event(content: Any) -> str:
     return f"data: {content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)}\n\n"
 
 
-async def _resumed(first: str, events: AsyncIterator[str]) -> AsyncIterator[str]:
-    yield first
-    async for event in events:
-        yield event
+async def _resumed(first: str, events: AsyncGenerator[str]) -> AsyncGenerator[str]:
+    async with aclosing(events):
+        yield first
+        async for event in events:
+            yield event
+
+
+async def _in_time(found: AsyncGenerator[WrittenPiece], seconds: float) -> AsyncGenerator[WrittenPiece]:
+    """What is found until the time of a request is nearly over, when the stream can still say so."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds - min(_ENDING_SECONDS, seconds / 10)
+    async with aclosing(found):
+        while True:
+            try:
+                one = await asyncio.wait_for(anext(found), end - loop.time())
+            except StopAsyncIteration:
+                return
+            except TimeoutError:
+                raise HttpRefused(503, f"the request took longer than {seconds:g} s; ask for fewer tokens", 5) from None
+            yield one
 
 
 async def _events(
     request: Request,
-    found: AsyncGenerator[Written],
+    found: AsyncGenerator[WrittenPiece],
     prompts: Sequence[_Prompt],
     n: int,
     reply: Reply,
     with_usage: bool,
-) -> AsyncIterator[str]:
+) -> AsyncGenerator[str]:
     """The parts of a stream."""
-    offsets: dict[int, int] = {}  # characters sent, by choice
+    sent: dict[int, int] = {}  # characters that were written, by choice
     nothing = {"usage": None} if with_usage else {}
     try:
-        async with aclosing(found):
-            async for number, piece in found:
-                index = number * n + piece.number
-                is_first = index not in offsets
-                if is_first and prompts[number].echo:
-                    echo = reply.choice(index, prompts[number].echo, prompts[number].tokens, None)
-                    yield _event({**reply.frame([echo], part=True), **nothing})
-                offset = offsets.setdefault(index, len(prompts[number].echo))
-                part = reply.part(index, piece, offset, is_first)
-                offsets[index] += len(piece.text)
+        async with aclosing(_in_time(found, context_of(request).service.limits.writing_seconds)) as pieces:
+            async for number, piece in pieces:
+                index, prompt = number * n + piece.number, prompts[number]
+                is_first = index not in sent
+                sent[index] = sent.get(index, 0) + len(piece.text)
                 reply.written[index] = piece.count
+                if is_first and prompt.echo:
+                    echo = reply.choice(index, prompt.echo, prompt.tokens, None, prompt.places)
+                    yield _event({**reply.frame([echo], part=True), **nothing})
+                part = reply.part(index, piece, len(prompt.echo), is_first)
                 yield _event({**reply.frame([part], part=True), **nothing})
     except REFUSALS as error:
-        if not offsets:
+        if not sent:
             raise
         yield _event(openai_error(as_http(error)))
         return
     except UserError:
         raise
     except Exception:
-        if offsets:  # the status has been sent already
+        if sent:  # the status has been sent already
             yield _event(openai_error(HttpRefused(500, "internal error; look into the server's log")))
         raise
-    _count(request, reply, sum(offsets.values()) - sum(len(one.echo) * n for one in prompts))
+    finally:
+        _count(request, reply, sum(sent.values()))
     if with_usage:
         yield _event({**reply.frame([], part=True), "usage": reply.usage})
     yield _event("[DONE]")

@@ -44,15 +44,15 @@ _Integer = Annotated[int | None, BeforeValidator(not_bool)]
 _Number = Annotated[float | None, BeforeValidator(not_bool)]
 
 
-class StreamOptions(BaseModel, extra="forbid"):
+class StreamOptions(BaseModel, extra="forbid", strict=True):
     """Options of a stream."""
 
     include_usage: bool = False
     include_obfuscation: Literal[False] = False
 
 
-class WritingFields(BaseModel):
-    """What both kinds of requests have."""
+class WritingFields(BaseModel, strict=True):
+    """What both kinds of requests have. JSON has types: the string \"5\" is no number."""
 
     model: str = Field(description="a string: the name of a language model; see /v1/models")
     max_tokens: _Integer = Field(None, ge=0, description="an integer, 0 or more: the most tokens to write")
@@ -68,7 +68,7 @@ class WritingFields(BaseModel):
     n: Annotated[int, BeforeValidator(not_bool)] = Field(1, ge=1, description="an integer, 1 or more: how many texts")
     stop: str | list[str] | None = Field(
         None,
-        description="a string or a list of at most 16 strings, none of them empty: a text ends before the first of these",
+        description="a string or a list of at most 16 strings of 1 to 256 characters: a text ends before the first of these",
     )
     seed: _Integer = Field(None, description="an integer: the same seed and request give the same text")
     stream: bool | None = Field(None, description="true or false: whether to send the text as it is written")
@@ -94,10 +94,10 @@ class WritingFields(BaseModel):
         None,
         description="auto, to cut a prompt that is too long at its beginning, or disabled (the default), to refuse it",
     )
-    user: str | None = Field(None, description="a string; it has no effect")
-    safety_identifier: str | None = Field(None, description="a string; it has no effect")
-    prompt_cache_key: str | None = Field(None, description="a string; it has no effect")
-    metadata: dict[str, str] | None = Field(None, description="an object of strings; it has no effect")
+    user: str | None = Field(None, description="a string; it is ignored")
+    safety_identifier: str | None = Field(None, description="a string; it is ignored")
+    prompt_cache_key: str | None = Field(None, description="a string; it is ignored")
+    metadata: dict[str, str] | None = Field(None, description="an object of strings; it is ignored")
 
 
 class CompletionFields(WritingFields):
@@ -164,13 +164,12 @@ async def read_writing(request: Request, schema: type[Fields]) -> Fields:
     try:
         return check_fields(given, schema)
     except HttpRefused as refused:
-        name = str(refused).split(" ")[0]
-        is_field = name in schema.model_fields or name in given
-        raise HttpRefused(400, str(refused), param=name if is_field else None) from None
+        raise HttpRefused(400, str(refused), param=refused.param) from None
 
 
 def options_of(fields: WritingFields, max_tokens: int, limits: Limits) -> WritingOptions:
-    """How to write, with OpenAI's defaults: samples at temperature 1 among all tokens."""
+    """How to write, with OpenAI's defaults: samples at temperature 1 among all tokens. At temperature 0 one text is written,
+    which `openai.py` sends n times."""
     if fields.n > limits.beam:
         raise HttpRefused(400, f"n must be between 1 and {limits.beam}", param="n")
     is_greedy = fields.temperature == 0
@@ -182,9 +181,12 @@ def options_of(fields: WritingFields, max_tokens: int, limits: Limits) -> Writin
     given = {name: value for name in names if (value := getattr(fields, name)) is not None}
     defaults = {"temperature": 0} if is_greedy else {"temperature": 1.0, "top_p": 1.0}
     try:
-        return writing_options(max_tokens=max_tokens, n=fields.n, stop=fields.stop or (), **{**defaults, **given})
+        return writing_options(
+            max_tokens=max_tokens, n=1 if is_greedy else fields.n, stop=fields.stop or (), **{**defaults, **given}
+        )
     except UserError as error:
-        raise HttpRefused(400, str(error), param=str(error).split(" ")[0]) from None
+        field = next((name for name in type(fields).model_fields if str(error).startswith(f"{name} ")), None)
+        raise HttpRefused(400, str(error), param=field) from None
 
 
 def messages_of(fields: ChatFields) -> list[dict[str, str]]:

@@ -68,20 +68,26 @@ class Reply:
         }
 
     def choice(
-        self, index: int, text: str, tokens: Sequence[Token | None], reason: str | None, offset: int = 0
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[Token | None],
+        reason: str | None,
+        places: Sequence[int] = (),
     ) -> dict[str, Any]:
-        """One text, whole. None among the tokens stands for the first of a prompt, which nothing predicts."""
+        """One text, whole. None among the tokens stands for the first of a prompt, which nothing predicts; `places` are where the
+        tokens begin in the text."""
         finish = None if reason is None else _REASONS[reason]
         if self.is_chat:
             logprobs = None if self.top is None else self._chat_logprobs(tokens)
             message = {"role": "assistant", "content": text, "refusal": None}
             return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish}
-        logprobs = None if self.top is None else self._completion_logprobs(tokens, offset)
+        logprobs = None if self.top is None else self._completion_logprobs(tokens, places)
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
 
     def part(self, index: int, piece: Piece, offset: int, is_first: bool) -> dict[str, Any]:
-        """A part of a text in a stream."""
-        choice = self.choice(index, piece.text, piece.tokens, piece.reason, offset)
+        """A part of a text in a stream, which stands after `offset` characters of an echo."""
+        choice = self.choice(index, piece.text, piece.tokens, piece.reason, [offset + place for place in piece.places])
         if self.is_chat:
             del choice["message"]
             role = {"role": "assistant"} if is_first else {}
@@ -102,20 +108,17 @@ class Reply:
             "refusal": None,
         }
 
-    def _completion_logprobs(self, tokens: Sequence[Token | None], offset: int) -> dict[str, Any]:
-        texts, offsets = [], []
-        for one in tokens:
-            texts.append("" if one is None else token_text(self.tokenizer, one.id))
-            offsets.append(offset)
-            offset += len(texts[-1])
+    def _completion_logprobs(self, tokens: Sequence[Token | None], places: Sequence[int]) -> dict[str, Any]:
         return {
-            "tokens": texts,
+            "tokens": ["" if one is None else token_text(self.tokenizer, one.id) for one in tokens],
             "token_logprobs": [None if one is None else one.log_prob for one in tokens],
-            "top_logprobs": [
-                None
-                if one is None or not self.top
-                else {token_text(self.tokenizer, number): value for number, value in one.top[: self.top]}
-                for one in tokens
-            ],
-            "text_offset": offsets,
+            "top_logprobs": [None if one is None or not self.top else self._likeliest(one) for one in tokens],
+            "text_offset": list(places),
         }
+
+    def _likeliest(self, token: Token) -> dict[str, float]:
+        """The likeliest tokens in a place, and the token itself. Of two with the same text the likelier counts."""
+        found: dict[str, float] = {}
+        for number, value in (*token.top[: self.top], (token.id, token.log_prob)):
+            found.setdefault(token_text(self.tokenizer, number), value)
+        return found

@@ -83,11 +83,11 @@ class Metrics:
         return observe
 
     def writing_observer(self, model: str) -> Observe:
-        """A callback for the batcher of a language model, called after each step: texts, jobs, seconds."""
+        """A callback for the batcher of a language model, called after each step: tokens, texts, seconds."""
         tokens, rows, seconds_of = self.tokens.labels(model), self.batch.labels(model), self.batch_seconds.labels(model)
 
-        def observe(count: int, jobs: int, seconds: float) -> None:
-            rows.observe(count)
+        def observe(count: int, texts: int, seconds: float) -> None:
+            rows.observe(texts)
             seconds_of.inc(seconds)
             tokens.inc(count)
 
