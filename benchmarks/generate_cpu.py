@@ -184,9 +184,9 @@ class Contender:
 
 def run(arguments: argparse.Namespace, folder: Path) -> None:
     import torch
-    from regard.importing.gguf import import_gguf
 
     from benchmarks.common import machine, report
+    from regard.importing.gguf import import_gguf
 
     bundle, q8 = folder / "bundle", folder / "q8_0.gguf"
     import_gguf(arguments.gguf, bundle, compare=False)

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from regard.importing.gguf import import_gguf
 from safetensors.torch import load_file
 
 from benchmarks.generate_cpu import NEW, main, parse, write_q8
+from regard.importing.gguf import import_gguf
 from tests.families.checkpoints import make_original
 from tests.families.test_gguf import WIDE, write_gguf
 
