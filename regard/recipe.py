@@ -299,9 +299,9 @@ def resolve_paths(values: dict[str, Any], start: Path) -> None:
     """Make `data.root`, `tokenizer.folder` and `train.init` absolute, from the folder `start`, in place."""
     data, tokenizer, train = values.get("data"), values.get("tokenizer"), values.get("train")
     if isinstance(tokenizer, dict) and isinstance(folder := tokenizer.get("folder"), str) and folder:
-        tokenizer["folder"] = str((start / folder).resolve())
+        tokenizer["folder"] = _absolute("tokenizer.folder", start, folder)
     if isinstance(data, dict) and isinstance(data.setdefault("root", "."), str):
-        data["root"] = str((start / data["root"]).resolve())
+        data["root"] = _absolute("data.root", start, data["root"])
     if isinstance(train, dict) and isinstance(init := train.get("init"), str) and init:
         path, known = start / init, builtin_models()
         if init.startswith(BUILT_IN):
@@ -314,7 +314,14 @@ def resolve_paths(values: dict[str, Any], start: Path) -> None:
         elif init in known and not path.exists():  # a folder of that name takes precedence
             train["init"] = str(known[init])
         else:
-            train["init"] = str(path.resolve())
+            train["init"] = _absolute("train.init", start, init)
+
+
+def _absolute(name: str, start: Path, text: str) -> str:
+    try:
+        return str((start / text).resolve())
+    except (ValueError, OSError) as error:
+        raise UserError(f"{name} must be a path, but is {text!r} ({error})") from None
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:

@@ -79,7 +79,7 @@ def test_the_command_says_what_it_found_and_how_far_it_is_from_the_original(
     assert "generate" in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("verb", ["translate", "explain", "score", "evaluate", "serve", "augment", "compare"])
+@pytest.mark.parametrize("verb", ["translate", "explain", "score", "evaluate", "augment", "compare"])
 def test_verbs_of_translation_refuse_other_models_in_one_line(
     verb: str, gpt2: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,7 +91,6 @@ def test_verbs_of_translation_refuse_other_models_in_one_line(
         "explain": ["explain", "a", "-m", bundle, "-o", str(tmp_path / "page.html")],
         "score": ["score", "--source", text, "--target", text, "-m", bundle],
         "evaluate": ["evaluate", "-m", bundle, "--source", text, "--reference", text],
-        "serve": ["serve", "-m", bundle],
         "augment": ["augment", "--distill", "-i", text, "-m", bundle, "-o", str(tmp_path / "out.tsv")],
         "compare": ["compare", "--source", text, "--reference", text, "-m", bundle, "-m", str(GOLDEN)],
     }[verb]
