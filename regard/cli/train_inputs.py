@@ -33,7 +33,7 @@ def is_recipe(inputs: Sequence[str]) -> bool:
 
 
 def check_inputs(inputs: Sequence[str]) -> None:
-    """Answer data of another kind with what Regard trains, and from what."""
+    """Answer what is not there, and data of another kind with what Regard trains, and from what."""
     if is_recipe(inputs):
         return
     for name in inputs:
@@ -50,6 +50,8 @@ def check_inputs(inputs: Sequence[str]) -> None:
                 else ""
             )
             raise UserError(f"{name} is {kind}; {_WANTED}{pairs}")
+        if not path.exists():
+            raise UserError(f"{name}: there is no such file or folder")
 
 
 def find_task(inputs: Sequence[str]) -> tuple[str, str]:

@@ -133,6 +133,10 @@ def _hold_out_shares(corpora: Sequence[RecordSource], valid: float, test: float)
     held_out, left = HeldOut(), list[RecordSource]()
     for corpus in corpora:
         assert isinstance(corpus, TextCorpus)
+        if isinstance(corpus, ChatCorpus):
+            raise UserError(
+                f"{corpus.name}: conversations are held out as a whole; set data.valid and data.test to whole numbers, not shares"
+            )
         lengths = document_lengths(corpus)
         kept = tuple(int(length * (1 - test - valid)) for length in lengths)
         for end, length, start in zip(document_ends(corpus, kept), lengths, kept, strict=True):

@@ -96,7 +96,8 @@ def plan(inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -> Plan
     corpora = [find_texts(spec, root, unit) for spec in specs]
     tiers = unit_tiers(CPU_TIERS if on_cpu else GPU_TIERS, given.get("tokenizer", {}))
     is_tuned = bool(given.get("train", {}).get("init"))
-    if any(isinstance(corpus, ChatCorpus) for corpus in corpora) and not is_tuned:
+    has_chats = any(isinstance(corpus, ChatCorpus) for corpus in corpora)
+    if has_chats and not is_tuned:
         raise UserError(f"{shown}: conversations need --init, a model with a chat template to fine-tune")
 
     def values(tier: TextTier, held_out: dict[str, Any]) -> dict[str, Any]:
@@ -125,7 +126,9 @@ def plan(inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -> Plan
         tier = pick_tier(tiers, amount)
         found = f"{shown}: {counted(amount.documents, 'document')}, {_size(amount.num_bytes)}, "
         by_character = not tier.vocab_size and not is_tuned
-        return Decision(values(tier, held_out(amount)), found, amount.documents, amount.num_tokens(by_character))
+        return Decision(
+            values(tier, held_out(amount, has_chats)), found, amount.documents, amount.num_tokens(by_character)
+        )
 
     return Plan([values(tier, {"valid": _SHARE}) for tier in tiers], decide)
 
@@ -153,11 +156,13 @@ def pick_tier(tiers: Sequence[TextTier], amount: TextAmount) -> TextTier:
     return next((tier for tier in fitting if tier.vocab_size or has_few), fitting[0])
 
 
-def held_out(amount: TextAmount) -> dict[str, Any]:
-    """What to validate and test on: a twentieth of many documents each; of few, the end of each."""
+def held_out(amount: TextAmount, has_chats: bool = False) -> dict[str, Any]:
+    """What to validate and test on: a twentieth of many documents each; of few, the end of each, or one conversation."""
     if amount.documents >= MANY_DOCUMENTS:
         number = min(1_000, amount.documents // 20)
         return {"valid": number, "test": number}
+    if has_chats:
+        return {"valid": 1}
     share = min(_SHARE, _HELD_OUT_BYTES / max(1, amount.num_bytes))
     return {"valid": min(MAX_SHARE, float(f"{share:.2g}"))}
 

@@ -174,6 +174,30 @@ def test_fine_tuning_on_chats_teaches_the_answers(
     assert capfd.readouterr().out.strip() == "the test"
 
 
+def test_of_few_conversations_one_is_held_out_as_a_whole(
+    models: tuple[Path, Path], tmp_path: Path, quick: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    chats = [[{**CHAT[0], "content": str(number)}, *CHAT[1:]] for number in range(5)]
+    path, out = write_chats(tmp_path / "chats.jsonl", chats), tmp_path / "run"
+    command = [
+        "train",
+        str(path),
+        "--init",
+        str(models[1]),
+        "-o",
+        str(out),
+        "--steps",
+        "2",
+        "--set",
+        "train.device=cpu",
+    ]
+    assert main([*command, "--valid", "0.2"]) == 2
+    assert "conversations are held out as a whole" in capfd.readouterr().err
+    assert main(command) == 0
+    [held_out] = [json.loads(line) for line in (out / "heldout" / "valid.jsonl").read_text().splitlines()]
+    assert held_out["messages"] in chats
+
+
 def test_fine_tuning_on_text_keeps_the_tokenizer(
     models: tuple[Path, Path], tmp_path: Path, quick: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
