@@ -7,6 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from regard.errors import UserError
+from regard.files import check_regular
 from regard.task_table import TEXT_SUFFIXES
 
 TASKS = ("translate", "generate")  # those that settings are chosen for
@@ -52,6 +53,8 @@ def check_inputs(inputs: Sequence[str]) -> None:
             raise UserError(f"{name} is {kind}; {_WANTED}{pairs}")
         if not path.exists():
             raise UserError(f"{name}: there is no such file or folder")
+        if not path.is_dir():
+            check_regular(path, "a corpus is read more than once")
 
 
 def find_task(inputs: Sequence[str]) -> tuple[str, str]:

@@ -105,6 +105,8 @@ def plan(inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -> Plan
         if not tier.vocab_size:
             tokenizer = {"unit": "character", "character_coverage": 1.0}
         model, data, train = {"preset": "small", **tier.model}, {"max_length": tier.length}, dict(tier.train)
+        if preset := given.get("model", {}).get("preset"):  # which says the whole shape
+            model = {"preset": preset}
         if is_tuned:  # shape, vocabulary and context are given
             data["max_length"] = min(_FINE_TUNING_LENGTH, context_of(str(given["train"]["init"])) or tier.length)
             tokenizer, model = {}, {"preset": "init"}

@@ -7,6 +7,7 @@ import json
 import lzma
 import random
 import shutil
+import tomllib
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -432,3 +433,10 @@ def test_a_run_with_a_share_and_samples_resumes_to_the_same_weights(tmp_path: Pa
     assert_same_weights(tmp_path / "whole", stopped)
     records = [read_metrics(run / "metrics.jsonl")[-1] for run in (tmp_path / "whole", stopped)]
     assert records[0]["samples"] == records[1]["samples"] and records[0]["loss"] == records[1]["loss"]
+
+
+def test_a_preset_that_is_asked_for_is_the_whole_shape(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("A text of some words.\n" * 50)
+    assert main(["train", str(path), "--preset", "gpt2", "--dump-recipe"]) == 0
+    assert tomllib.loads(capfd.readouterr().out)["model"] == {"preset": "gpt2", "encoder_layers": 0}
