@@ -154,7 +154,10 @@ def test_albert_is_refused_by_name(tmp_path: Path, capfd: pytest.CaptureFixture[
     open_checkpoint("albert", tmp_path)
     capfd.readouterr()
     said = fails(capfd, "export", "--to", "ctranslate2", "-m", str(tmp_path / "bundle"), "-o", str(tmp_path / "out"))
-    assert "CTranslate2 does not support model.front.d_embedding = 16; use --to transformers" in said
+    assert (
+        "CTranslate2 does not support model.front.d_embedding = 16; use --engine torch, or export to another format"
+        in said
+    )
     assert not (tmp_path / "out").exists()
 
 
