@@ -483,16 +483,13 @@ def make_spec(bundle: Bundle) -> Any:
     return spec
 
 
-def test_a_model_that_ctranslate2_does_not_know_is_refused_by_its_switch(
-    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bundle = save_model(tmp_path / "bundle", random_model(tokenizer, {"positions": "rotary"}), tokenizer)
-    with monkeypatch.context() as patch:
-        patch.setitem(ctranslate2_model._KNOWN, "positions", {"sinusoidal": 0})
-        with pytest.raises(UserError, match=r"does not support model\.positions = 'rotary'.*--engine torch"):
-            make_engine(bundle, "ctranslate2")
-        assert isinstance(make_engine(bundle, "auto", "cpu"), TorchEngine)
-    assert isinstance(make_engine(bundle, "auto", "cpu"), CTranslate2Engine)
+def test_a_model_that_ctranslate2_does_not_know_is_refused_by_its_switch(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    unknown = save_model(tmp_path / "unknown", random_model(tokenizer, {"final_norm": True}), tokenizer)
+    with pytest.raises(UserError, match=r"does not support model\.final_norm with post-norm in the .*--engine torch"):
+        make_engine(unknown, "ctranslate2")
+    assert isinstance(make_engine(unknown, "auto", "cpu"), TorchEngine)
+    known = save_model(tmp_path / "known", random_model(tokenizer, {"positions": "rotary"}), tokenizer)
+    assert isinstance(make_engine(known, "auto", "cpu"), CTranslate2Engine)
 
 
 def test_every_choice_of_every_switch_was_looked_at() -> None:
@@ -719,7 +716,9 @@ def test_auto_takes_ctranslate2_on_cpus_and_torch_elsewhere(monkeypatch: pytest.
 
 def test_what_ctranslate2_cannot_do_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = load_bundle(GOLDEN)
-    with pytest.raises(UserError, match=r"engine must be one of auto, torch, ctranslate2, but is 'fast'"):
+    with pytest.raises(
+        UserError, match=r"engine must be one of auto, torch, ctranslate2, ctranslate2-fp32, but is 'fast'"
+    ):
         make_engine(bundle, "fast")
     with pytest.raises(
         UserError, match=r"device must be auto or cpu with engine ctranslate2, but is 'cuda'; use --engine torch"
