@@ -65,6 +65,8 @@ class Attention(nn.Module):
 class SelfAttention(Attention):
     """Queries, keys and values all come from one sequence; in a decoder, later tokens are hidden from each token."""
 
+    joined = False  # whether a Triton kernel joins the gradients of queries, keys and values
+
     def __init__(self, config: StackConfig) -> None:
         super().__init__(config)
         self.causal = config.causal
@@ -89,14 +91,23 @@ class SelfAttention(Attention):
             q, k = self.rotary(q, positions), self.rotary(k, positions)
         return q, k, v
 
+    def _apart(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """`project` without rotation, whose backward pass joins the gradients in one kernel."""
+        from regard.nn.kernels.triton_projection import projection
+
+        parts = projection(x, self.qkv.weight.to(x.dtype), self.qkv.bias.to(x.dtype), self.d_query)
+        # (tokens, heads * d_head) -> (tokens, heads, d_head)
+        q, k, v = (part.unflatten(1, (-1, self.d_head)) for part in parts)
+        return q, k, v
+
     def forward(
         self, x: Tensor, layout: Layout, hook: WeightsHook | None = None, add_bias: bool = True,
         bias: PositionBias | None = None,
     ) -> Tensor:  # fmt: skip
         """(tokens, d_model) -> (tokens, d_model). Without `add_bias` the output bias is left to a fused kernel; `bias` is added to
         the scores."""
-        if self.rotary is not None:
-            q, k, v = self.project(x, layout.positions)
+        if self.rotary is not None or self.joined:
+            q, k, v = self._apart(x) if self.joined else self.project(x, layout.positions)
             heads = attention(
                 q, k, v, layout, layout, self.causal, self.kernel, hook, self.scale, bias, dropout=self.dropout
             )
@@ -163,6 +174,15 @@ def set_kernel(model: nn.Module, kernel: Kernel) -> None:
     for module in model.modules():
         if isinstance(module, Attention):
             module.kernel = kernel
+
+
+def set_joined(model: nn.Module, joined: bool) -> None:
+    """Choose whether one Triton kernel joins the gradients of queries, keys and values and sums them for the bias. The `triton`
+    kernel for attention writes them side by side itself; where positions rotate, or keys have no bias, autograd joins them."""
+    for module in model.modules():
+        if isinstance(module, SelfAttention):
+            is_plain = module.rotary is None and module.input_bias and module.key_bias
+            module.joined = joined and is_plain and module.kernel != "triton"
 
 
 def init_attention(module: Attention) -> None:

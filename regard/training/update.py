@@ -25,7 +25,7 @@ from regard.models.loss import Loss
 from regard.models.stack import Stack
 from regard.models.token_loss import TokenLoss
 from regard.models.transformer import Transformer
-from regard.nn.attention import set_kernel
+from regard.nn.attention import set_joined, set_kernel
 from regard.nn.block import set_fused
 from regard.nn.embedding import SinusoidalPositions
 from regard.nn.kernels import Kernel, choose
@@ -150,6 +150,7 @@ class SlotUpdate:
             if isinstance(stack.positions, SinusoidalPositions):
                 stack.positions.reserve(slots.max_length)  # now: compiled code cannot grow the table
         set_kernel(working, self._kernel() if path.attention else "dense")
+        set_joined(working, path.attention)
         set_fused(working, path.residual, path.feedforward)
         if path.compile:
             for stack in working.stacks:
@@ -280,6 +281,8 @@ def compile_stack(stack: Stack) -> None:
     options: dict[str, Any] = {"fullgraph": True, "dynamic": False}
     for layer in stack.layers:
         layer.compile(**options)
+    if (first := stack.sequence[0]).chains:  # its norm stands outside of the layer
+        first.self_residual.norm.compile(**options)
     stack.enter = torch.compile(stack.enter, **options)  # type: ignore[method-assign]
 
 

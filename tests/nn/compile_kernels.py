@@ -24,7 +24,7 @@ from regard.layout import SlotLayout, tile_groups
 from regard.models.loss import backward_linear_cross_entropy
 from regard.nn.attention import set_kernel
 from regard.nn.block import set_fused
-from regard.nn.kernels import triton_beam, triton_decode, triton_rotary
+from regard.nn.kernels import triton_beam, triton_decode, triton_projection, triton_rotary
 from tests.build import SWITCHES, build, tiny_config
 
 ARCHITECTURES = (80, 90)  # A100, H100
@@ -70,6 +70,7 @@ def train(switch: str, dtype: torch.dtype) -> None:
     places = layout([5, 70, 2])
     ids = torch.ones(places.num_tokens, dtype=torch.int32)
     hidden = model.hidden(ids, places, ids, places)
+    triton_projection.join_op(*(torch.zeros(3, width, dtype=dtype) for width in (768, 256, 256)))
     backward_linear_cross_entropy(hidden, model.output_weight, ids, 0.1, torch.tensor(0.01))
 
 

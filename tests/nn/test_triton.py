@@ -27,7 +27,7 @@ from regard.layout import Layout, SequenceLayout, SlotLayout, tile_groups
 from regard.models.loss import backward_linear_cross_entropy, linear_cross_entropy
 from regard.nn import kernels
 from regard.nn.activations import activate
-from regard.nn.attention import set_kernel
+from regard.nn.attention import set_joined, set_kernel
 from regard.nn.block import FUSED_ACTIVATIONS, set_fused
 from regard.nn.kernels import attention, residual
 from regard.nn.rotary import Rotary
@@ -268,6 +268,31 @@ def test_the_first_half_of_a_feed_forward_network_is_its_twin(
 
 
 @everywhere
+@pytest.mark.parametrize(("rows", "d_query", "d_key"), [(3, 16, 8), (70, 320, 320), (33, 264, 24)])
+def test_the_projection_to_queries_keys_and_values_is_its_twin(
+    rows: int, d_query: int, d_key: int, device: str, dtype: torch.dtype
+) -> None:
+    from regard.nn.kernels.triton_projection import projection
+
+    generator, width = torch.Generator().manual_seed(rows), d_query + 2 * d_key
+    problem = [torch.randn(*shape, generator=generator) for shape in ((rows, 16), (width, 16), (width,))]
+    incoming = torch.randn(rows, width, generator=generator)
+
+    def run(function: Any, dtype: torch.dtype) -> list[Tensor]:
+        inputs = [tensor.detach().clone().to(device, dtype).requires_grad_() for tensor in problem]
+        q, k, v = function(*inputs)
+        # Attention gives one gradient with its columns in another order, which the kernel must not mind.
+        d_q, d_k, d_v = incoming.to(device, dtype).split((d_query, d_key, d_key), dim=1)
+        torch.autograd.backward((q, k, v), (d_q.t().contiguous().t(), d_k, d_v))
+        return [t.detach().double().cpu() for t in (q, k, v, *(tensor.grad for tensor in inputs))]
+
+    plain = run(lambda *inputs: torch.nn.functional.linear(*inputs).split((d_query, d_key, d_key), 1), torch.float64)
+    for number, (got, wanted) in enumerate(zip(run(partial(projection, d_query=d_query), dtype), plain, strict=True)):
+        error = (got - wanted).norm() / wanted.norm()
+        assert error < TOLERANCE[dtype], f"result {number}: {error}"
+
+
+@everywhere
 @pytest.mark.parametrize(("d_head", "rotary_dim"), [(16, 16), (20, 12)])
 @pytest.mark.parametrize("pairing", ["pairs", "halves"])
 def test_rotary_positions_in_place_are_their_twin(
@@ -430,6 +455,25 @@ FUSED: dict[str, dict[str, Any]] = {
         "head": {"logit_scale": 0.5},
     },
 }
+
+
+@everywhere
+def test_full_rows_with_joined_gradients_are_the_plain_model(device: str, dtype: torch.dtype) -> None:
+    """A decoder on rows of one length, whose attention takes queries, keys and values apart."""
+    layout = slot_layout((32, 32), tile_groups((32, 32), (32, 32)), 64, 2, device)
+    ids = torch.randint(53, (64,), generator=torch.Generator().manual_seed(4)).to(device)
+
+    def run(dtype: torch.dtype, joined: bool) -> list[Tensor]:
+        model = build(tiny_config(encoder_layers=0, decoder_layers=2, norm_position="pre")).to(device, dtype).train()
+        set_kernel(model, "dense")
+        set_joined(model, joined)
+        assert all(layer.self_attention.joined == joined for layer in model.decoder.sequence)
+        model(ids, layout).double().square().sum().backward()
+        return [parameter.grad.double().cpu() for parameter in model.parameters() if parameter.grad is not None]
+
+    for number, (got, wanted) in enumerate(zip(run(dtype, True), run(torch.float32, False), strict=True)):
+        error = (got - wanted).norm() / wanted.norm()
+        assert error < 8 * TOLERANCE[dtype], f"gradient {number}: {error}"
 
 
 @everywhere

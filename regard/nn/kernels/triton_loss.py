@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 2048  # columns at a time; with 16 warps, as measured on an H200
+BLOCK = 4096  # columns at a time; with 32 warps, as measured on an H200
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
@@ -91,6 +91,6 @@ def cross_entropy_(logits: Tensor, labels: Tensor, smoothing: float, scale: Tens
     if rows:
         _cross_entropy_kernel[(rows,)](
             logits, labels, losses, smoothing, scale, columns // aligned,
-            ALIGNED=aligned, BLOCK=min(BLOCK, triton.next_power_of_2(vocab_size)), EMPTY=columns - vocab_size, num_warps=16,
+            ALIGNED=aligned, BLOCK=min(BLOCK, triton.next_power_of_2(vocab_size)), EMPTY=columns - vocab_size, num_warps=32,
         )  # fmt: skip
     return losses

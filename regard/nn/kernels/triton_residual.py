@@ -17,7 +17,8 @@ from torch import Tensor
 from regard.nn.kernels.residual import threshold
 
 FORWARD_TILE, BACKWARD_TILE = 2048, 2048  # elements of one tile; measured on an H200
-PROGRAMS_PER_PROCESSOR = 8  # in the backward pass
+# Of the backward pass: so many programs at a time, and tiles that each of them loads ahead.
+PROGRAMS_PER_PROCESSOR, STAGES = 4, 3
 
 
 @triton.jit
@@ -72,7 +73,7 @@ def _add_norm_kernel(
 def _add_norm_backward_kernel(
     x, y, y_bias, added, weight, seed, mean, scale, d_added, d_normed, d_x, d_y, partial, num_rows, threshold, factor,
     D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, DROP: tl.constexpr, RMS: tl.constexpr,
-    KEEP_SUM: tl.constexpr,
+    KEEP_SUM: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     programs = tl.num_programs(0)
     d = tl.arange(0, BLOCK_D)
@@ -84,7 +85,7 @@ def _add_norm_backward_kernel(
         y_shift = tl.load(y_bias + d, mask=d < D, other=0.0).to(tl.float32)
     if DROP:
         seed_value = tl.load(seed)
-    for tile in range(tl.program_id(0), tl.cdiv(num_rows, ROWS), programs):
+    for tile in tl.range(tl.program_id(0), tl.cdiv(num_rows, ROWS), programs, num_stages=STAGES):
         rows = tile * ROWS + tl.arange(0, ROWS)
         inside = (rows[:, None] < num_rows) & (d[None, :] < D)
         at = rows[:, None] * D + d[None, :]
@@ -189,7 +190,7 @@ def add_norm_backward_op(
     _add_norm_backward_kernel[(partial.shape[0],)](
         x, y, y_bias, added, weight, seed, mean, scale, d_added.contiguous() if d_added is not None else d_normed, d_normed,
         d_x, d_y, partial, rows, threshold(probability), 1.0 / (1.0 - probability),
-        DROP=probability > 0, RMS=is_rms, KEEP_SUM=keep_sum, **shape,
+        DROP=probability > 0, RMS=is_rms, KEEP_SUM=keep_sum, STAGES=STAGES, **shape,
     )  # fmt: skip
     return d_x, d_y, partial
 
