@@ -37,7 +37,7 @@ class GatedConvolution(nn.Module):
 
 
 class ConvolutionalTranslator(nn.Module):
-    """A convolutional encoder-decoder; it takes packed sentences as `Transformer.hidden` does, so that Regard's update trains it."""
+    """A convolutional encoder-decoder. It takes packed text as `Transformer.hidden` does, so that Regard's update trains it."""
 
     def __init__(self, vocab_size: int, width: int, layers: int, dropout: float) -> None:
         super().__init__()

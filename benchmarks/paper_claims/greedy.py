@@ -60,8 +60,8 @@ def greedy(
 
 
 def lengths_in_buckets(lengths: Sequence[int], count: int) -> list[tuple[str, list[int]]]:
-    """Sentence numbers in up to `count` buckets of about equally many, from short to long, each named by its range. Sentences of the
-    same length share a bucket.
+    """Sentence numbers in up to `count` buckets of about equally many, from short to long, each named by its range. Sentences of
+    the same length share a bucket.
 
     >>> lengths_in_buckets([3, 9, 3, 4, 8], 2)
     [('3-4', [0, 2, 3]), ('8-9', [1, 4])]

@@ -1,5 +1,5 @@
-"""Claim: the shorter the path between two places, the easier it is to learn what connects them (section 4). Recall of a token over 10
-to 2,000 places, by a Transformer, an LSTM and convolutions of equal size, trained for the same seconds at two learning rates.
+"""Claim: the shorter the path between two places, the easier it is to learn what connects them (section 4). Recall of a token over
+10 to 2,000 places, by a Transformer, an LSTM and convolutions of equal size, trained for the same seconds at two learning rates.
 
     facts (k1, v) (k2, v) ...   noise of so many tokens   questions k2 k1 ...   ->   the v of each
 

@@ -1,8 +1,8 @@
-"""Claim: the Transformer trains faster and translates better (section 6.1). An LSTM encoder-decoder with attention, a convolutional one
-and the Transformer, equally large, on the same pairs in updates of equally many tokens, for the same minutes.
+"""Claim: the Transformer trains faster and translates better (section 6.1). An LSTM encoder-decoder with attention, a convolutional
+one and the Transformer, equally large, on the same pairs in updates of equally many tokens, for the same minutes.
 
-All have AdamW, a linear decay tied to the clock after a tenth of the time, dropout, label smoothing and clipping as the recipe says;
-two learning rates each, of which the validation loss picks one. The clock stands still while code is compiled and models are
+All have AdamW, a linear decay tied to the clock after a tenth of the time, and dropout, label smoothing and clipping as the recipe
+says; two learning rates each, of which the validation loss picks one. The clock stands still while code is compiled and models are
 validated. The Transformer trains as `regard train` does it; a second one without the fast path shows what is due to that. The LSTM
 leaves padding to cuDNN; an update of the convolutions is cut into groups of similar length. Both take bf16 or fp32, whichever is
 faster on the first updates. Test sentences are translated by greedy search.
