@@ -77,7 +77,8 @@ class TransformerReader(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         layout = SequenceLayout.from_lengths([ids.shape[1]] * ids.shape[0], ids.device)
         # (texts, length) -> (tokens,) -> (tokens, d_model) -> (texts, length, d_model)
-        return self.model.decode(ids.flatten(), layout).unflatten(0, ids.shape)
+        states: Tensor = self.model.decode(ids.flatten(), layout).unflatten(0, ids.shape)
+        return states
 
 
 class Answers(nn.Module):

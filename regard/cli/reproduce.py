@@ -135,7 +135,7 @@ def _plan_lines(result: Result, recipe: Recipe, check: DataCheck, arguments: arg
             shown = "" if score.score is None else f"{score.score:g} {score.metric}: "
             lines.append(f"{title:<10} {shown}{score.what}")
     if result.rows:
-        lines.append(f"rows       {len(result.rows)}: {', '.join(row.name for row in result.rows)}")
+        lines.append(f"rows       {len(result.rows)}: {'; '.join(row.name for row in result.rows)}")
     if not check.missing:
         lines.append(f"data       {check.line()}")
     return lines
@@ -164,17 +164,14 @@ def _sweep(result: Result, recipe: Recipe, check: DataCheck, arguments: argparse
     chosen = [row for row in result.rows if _is_chosen(row.name, arguments.rows)]
     if not chosen:
         raise UserError(
-            f"--rows {arguments.rows}: no row begins so; there are {', '.join(row.name for row in result.rows)}"
+            f"--rows {arguments.rows}: no row begins so; there are {'; '.join(row.name for row in result.rows)}"
         )
     rows = [Row(each, result_recipe(result, arguments.data, [*each.set, *arguments.set])) for each in chosen]
     folder = arguments.out / result.name
     sweep = Sweep(folder, rows, lambda text: _say(text))
-    try:
-        is_done = sweep.run(arguments.parallel or 1, (arguments.minutes or float("inf")) * 60)
-    except KeyboardInterrupt:
-        raise interrupted(folder) from None
+    is_done = sweep.run(arguments.parallel or 1, (arguments.minutes or float("inf")) * 60)
     records = sweep.finished()
-    if not records:
+    if sweep.stop_requested or not records:
         raise interrupted(folder)
     lines = compare_rows(result.rows, records)
     page = write_page(arguments.out, result.rows, folder)
@@ -186,7 +183,7 @@ def _sweep(result: Result, recipe: Recipe, check: DataCheck, arguments: argparse
 
 
 def _is_chosen(name: str, wanted: str | None) -> bool:
-    return wanted is None or any(name.startswith(each.strip()) for each in wanted.split(","))
+    return wanted is None or any(name.startswith(each) for each in map(str.strip, wanted.split(",")) if each)
 
 
 def _say(text: str) -> None:

@@ -51,7 +51,7 @@ def check_data(result: Result, recipe: Recipe) -> DataCheck:
     """Look for every file that the recipe names."""
     root = Path(recipe.data.root)
     missing = [pattern for pattern in named_files(recipe) if not _exists(root, pattern)]
-    differing, checked = [], []
+    differing, checked = list[str](), list[str]()
     for name, expected in result.sha256.items():
         if (root / name).is_file():
             (checked if text_hash(root / name) == expected else differing).append(name)

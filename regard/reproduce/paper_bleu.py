@@ -38,8 +38,8 @@ _ABBREVIATIONS = {
     "Prof Sen Sr St Str Tel Univ bzw ca cf etc evtl exkl ggf inkl max min sog usw vgl vs zzgl I II III IV V VI VII VIII IX X",
     "en": "Adj Adm Adv Asst Brig Bros Capt Cmdr Col Corp Cpl Dr Gen Gov Hon Hosp Insp Jan Feb Aug Sept Oct Nov Dec Lt Maj Messrs "
     "Mlle Mme Mr Mrs Ms Msgr Op Prof Pvt Rep Reps Res Rev Sen Sens Sgt Sr St Supt v vs rev No Nos Art Nr pp",
-    "fr": "MM Me Mgr Mme Mmes Mlle Mlles Mr art av bd boul cf chap env etc ex fig hab hon janv févr juill max min nos obs pl pp prof "
-    "sec sept oct nov déc ste tél vol vs",
+    "fr": "MM Me Mgr Mme Mmes Mlle Mlles Mr art av bd boul cf chap env etc ex fig hab hon janv févr juill max min nos obs pl pp "
+    "prof sec sept oct nov déc ste tél vol vs",
 }  # fmt: skip
 
 

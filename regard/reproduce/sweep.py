@@ -21,6 +21,7 @@ from regard.files import write_atomic
 from regard.recipe import Recipe
 from regard.reproduce.records import append_record, read_records
 from regard.reproduce.results import Variation
+from regard.training.loop import on_interrupt
 
 POLL = 0.2  # seconds between looks at the running rows
 Say = Callable[[str], None]
@@ -54,6 +55,7 @@ class Sweep:
         self.out, self.rows, self.say = out, list(rows), say
         self.records = out / "rows.jsonl"
         self.prepared = out / "prepared"
+        self.stop_requested = False
 
     def finished(self) -> dict[str, dict[str, Any]]:
         """The rows that are done, by name; one of other settings is refused."""
@@ -68,15 +70,23 @@ class Sweep:
         return done
 
     def run(self, parallel: int, seconds: float = math.inf) -> bool:
-        """Run what is left, `parallel` rows at a time, for at most so many seconds. True: all rows are done."""
-        deadline = time.monotonic() + seconds
+        """Run what is left, `parallel` rows at a time, for at most so many seconds. True: all rows are done. Ctrl-C and SIGTERM
+        stop it (`stop_requested`)."""
+        self.stop_requested = False
+        with on_interrupt(self._request_stop, second_ends=False):
+            return self._run(parallel, time.monotonic() + seconds)
+
+    def _request_stop(self) -> None:
+        self.stop_requested = True
+
+    def _run(self, parallel: int, deadline: float) -> bool:
         left = [row for row in self.rows if row.variation.name not in self.finished()]
         running: list[Running] = []
         failed: list[str] = []
         if left:
             self.prepare()
         try:
-            while (left or running) and time.monotonic() < deadline:
+            while (left or running) and time.monotonic() < deadline and not self.stop_requested:
                 while left and len(running) < parallel:
                     running.append(self.start(left.pop(0)))
                 time.sleep(POLL)
