@@ -80,9 +80,13 @@ class ConvolutionalTranslator(nn.Module):
         for layer, query, found in zip(self.decoder, self.queries, self.found, strict=True):
             read = layer(self._drop(x))
             asked = (query(read) + embedded) * HALF
+            # One head: (sentences, longest, width) -> (sentences, 1, longest, width), which the fused kernels take, and back
             answer = F.scaled_dot_product_attention(
-                asked, keys.to(asked.dtype), values.to(asked.dtype), attn_mask=src.mask[:, None]
-            )
+                asked[:, None],
+                keys.to(asked.dtype)[:, None],
+                values.to(asked.dtype)[:, None],
+                attn_mask=src.mask[:, None, None],
+            )[:, 0]
             x = (x + (read + found(answer)) * HALF) * HALF
         states: Tensor = self._drop(self.last(x))
         return states

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -207,16 +207,33 @@ def timed_training(model: nn.Module, task: Recall, bench: Bench, rate: float, se
     return {"updates": updates, "seconds": time.perf_counter() - begun, "last loss": last}
 
 
-def measure(bench: Bench, seconds: float) -> list[Row]:
+def usable(model: Answers, task: Recall, bench: Bench) -> Bench:
+    """The bench, in fp32 if the library of this model has no half precision here."""
+    try:
+        torch.autograd.backward(batch_loss(model, task, bench, distances(bench)[0], draws(bench)))
+    except RuntimeError:
+        return replace(bench, dtype=None)
+    finally:
+        model.zero_grad(set_to_none=True)
+    return bench
+
+
+def measure(given: Bench, seconds: float) -> list[Row]:
     """A row for each model and learning rate; the better one of each is marked."""
-    task = make_task(bench)
+    task = make_task(given)
     rows: list[Row] = []
-    for name, build in make_readers(task, bench).items():
+    for name, build in make_readers(task, given).items():
         tried = []
         for rate in RATES:
-            torch.manual_seed(bench.seed)
-            model = build().to(bench.device).train()
-            row: Row = {"model": name, "parameters": num_parameters(model), "rate": rate}
+            torch.manual_seed(given.seed)
+            model = build().to(given.device).train()
+            bench = usable(model, task, given)
+            row: Row = {
+                "number format": "bf16" if bench.dtype else "fp32",
+                "model": name,
+                "parameters": num_parameters(model),
+                "rate": rate,
+            }
             row |= rounded(timed_training(model, task, bench, rate, seconds))
             reader = model.reader
             row["sees, tokens"] = reader.reach if isinstance(reader, ConvolutionalReader) else None

@@ -76,9 +76,13 @@ class RecurrentTranslator(nn.Module):
         """(sentences, longest) and memory -> states (sentences, longest, width), all places at once."""
         x = self._drop(run_lstm(self.first, self._embed(tgt.ids), tgt.lengths))
         query = self.query(x)
+        # One head: (sentences, longest, width) -> (sentences, 1, longest, width), which the fused kernels take, and back
         found = F.scaled_dot_product_attention(
-            query, self.key(memory), memory.to(query.dtype), attn_mask=src.mask[:, None]
-        )
+            query[:, None],
+            self.key(memory)[:, None],
+            memory.to(query.dtype)[:, None],
+            attn_mask=src.mask[:, None, None],
+        )[:, 0]
         for layer in self.others:
             assert isinstance(layer, nn.LSTM)
             x = x + self._drop(run_lstm(layer, torch.cat((x, found), dim=-1), tgt.lengths))

@@ -38,7 +38,7 @@ class DataCheck:
         if self.differing:
             return f"{self.root}: another text than the scores are for: {', '.join(self.differing)}"
         return f"{self.root}: all files are there" + (
-            f", and {len(self.checked)} have the text that the scores are for" if self.checked else ""
+            f"; the scores are for the same text ({len(self.checked)} compared)" if self.checked else ""
         )
 
 

@@ -57,7 +57,10 @@ def adopt_prepared(recipe: Recipe, folder: RunFolder, other: RunFolder) -> None:
     where the disk allows it."""
     theirs = load_recipe(other.recipe)
     if (theirs.task, theirs.data, theirs.tokenizer) != (recipe.task, recipe.data, recipe.tokenizer):
-        raise UserError(f"{other.path}: must be a run of the same [data] and [tokenizer] to share its text, but is not")
+        raise UserError(
+            f"{other.path}: must be a run of the same [data] and [tokenizer] to share its text, but is not; name another, or "
+            "delete it"
+        )
     for mine, source in ((folder.tokenizer, other.tokenizer), (folder.store, other.store)):
         if not mine.exists():
             shutil.copytree(source, mine, copy_function=_link)
