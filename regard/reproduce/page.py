@@ -12,6 +12,7 @@ from regard.reproduce.records import read_records
 from regard.reproduce.results import Variation
 from regard.reproduce.table3 import compare_rows, summary, table_lines
 
+_STYLE = ".table { max-height: none; } td { vertical-align: top; } section > .table + p { margin-top: 10px; }"
 RECORDS, PAGE = "results.jsonl", "results.html"
 
 
@@ -23,7 +24,7 @@ def write_page(out: Path, variations: Sequence[Variation], sweep_folder: Path) -
     body.append(section("Results", _results(records) if records else ""))
     if any(each.name in rows for each in variations):
         body.append(section("Table 3 of the paper: variations", _variations(variations, rows)))
-    write_atomic(out / PAGE, render_page("Reproduced results", [part for part in body if part]))
+    write_atomic(out / PAGE, render_page("Reproduced results", [part for part in body if part], _STYLE))
     return out / PAGE
 
 
@@ -34,8 +35,10 @@ def _results(records: Sequence[Mapping[str, Any]]) -> str:
 
 def _result(record: Mapping[str, Any]) -> str:
     scores = record.get("scores") or {record["metric"]: record["score"]}
+    signatures = record.get("signatures", {})
     shown = "<br>".join(
-        f"{value:.2f} <small>{escaped(name)}<br><code>{escaped(record.get('signatures', {}).get(name, ''))}</code></small>"
+        f"{value:.{3 if value < 10 else 2}f} "
+        f"<small>{escaped(name)}<br><code>{escaped(signatures.get(name, ''))}</code></small>"
         for name, value in scores.items()
     )
     published = record["published"]

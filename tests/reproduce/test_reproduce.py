@@ -16,6 +16,7 @@ from regard.reproduce.records import append_record, read_records
 from regard.reproduce.results import Variation, load_result, read_result, result_names
 from regard.reproduce.sweep import Row, Sweep
 from regard.reproduce.table3 import compare_rows
+from scripts import variations_page
 from tests.commands import fails
 from tests.tiny import reversal_pairs, write_pairs, write_recipe
 
@@ -235,3 +236,18 @@ def test_a_line_that_a_crash_cut_off_is_left_out(tmp_path: Path) -> None:
     append_record(path, {"row": 3})
     with pytest.raises(UserError, match="line 2"):
         read_records(path)
+
+
+def test_the_document_of_variations_has_every_row_and_where_it_comes_from(tmp_path: Path) -> None:
+    rows, document = tmp_path / "rows.jsonl", tmp_path / "variations.md"
+    common = {"parameters": 15_155_200, "steps": 4000, "pairs": 480_000, "date": "2026-11-18", "device": "a GPU", "torch": "2.11",
+              "signature": "nrefs:1", "seconds": 60.0}  # fmt: skip
+    variations = load_result("variations").rows
+    for number, row in enumerate(variations):
+        figures = {"bleu": 20.0 - number / 10, "perplexity": 8.0 + number / 10, "seed": number + 1}
+        append_record(rows, {"row": row.name, **figures, **common})
+    variations_page.main([str(rows), "--out", str(document)])
+    text = document.read_text()
+    assert all(f"| {row.name} |" in text for row in variations if not row.name.startswith("base"))
+    for part in ("base, 4 seeds", "seeds 1, 2, 3, 4", "2026-11-18, a GPU", "23 minutes", "Against the paper:"):
+        assert part in text, part
