@@ -63,8 +63,8 @@ def lengths_in_buckets(lengths: Sequence[int], count: int) -> list[tuple[str, li
     """Sentence numbers in up to `count` buckets of about equally many, from short to long, each named by its range. Sentences of
     the same length share a bucket.
 
-    >>> lengths_in_buckets([3, 9, 3, 4, 8], 2)
-    [('3-4', [0, 2, 3]), ('8-9', [1, 4])]
+    >>> lengths_in_buckets([3, 9, 3, 4, 3, 8], 2)
+    [('3', [0, 2, 4]), ('4-9', [1, 3, 5])]
     """
     order = sorted(range(len(lengths)), key=lambda n: lengths[n])
     buckets: list[list[int]] = []
