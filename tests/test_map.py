@@ -18,6 +18,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli",),
     ("__init__",),
+    ("reproduce",),
     ("augment",),
     ("api",),
     ("serve",),

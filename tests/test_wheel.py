@@ -45,6 +45,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
         shutil.copy(ROOT / name, copy)
     # Tests and a stray module lie beside the package, as in a checkout, and must not get into the wheel.
     shutil.copytree(ROOT / "regard", copy / "regard", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "recipes", copy / "recipes")
     shutil.copytree(ROOT / "tests", copy / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     (copy / "stray.py").touch()
 
@@ -64,7 +65,10 @@ def test_wheel_holds_the_whole_package_and_nothing_else(installed: Installed) ->
         for path in (ROOT / "regard").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert {name for name in names if ".dist-info/" not in name} == package
+    recipes = {
+        f"regard/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "recipes").rglob("*") if path.is_file()
+    }
+    assert {name for name in names if ".dist-info/" not in name} == package | recipes
     assert "regard/py.typed" in names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
@@ -86,6 +90,11 @@ def test_installed_wheel_translates(installed: Installed) -> None:
     golden = ROOT / "tests" / "golden" / "bundle-1"
     said = installed.python("-m", "regard", "translate", "-m", str(golden), "--device", "cpu", "a b c", "", "p o n m")
     assert said.splitlines() == ["c b a", "", "m n o p"]
+
+
+def test_installed_wheel_brings_its_recipes(installed: Installed) -> None:
+    said = installed.python("-m", "regard", "reproduce", "--list")
+    assert "wmt14-en-de-big" in said and "missing" in said
 
 
 def test_installed_wheel_brings_its_model(installed: Installed) -> None:

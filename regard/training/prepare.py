@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ from regard.data.store import Store, add_checksums, prepare_store, store_key
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
 from regard.progress import counted, progress
-from regard.recipe import Recipe
+from regard.recipe import Recipe, load_recipe
 from regard.tasks import TASKS
 from regard.training.display import Display
 from regard.training.fine_tuning import tokenizer_from_init
@@ -48,6 +50,27 @@ def load_prepared(folder: RunFolder) -> PreparedData:
             f"{folder.store}: not found; the run folder must be on a file system that all machines of the run share"
         )
     return PreparedData(Tokenizer.load(folder.tokenizer), Store.open(folder.store), None, [])
+
+
+def adopt_prepared(recipe: Recipe, folder: RunFolder, other: RunFolder) -> None:
+    """Take the vocabulary and the token ids of another run of the same text into a run folder that has none yet. Files are linked
+    where the disk allows it."""
+    theirs = load_recipe(other.recipe)
+    if (theirs.task, theirs.data, theirs.tokenizer) != (recipe.task, recipe.data, recipe.tokenizer):
+        raise UserError(
+            f"{other.path}: must be a run of the same [data] and [tokenizer] to share its text, but is not; name another, or "
+            "delete it"
+        )
+    for mine, source in ((folder.tokenizer, other.tokenizer), (folder.store, other.store)):
+        if not mine.exists():
+            shutil.copytree(source, mine, copy_function=_link)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another disk, or one without links
+        shutil.copy2(source, target)
 
 
 def find_corpora(recipe: Recipe) -> list[RecordSource]:

@@ -27,6 +27,7 @@ from regard.training.metrics import read_metrics
 from regard.training.open_run import OpenRun, open_run
 from regard.training.prepare import (
     PreparedData,
+    adopt_prepared,
     load_prepared,
     make_evaluation_sets,
     make_store,
@@ -46,11 +47,13 @@ def train(
     display: Display | None = None,
     progress: bool = True,
     started: float | None = None,
+    prepared: Path | str | None = None,
 ) -> Bundle:
     """Train a model from a recipe in the run folder `out` (default: runs/SOURCE-TARGET, or runs/TASK) and return its bundle.
 
     With `progress=False` nothing is printed: the same lines go to `logging`, logger regard.training, level INFO. `train.minutes`
-    counts from `started`, a time of `time.perf_counter` (default: now).
+    counts from `started`, a time of `time.perf_counter` (default: now). `prepared` is the folder of another run of the same text,
+    whose vocabulary and token ids are used again.
 
     Under torchrun several processes train together (`regard/parallel/ranks.py`); the first one prepares, writes and prints.
     """
@@ -71,8 +74,11 @@ def train(
         if ranks.broadcast(opened.is_finished):
             display.say(f"{folder.path} is finished; its model is in {folder.model}")
             return load_bundle(folder.model)
-        prepared = ranks.run_on_first(lambda: prepare_data(recipe, opened, folder, display))
-        data = share_validation_records(prepared or load_prepared(folder), ranks)
+        if prepared is not None:
+            other = RunFolder(Path(prepared))
+            ranks.run_on_first(lambda: adopt_prepared(recipe, folder, other))
+        mine = ranks.run_on_first(lambda: prepare_data(recipe, opened, folder, display))
+        data = share_validation_records(mine or load_prepared(folder), ranks)
         trainer = make_trainer(recipe, data, opened, folder, display, started, ranks)
         stack.callback(trainer.feed.close)
         for log in trainer.logs:

@@ -1,0 +1,253 @@
+"""`regard reproduce` from data check to page, on results of a few seconds; and the results that ship with Regard."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from regard.cli import main
+from regard.errors import UserError
+from regard.recipe import load_recipe
+from regard.reproduce import results
+from regard.reproduce.data_check import check_data, named_files, result_recipe, text_hash
+from regard.reproduce.records import append_record, read_records
+from regard.reproduce.results import Variation, load_result, read_result, result_names
+from regard.reproduce.sweep import Row, Sweep
+from regard.reproduce.table3 import compare_rows
+from scripts import variations_page
+from tests.commands import fails
+from tests.tiny import reversal_pairs, write_pairs, write_recipe
+
+RESULT = """title = "Reversal"
+recipe = "../recipe.toml"
+root = "text"
+device = "a CPU"
+minutes = 0.1
+where = "example.org"
+{more}
+[published]
+score = 12.5
+metric = "tokenised BLEU"
+what = "a paper"
+
+[sha256]
+"test.tgt" = "{sha256}"
+"""
+SWEEP = """title = "Sweep"
+recipe = "../recipe.toml"
+root = "text"
+device = "a CPU"
+minutes = 0.1
+where = "example.org"
+[published]
+what = "a paper"
+[[rows]]
+name = "base"
+bleu = 25.8
+perplexity = 4.92
+[[rows]]
+name = "base, seed 2"
+set = ["train.seed=2"]
+[[rows]]
+name = "C: half the width"
+set = ["model.d_model=16"]
+bleu = 24.5
+perplexity = 5.75
+"""
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Recipes of a checkout with one result and one sweep; returns the folder of all data."""
+    text, folder = tmp_path / "data" / "text", tmp_path / "recipes"
+    (folder / "reproduce").mkdir(parents=True)
+    recipe = write_recipe(text, steps=6, save_every=2, validate_every=6, average=2, validate_sentences=0).read_text()
+    write_pairs(text, "test", reversal_pairs(12, 5))
+    (folder / "recipe.toml").write_text(recipe.replace("[tokenizer]", 'test = "test.{src,tgt}"\n[tokenizer]'))
+    sha256 = text_hash(text / "test.tgt")
+    (folder / "reproduce" / "reversal.toml").write_text(RESULT.format(sha256=sha256, more="average = 2"))
+    (folder / "reproduce" / "variations.toml").write_text(SWEEP)
+    monkeypatch.setattr(results, "recipes_folder", lambda: folder)
+    return tmp_path / "data"
+
+
+@pytest.mark.slow
+def test_a_result_is_trained_evaluated_compared_and_written_down(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    command = ["reproduce", "reversal", "--data", str(data), "--out", str(out)]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    for part in (
+        "12.5 tokenised BLEU (a paper); here",
+        "tok:13a",
+        "tok:moses-like-tgt",
+        "the scores are for the same text (1 compared)",
+    ):
+        assert part in text, part
+    [record] = read_records(out / "results.jsonl")
+    assert (
+        record["weights"] == "average of step-000004, step-000006"
+    )  # as the paper, not the best on the validation set
+    assert record["beam"] == 4 and record["changed"] == [] and record["other text"] == []
+    assert len((out / "reversal" / "translations.tgt").read_text().splitlines()) == 12
+    page = (out / "results.html").read_text()
+    assert "Reversal" in page and "12.5 tokenised BLEU" in page
+    # Again: the run is finished, so it is evaluated only, and a second record has the same score.
+    assert main([*command, "--set", "decode.beam=1"]) == 0
+    again = read_records(out / "results.jsonl")[1]
+    assert again["changed"] == ["decode.beam=1"] and again["beam"] == 1 and again["steps"] == record["steps"]
+    assert "changed: decode.beam=1" in (out / "results.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_sweep_goes_on_where_it_was_stopped(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    command = ["reproduce", "variations", "--data", str(data), "--out", str(out)]
+    assert main([*command, "--rows", "base", "--parallel", "2"]) == 0
+    rows = out / "variations" / "rows.jsonl"
+    assert sorted(record["row"] for record in read_records(rows)) == ["base", "base, seed 2"]
+    first = rows.read_text()
+    capfd.readouterr()
+    assert main(command) == 0
+    captured = capfd.readouterr()
+    assert rows.read_text().startswith(first) and len(read_records(rows)) == 3
+    assert "base: started" not in captured.err and "C: half the width: started" in captured.err
+    assert "base, 2 seeds" in captured.out and "24.5" in captured.out and "-1.30" in captured.out
+    shared, own = (out / "variations" / name for name in ("prepared", "rows/c-half-the-width"))
+    assert (shared / "tokenizer/tokenizer.json").read_bytes() == (own / "tokenizer/tokenizer.json").read_bytes()
+    log = (out / "variations/rows/c-half-the-width.log").read_text()
+    assert "parameters" in log and "vocabulary of" not in log and "pairs read" not in log  # prepared once, for all rows
+    assert "C: half the width" in (out / "results.html").read_text()
+    refused = fails(capfd, *command, "--set", "train.steps=7", "--json")
+    assert "other settings" in refused and "--out" in refused
+
+
+@pytest.mark.slow
+def test_a_failed_row_does_not_take_the_others_with_it(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = results.recipes_folder() / "reproduce" / "variations.toml"
+    path.write_text(SWEEP.replace('"base, seed 2"\nset = ["train.seed=2"]', '"bad"\nset = ["data.max_length=200"]'))
+    out = tmp_path / "out"
+    command = ["reproduce", "variations", "--data", str(data), "--out", str(out), "--parallel", "2"]
+    assert main([*command, "--rows", "base,bad"]) == 1
+    said = capfd.readouterr().err
+    assert "1 of the rows failed: bad" in said and "must be a run of the same [data] and [tokenizer]" in said
+    assert {record["row"] for record in read_records(out / "variations" / "rows.jsonl")} == {"base"}
+
+
+@pytest.mark.slow
+def test_a_sweep_that_runs_out_of_time_ends_its_rows(data: Path, tmp_path: Path) -> None:
+    """Wherever a row was, it has ended when the sweep returns, and nothing is written down for it."""
+    result = load_result("variations")
+    recipe = result_recipe(result, data, ["train.steps=100000", "train.save_every=100"])
+    said: list[str] = []
+    sweep = Sweep(tmp_path / "out", [Row(result.rows[0], recipe)], said.append)
+    assert not sweep.run(1, seconds=3)
+    assert said[-1] == "base: stopped; it resumes with the next start of the sweep"
+    assert sweep.finished() == {}
+
+
+def test_missing_text_is_one_line_that_says_where_to_get_it(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (data / "text" / "train.src").unlink()
+    for more in ([], ["--dry-run"]):
+        assert main(["reproduce", "reversal", "--data", str(data), *more]) == 2
+        captured = capfd.readouterr()
+        assert "lacks train.src" in captured.err and "example.org" in captured.err and captured.err.count("\n") == 1
+    assert main(["reproduce", "--list", "--data", str(data)]) == 0
+    assert "missing" in capfd.readouterr().out
+
+
+def test_another_text_is_said(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_pairs(data / "text", "test", reversal_pairs(12, 6))
+    assert main(["reproduce", "reversal", "--data", str(data), "--dry-run"]) == 0
+    assert "another text than the scores are for: test.tgt" in capsys.readouterr().out
+    assert main(["reproduce", "reversal", "--data", str(data), "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["other text"] == ["test.tgt"]
+
+
+def test_mistakes_are_refused(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for arguments, word in (
+        ((), "--list"),
+        (("reversl",), "did you mean reversal?"),
+        (("reversal", "--list"), "not both"),
+        (("reversal", "--data", str(data), "--parallel", "2"), "--parallel belong"),
+        (("variations", "--parallel", "0"), "--parallel must be above 0"),
+    ):
+        assert word in fails(capfd, "reproduce", *arguments)
+    path = data / "result.toml"
+    path.write_text('title = "x"\n')
+    with pytest.raises(UserError, match="`recipe` is missing"):
+        read_result(path)
+    path.write_text('titel = "x"\n')
+    with pytest.raises(UserError, match="no field 'titel'"):
+        read_result(path)
+
+
+def test_every_result_has_a_recipe_that_loads_and_averages_what_it_keeps(tmp_path: Path) -> None:
+    names = result_names()
+    for name in ("multi30k", "shakespeare", "variations", "wmt-8min", "wmt14-en-de", "wmt14-en-de-big", "wmt14-en-fr",
+                 "wmt14-en-fr-big"):  # fmt: skip
+        assert name in names
+    for name in names:
+        result = load_result(name)
+        recipe = result_recipe(result, tmp_path)
+        assert result.average in (0, recipe.train.average)
+        assert not (result.average and recipe.train.ema)
+        assert check_data(result, recipe).missing == tuple(named_files(recipe))
+        for path in result.sha256:
+            assert path in named_files(recipe), path
+        for row in result.rows:
+            load_recipe(result.recipe, row.set)
+    assert len({row.folder for row in load_result("variations").rows}) == len(load_result("variations").rows)
+
+
+def test_a_row_agrees_if_it_has_the_papers_sign_beyond_the_noise() -> None:
+    variations = [
+        Variation("base", (), 4.92, 25.8), Variation("base, seed 2"), Variation("worse", (), 6.0, 24.0),
+        Variation("close", (), 5.0, 25.5), Variation("opposite", (), 5.0, 25.0),
+    ]  # fmt: skip
+    figures = {"base": (20.0, 10.0), "base, seed 2": (20.1, 10.1), "worse": (10.0, 30.0), "close": (19.8, 10.2),
+               "opposite": (30.0, 1.0)}  # fmt: skip
+    records = {
+        name: {"bleu": bleu, "perplexity": perplexity, "parameters": 10**6}
+        for name, (bleu, perplexity) in figures.items()
+    }
+    lines = {line["row"]: line for line in compare_rows(variations, records)}
+    assert list(lines) == ["base, 2 seeds", "worse", "close", "opposite"]
+    assert lines["base, 2 seeds"]["bleu"] == pytest.approx(20.05)
+    assert [lines[name]["bleu, verdict"] for name in ("worse", "close", "opposite")] == [
+        "agrees", "within noise", "differs",
+    ]  # fmt: skip
+    assert lines["worse"]["perplexity, verdict"] == "agrees"
+    assert lines["worse"]["bleu, paper's difference"] == -1.8
+
+
+def test_a_line_that_a_crash_cut_off_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    append_record(path, {"row": 1})
+    with path.open("a") as file:
+        file.write('{"row": 2')
+    assert read_records(path) == [{"row": 1}]
+    append_record(path, {"row": 3})
+    with pytest.raises(UserError, match="line 2"):
+        read_records(path)
+
+
+def test_the_document_of_variations_has_every_row_and_where_it_comes_from(tmp_path: Path) -> None:
+    rows, document = tmp_path / "rows.jsonl", tmp_path / "variations.md"
+    common = {"parameters": 15_155_200, "steps": 4000, "pairs": 480_000, "date": "2026-11-18", "device": "a GPU", "torch": "2.11",
+              "signature": "nrefs:1", "seconds": 60.0}  # fmt: skip
+    variations = load_result("variations").rows
+    for number, row in enumerate(variations):
+        figures = {"bleu": 20.0 - number / 10, "perplexity": 8.0 + number / 10, "seed": number + 1}
+        append_record(rows, {"row": row.name, **figures, **common})
+    variations_page.main([str(rows), "--out", str(document)])
+    text = document.read_text()
+    assert all(f"| {row.name} |" in text for row in variations if not row.name.startswith("base"))
+    for part in ("base, 4 seeds", "seeds 1, 2, 3, 4", "2026-11-18, a GPU", "23 minutes", "Against the paper:"):
+        assert part in text, part
