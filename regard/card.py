@@ -18,6 +18,7 @@ _ROWS = {  # label in the card's table -> fact
     "imported from": "imported",
     "its weights": "imported_weights",
     "started from": "init",
+    "adapter": "adapter",
     "training pairs": "pairs",
     "training documents": "documents",
     "training tokens": "tokens",

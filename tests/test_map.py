@@ -26,6 +26,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("catalogue",),
     ("tasks",),
     ("translation", "writing"),
+    ("adapter",),
     ("export",),
     ("importing",),
     ("comparison",),

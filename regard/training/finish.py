@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import platform
 import re
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.adapter import write_adapter
 from regard.bundle import Bundle, save_bundle
 from regard.config import ModelConfig
 from regard.data.corpus import Texts
@@ -35,14 +37,16 @@ from regard.training.checkpoint import (
     load_start,
     scheduled_checkpoints,
 )
-from regard.training.fine_tuning import init_name
+from regard.training.fine_tuning import init_name, load_init_bundle
 from regard.training.folder import RunFolder
 from regard.training.loop import Trainer
+from regard.training.muon import layer_matrices
 from regard.training.same_data import check_tokenizer, saved_fingerprint
 from regard.version import __version__
 
 LAST = "last checkpoint"
 UNCHANGED = "the model in train.init, unchanged"
+_ROUNDING = 1e-3  # share of a change that fp32 may lose
 
 
 def checkpoints_to_average(folder: RunFolder, last: int, say: Callable[[str], None]) -> list[Path]:
@@ -213,6 +217,22 @@ def write_model(
     if scores is not None:
         facts["test"] = scores.to_json()
     return save_model(recipe, trainer.model.config, weights, trainer.tokenizer, facts, folder.model, measured)
+
+
+def write_lora(recipe: Recipe, trainer: Trainer, weights: Mapping[str, Tensor], chosen: str, folder: RunFolder) -> None:
+    """Write what LoRA changed as an adapter beside the model."""
+    shutil.rmtree(folder.adapter, ignore_errors=True)  # of a shorter run
+    if chosen == UNCHANGED:
+        return
+    if recipe.tokenizer.extend:
+        trainer.note("no adapter is written: its base would lack the pieces that tokenizer.extend added")
+        return
+    names = {parameter: name for name, parameter in trainer.model.named_parameters()}
+    stacked = {names[parameter]: len(rows) for parameter, rows in layer_matrices(trainer.model).items()}
+    lost = write_adapter(folder.adapter, load_init_bundle(recipe), weights, recipe.train.lora, stacked)
+    size = sum(path.stat().st_size for path in folder.adapter.iterdir()) / 1e6
+    apart = "" if lost < _ROUNDING else f", without {100 * lost:.2g}% of the largest change: {chosen} has a higher rank"
+    trainer.note(f"adapter {folder.adapter} ({size:.1f} MB{apart})")
 
 
 def software_facts() -> dict[str, Any]:

@@ -44,6 +44,7 @@ class RunFolder:
         self.start = path / "start"  # fine-tuning: the weights before the first step
         self.metrics = path / "metrics.jsonl"
         self.model = path / "model"
+        self.adapter = path / "adapter"  # LoRA: what changed, apart from the model
         self.report = path / "report.html"  # written last: its presence marks a finished run
 
     @property
