@@ -40,6 +40,7 @@ from regard.training.checkpoint import (
 from regard.training.fine_tuning import init_name, load_init_bundle
 from regard.training.folder import RunFolder
 from regard.training.loop import Trainer
+from regard.training.metrics import best_validation, read_metrics
 from regard.training.muon import layer_matrices
 from regard.training.same_data import check_tokenizer, saved_fingerprint
 from regard.version import __version__
@@ -212,11 +213,19 @@ def write_model(
         "minutes": round(trainer.state.seconds / 60, 2),
         "weights": chosen,
     }
+    if valid := best_validation([record for record in read_metrics(folder.metrics) if record["kind"] == "valid"]):
+        facts["valid"] = {"metrics": _figures(valid)}
     if recipe.train.init:
         facts["init"] = init_name(recipe.train.init)
     if scores is not None:
         facts["test"] = scores.to_json()
     return save_model(recipe, trainer.model.config, weights, trainer.tokenizer, facts, folder.model, measured)
+
+
+def _figures(valid: Mapping[str, Any]) -> dict[str, Any]:
+    """What a validation measured, in the order in which a list of models names the first."""
+    order = sorted(FIGURES, key=lambda key: key not in ("bits_per_byte", "bleu"))
+    return {key: {"name": FIGURES[key].name, "score": valid[key]} for key in order if valid.get(key) is not None}
 
 
 def write_lora(recipe: Recipe, trainer: Trainer, weights: Mapping[str, Tensor], chosen: str, folder: RunFolder) -> None:
@@ -304,7 +313,8 @@ def score_test_set(recipe: Recipe, bundle: Bundle, test: Sequence[Texts], traine
 def report_facts(recipe: Recipe, bundle: Bundle, store: Store) -> dict[str, str]:
     """The bundle's facts as text, for the report."""
     facts = {key: f"{value:,}" if isinstance(value, int) else str(value) for key, value in bundle.facts.items()}
-    facts.pop("test", None)
+    for shown_elsewhere in ("test", "valid"):
+        facts.pop(shown_elsewhere, None)
     facts["corpora"] = ", ".join(bundle.facts["corpora"])
     facts["vocabulary"] = f"{bundle.config.vocab_size:,}"
     facts["data cleaning"] = "\n".join(store.account.lines(TASKS[recipe.task].NOUN))
