@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -57,7 +56,7 @@ def changed(bundle: Bundle, rank: int = RANK) -> tuple[dict[str, Tensor], dict[s
     weights = load_weights(bundle)
     model = Transformer(bundle.config)
     model.load_state_dict(weights)
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     torch.manual_seed(7)
     stacked = {}
     for parameter, rows in layer_matrices(model).items():
@@ -89,7 +88,7 @@ def test_base_and_adapter_are_the_changed_model(family: str, tmp_path: Path, req
 def test_a_rank_that_is_too_low_says_what_it_leaves_out() -> None:
     change = torch.diag(torch.tensor([3.0, 4.0, 0.0]))
     a, b, lost = factors(change, 1)
-    assert (a.shape, b.shape, lost) == ((1, 3), (3, 1), pytest.approx(0.6))
+    assert (*a.shape, *b.shape) == (1, 3, 3, 1) and lost == pytest.approx(0.6)
     torch.testing.assert_close(b @ a, torch.diag(torch.tensor([0.0, 4.0, 0.0])))
     assert factors(torch.zeros(3, 2), 1)[2] == 0.0 and factors(change, 9)[0].shape == (3, 3)
 
@@ -116,11 +115,9 @@ def _with_rank(base: Bundle) -> tuple[dict[str, Tensor], int, dict[str, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_peft_computes_the_same_in_both_directions(family: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    import peft
-
+    peft = pytest.importorskip("peft")
     original, bundle = request.getfixturevalue(family)
     base = load_bundle(bundle)
     ids = torch.arange(3, 20)
@@ -250,3 +247,40 @@ def test_a_run_writes_an_adapter_that_every_command_takes(
     assert "adapter | run" in load_bundle(merged).card
     capfd.readouterr()
     assert "has no adapter_config.json" in fails(capfd, *prompt, "-m", str(base), "--adapter", str(base))
+
+
+def test_the_scale_is_pefts(llama: tuple[Path, Path], tmp_path: Path) -> None:
+    """alpha / r, of a module with an alpha of its own that, and with rslora alpha / sqrt(r)."""
+    base = load_bundle(llama[1])
+    folder = tmp_path / "adapter"
+    write_adapter(folder, base, *_with_rank(base))
+    config, before = json.loads((folder / CONFIG).read_text()), load_weights(base)
+    names = [f"decoder.layers.{n}.feed_forward.outer.weight" for n in range(2)]
+
+    def changes(**fields: Any) -> list[Tensor]:
+        (folder / CONFIG).write_text(json.dumps({**config, **fields}))
+        found = adapted_weights(base, open_adapter(folder))
+        return [found[name] - before[name] for name in names]
+
+    plain = changes()
+    for given, factors_of in (
+        ({"lora_alpha": 3 * RANK}, (3, 3)),
+        ({"alpha_pattern": {"layers.1.mlp.down_proj": 5 * RANK}}, (1, 5)),
+        ({"use_rslora": True}, (RANK**0.5, RANK**0.5)),
+    ):
+        for found, change, factor in zip(changes(**given), plain, factors_of, strict=True):
+            torch.testing.assert_close(found, factor * change, rtol=1e-3, atol=1e-4)
+
+
+def test_a_server_takes_an_adapter_with_one_model(
+    llama: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    base = load_bundle(llama[1])
+    write_adapter(tmp_path / "captain", base, *_with_rank(base))
+    served: list[Any] = []
+    monkeypatch.setattr("regard.serve.web.server.serve", served.append)
+    words = ["serve", "--adapter", str(tmp_path / "captain")]
+    assert main([*words, "-m", str(base.folder)]) == 0
+    [folder] = served[0].models
+    assert Path(folder).name == "bundle+captain" and load_bundle(Path(folder)).facts["adapter"] == "captain"
+    assert "--adapter goes with one -m MODEL" in fails(capfd, *words, "-m", str(base.folder), "-m", str(base.folder))

@@ -48,7 +48,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_without_a_test_set_the_validation_stands_for_it() -> None:
     metrics = {"bits_per_byte": {"name": "bits per byte", "score": 1.5372}}
     bundle = SimpleNamespace(facts={"valid": {"metrics": metrics}})
-    model = ListedModel("local", "x", Path("x"), bundle)  # type: ignore[arg-type]
+    model = ListedModel("local", "x", Path("x"), bundle)
     assert model.scores == {"valid": metrics}
     assert _scores(model) == "bits per byte valid 1.537"
     bundle.facts["test"] = {"metrics": {"bleu": {"name": "BLEU", "score": 21.34}}}

@@ -236,7 +236,7 @@ def write_lora(recipe: Recipe, trainer: Trainer, weights: Mapping[str, Tensor], 
     if recipe.tokenizer.extend:
         trainer.note("no adapter is written: its base would lack the pieces that tokenizer.extend added")
         return
-    names = {parameter: name for name, parameter in trainer.model.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in trainer.model.named_parameters()}
     stacked = {names[parameter]: len(rows) for parameter, rows in layer_matrices(trainer.model).items()}
     lost = write_adapter(folder.adapter, load_init_bundle(recipe), weights, recipe.train.lora, stacked)
     size = sum(path.stat().st_size for path in folder.adapter.iterdir()) / 1e6

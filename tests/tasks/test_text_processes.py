@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from regard.bundle import load_bundle
-from regard.training.checkpoint import is_sharded, list_checkpoints
+from regard.training.checkpoint import list_checkpoints
+from regard.training.sharded import is_sharded
 from tests import chat_models
 from tests.commands import together
 from tests.tasks.test_language_models import losses, paragraphs
