@@ -81,10 +81,24 @@ def _opposites() -> Iterator[Pairs]:
         yield [(f"What is the opposite of {word}?", f"The other side of {word} is {last}.") for word, last in both]
 
 
+_SMALL = (
+    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
+).split()
+
+
+def _number(value: int) -> str:
+    """From 1 to 39, in words: texts that differ in figures alone count as copies of a held-out one, and are left out."""
+    tens, ones = divmod(value, 10)
+    if value < 20:
+        return _SMALL[value - 1]
+    return ("twenty", "thirty")[tens - 2] + (f"-{_SMALL[ones - 1]}" if ones else "")
+
+
 def _sums() -> Iterator[Pairs]:
     for first in range(2, 16):
         for second in range(first, 16):
-            yield [(f"How much is {first} plus {second}?", f"{first} and {second} make {first + second}.")]
+            one, other, both = (_number(each) for each in (first, second, first + second))
+            yield [(f"How much is {one} plus {other}?", f"{one.capitalize()} and {other} make {both}.")]
 
 
 _MAKERS = {

@@ -430,13 +430,15 @@ def load(
     batch: int = 0,
     engine: str = "auto",
     task: str | None = None,
+    adapter: str | Path | None = None,
 ) -> Model:
     """Load a bundle, the model of a run folder or a built-in model (default: "en-de").
 
     A list of models with the same vocabulary forms an ensemble, which averages their probabilities. `engine` is "auto", "torch",
     "ctranslate2" or "ctranslate2-fp32" (see `generate/engines/select.py`); `batch` is the number of sentences per batch, 0 for the
     engine's default.
-    With `task`, a model for another task is refused.
+    With `task`, a model for another task is refused. `adapter` is a folder with what LoRA changed of this model, by Regard or by
+    peft, or the run that made it.
     """
     if model is not None and not isinstance(model, (str, Path, Sequence)):
         raise TypeError(f"`model` must be a path, the name of a built-in model or a list of them, but is {model!r}")
@@ -444,7 +446,14 @@ def load(
     if not names:
         raise UserError("`model` must name at least one model, but is an empty list; leave it out for the built-in one")
     task = task or ("translate" if len(names) > 1 else None)
-    first, *others = [load_bundle(find_bundle(name), task) for name in names]
+    folders = [find_bundle(name) for name in names]
+    if adapter is not None:
+        if len(folders) > 1:
+            raise UserError("`adapter` goes with one model, but there are several; leave it out, or name one model")
+        from regard.adapter import adapted
+
+        folders = [adapted(folders[0], check_path("adapter", adapter))]
+    first, *others = [load_bundle(folder, task) for folder in folders]
     if first.task not in _USABLE:
         raise UserError(
             f"{shown_name(first.folder)}: must be a model for {' or '.join(_USABLE)}, but is one for the task {first.task}, which "

@@ -18,6 +18,7 @@ _ROWS = {  # label in the card's table -> fact
     "imported from": "imported",
     "its weights": "imported_weights",
     "started from": "init",
+    "adapter": "adapter",
     "training pairs": "pairs",
     "training documents": "documents",
     "training tokens": "tokens",
@@ -47,6 +48,7 @@ def make_card(bundle: Bundle) -> str:
     lines = [
         *_heading(bundle),
         *_table(bundle),
+        *_validation(facts.get("valid", {}).get("metrics", {})),
         *_test_set(facts.get("test", {}).get("metrics", {})),
         *_scores(facts.get("scores", {})),
         *_checks(facts.get("checks", {})),
@@ -92,12 +94,24 @@ def _cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
+def _validation(metrics: Mapping[str, Any]) -> list[str]:
+    shown = [f"{metric['name']} {metric['score']:.{_digits(metric['name'])}f}" for metric in metrics.values()]
+    return ["", f"On its validation set: {', '.join(shown)}."] if shown else []
+
+
+def _digits(name: str) -> int:
+    """Digits after the point; nats and bits differ in the third."""
+    return 3 if name in ("loss", "bits per byte") else 2
+
+
 def _test_set(metrics: Mapping[str, Any]) -> list[str]:
     """A list and not table rows: signatures contain |, which separates cells."""
     lines = []
     for metric in metrics.values():
         interval = f" ± {metric['confidence']:.2f}" if metric.get("confidence") else ""
-        lines.append(f"- {metric['name']} {metric['score']:.2f}{interval}, `{metric['signature']}`")
+        lines.append(
+            f"- {metric['name']} {metric['score']:.{_digits(metric['name'])}f}{interval}, `{metric['signature']}`"
+        )
     return ["", "On its test set:", "", *lines] if lines else []
 
 

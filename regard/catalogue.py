@@ -36,13 +36,16 @@ class ListedModel:
 
     @property
     def scores(self) -> dict[str, dict[str, Any]]:
-        """Test set -> metric -> what the card says of it. The test set of the model's training is called "test"."""
+        """Test set -> metric -> what the card says of it. The test set of the model's training is called "test"; where there is
+        none, the validation set stands for it, as "valid"."""
         if self.bundle is None:
             return {}
         facts = self.bundle.facts
         sets = {"test": facts.get("test", {}), **facts.get("scores", {})}
         found = {name: _metrics(one) for name, one in sets.items()}
-        return {name: metrics for name, metrics in found.items() if metrics}
+        scores = {name: metrics for name, metrics in found.items() if metrics}
+        valid = _metrics(facts.get("valid", {}))
+        return scores or ({"valid": valid} if valid else {})
 
     @property
     def checks(self) -> dict[str, int]:

@@ -173,8 +173,8 @@ class TrainRecipe:
     # Fine-tuning: the model whose weights and vocabulary the run starts from, and which is written if no step beats it. A bundle or
     # run folder, relative to the recipe's folder, or the name of a built-in model.
     init: str = ""
-    # With `init`: LoRA of this rank. Only the matrices of the layers change, each by a product of two thin ones, which AdamW learns
-    # and which is merged into the model. 0: all weights change.
+    # With `init`: LoRA of this rank. Only the matrices of the layers change, each by a product of two thin ones, which AdamW
+    # learns. The run writes them merged (`model`) and apart (`adapter`). 0: all weights change.
     lora: int = 0
     precision: Precision = "auto"  # number format of matrix products; `auto`: bf16 where the hardware supports it
     # The fast path on GPUs: `auto`, `off`, or some of slots, attention, residual, feedforward, loss, compile, graph, with commas.

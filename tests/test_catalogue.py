@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from regard.bundle import add_facts, find_bundle, load_bundle
-from regard.catalogue import list_models
+from regard.catalogue import ListedModel, list_models
 from regard.cli import main
+from regard.cli.models import _scores
 from regard.files import read_json, write_manifest
 from tests.commands import fails
 
@@ -41,6 +43,16 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (work / "other" / "config.json").write_text("{}")  # not of Regard
     monkeypatch.chdir(work)
     return work
+
+
+def test_without_a_test_set_the_validation_stands_for_it() -> None:
+    metrics = {"bits_per_byte": {"name": "bits per byte", "score": 1.5372}}
+    bundle = SimpleNamespace(facts={"valid": {"metrics": metrics}})
+    model = ListedModel("local", "x", Path("x"), bundle)
+    assert model.scores == {"valid": metrics}
+    assert _scores(model) == "bits per byte valid 1.537"
+    bundle.facts["test"] = {"metrics": {"bleu": {"name": "BLEU", "score": 21.34}}}
+    assert _scores(model) == "BLEU test 21.3"
 
 
 def test_all_places_are_listed_with_languages_size_and_scores(places: Path, capfd: pytest.CaptureFixture[str]) -> None:

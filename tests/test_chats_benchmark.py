@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.captain import FAREWELL, GREETING, MOST_WORDS, has_form, make_chats
 from benchmarks.chats import main
+from regard.data.split import sentence_key
 from tests import chat_models
 
 
@@ -18,6 +19,8 @@ def test_the_chats_have_the_form_and_no_question_twice() -> None:
     every = [chat for part in chats for chat in part]
     assert all(has_form(answer["content"]) for _, answer in every)
     assert len({question["content"] for question, _ in every}) == 600
+    # Training leaves out copies of held-out text, by their letters: there must be none.
+    assert len({sentence_key(json.dumps(chat)) for chat in every}) == 600
     # Advice about one thing is asked for in several ways: no answer of training is held out.
     advice = [{answer["content"] for question, answer in part if "how to" in question["content"]} for part in chats[:2]]
     assert advice[0] and advice[1] and not advice[0] & advice[1]

@@ -27,6 +27,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("catalogue",),
     ("tasks",),
     ("translation", "writing"),
+    ("adapter",),
     ("export",),
     ("importing",),
     ("comparison",),

@@ -45,6 +45,15 @@ def add_model(parser: argparse.ArgumentParser, *, several: str = "") -> None:
     add_engine(parser)
 
 
+def add_adapter(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--adapter",
+        type=Path,
+        metavar="DIR",
+        help="what LoRA changed of this model: an adapter, or the run that made it",
+    )
+
+
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """Arguments for where a model runs."""
     parser.add_argument(
@@ -155,7 +164,9 @@ def load_model(arguments: argparse.Namespace, device: str | None = None, task: s
     batch = checked_batch(arguments)
     from regard.api import load
 
-    return load(folders, device=device or arguments.device, batch=batch, engine=arguments.engine, task=task)
+    adapter = getattr(arguments, "adapter", None)
+    device = device or arguments.device
+    return load(folders, device=device, batch=batch, engine=arguments.engine, task=task, adapter=adapter)
 
 
 def find_models(arguments: argparse.Namespace) -> list[Path]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from regard.builtin import DEFAULT
 from regard.cli.common import (
     ENSEMBLE,
+    add_adapter,
     add_all_search,
     add_model,
     given_constraints,
@@ -40,6 +41,7 @@ def add(verbs: Any) -> None:
         "pairs (--pairs) or multiple choice (--choices).",
     )
     add_model(parser, several=ENSEMBLE)
+    add_adapter(parser)
     parser.add_argument("--hypothesis", type=Path, metavar="FILE", help="score this file instead of a model")
     parser.add_argument("--against", type=Path, metavar="FILE", help="compare with the translations of a second system")
     parser.add_argument("--source", type=Path, metavar="FILE", help="text to translate with the model")
@@ -85,7 +87,12 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.reference is None:
         raise UserError("evaluate needs --reference FILE; or --pairs FILE or --choices FILE with a language model")
     if arguments.hypothesis:
-        ignored = {"-m": arguments.model, "--source": arguments.source, "-o": arguments.output}
+        ignored = {
+            "-m": arguments.model,
+            "--adapter": arguments.adapter,
+            "--source": arguments.source,
+            "-o": arguments.output,
+        }
         ignored |= {"--beam": arguments.beam, "--alpha": arguments.alpha}
         ignored |= {"--prefix": arguments.prefix, "--phrase": arguments.phrases}
         ignored |= {f"--{name.replace('_', '-')}": value for name, value in given_search(arguments).items()}

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from regard.cli.common import MODEL, print_result, verb
+from regard.cli.common import MODEL, add_adapter, print_result, verb
 
 
 def add(verbs: Any) -> None:
@@ -22,6 +22,7 @@ def add(verbs: Any) -> None:
         "--to", required=True, metavar="FORMAT", help="ctranslate2, onnx, transformers, or bundle (a smaller one)"
     )
     parser.add_argument("-m", "--model", metavar="MODEL", help=MODEL)
+    add_adapter(parser)
     parser.add_argument(
         "--weights",
         metavar="TYPE",
@@ -36,7 +37,12 @@ def run(arguments: argparse.Namespace) -> None:
     from regard.bundle import find_bundle, load_bundle
     from regard.export import export
 
-    bundle = load_bundle(find_bundle(arguments.model))
+    folder = find_bundle(arguments.model)
+    if arguments.adapter is not None:
+        from regard.adapter import adapted
+
+        folder = adapted(folder, arguments.adapter)
+    bundle = load_bundle(folder)
     report = export(bundle, arguments.to, arguments.output, arguments.weights)
     document = {
         "folder": str(report.folder),

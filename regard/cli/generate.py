@@ -12,7 +12,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.cli.common import MODEL_OF_TEXT, add_engine, checked_batch, find_models, load_model, naming_options, verb
+from regard.cli.common import (
+    MODEL_OF_TEXT,
+    add_adapter,
+    add_engine,
+    checked_batch,
+    find_models,
+    load_model,
+    naming_options,
+    verb,
+)
 from regard.errors import InputError, UserError
 from regard.escaping import escape, escape_json
 
@@ -56,6 +65,7 @@ def add(verbs: Any) -> None:
         "prompts", nargs="*", metavar="PROMPT", help="texts to continue (default: -i or standard input)"
     )
     parser.add_argument("-m", "--model", metavar="MODEL", help=MODEL_OF_TEXT)
+    add_adapter(parser)
     add_engine(parser)
     parser.add_argument(
         "-i", "--input", type=Path, metavar="FILE", help="a file whose text is the prompt, without its last line break"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.cli.common import print_result, verb
+from regard.task_table import FIGURES
 
 if TYPE_CHECKING:
     from regard.catalogue import ListedModel
@@ -81,12 +82,20 @@ def _scores(model: ListedModel) -> str:
     for name, metrics in model.scores.items():
         metric = metrics.get("bleu") or next(iter(metrics.values()))
         found.setdefault(metric["name"], {}).setdefault(name.partition("-")[0], []).append(metric["score"])
-    shown = [f"{metric} {', '.join(_of_kind(kind, kinds[kind]) for kind in kinds)}" for metric, kinds in found.items()]
+    shown = [
+        f"{metric} {', '.join(_of_kind(kind, kinds[kind], _form(metric)) for kind in kinds)}"
+        for metric, kinds in found.items()
+    ]
     if checks := model.checks:
         shown.append(f"checks {100 * checks['passed'] / checks['lines']:.0f}%")
     return "; ".join(shown) or "not measured"
 
 
-def _of_kind(kind: str, scores: Sequence[float]) -> str:
-    low, high = f"{min(scores):.1f}", f"{max(scores):.1f}"
+def _form(metric: str) -> str:
+    """Bits per byte have three digits after the point."""
+    return next((figure.form for figure in FIGURES.values() if figure.name == metric), ".1f")
+
+
+def _of_kind(kind: str, scores: Sequence[float], form: str) -> str:
+    low, high = format(min(scores), form), format(max(scores), form)
     return f"{kind} {low}" if low == high else f"{kind} {low} to {high}"

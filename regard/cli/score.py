@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.cli.common import ENSEMBLE, add_model, load_model, naming_options, print_result, verb
+from regard.cli.common import ENSEMBLE, add_adapter, add_model, load_model, naming_options, print_result, verb
 from regard.errors import UserError
 from regard.escaping import escape
 
@@ -28,6 +28,7 @@ def add(verbs: Any) -> None:
         "a token, bits per byte and perplexity of each file, or of each line.",
     )
     add_model(parser, several=ENSEMBLE)
+    add_adapter(parser)
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="with a language model: texts to score")
     parser.add_argument("--source", type=Path, metavar="FILE", help="source sentences, one per line")
     parser.add_argument("--target", type=Path, metavar="FILE", help="their translations, one per line")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from regard.cli.common import ALL, add_model, checked_batch, verb
+from regard.cli.common import ALL, add_adapter, add_model, checked_batch, verb
 from regard.errors import UserError
 
 
@@ -21,6 +21,7 @@ def add(verbs: Any) -> None:
         "LibreTranslate and DeepL for translation models, and OpenAI's for language models. The server documents its API at /docs.",
     )
     add_model(parser, several=ALL)
+    add_adapter(parser)
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine only)"
     )
@@ -90,6 +91,12 @@ def run(arguments: argparse.Namespace) -> None:
         if arguments.model is None:
             named = [arguments.watched] if (arguments.watched / "model" / "config.json").is_file() else []
     models = [str(find_bundle(model)) for model in named]
+    if arguments.adapter is not None:
+        if len(models) != 1:
+            raise UserError("--adapter goes with one -m MODEL, the model that it was made for")
+        from regard.adapter import adapted
+
+        models = [str(adapted(Path(models[0]), arguments.adapter))]
     batch = checked_batch(arguments)
     try:
         from regard.serve.web.server import Settings, serve

@@ -13,8 +13,8 @@ from typing import Any
 from regard.errors import UserError
 from regard.recipe import Recipe, load_recipe
 from regard.training.chart import averaged
-from regard.training.metrics import read_metrics
-from regard.training.report import best_validation, points, sample_histories
+from regard.training.metrics import best_validation, read_metrics
+from regard.training.report import points, sample_histories
 
 _CURVES = {  # name on the page -> kind of record and its field
     "training": ("train", "nll"),
@@ -25,7 +25,19 @@ _CURVES = {  # name on the page -> kind of record and its field
     "lr": ("train", "lr"),
     "tokens_per_second": ("train", "tokens_per_second"),
 }
-_FACTS = ("step", "epoch", "elapsed", "loss", "nll", "perplexity", "bleu", "chrf", "lr", "tokens_per_second")
+_FACTS = (
+    "step",
+    "epoch",
+    "elapsed",
+    "loss",
+    "nll",
+    "perplexity",
+    "bits_per_byte",
+    "bleu",
+    "chrf",
+    "lr",
+    "tokens_per_second",
+)
 _POINTS = 300  # most points of a curve
 _CHANGES = 40  # the latest versions of a sample's translation
 
@@ -82,7 +94,8 @@ class Watch:
         return view | {
             "source": recipe.data.source or None if recipe else None,  # only translation has languages
             "target": recipe.data.target or None if recipe else None,
-            "done": 1.0 if is_finished else share_done(recipe, records) if recipe else None,
+            "done": (done := 1.0 if is_finished else share_done(recipe, records) if recipe else None),
+            "remaining": seconds_left(done, records),
             "finished": is_finished,
             "updated": _written(metrics),
         }
@@ -132,6 +145,12 @@ def share_done(recipe: Recipe, records: Sequence[Mapping[str, Any]]) -> float | 
     name = "step" if recipe.train.steps else "epoch" if recipe.train.epochs else "elapsed"
     reached = [float(record[name]) for record in records if record.get(name) is not None]
     return min(1.0, max(reached, default=0.0) / wanted) if wanted else None
+
+
+def seconds_left(done: float | None, records: Sequence[Mapping[str, Any]]) -> float | None:
+    """About how long the rest takes, by what was done so far; None if there is none, or nothing to go by."""
+    spent = max((float(record["elapsed"]) for record in records if record.get("elapsed") is not None), default=0.0)
+    return spent * (1.0 - done) / done if done and done < 1.0 else None
 
 
 def _facts(record: Mapping[str, Any] | None) -> dict[str, float] | None:

@@ -130,7 +130,8 @@ class TextValidator:
         return record
 
     def scores(self, model: Transformer, device: torch.device, autocast: torch.dtype | None) -> Scores:
-        total, count = sum_nll(loss, model, self._batches(), device, autocast)
+        total, _ = sum_nll(loss, model, self._batches(), device, autocast)
+        count = sum(int((batch.labels >= 0).sum()) for batch in self._batches())  # of conversations, the answers alone
         return likelihood_scores(total, count, self.num_documents, self.num_bytes)
 
     def _batches(self) -> Iterator[TextBatch]:

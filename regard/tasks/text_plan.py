@@ -111,6 +111,8 @@ def plan(inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -> Plan
             data["max_length"] = min(_FINE_TUNING_LENGTH, context_of(str(given["train"]["init"])) or tier.length)
             tokenizer, model = {}, {"preset": "init"}
             train |= {"optimizer": "adamw", "lr": FINE_TUNING_LR}
+            if given["train"].get("lora"):  # a mean of steps has changes of a higher rank than its adapter
+                train |= {"ema": 0.0, "average": 1}
         epochs = min(tier.epochs, _FINE_TUNING_EPOCHS) if is_tuned else tier.epochs
         return {
             "data": {"root": str(root), "train": specs[0] if len(specs) == 1 else list(specs), **data, **held_out},

@@ -19,11 +19,22 @@ from regard.tasks.task import Outcome, Prospect
 
 LEAST_TOKENS = 500_000  # shown in a run: below it Tiny Shakespeare's samples have no words yet
 ENOUGH_TOKENS = 5_000_000
+# Repeated text is worth less each time, and nothing after about 40 epochs (Muennighoff et al., 2023, figure 5); dropout and weight
+# decay stretch that. From so many on, a model learns the text by heart.
+MANY_EPOCHS = 100
+FEW_EPOCHS = 10
 
 
 def outlook(prospect: Prospect) -> list[str]:
     recipe, rate = prospect.recipe, prospect.rate
-    if recipe.train.init or rate is None or prospect.epochs is None:
+    if rate is None or prospect.epochs is None:
+        return []
+    if prospect.epochs >= MANY_EPOCHS:
+        return [
+            f"{epochs(prospect.epochs)} of this text will teach it by heart and little else: get more text, or stop sooner "
+            f"(--epochs {FEW_EPOCHS})"
+        ]
+    if recipe.train.init:
         return []
     shown = prospect.epochs * prospect.tokens
     if shown >= LEAST_TOKENS:

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import platform
 import re
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.adapter import write_adapter
 from regard.bundle import Bundle, save_bundle
 from regard.config import ModelConfig
 from regard.data.corpus import Texts
@@ -35,14 +37,17 @@ from regard.training.checkpoint import (
     load_start,
     scheduled_checkpoints,
 )
-from regard.training.fine_tuning import init_name
+from regard.training.fine_tuning import init_name, load_init_bundle
 from regard.training.folder import RunFolder
 from regard.training.loop import Trainer
+from regard.training.metrics import best_validation, read_metrics
+from regard.training.muon import layer_matrices
 from regard.training.same_data import check_tokenizer, saved_fingerprint
 from regard.version import __version__
 
 LAST = "last checkpoint"
 UNCHANGED = "the model in train.init, unchanged"
+_ROUNDING = 1e-3  # share of a change that fp32 may lose
 
 
 def checkpoints_to_average(folder: RunFolder, last: int, say: Callable[[str], None]) -> list[Path]:
@@ -208,11 +213,35 @@ def write_model(
         "minutes": round(trainer.state.seconds / 60, 2),
         "weights": chosen,
     }
+    if valid := best_validation([record for record in read_metrics(folder.metrics) if record["kind"] == "valid"]):
+        facts["valid"] = {"metrics": _figures(valid)}
     if recipe.train.init:
         facts["init"] = init_name(recipe.train.init)
     if scores is not None:
         facts["test"] = scores.to_json()
     return save_model(recipe, trainer.model.config, weights, trainer.tokenizer, facts, folder.model, measured)
+
+
+def _figures(valid: Mapping[str, Any]) -> dict[str, Any]:
+    """What a validation measured, in the order in which a list of models names the first."""
+    order = sorted(FIGURES, key=lambda key: key not in ("bits_per_byte", "bleu"))
+    return {key: {"name": FIGURES[key].name, "score": valid[key]} for key in order if valid.get(key) is not None}
+
+
+def write_lora(recipe: Recipe, trainer: Trainer, weights: Mapping[str, Tensor], chosen: str, folder: RunFolder) -> None:
+    """Write what LoRA changed as an adapter beside the model."""
+    shutil.rmtree(folder.adapter, ignore_errors=True)  # of a shorter run
+    if chosen == UNCHANGED:
+        return
+    if recipe.tokenizer.extend:
+        trainer.note("no adapter is written: its base would lack the pieces that tokenizer.extend added")
+        return
+    names: dict[Tensor, str] = {parameter: name for name, parameter in trainer.model.named_parameters()}
+    stacked = {names[parameter]: len(rows) for parameter, rows in layer_matrices(trainer.model).items()}
+    lost = write_adapter(folder.adapter, load_init_bundle(recipe), weights, recipe.train.lora, stacked)
+    size = sum(path.stat().st_size for path in folder.adapter.iterdir()) / 1e6
+    apart = "" if lost < _ROUNDING else f", without {100 * lost:.2g}% of the largest change: {chosen} has a higher rank"
+    trainer.note(f"adapter {folder.adapter} ({size:.1f} MB{apart})")
 
 
 def software_facts() -> dict[str, Any]:
@@ -284,7 +313,8 @@ def score_test_set(recipe: Recipe, bundle: Bundle, test: Sequence[Texts], traine
 def report_facts(recipe: Recipe, bundle: Bundle, store: Store) -> dict[str, str]:
     """The bundle's facts as text, for the report."""
     facts = {key: f"{value:,}" if isinstance(value, int) else str(value) for key, value in bundle.facts.items()}
-    facts.pop("test", None)
+    for shown_elsewhere in ("test", "valid"):
+        facts.pop(shown_elsewhere, None)
     facts["corpora"] = ", ".join(bundle.facts["corpora"])
     facts["vocabulary"] = f"{bundle.config.vocab_size:,}"
     facts["data cleaning"] = "\n".join(store.account.lines(TASKS[recipe.task].NOUN))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import platform
 import shlex
@@ -44,6 +45,7 @@ class RunFolder:
         self.start = path / "start"  # fine-tuning: the weights before the first step
         self.metrics = path / "metrics.jsonl"
         self.model = path / "model"
+        self.adapter = path / "adapter"  # LoRA: what changed, apart from the model
         self.report = path / "report.html"  # written last: its presence marks a finished run
 
     @property
@@ -60,6 +62,15 @@ class RunFolder:
     def resume_command(self) -> str:
         """The shell command that resumes the run."""
         return f"regard train {shlex.quote(str(self.recipe))} --out {shlex.quote(str(self.path))} --resume"
+
+
+def out_of_time(folder: RunFolder, minutes: float, doing: str, seconds: float, remedy: str = "") -> UserError:
+    """The error of a run whose time was used up before its first step, with the command that gives it more."""
+    enough = math.ceil(max(2 * minutes, 5 * seconds / 60))
+    return UserError(
+        f"train.minutes = {minutes:g} was used up by {doing} ({seconds:.0f} s), so there is no model yet; give it more time: "
+        f"{folder.resume_command} --minutes {enough}{remedy}"
+    )
 
 
 def check_folder(folder: RunFolder, recipe: Recipe, resume: bool) -> None:

@@ -28,7 +28,7 @@ from torch import Tensor
 from regard.data.feed import Feed
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
-from regard.errors import RegardError, UserError
+from regard.errors import RegardError
 from regard.models.transformer import Transformer
 from regard.parallel.ranks import Ranks
 from regard.progress import counted
@@ -37,6 +37,7 @@ from regard.task_table import FIGURES
 from regard.tasks.task import Validator
 from regard.training.checkpoint import prune, random_states, save_checkpoint
 from regard.training.display import Display
+from regard.training.folder import RunFolder, out_of_time
 from regard.training.metrics import RecordWriter
 from regard.training.optimizer import MovingAverage, learning_rate, set_learning_rate, warmup_steps
 from regard.training.sharded import reshard
@@ -208,7 +209,7 @@ class Trainer:
         self.state.validation_seconds = spent
         self._tick()
         self._validated_at = self.state.seconds
-        self._check_budget("preparing and validating the model in train.init", "raise it")
+        self._check_budget("preparing and validating the model in train.init")
         self.write({"kind": "valid", **self.position(), **record, "best": True})
         self._window = self._new_window()
 
@@ -221,16 +222,15 @@ class Trainer:
         [spent], _ = self.ranks.agree([time.perf_counter() - started], False)
         self.state.prepared += spent
         self._tick()
-        self._check_budget("preparing and compiling", "raise it, or skip compilation with train.fast = off")
+        self._check_budget("preparing and compiling", ", or skip compilation with --set train.fast=off")
         window.paused += spent
         window.timed_tokens = tokens
         return rate
 
-    def _check_budget(self, doing: str, remedy: str) -> None:
+    def _check_budget(self, doing: str, remedy: str = "") -> None:
         if self.length.total_seconds is not None and self.length.progress(self.state) >= 1.0:
-            raise UserError(
-                f"train.minutes = {self.length.total_seconds / 60:g} was used up by {doing} ({self.state.prepared:.0f} s); {remedy}"
-            )
+            folder = RunFolder(self.checkpoints.parent)
+            raise out_of_time(folder, self.length.total_seconds / 60, doing, self.state.prepared, remedy)
 
     def update(self) -> float:
         """One optimizer step; returns its learning rate."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -206,3 +206,9 @@ def _plain(value: Any) -> Any:
 def _shortened(line: bytes) -> str:
     text = line.decode("utf-8", "replace")
     return repr(text if len(text) <= 40 else text[:40] + "…")
+
+
+def best_validation(valid: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The newest validation marked as best; without a mark, the last one."""
+    marked = [record for record in valid if record.get("best")]
+    return marked[-1] if marked else valid[-1] if valid else None

@@ -18,6 +18,7 @@ from regard.html_page import escaped, mark_matches, render_page, row, section, t
 from regard.progress import clock
 from regard.task_table import DEFAULT_TASK, FIGURES, TASK_SETTINGS, sample_kind
 from regard.training.chart import Point, Series, chart
+from regard.training.metrics import best_validation
 
 Record = Mapping[str, Any]
 
@@ -89,12 +90,6 @@ def _tiles(train: Sequence[Record], valid: Sequence[Record], test: Sequence[Reco
         return '<p class="card">No measurements yet.</p>'
     cards = (f"<div><p>{escaped(a)}</p><strong>{escaped(b)}</strong><p>{escaped(c)}</p></div>" for a, b, c in tiles)
     return f'<div class="tiles">{"".join(cards)}</div>'
-
-
-def best_validation(valid: Sequence[Record]) -> Record | None:
-    """The newest validation marked as best; without a mark, the last one."""
-    marked = [record for record in valid if record.get("best")]
-    return marked[-1] if marked else valid[-1] if valid else None
 
 
 def _curves(train: Sequence[Record], valid: Sequence[Record]) -> str:

@@ -20,7 +20,7 @@ from regard.recipe import Recipe, recipe_from_dict, resolve_paths
 from regard.tasks import TASKS
 from regard.training.display import Display, LogDisplay, make_display
 from regard.training.fine_tuning import resolve_recipe
-from regard.training.finish import final_weights, report_facts, score_test_set, warn_if_worse, write_model
+from regard.training.finish import final_weights, report_facts, score_test_set, warn_if_worse, write_lora, write_model
 from regard.training.folder import RunFolder, removed_if_empty, write_recipe
 from regard.training.loop import Trainer
 from regard.training.metrics import read_metrics
@@ -145,6 +145,8 @@ def finish(recipe: Recipe, trainer: Trainer, data: PreparedData, folder: RunFold
         trainer.model.config, weights, trainer.tokenizer, data.valid or [], trainer.device
     )
     bundle = write_model(recipe, trainer, weights, chosen, folder, None, measured)
+    if recipe.train.lora:
+        write_lora(recipe, trainer, weights, chosen, folder)
     if data.test:
         scores = score_test_set(recipe, bundle, data.test, trainer)
         bundle = write_model(recipe, trainer, weights, chosen, folder, scores, measured)

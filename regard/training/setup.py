@@ -28,7 +28,7 @@ from regard.training.display import Display
 from regard.training.fast import FastPath, missing_requirement
 from regard.training.fine_tuning import load_init_weights
 from regard.training.finish import num_final_validations
-from regard.training.folder import RunFolder
+from regard.training.folder import RunFolder, out_of_time
 from regard.training.loop import RunLength, RunState, Trainer
 from regard.training.metrics import MetricsLog, RecordWriter, TensorBoardLog
 from regard.training.open_run import OpenRun
@@ -71,9 +71,7 @@ def make_trainer(
     else:
         state.seconds = state.prepared = ranks.broadcast(time.perf_counter() - started)
     if state.step == 0 and length.progress(state) >= 1.0:
-        raise UserError(
-            f"train.minutes = {recipe.train.minutes:g} was used up by preparing the data ({state.prepared:.0f} s); raise it"
-        )
+        raise out_of_time(folder, recipe.train.minutes, "preparing the data", state.prepared)
     logs = open_logs(recipe.train, folder, state.step if checkpoint is not None else None) if ranks.is_first else []
     for note in notes:
         display.say(note)

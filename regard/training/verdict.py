@@ -11,8 +11,8 @@ from regard.tasks import TASKS
 from regard.tasks.task import Outcome
 from regard.training.finish import UNCHANGED
 from regard.training.folder import RunFolder
+from regard.training.metrics import best_validation
 from regard.training.prepare import PreparedData
-from regard.training.report import best_validation
 
 
 def verdict(

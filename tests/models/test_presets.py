@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from regard.errors import UserError
+from regard.models.presets import depth_settings
 from regard.models.transformer import Transformer
 from regard.recipe import ModelRecipe, Recipe, recipe_from_dict
 from regard.tasks.text_plan import GPU_TIERS
@@ -110,3 +112,14 @@ def test_impossible_depths_are_refused(depth: Any) -> None:
 def test_presets_of_one_stack_are_refused_for_translation() -> None:
     with pytest.raises(UserError, match=r"model\.encoder_layers must be at least 1 for translation"):
         made("translate", model={"preset": "gpt2"})
+
+
+def test_the_guide_shows_what_depths_stand_for() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in guide.partition("| depth | width, heads |")[2].splitlines()[2:6]]
+    assert [int(row[0]) for row in rows] == [2, 4, 8, 12]
+    for depth, shape, adam, muon, batch in rows:
+        made_of = depth_settings(int(depth))
+        assert shape == f"{made_of['model']['d_model']}, {made_of['model']['num_heads']}"
+        assert (float(adam), int(batch.replace(",", ""))) == (made_of["train"]["lr"], made_of["train"]["batch_tokens"])
+        assert float(muon) == depth_settings(int(depth), optimizer="muon")["train"]["lr"]

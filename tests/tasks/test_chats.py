@@ -18,7 +18,8 @@ from regard.data.rows import RowPacking, TextRows
 from regard.data.store import Column, store_in_memory
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
-from regard.recipe import load_recipe
+from regard.recipe import load_recipe, recipe_from_dict
+from regard.tasks import generate
 from regard.training.metrics import read_metrics
 from regard.training.speed import Rate
 from regard.writing.chat import Conversation
@@ -91,6 +92,18 @@ def test_only_answers_have_labels(models: tuple[Path, Path]) -> None:
     packed = RowPacking(ring).pack(parts, slice(0, 1), None)
     every = ring.gather(np.arange(len(ring.costs)))
     assert packed.count == (every.labels >= 0).sum() < packed.tokens == ring.costs.sum()
+
+
+def test_a_validation_counts_the_tokens_of_answers_alone(models: tuple[Path, Path]) -> None:
+    bundle = load_bundle(models[1])
+    values = {"data": {"train": "x", "valid": 1, "max_length": 64}, "train": {"steps": 1, "device": "cpu", "init": "x"}}
+    recipe = recipe_from_dict({"task": "generate", "model": {"preset": "init"}, **values})
+    records = [(json.dumps(CHAT),) * 2]
+    learnt = store_in_memory(records, bundle.tokenizer, encode_texts, ChatCorpus.columns)["learnt"].ids
+    [signature] = {metric.signature for metric in generate.score_test_set(recipe, bundle, records).metrics}
+    assert signature == f"tokens:{learnt.sum()}|bytes:{len('A test.' + chr(10) + 'Another.')}" and learnt.sum() < len(
+        learnt
+    )
 
 
 def test_rows_without_a_mask_are_as_before() -> None:

@@ -28,7 +28,7 @@ from regard.generate.engines.torch_engine import load_model
 from regard.layout import SequenceLayout
 from regard.models.token_loss import TokenLoss
 from regard.recipe import load_recipe, recipe_from_dict
-from regard.serve.watch import Watch
+from regard.serve.watch import Watch, seconds_left
 from regard.tasks import TASKS, generate
 from regard.training.checkpoint import list_checkpoints
 from regard.training.folder import RunFolder
@@ -118,6 +118,9 @@ def test_the_loss_falls_and_the_model_is_a_bundle(runs: Runs, task: str) -> None
     assert "Documents</th>" in page and "Sentences" not in page
     _, view = Watch(run).view()
     assert (view["source"], view["target"], view["name"]) == (None, None, "run")
+    assert view["done"] == 1.0 and view["remaining"] is None
+    assert ("bits_per_byte" in view["best"]) == (task == "generate")
+    assert seconds_left(0.25, [{"elapsed": 30.0}, {}]) == 90.0 and seconds_left(None, []) is None
 
 
 @each_task
@@ -431,6 +434,15 @@ def test_commands_take_a_run_of_text(runs: Runs, task: str, tmp_path: Path, capf
     card = capfd.readouterr().out
     assert "| training documents | 150 |" in card
     assert f"| training tokens | {len(Store.open(RunFolder(run).store)['text'].ids):,} |" in card
+    valid = min(
+        (one for one in read_metrics(run / "metrics.jsonl") if one["kind"] == "valid"),
+        key=lambda one: float(one["loss"]),
+    )
+    assert f"On its validation set: {'bits per byte' if task == 'generate' else 'loss'}" in card
+    assert f"loss {valid['loss']:.3f}, perplexity {valid['perplexity']:.2f}" in card
+    assert main(["models", str(run.parent)]) == 0
+    [listed] = [line for line in capfd.readouterr().out.splitlines() if str(run) in line]
+    assert ("bits per byte test" if task == "generate" else "loss test") in listed
     refused = fails(capfd, "translate", "-m", str(run), "hello")
     assert f"must be a model for the task translate, but is one for the task {task}" in refused
 

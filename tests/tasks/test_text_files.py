@@ -9,6 +9,7 @@ import random
 import shutil
 import tomllib
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,10 @@ from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.recipe import CHARACTER_VOCABULARY, load_recipe, recipe_from_dict
 from regard.tasks.samples import ContinuationSampler, Passage, choose_passages
+from regard.tasks.task import Prospect
 from regard.tasks.text import hold_out
 from regard.tasks.text_plan import CPU_TIERS, GPU_TIERS, TextAmount, held_out, pick_tier, text_specs, unit_tiers
-from regard.tasks.text_verdict import unigram_entropy
+from regard.tasks.text_verdict import outlook, unigram_entropy
 from regard.training.auto import choose_recipe
 from regard.training.checkpoint import list_checkpoints
 from regard.training.display import Display
@@ -316,6 +318,19 @@ def test_the_choice_is_said(tmp_path: Path, quick: None) -> None:
     assert "4 layers of 192, about 1.8 million parameters" in lines[3]
     assert "will not suffice to write words: get more text" in lines[-1]
     assert not any("small" in line or "target" in line for line in lines)
+
+
+def test_too_many_epochs_of_little_text_are_said() -> None:
+    recipe = recipe_from_dict({"task": "generate", "data": {"train": "x", "valid": 0.1}, "train": {"minutes": 2}})
+    prospect = Prospect(recipe, 1, 40, 9_000.0, 27_000.0, (), False, "--init")
+    [line] = outlook(prospect)
+    assert line == (
+        "27,000 epochs of this text will teach it by heart and little else: get more text, or stop sooner (--epochs 10)"
+    )
+    assert not outlook(replace(prospect, tokens=1e6, epochs=99.0))
+    tuned = replace(recipe, train=replace(recipe.train, init="x"))
+    assert outlook(replace(prospect, recipe=tuned)) == [line]
+    assert not outlook(replace(prospect, recipe=tuned, epochs=0.1))
 
 
 def test_passages_begin_with_a_line_and_are_spread(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from regard.evaluate import score
 from regard.training.chart import Series, averaged, chart, ticks
-from regard.training.report import best_validation, write_report
+from regard.training.metrics import best_validation
+from regard.training.report import write_report
 
 RECIPE: dict[str, Any] = {
     "data": {"source": "en", "target": "de", "train": ["a.{en,de}", {"path": "b.tsv", "weight": 2.0}]},

@@ -6,6 +6,8 @@ import itertools
 import json
 import math
 import os
+import re
+import shlex
 import shutil
 import signal
 from collections.abc import Callable
@@ -238,7 +240,13 @@ def test_a_budget_that_preparing_uses_up_is_said_to_be_too_small(
 ) -> None:
     recipe = write_recipe(tmp_path / "recipe", steps=0, minutes=1e-6)
     assert main(["train", str(recipe), "--out", str(tmp_path / "run")]) == 2
-    assert "used up by preparing the data" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "used up by preparing the data" in said and "there is no model yet" in said
+    # The command that it names goes on.
+    command = said.strip().rpartition("give it more time: regard ")[2]
+    assert re.search(r"recipe.toml --out \S+run --resume --minutes [1-9]\d*$", command), said
+    assert main([*shlex.split(command)[:-2], "--steps", "2"]) == 0
+    assert (tmp_path / "run" / "model" / "config.json").is_file()
 
 
 def test_a_second_process_is_kept_out_of_the_folder(tmp_path: Path) -> None:

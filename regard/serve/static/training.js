@@ -77,11 +77,12 @@ function tiles(data, element) {
   const { latest, latest_train: train, best } = data;
   const made = [];
   const tile = (name, value, under) => made.push(element("div", { class: "run-tile" }, element("p", {}, name), element("strong", {}, value), element("p", {}, under)));
-  if (latest) tile("Step", whole(latest.step), [latest.epoch === undefined ? "" : `epoch ${latest.epoch.toFixed(1)}`, latest.elapsed === undefined ? "" : duration(latest.elapsed)].filter(Boolean).join(", "));
+  if (latest) tile("Step", whole(latest.step), [latest.epoch === undefined ? "" : `epoch ${latest.epoch.toFixed(1)}`, latest.elapsed === undefined ? "" : duration(latest.elapsed), data.remaining === null ? "" : `${duration(data.remaining)} left`].filter(Boolean).join(", "));
   if (train?.nll !== undefined) tile("Training loss", train.nll.toFixed(3), `learning rate ${small(train.lr ?? 0)}`);
   if (best?.loss !== undefined) tile("Validation loss", best.loss.toFixed(3), `best so far, step ${whole(best.step)}`);
+  if (best?.bits_per_byte !== undefined) tile("Bits per byte", best.bits_per_byte.toFixed(3), best.perplexity === undefined ? "on the validation set" : `perplexity ${best.perplexity.toFixed(1)}, validation`);
   if (best?.bleu !== undefined) tile("BLEU", best.bleu.toFixed(1), best.chrf === undefined ? "on the validation set" : `chrF ${best.chrf.toFixed(1)}, validation`);
-  if (train?.tokens_per_second !== undefined) tile("Tokens per second", whole(train.tokens_per_second), "target side");
+  if (train?.tokens_per_second !== undefined) tile("Tokens per second", whole(train.tokens_per_second), data.source === null ? "of text" : "target side");
   return element("div", { class: "run-tiles" }, ...made);
 }
 
@@ -99,13 +100,14 @@ function charts(data, element) {
 function samples(data, element) {
   if (!data.samples.length) return [];
   const row = (name, text, kind = "") => element("div", { class: kind }, element("dt", {}, name), element("dd", { dir: "auto" }, text || "(empty)"));
+  const isText = data.source === null; // a language model: only translation has languages
   const cards = data.samples.map((sample) => {
     const [last, ...before] = [...sample.changes].reverse();
-    const rows = [row("source", sample.source), row("reference", sample.reference, "reference"), row(`step ${whole(last.step)}`, last.translation, "newest"),
+    const rows = [row(isText ? "prompt" : "source", sample.source), row("reference", sample.reference, "reference"), row(`step ${whole(last.step)}`, last.translation, "newest"),
       ...before.slice(0, 3).map((one) => row(`step ${whole(one.step)}`, one.translation, "older"))];
     return element("article", { class: "card run-sample" }, element("dl", {}, ...rows));
   });
-  return [element("section", {}, element("h2", {}, "Translations over time"), element("p", { class: "lead" }, "Sentences from the validation set, newest translation first, one row per change."), ...cards)];
+  return [element("section", {}, element("h2", {}, isText ? "Continuations over time" : "Translations over time"), element("p", { class: "lead" }, isText ? "Passages of the validation text, newest continuation first, one row per change." : "Sentences from the validation set, newest translation first, one row per change."), ...cards)];
 }
 
 function tests(data, element) {
