@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from regard.aligning import AlignmentHeads
 from regard.bounds import MAX_LENGTH, check_label, check_whole
-from regard.builtin import DEFAULT, builtin_models
+from regard.builtin import DEFAULT, DEFAULTS, builtin_models
 from regard.card import make_card
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer, used_files
@@ -367,16 +367,23 @@ def cached_models() -> dict[str, Path]:
     return {folder.name: folder for folder in sorted(found)}
 
 
-def find_bundle(model: str | Path | None) -> Path:
-    """The bundle folder that `-m` names: a bundle, the model in a run folder, or a built-in or cached model."""
+def find_bundle(model: str | Path | None, task: str | None = None) -> Path:
+    """The bundle folder that `-m` names: a bundle, the model in a run folder, or a built-in or cached model. Without a name, the
+    built-in model for the task."""
     models = builtin_models()
     if model is None:
-        if DEFAULT not in models:
+        default = DEFAULTS.get(task or "", DEFAULT)
+        if default not in models and default != DEFAULT:
+            raise UserError(
+                f"-m must name a model for the task {task}, since this copy of Regard has no built-in one; import one: "
+                "regard import --from transformers FOLDER -o MODEL"
+            )
+        if default not in models:
             raise UserError(
                 "-m must name a bundle or a run folder, since this copy of Regard has no built-in models; or train a model: "
                 "regard train corpus.en corpus.de"
             )
-        return models[DEFAULT]
+        return models[default]
     folder = Path(model)
     if (folder / "config.json").is_file():
         return folder

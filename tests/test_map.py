@@ -25,6 +25,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("training",),
     ("catalogue",),
     ("tasks",),
+    ("understanding",),
     ("translation", "writing"),
     ("export",),
     ("importing",),

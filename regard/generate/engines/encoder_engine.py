@@ -113,7 +113,11 @@ class TorchEncoder:
 
     def _moved(self, numbers: Any, count: int) -> Tensor:
         moved = torch.from_numpy(np.fromiter(numbers, np.int64, count))
-        return moved.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else moved.to(self.device)
+        return (
+            moved.pin_memory().to(self.device, non_blocking=True)
+            if self.device.type == "cuda"
+            else moved.to(self.device)
+        )
 
     def _head(self, states: Tensor, layout: SequenceLayout, rows: Tensor | None) -> Tensor:
         if rows is not None:
