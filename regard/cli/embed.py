@@ -9,7 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.cli.common import MODEL_OF_VECTORS, add_engine, checked_batch, find_models, load_model, print_result, verb
+from regard.cli.common import (
+    MODEL_OF_VECTORS,
+    add_engine,
+    checked_batch,
+    find_models,
+    load_model,
+    naming_options,
+    print_result,
+    verb,
+)
 from regard.errors import RegardError, UserError
 from regard.escaping import escape
 
@@ -62,9 +71,14 @@ def run(arguments: argparse.Namespace) -> None:
     _check(arguments, folder)
     find_models(arguments, "embed")  # before anything is read
     checked_batch(arguments)
-    if folder is not None:
-        _embed_folder(folder, arguments)
-        return
+    with naming_options(("passage_tokens", "prompt")):
+        if folder is not None:
+            _embed_folder(folder, arguments)
+        else:
+            _embed_texts(arguments)
+
+
+def _embed_texts(arguments: argparse.Namespace) -> None:
     texts = _texts(arguments)
     if arguments.to is not None and arguments.to.suffix == ".parquet":
         _import_pyarrow()

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.cli.common import add_engine, checked_batch, naming_options, print_result, verb
+from regard.cli.common import add_engine, checked_batch, print_result, verb
 
 if TYPE_CHECKING:
     from regard.understanding.index import Hit
@@ -41,8 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
     from regard.api import load_index
 
     index = load_index(arguments.index, arguments.model, device=arguments.device, engine=arguments.engine)
-    with naming_options():
-        hits = index.search(arguments.query, arguments.k)
+    hits = index.search(arguments.query, arguments.k)
     print_result(arguments, [asdict(hit) for hit in hits], [line for hit in hits for line in _lines(hit)])
 
 

@@ -21,6 +21,9 @@ class EncoderInput:
     types: Sequence[int] = ()  # the kind of each token; empty: all of kind 0
     places: Sequence[int] = ()  # with a head of tokens: where their logits are wanted
 
+    def __len__(self) -> int:
+        return len(self.ids)
+
 
 class EncoderEngine(Protocol):
     """Runs an encoder and its head. The answer to each input depends on its head:

@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 
 _SILENT = frozenset(("script", "style", "template", "noscript", "svg", "math"))
 _INLINE = frozenset(
-    "a abbr acronym b bdi bdo big cite code data del dfn em font i ins kbd label mark q s samp small span strike strong sub sup time "
-    "tt u var wbr".split()
+    "a abbr acronym b bdi bdo big cite code data del dfn em font i ins kbd label mark q s samp small span strike strong sub sup "
+    "time tt u var wbr".split()
 )
 
 
