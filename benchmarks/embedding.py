@@ -16,6 +16,8 @@ import argparse
 import lzma
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -76,10 +78,10 @@ def cosines(one: Array, other: Array) -> Array:
 def sentence_transformers(folder: Path, device: torch.device, half: bool = False) -> tuple[str, Embed] | None:
     """The package itself, if it is installed."""
     try:
-        from sentence_transformers import SentenceTransformer
+        package = import_module("sentence_transformers")
     except ModuleNotFoundError:
         return None
-    model = SentenceTransformer(str(folder), device=str(device))
+    model = package.SentenceTransformer(str(folder), device=str(device))
     if half:
         model.half()
     batch = REFERENCE_BATCH.get(device.type, 32)
@@ -161,9 +163,7 @@ def main() -> None:
         vectors = {name: embed(texts) for name, embed in embeds.items()}
         step = max(1, len(texts) // arguments.timed) if arguments.timed else 1
         many = texts[::step] * arguments.repeat
-        seconds = time_rounds(
-            {name: lambda e=embed: e(many) for name, embed in embeds.items()}, arguments.rounds, device
-        )
+        seconds = time_rounds({name: partial(embed, many) for name, embed in embeds.items()}, arguments.rounds, device)
     reference = next(iter(embeds))
     rows, missed = [], []
     for name, found in vectors.items():

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,8 +87,8 @@ def _embed_texts(arguments: argparse.Namespace) -> None:
     vectors = model.embed(texts, prompt=arguments.prompt, progress=len(texts) > 1)
     if arguments.to is not None:
         _write(arguments.to, texts, vectors)
-        document = {"file": str(arguments.to), "texts": len(texts), "width": model.embedder.width}
-        print_result(arguments, document, [f"{arguments.to}: {len(texts):,} vectors of {model.embedder.width} numbers"])
+        written = {"file": str(arguments.to), "texts": len(texts), "width": model.embedder.width}
+        print_result(arguments, written, [f"{arguments.to}: {len(texts):,} vectors of {model.embedder.width} numbers"])
         return
     document = [{"text": text, "vector": vector.tolist()} for text, vector in zip(texts, vectors, strict=True)]
     if arguments.json:  # a vector on one line
@@ -152,13 +153,12 @@ def _texts(arguments: argparse.Namespace) -> list[str]:
 
 def _import_pyarrow() -> Any:
     try:
-        import pyarrow
-        import pyarrow.parquet
+        import_module("pyarrow.parquet")
+        return import_module("pyarrow")
     except ModuleNotFoundError:
         raise UserError(
             "--to FILE.parquet needs the package pyarrow; pip install 'regard[parquet]', or use .npy"
         ) from None
-    return pyarrow
 
 
 def _write(path: Path, texts: Sequence[str], vectors: Vectors) -> None:

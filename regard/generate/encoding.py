@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from regard.generate.options import OnFinished
+from regard.settings import HeadKind
 
 Answer = NDArray[Any]  # float32
+Answers = list[Answer] | NDArray[Any]  # one for each input: the rows of one array where all have the same shape
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,16 @@ class EncoderEngine(Protocol):
     parallel: int  # calls of `answers` worth running at once, each in its own thread
     max_length: int  # tokens of a sequence, with those that frame it
 
-    def answers(self, inputs: Sequence[EncoderInput], on_finished: OnFinished | None = None) -> list[Answer]:
+    def answers(self, inputs: Sequence[EncoderInput], on_finished: OnFinished | None = None) -> Answers:
         """The answer to each input, in their order. It does not depend on what else is asked for, but for rounding."""
         ...
+
+
+def no_answers(count: int, kind: HeadKind, width: int) -> Answers:
+    """Room for so many answers of a head, each of `width` numbers where they all have the same shape."""
+    if kind in ("vector", "classes"):
+        return np.empty((count, width), np.float32)
+    return [np.empty(0, np.float32)] * count
 
 
 def token_batches(lengths: Sequence[int], most: int, most_tokens: int) -> Iterator[list[int]]:

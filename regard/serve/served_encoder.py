@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from regard.bundle import Bundle
 from regard.errors import InputTooLarge
-from regard.generate.encoding import Answer, EncoderEngine, EncoderInput
+from regard.generate.encoding import Answer, Answers, EncoderEngine, EncoderInput
 from regard.generate.engines.select import make_encoder
 from regard.generate.options import SearchOptions
 from regard.serve.batched_sentences import INLINE_CHARACTERS
@@ -33,7 +33,7 @@ class _BatchedEncoder:
     def __init__(self, engine: EncoderEngine) -> None:
         self.engine, self.batch, self.parallel = engine, engine.batch, engine.parallel
 
-    def translate(self, inputs: Sequence[EncoderInput], *_: Any) -> list[Answer]:
+    def translate(self, inputs: Sequence[EncoderInput], *_: Any) -> Answers:
         """The answers to a batch."""
         return self.engine.answers(inputs)
 

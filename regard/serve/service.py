@@ -146,8 +146,12 @@ class Service:
     def batchers(self) -> list[Batcher | WritingBatcher]:
         """The batchers of all models."""
         of_pairs = [batcher for served in self.pairs.values() for batcher in served.batchers]
-        single = (*self.writers.values(), *self.encoders.values())
-        return [*of_pairs, *(one.batcher for one in single)]
+        return [*of_pairs, *(one.batcher for one in self.named)]
+
+    @property
+    def named(self) -> list[ServedWriter | ServedEncoder]:
+        """The models that clients call by name."""
+        return [*self.writers.values(), *self.encoders.values()]
 
     # --- languages ---
 
@@ -375,7 +379,7 @@ class Service:
         """Stop the threads."""
         for served in self.pairs.values():
             served.close()
-        for one in (*self.writers.values(), *self.encoders.values()):
+        for one in self.named:
             one.close()
         self._reading.close()
         self._documents.close()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from regard.builtin import shown_name
 from regard.bundle import Bundle
 from regard.errors import InputError, UserError
-from regard.generate.encoding import Answer, EncoderEngine, EncoderInput
+from regard.generate.encoding import Answers, EncoderEngine, EncoderInput
 from regard.progress import OnProgress
 from regard.understanding.windows import cut_windows, window_room
 
@@ -40,6 +40,7 @@ class Embedder:
     def __init__(self, bundle: Bundle, engine: EncoderEngine) -> None:
         self.bundle, self.engine, self.tokenizer = bundle, engine, bundle.tokenizer
         self.normalize = bundle.config.head_settings.normalize
+        self._opening, self._closing = self.tokenizer.opening, self.tokenizer.closing
 
     @property
     def width(self) -> int:
@@ -74,7 +75,7 @@ class Embedder:
     def read(self, texts: Sequence[str], prompt: str | None = None) -> list[TextWindows]:
         """The texts as an engine reads them."""
         before = self.prompt_text(prompt)
-        room = window_room(self.tokenizer, self.engine.max_length, len(self.tokenizer.encode(before)) if before else 0)
+        room = window_room(self.tokenizer, self.engine.max_length)
         return [
             self._windows(ids, before, room) for ids in self.tokenizer.encode_batch([before + text for text in texts])
         ]
@@ -97,11 +98,15 @@ class Embedder:
         return self.bundle.prompts[name]
 
     def _windows(self, ids: Sequence[int], before: str, room: int) -> TextWindows:
+        if len(ids) <= room and (self._opening or self._closing):  # most texts
+            one = [*self._opening, *ids, *self._closing]
+            return TextWindows((EncoderInput(one),), (max(1, len(ids)),), len(one))
         opening: list[int] = []
         if len(ids) > room and before:  # every window gets the prompt
             opening = self.tokenizer.encode(before)
             ids = ids[len(opening) :] if list(ids[: len(opening)]) == opening else ids
-        windows = cut_windows(ids, room, self.tokenizer) if len(ids) > room else [ids]
+            room = window_room(self.tokenizer, self.engine.max_length, len(opening))
+        windows = cut_windows(ids, room, self.tokenizer)
         framed = [self.tokenizer.frame([*opening, *window])[0] for window in windows]
         if not all(framed):
             raise InputError("a text must not be empty with this model, which puts nothing around it")
@@ -111,9 +116,9 @@ class Embedder:
             sum(map(len, framed)),
         )
 
-    def join(self, texts: Sequence[TextWindows], answers: Sequence[Answer]) -> Vectors:
+    def join(self, texts: Sequence[TextWindows], answers: Answers) -> Vectors:
         """One vector for each text from those of all windows in order."""
-        found = np.stack(answers).astype(np.float32, copy=False) if answers else np.empty((0, self.width), np.float32)
+        found: Vectors = np.asarray(answers, np.float32).reshape(-1, self.width)
         if len(found) > len(texts):
             firsts = np.cumsum([0, *(len(text.inputs) for text in texts)])[:-1]
             weights = np.array([weight for text in texts for weight in text.weights], np.float32)[:, None]

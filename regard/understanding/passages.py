@@ -93,11 +93,10 @@ def _without_marks(text: str) -> str:
 def _of_table(text: str, delimiter: str) -> Iterator[Paragraph]:
     """Each row is a paragraph."""
     csv.field_size_limit(_MAX_CELL)
-    quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
+    lines = io.StringIO(text, newline="")
+    rows = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if delimiter == "\t" else csv.reader(lines)
     try:
-        for number, row in enumerate(
-            csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting), 1
-        ):
+        for number, row in enumerate(rows, 1):
             yield Paragraph(f"row {number}", " | ".join(" ".join(cell.split()) for cell in row if cell.strip()))
     except csv.Error:
         raise InputError("file must be a valid table; look for a quotation mark that is not closed") from None

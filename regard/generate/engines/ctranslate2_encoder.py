@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.bundle import Bundle
-from regard.generate.encoding import Answer, EncoderInput, token_batches
+from regard.generate.encoding import Answer, Answers, EncoderInput, no_answers, token_batches
 from regard.generate.engines import ctranslate2_specs
 from regard.generate.engines.ctranslate2_cache import converted
 from regard.generate.engines.ctranslate2_common import import_ctranslate2, open_model
@@ -48,21 +48,26 @@ class CTranslate2Encoder:
         with converted(bundle, weights) as folder:
             self._encoder = open_model("Encoder", folder, weights, self.parallel, _THREADS)
 
-    def answers(self, inputs: Sequence[EncoderInput], on_finished: OnFinished | None = None) -> list[Answer]:
+    def answers(self, inputs: Sequence[EncoderInput], on_finished: OnFinished | None = None) -> Answers:
         """As `EncoderEngine.answers`."""
-        found: list[Answer] = [np.empty(0, np.float32)] * len(inputs)
+        found = no_answers(len(inputs), self.head.kind, len(self.head.labels) or self.bundle.config.d_model)
         batches = list(token_batches([len(one.ids) for one in inputs], self.batch, _BATCH_TOKENS))
-        with ThreadPoolExecutor(self.parallel) as threads:
-            for numbers, answers in zip(
-                batches, threads.map(lambda some: self._run([inputs[n] for n in some]), batches), strict=True
-            ):
+
+        def run(numbers: list[int]) -> None:
+            answers = self._run([inputs[number] for number in numbers])
+            if isinstance(found, np.ndarray):
+                found[numbers] = answers
+            else:
                 for number, answer in zip(numbers, answers, strict=True):
                     found[number] = answer
+
+        with ThreadPoolExecutor(self.parallel) as threads:  # they are begun only as batches need them
+            for numbers, _ in zip(batches, threads.map(run, batches), strict=True):
                 if on_finished is not None:
                     on_finished(numbers)
         return found
 
-    def _run(self, inputs: Sequence[EncoderInput]) -> list[Answer]:
+    def _run(self, inputs: Sequence[EncoderInput]) -> Answers:
         types = None
         if any(one.types for one in inputs):
             types = [list(one.types) or [0] * len(one.ids) for one in inputs]
@@ -72,7 +77,7 @@ class CTranslate2Encoder:
         if self.head.kind == "tags":
             return [self._output(own[:length]) for own, length in zip(states, lengths, strict=True)]
         pooled = self._pooled(states, lengths)
-        return list(self._output(pooled) if self.head.kind == "classes" else pooled)
+        return self._output(pooled) if self.head.kind == "classes" else pooled
 
     def _pooled(self, states: NDArray[Any], lengths: NDArray[Any]) -> Answer:
         """(sequences, longest, d_model) -> (sequences, d_model), as `regard.models.heads.pool`."""

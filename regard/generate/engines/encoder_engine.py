@@ -18,7 +18,7 @@ from torch import Tensor
 
 from regard.bundle import Bundle
 from regard.device import pick_device, with_index
-from regard.generate.encoding import Answer, EncoderInput, token_batches
+from regard.generate.encoding import Answers, EncoderInput, no_answers, token_batches
 from regard.generate.engines.torch_engine import load_model
 from regard.generate.options import OnFinished
 from regard.layout import SequenceLayout
@@ -39,7 +39,8 @@ class TorchEncoder:
     ) -> None:
         self.device = with_index(torch.device(device))
         self.model = model.to(self.device).eval()
-        self.kind = model.config.head_settings.kind
+        head = model.config.head_settings
+        self.kind, self.width = head.kind, len(head.labels) or model.config.d_model  # of a vector, or of classes
         if varlen.available(self.device, torch.float16):
             self.model.half()
             if self.kind != "tokens":
@@ -54,18 +55,21 @@ class TorchEncoder:
         """The engine for a bundle's model."""
         return cls(load_model(bundle), device=pick_device(device), batch=batch, max_length=bundle.max_length)
 
-    def answers(self, inputs: Sequence[EncoderInput], on_finished: OnFinished | None = None) -> list[Answer]:
+    def answers(self, inputs: Sequence[EncoderInput], on_finished: OnFinished | None = None) -> Answers:
         """As `EncoderEngine.answers`."""
-        found: list[Answer] = [np.empty(0, np.float32)] * len(inputs)
+        found = no_answers(len(inputs), self.kind, self.width)
         waiting: deque[tuple[list[int], Tensor, Any]] = deque()
 
         def finish() -> None:
             numbers, answer, event = waiting.popleft()
             if event is not None:
                 event.synchronize()
-            sizes = self._sizes([inputs[number] for number in numbers])
-            for number, own in zip(numbers, _split(answer.numpy(), sizes), strict=True):
-                found[number] = own
+            if isinstance(found, np.ndarray):
+                found[numbers] = answer.numpy()
+            else:
+                sizes = self._sizes([inputs[number] for number in numbers])
+                for number, own in zip(numbers, np.split(answer.numpy(), np.cumsum(sizes)[:-1]), strict=True):
+                    found[number] = own
             if on_finished is not None:
                 on_finished(numbers)
 
@@ -78,11 +82,9 @@ class TorchEncoder:
                 finish()
         return found
 
-    def _sizes(self, inputs: Sequence[EncoderInput]) -> list[int] | None:
-        """Rows of each answer; None: one row each, without that dimension."""
-        if self.kind == "tags":
-            return [len(one.ids) for one in inputs]
-        return [len(one.places) for one in inputs] if self.kind == "tokens" else None
+    def _sizes(self, inputs: Sequence[EncoderInput]) -> list[int]:
+        """Rows of each answer about tokens."""
+        return [len(one.ids) if self.kind == "tags" else len(one.places) for one in inputs]
 
     def _run(self, inputs: Sequence[EncoderInput]) -> tuple[Tensor, Any]:
         """The answers of a batch in host memory, where they may arrive later: see the event."""
@@ -128,9 +130,3 @@ class TorchEncoder:
             return self.model.head.pooled(states, layout)
         answer: Tensor = self.model.head(states, layout)
         return answer
-
-
-def _split(answer: Answer, sizes: list[int] | None) -> Sequence[Answer]:
-    if sizes is None:
-        return list(answer)
-    return np.split(answer, np.cumsum(sizes)[:-1]) if sizes else []
