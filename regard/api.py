@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from regard.arguments import check_path, check_text, check_texts
-from regard.builtin import shown_name
+from regard.builtin import builtin_models, shown_name
 from regard.bundle import Bundle, find_bundle, load_bundle
 from regard.data.corpus import check_file
 from regard.errors import RegardError, UserError
@@ -491,8 +491,10 @@ def load_index(
     regard.load_index("docs.index").search("how do I change a limit?")[0].text
     """
     index = Index(check_path("folder", folder))
+    # A built-in model by its path: the working folder may hold a folder of the same name.
+    named = model or builtin_models().get(index.model, index.model)
     try:
-        bundle = load_bundle(find_bundle(model or index.model), "embed")
+        bundle = load_bundle(find_bundle(named), "embed")
     except UserError as error:
         if model is not None:
             raise

@@ -29,7 +29,7 @@ FACTS: dict[str, Any] = {
     "sources": [
         "all-MiniLM-L6-v2 (https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2): Apache 2.0; fine-tuned by its makers "
         "on 1.17 billion pairs of sentences (Reddit, S2ORC, WikiAnswers, Stack Exchange, MS MARCO and others)",
-        "MiniLM-L6-H384-uncased, from which it started (nreimers, after Microsoft's MiniLM): MIT",
+        "it started from nreimers/MiniLM-L6-H384-uncased, a distilled BERT",
     ],
     "limits": [
         "English: texts in other languages lie together by their words, hardly by their meaning.",

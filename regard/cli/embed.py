@@ -195,7 +195,8 @@ def _embed_folder(folder: Path, arguments: argparse.Namespace) -> None:
         )
     if folder.resolve() == folder.resolve().parent:
         raise UserError(f"{folder}: is the whole machine; name a folder of documents")
-    out = arguments.index or folder.resolve().with_name(f"{folder.resolve().name}.index")
+    named = folder if folder.name not in ("", "..") else folder.resolve()
+    out = arguments.index or named.with_name(f"{named.name}.index")
     model = load_model(arguments, task="embed")
     from regard.understanding.indexing import update_index
 

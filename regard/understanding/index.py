@@ -105,11 +105,19 @@ class Index:
         except (KeyError, TypeError, ValueError, OSError) as error:
             raise self._damaged(str(error)) from None
         self._firsts = np.cumsum([0, *(one.passages for one in self.documents)])
-        wanted = (self._firsts[-1],)
-        if self.vectors.ndim != 2 or self.vectors.shape[:1] != wanted or len(self._places) != wanted[0] + 1:
-            raise self._damaged("its parts have different lengths")
+        self._check_parts()
         if embedder is not None:
             self.check_model(embedder.bundle)
+
+    def _check_parts(self) -> None:
+        """The files may come from anywhere: what is read from them must fit together."""
+        count, places = int(self._firsts[-1]), self._places
+        if (self.vectors.ndim, self.vectors.dtype, self.vectors.shape[:1]) != (2, np.float32, (count,)):
+            raise self._damaged(f"{VECTORS} has not one vector for each passage")
+        if (places.dtype, places.shape) != (np.int64, (count + 1,)):
+            raise self._damaged(f"{PLACES} has not one place for each passage")
+        if places[0] != 0 or (np.diff(places) < 0).any() or places[-1] != (self.folder / PASSAGES).stat().st_size:
+            raise self._damaged(f"{PLACES} does not fit {PASSAGES}")
 
     def _damaged(self, why: str) -> UserError:
         return UserError(

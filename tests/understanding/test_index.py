@@ -14,9 +14,11 @@ import pytest
 
 import regard
 from regard.api import Model
+from regard.builtin import DEFAULTS
 from regard.bundle import Bundle
 from regard.cli import main
 from regard.errors import Interrupted, UserError
+from regard.files import write_manifest
 from regard.understanding import indexing
 from regard.understanding.index import Index
 from regard.understanding.indexing import update_index
@@ -199,6 +201,36 @@ def test_another_model_a_damaged_index_and_an_empty_folder_are_one_line(
         assert said.count("\n") == 1 and message in said, said
 
 
+def test_parts_that_do_not_fit_together_are_refused(folder: Path, model: Model, tmp_path: Path) -> None:
+    out = tmp_path / "index"
+    index, _ = update_index(folder, out, model.embedder)
+    vectors, places = np.array(index.vectors), np.load(out / "places.npy")
+    settings = json.loads((out / "index.json").read_text())
+    for name, content in [
+        ("vectors.npy", vectors[1:]),
+        ("vectors.npy", vectors.astype(np.float64)),
+        ("places.npy", places[1:]),
+        ("places.npy", places - 1),
+        ("places.npy", places[::-1].copy()),
+        ("index.json", {**settings, "documents": [{"path": "a"}]}),
+        ("index.json", {key: value for key, value in settings.items() if key != "folder"}),
+    ]:
+        spoilt = tmp_path / "spoilt"
+        shutil.copytree(out, spoilt)
+        if isinstance(content, dict):
+            (spoilt / name).write_text(json.dumps(content))
+        else:
+            np.save(spoilt / name, content)
+        write_manifest(spoilt, format=1)
+        with pytest.raises(UserError, match="must be an index that regard embed wrote, but is damaged"):
+            Index(spoilt)
+        shutil.rmtree(spoilt)
+    (out / "index.json").write_text(json.dumps({**settings, "format": 2}))
+    write_manifest(out, format=2)
+    with pytest.raises(UserError, match="the format of an index must be 1"):
+        Index(out)
+
+
 def test_the_command_prints_what_it_finds(
     folder: Path, bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,6 +263,24 @@ def test_the_index_of_a_model_that_was_moved_says_so(folder: Path, bundle: Bundl
     with pytest.raises(UserError, match="needs the model that made it; name it with -m"):
         regard.load_index(tmp_path / "index")
     assert regard.load_index(tmp_path / "index", moved, engine="torch").search("cats", 1)
+
+
+def test_the_built_in_encoder_needs_no_name(
+    folder: Path, bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a folder that has another model of the same name."""
+    name = DEFAULTS["embed"]
+    shutil.copytree(bundle.folder, tmp_path / "builtin" / name)
+    monkeypatch.setattr("regard.builtin.BUILTIN", tmp_path / "builtin")
+    encoders.vector_model(tmp_path / "other", max_length=30)[1].folder.rename(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    assert main(["models"]) == 0
+    assert [name, "built-in", "embed"] in [line.split()[:3] for line in capsys.readouterr().out.splitlines()]
+    assert main(["embed", "docs"]) == 0
+    assert main(["search", "docs.index", "Dogs bark at cats.", "-k", "1"]) == 0
+    assert capsys.readouterr().out.startswith("docs.index: 4 documents, 5 passages")
+    assert Index(tmp_path / "docs.index").model == name
+    assert regard.load(task="embed").bundle.folder == tmp_path / "builtin" / name
 
 
 def test_two_processes_do_not_make_the_same_index(folder: Path, model: Model, tmp_path: Path) -> None:
