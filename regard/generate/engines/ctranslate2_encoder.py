@@ -23,8 +23,8 @@ from regard.generate.engines.ctranslate2_model import WeightFormat, positions, r
 from regard.generate.options import OnFinished
 from regard.parallel.processes import own_threads
 
-_BATCH = 64  # sequences of a batch
-_BATCH_TOKENS = 2_048
+_BATCH = 32  # sequences of a batch
+_BATCH_TOKENS = 1_024
 _THREADS = 1  # of a worker: several workers use the cores better than several threads of one
 
 
