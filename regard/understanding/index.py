@@ -112,9 +112,9 @@ class Index:
     def _check_parts(self) -> None:
         """The files may come from anywhere: what is read from them must fit together."""
         count, places = int(self._firsts[-1]), self._places
-        if (self.vectors.ndim, self.vectors.dtype, self.vectors.shape[:1]) != (2, np.float32, (count,)):
+        if (self.vectors.ndim, self.vectors.dtype, self.vectors.shape[:1]) != (2, np.dtype(np.float32), (count,)):
             raise self._damaged(f"{VECTORS} has not one vector for each passage")
-        if (places.dtype, places.shape) != (np.int64, (count + 1,)):
+        if (places.dtype, places.shape) != (np.dtype(np.int64), (count + 1,)):
             raise self._damaged(f"{PLACES} has not one place for each passage")
         if places[0] != 0 or (np.diff(places) < 0).any() or places[-1] != (self.folder / PASSAGES).stat().st_size:
             raise self._damaged(f"{PLACES} does not fit {PASSAGES}")

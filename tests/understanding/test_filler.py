@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -55,6 +56,25 @@ def test_blanks_are_filled_as_transformers_fills_them(models: tuple[Path, Model,
         if mask == "[MASK]":
             assert [one.text for one in candidates] == names
     assert mask not in filled.filled and filled.blanks[0][0].text in filled.filled
+
+
+def test_a_piece_that_continues_a_word_joins_it(models: tuple[Path, Model, str]) -> None:
+    _, model, mask = models
+    filler, tokenizer = model.filler, model.bundle.tokenizer
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    inner, first = (
+        next(
+            i
+            for i, piece in enumerate(pieces)
+            if filler._is_text[i] and piece.startswith("\u2581") == begins and piece.strip("\u2581").isalpha()
+        )
+        for begins in (False, True)
+    )
+    for token, gap in ((inner, ""), (first, " ")):
+        logits = np.zeros((1, model.bundle.config.vocab_size), np.float32)
+        logits[0, token] = 9.0
+        filled = filler.join(filler.read(f"a cat {mask} x"), [logits], 1)
+        assert filled.filled == f"a cat{gap}{pieces[token].strip(chr(0x2581))} x"
 
 
 def test_three_underscores_are_a_blank(models: tuple[Path, Model, str]) -> None:
