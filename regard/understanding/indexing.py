@@ -200,6 +200,7 @@ def _embed(
         for document, passages in waiting:
             found[document.path] = partial.add(document, passages, vectors[first : first + len(passages)])
             first += len(passages)
+        partial.flush()
         if on_progress is not None:
             on_progress(len(waiting))
         waiting.clear()
@@ -232,6 +233,7 @@ class _Partial:
         self.passages: dict[str, list[Any]] = {}  # by path: place and text of each
         self.is_done = False
         self._rows = 0
+        self._lines: list[bytes] = []
 
     def __enter__(self) -> Self:
         self.folder.mkdir(exist_ok=True)
@@ -279,12 +281,18 @@ class _Partial:
         return rows
 
     def add(self, document: IndexedDocument, passages: Sequence[Passage], vectors: Vectors) -> _Rows:
-        """Save a document: first its vectors, then the line that counts."""
+        """Save a document; `flush` makes it count."""
         texts = [[passage.place, passage.text] for passage in passages]
         write_all(self._vectors, np.ascontiguousarray(vectors, np.float32).tobytes())
         content = {"document": asdict(document), "rows": len(texts), "width": vectors.shape[1], "passages": texts}
-        write_all(self._documents, json.dumps(content).encode() + b"\n")
+        self._lines.append(json.dumps(content).encode() + b"\n")
         return self._remember(document, texts)
+
+    def flush(self) -> None:
+        """Write the lines of the documents that were added, after their vectors are on the disk."""
+        os.fsync(self._vectors.fileno())
+        write_all(self._documents, b"".join(self._lines))
+        self._lines.clear()
 
     def vectors(self, width: int) -> Vectors:
         """All vectors, (passages, d_model)."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
+import json
+from functools import partial
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse
 from pydantic import BaseModel, BeforeValidator, Field
 
 from regard.errors import InputError
@@ -18,7 +18,9 @@ from regard.serve.web.openai import ERRORS, as_openai_object, check_key, openai_
 from regard.serve.web.openai_fields import as_refusal, read_openai
 from regard.serve.web.schemas import not_bool
 from regard.serve.web.status import HttpRefused
+from regard.understanding.embedder import Vectors
 
+_INLINE_NUMBERS = 4_096  # that are written in the event loop; more in a thread
 router = APIRouter(prefix="/v1", tags=["OpenAI"], responses=ERRORS)
 
 
@@ -62,17 +64,23 @@ async def embeddings(request: Request) -> Response:
         raise as_refusal(error, "input") from None
     context_of(request).metrics.characters.inc(request.scope["facts"]["characters"])
     request.scope["facts"]["tokens"] = tokens
-    is_base64 = fields.encoding_format == "base64"
+    render = partial(_render, encoder.name, vectors, tokens, fields.encoding_format == "base64")
+    content = render() if vectors.size <= _INLINE_NUMBERS else await encoder.texts.run(render)
+    return Response(content, media_type=JSON)
+
+
+def _render(model: str, vectors: Vectors, tokens: int, is_base64: bool) -> bytes:
+    """The answer as OpenAI's clients read it."""
     data = [
         {
             "object": "embedding",
             "index": number,
             "embedding": base64.b64encode(vector.astype("<f4").tobytes()).decode() if is_base64 else vector.tolist(),
         }
-        for number, vector in enumerate(np.ascontiguousarray(vectors, np.float32))
+        for number, vector in enumerate(vectors)
     ]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return JSONResponse({"object": "list", "data": data, "model": encoder.name, "usage": usage})
+    return json.dumps({"object": "list", "data": data, "model": model, "usage": usage}).encode()
 
 
 def _texts(fields: EmbeddingFields) -> list[str | list[int]]:
