@@ -20,7 +20,8 @@ from regard.generate.encoding import Answers, EncoderEngine, EncoderInput
 from regard.progress import OnProgress
 from regard.understanding.windows import cut_windows, window_room
 
-_CHUNK = 8_192  # texts that are tokenized ahead of the engine and sorted by length together
+# Texts that are tokenized ahead of the engine and sorted by length together: at least so many, and so many batches.
+_CHUNK, _CHUNK_BATCHES = 2_048, 16
 
 Vectors = NDArray[Any]  # float32, (texts, d_model)
 
@@ -61,7 +62,8 @@ class Embedder:
 
     def _read_ahead(self, texts: Sequence[str], prompt: str | None) -> Iterator[list[TextWindows]]:
         """The texts in chunks; while one is computed, the next is tokenized."""
-        chunks = [texts[first : first + _CHUNK] for first in range(0, len(texts), _CHUNK)]
+        size = max(_CHUNK, _CHUNK_BATCHES * self.engine.batch)
+        chunks = [texts[first : first + size] for first in range(0, len(texts), size)]
         if len(chunks) < 2:
             yield from (self.read(chunk, prompt) for chunk in chunks)
             return

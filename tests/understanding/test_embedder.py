@@ -80,6 +80,20 @@ def test_long_texts_are_cut_into_windows_and_joined(model: tuple[Path, Bundle]) 
     np.testing.assert_allclose(found[1], encoders.their_vectors(original, TEXTS[:1])[0], atol=1e-5)
 
 
+def test_many_texts_are_read_ahead_in_chunks_and_keep_their_order(
+    model: tuple[Path, Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = regard.load(model[1].folder, engine="torch", batch=1)
+    texts = [f"{text} {number}" for number in range(9) for text in (*TEXTS, LONG)]
+    wanted = loaded.embed(texts)
+    monkeypatch.setattr("regard.understanding.embedder._CHUNK", 7)
+    monkeypatch.setattr("regard.understanding.embedder._CHUNK_BATCHES", 1)
+    done: list[int] = []
+    found = loaded.embedder.embed(texts, None, done.append)
+    assert done == [7] * 6 + [3]
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
 def test_each_window_of_a_long_text_has_the_prompt(model: tuple[Path, Bundle]) -> None:
     embedder = regard.load(model[1].folder).embedder
     [windows] = embedder.read([LONG], "query")
