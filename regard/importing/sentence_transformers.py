@@ -71,7 +71,7 @@ def read_sentence_model(folder: Path) -> SentenceModel | None:
     return SentenceModel(
         _read_pooling(path),
         "Normalize" in kinds,
-        lengths.get("max_seq_length"),
+        lengths.get("max_seq_length") or _tokenizer_length(folder),
         lengths.get("do_lower_case") is True,
         prompts,
         notes,
@@ -122,6 +122,14 @@ def _read_lengths(folder: Path) -> dict[str, Any]:
         if settings.get("max_seq_length") is not None:
             check_whole("max_seq_length", settings["max_seq_length"], 1, MAX_LENGTH)
     return settings
+
+
+def _tokenizer_length(folder: Path) -> int | None:
+    """The longest text by tokenizer_config.json, where newer versions keep it; a number beyond all texts stands for no limit."""
+    path = folder / "tokenizer_config.json"
+    length = read_json(path).get("model_max_length") if path.exists() else None
+    is_length = isinstance(length, int) and not isinstance(length, bool) and 0 < length <= MAX_LENGTH
+    return length if is_length else None
 
 
 def _read_prompts(folder: Path, normalizes: bool) -> tuple[dict[str, str], tuple[str, ...]]:

@@ -147,12 +147,16 @@ def test_what_a_bundle_cannot_hold_is_refused_by_name(tmp_path: Path, file: str,
     assert str(original) in str(raised.value) and not (tmp_path / "bundle").exists()
 
 
-def test_newer_files_name_the_pooling_otherwise(tmp_path: Path) -> None:
+def test_newer_files_name_pooling_and_length_otherwise(tmp_path: Path) -> None:
     original = encoders.write_model(tmp_path / "original", "BertForMaskedLM")  # of which only the body is used
     encoders.write_sentence_files(original, similarity_fn_name="euclidean")
     (original / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "cls"}))
+    (original / "sentence_bert_config.json").write_text(json.dumps({"transformer_task": "feature-extraction"}))
+    described = json.loads((original / "tokenizer_config.json").read_text())
+    (original / "tokenizer_config.json").write_text(json.dumps({**described, "model_max_length": 17}))
     imported = import_model(original, tmp_path / "bundle", compare=False)
     assert (imported.bundle.task, imported.bundle.config.head_settings.pooling) == ("embed", "first")
+    assert imported.bundle.max_length == 17
     assert any("similarity_fn_name is 'euclidean'" in note for note in imported.notes)
 
 
