@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from regard.version import __version__
 
 if TYPE_CHECKING:
-    from regard.api import Model, load
+    from regard.api import Model, load, load_index
     from regard.augment import Augmented, augment_corpus, noise_corpus
     from regard.bundle import Bundle, load_bundle
     from regard.config import ModelConfig
@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from regard.recipe import Recipe, load_recipe
     from regard.training.run import train
     from regard.translation.translation_options import TranslationOptions
+    from regard.understanding.index import Index
 
 _PLACES = {
     "Augmented": "regard.augment",
     "Bundle": "regard.bundle",
     "Explanation": "regard.explain.explanation",
+    "Index": "regard.understanding.index",
     "Interrupted": "regard.errors",
     "Model": "regard.api",
     "ModelConfig": "regard.config",
@@ -50,6 +52,7 @@ _PLACES = {
     "compare": "regard.evaluate",
     "load": "regard.api",
     "load_bundle": "regard.bundle",
+    "load_index": "regard.api",
     "load_recipe": "regard.recipe",
     "noise_corpus": "regard.augment",
     "score": "regard.evaluate",
@@ -60,6 +63,7 @@ __all__ = [
     "Augmented",
     "Bundle",
     "Explanation",
+    "Index",
     "Interrupted",
     "Model",
     "ModelConfig",
@@ -76,6 +80,7 @@ __all__ = [
     "compare",
     "load",
     "load_bundle",
+    "load_index",
     "load_recipe",
     "noise_corpus",
     "score",

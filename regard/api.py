@@ -1,4 +1,5 @@
-"""The Python API: `regard.load(...)` returns a Model that translates or continues texts, scores and explains."""
+"""The Python API: `regard.load(...)` returns a Model that translates, continues or embeds texts, fills blanks, scores and
+explains; `regard.load_index(...)` an index to search."""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from regard.arguments import check_path, check_text, check_texts
-from regard.builtin import shown_name
+from regard.builtin import builtin_models, shown_name
 from regard.bundle import Bundle, find_bundle, load_bundle
 from regard.data.corpus import check_file
 from regard.errors import RegardError, UserError
 from regard.evaluate import sentence_scorer
 from regard.explain.explanation import EXAMPLE, Explanation
 from regard.files import write_atomic
-from regard.generate.engines.select import make_engine, make_text_engine
+from regard.generate.engines.select import make_encoder, make_engine, make_text_engine
 from regard.generate.options import Engine, SearchOptions
 from regard.progress import OnProgress, progress_if
 from regard.translation.alignment import TextAlignment, align_texts
@@ -30,6 +31,9 @@ from regard.translation.glossary import Glossary
 from regard.translation.results import Result, unmet_note
 from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
+from regard.understanding.embedder import Embedder, Vectors
+from regard.understanding.filler import Filled, Filler
+from regard.understanding.index import Index
 from regard.writing.options import WritingOptions, writing_options
 from regard.writing.scoring import TextScore, TextScorer
 from regard.writing.writer import Chat, Writer, Written
@@ -37,7 +41,7 @@ from regard.writing.writer import Chat, Writer, Written
 if TYPE_CHECKING:
     from regard.explain.explainer import Explainer
 
-_USABLE = ("translate", "generate")  # tasks whose models a Model runs
+_USABLE = ("translate", "generate", "fill", "embed")  # tasks whose models a Model runs
 
 _LOG = logging.getLogger("regard")
 
@@ -67,6 +71,13 @@ class Model:
             continuing = make_text_engine(bundle, engine, device, batch)
             self.engine = cast(Engine, continuing)  # only what all engines have is used of it
             self.writer = Writer(bundle.tokenizer, continuing)
+        elif bundle.task in ("fill", "embed"):
+            encoder = make_encoder(bundle, engine, device, batch)
+            self.engine = cast(Engine, encoder)
+            if bundle.task == "fill":
+                self.filler = Filler(bundle, encoder)
+            else:
+                self.embedder = Embedder(bundle, encoder)
         else:
             self.engine = make_engine(bundle, engine, device, batch, others)
         self.max_length = min(one.max_length for one in (bundle, *others))
@@ -241,6 +252,25 @@ class Model:
         """What scores texts, pairs and answers."""
         self._needs("generate")
         return TextScorer(self.bundle.tokenizer, self.writer.engine, self.bundle.max_length, stride)
+
+    def embed(self, text: str | Sequence[str], *, prompt: str | None = None, progress: bool = False) -> Vectors:
+        """The vector of a text, (d_model,), or of each of a list of texts, (texts, d_model). A text longer than the model reads is
+        cut into windows, whose vectors are joined. `prompt` is the name of what the model puts before each text, such as "query",
+        if it has prompts."""
+        self._needs("embed")
+        texts = [text] if isinstance(text, str) else check_texts("text", text, alternative="a string or ")
+        with progress_if(progress, "embedding", len(texts), "texts") as done:
+            vectors = self.embedder.embed(texts, prompt, done)
+        return vectors[0] if isinstance(text, str) else vectors
+
+    def fill(self, text: str | Sequence[str], k: int = 5, *, progress: bool = False) -> Filled | list[Filled]:
+        """The `k` likeliest tokens for each blank of a text, or of each of a list of texts. A blank is written as the model's own
+        mask token, such as [MASK], or as ___."""
+        self._needs("fill")
+        texts = [text] if isinstance(text, str) else check_texts("text", text, alternative="a string or ")
+        with progress_if(progress, "filling", len(texts), "texts") as done:
+            filled = self.filler.fill(texts, k, done)
+        return filled[0] if isinstance(text, str) else filled
 
     def align(self, pairs: Sequence[tuple[str, str]]) -> list[TextAlignment]:
         """Which words of each text go with which words of its translation, by this model or from elsewhere."""
@@ -446,7 +476,7 @@ def load(
     if not names:
         raise UserError("`model` must name at least one model, but is an empty list; leave it out for the built-in one")
     task = task or ("translate" if len(names) > 1 else None)
-    folders = [find_bundle(name) for name in names]
+    folders = [find_bundle(name, task) for name in names]
     if adapter is not None:
         if len(folders) > 1:
             raise UserError("`adapter` goes with one model, but there are several; leave it out, or name one model")
@@ -460,3 +490,23 @@ def load(
             f"cannot be used yet"
         )
     return Model(first, device=device, batch=batch, engine=engine, others=others)
+
+
+def load_index(
+    folder: str | Path, model: str | Path | None = None, *, device: str = "auto", engine: str = "auto"
+) -> Index:
+    """Open an index that `regard embed FOLDER` made, with the model that made it (`model` says where that is, if it was moved).
+
+    regard.load_index("docs.index").search("how do I change a limit?")[0].text
+    """
+    index = Index(check_path("folder", folder))
+    # A built-in model by its path: the working folder may hold a folder of the same name.
+    named = model or builtin_models().get(index.model, index.model)
+    try:
+        bundle = load_bundle(find_bundle(named), "embed")
+    except UserError as error:
+        if model is not None:
+            raise
+        raise UserError(f"{folder}: needs the model that made it; name it with -m ({error})") from None
+    index.check_model(bundle)  # before the engine is made
+    return Index(index.folder, Model(bundle, device=device, engine=engine).embedder)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from regard.aligning import AlignmentHeads
 from regard.bounds import MAX_LENGTH, check_label, check_whole
-from regard.builtin import DEFAULT, builtin_models
+from regard.builtin import DEFAULT, DEFAULTS, builtin_models
 from regard.card import make_card
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer, used_files
@@ -66,6 +66,9 @@ class Bundle:
     alignment: AlignmentHeads | None = None  # which attention aligns words, if that was measured
     manifest: str = field(default="", compare=False, repr=False)  # SHA-256 of manifest.json when the bundle was read
     task: str = "translate"  # what the model was made for; only translation has a source and a target
+    prompts: Mapping[str, str] = field(
+        default_factory=dict
+    )  # of the task embed: what may be put before a text, by name
 
     def __repr__(self) -> str:
         layers = "+".join(str(stack.layers) for stack in self.config.stacks.values())
@@ -123,6 +126,7 @@ def save_bundle(
     stored: Stored = "fp32",
     alignment: AlignmentHeads | None = None,
     task: str = "translate",
+    prompts: Mapping[str, str] | None = None,
 ) -> Bundle:
     """Write a bundle atomically, replacing one in the same folder. `weights` are already in the form that `stored` names. `source`
     and `target` are languages, and empty where the task is not translation."""
@@ -150,14 +154,17 @@ def save_bundle(
             settings["weights"] = stored
         if alignment is not None:  # earlier versions ignore it
             settings["alignment"] = alignment.to_json()
+        if prompts:
+            settings["prompts"] = dict(prompts)
         text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
         (temporary / CONFIG).write_text(text, encoding="utf-8")
         (temporary / "tokenizer").mkdir()
         tokenizer.save(temporary / "tokenizer")
         (temporary / RECIPE).write_text(recipe_toml, encoding="utf-8")
         bundle = Bundle(
-            temporary, config, source, target, decode, max_length, dict(facts), stored, alignment, task=task
-        )
+            temporary, config, source, target, decode, max_length, dict(facts), stored, alignment, task=task,
+            prompts=dict(prompts or {}),
+        )  # fmt: skip
         (temporary / CARD).write_text(make_card(bundle), encoding="utf-8")
         write_manifest(temporary, format=number)
     return dataclasses.replace(bundle, folder=folder)
@@ -286,6 +293,7 @@ def _from_settings(folder: Path, settings: Mapping[str, Any]) -> Bundle:
         alignment=AlignmentHeads.from_json(settings["alignment"], config) if "alignment" in settings else None,
         manifest=sha256(folder / MANIFEST),
         task=task,
+        prompts=_read_prompts(settings, task),
     )
     try:
         make_card(bundle)  # looks at every fact that Regard uses
@@ -311,6 +319,15 @@ def _read_task(settings: Mapping[str, Any], config: ModelConfig) -> str:
         if settings.get(name) != wanted:
             raise UserError(f"{name} must be {wanted!r} by the model's settings, but is {shorten(settings.get(name))}")
     return str(task)
+
+
+def _read_prompts(settings: Mapping[str, Any], task: str) -> dict[str, str]:
+    prompts = settings.get("prompts", {})
+    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
+        raise UserError(f"prompts must be texts by name, but is {shorten(prompts)}")
+    if prompts and task != "embed":
+        raise UserError(f"prompts must not be there for the task {task}, but is {shorten(prompts)}")
+    return prompts
 
 
 def load_weights(bundle: Bundle) -> dict[str, Tensor]:
@@ -350,16 +367,23 @@ def cached_models() -> dict[str, Path]:
     return {folder.name: folder for folder in sorted(found)}
 
 
-def find_bundle(model: str | Path | None) -> Path:
-    """The bundle folder that `-m` names: a bundle, the model in a run folder, or a built-in or cached model."""
+def find_bundle(model: str | Path | None, task: str | None = None) -> Path:
+    """The bundle folder that `-m` names: a bundle, the model in a run folder, or a built-in or cached model. Without a name, the
+    built-in model for the task."""
     models = builtin_models()
     if model is None:
-        if DEFAULT not in models:
+        default = DEFAULTS.get(task or "", DEFAULT)
+        if default not in models and default != DEFAULT:
+            raise UserError(
+                f"-m must name a model for the task {task}, since this copy of Regard has no built-in one; import one: "
+                "regard import --from transformers FOLDER -o MODEL"
+            )
+        if default not in models:
             raise UserError(
                 "-m must name a bundle or a run folder, since this copy of Regard has no built-in models; or train a model: "
                 "regard train corpus.en corpus.de"
             )
-        return models[DEFAULT]
+        return models[default]
     folder = Path(model)
     if (folder / "config.json").is_file():
         return folder

@@ -17,6 +17,7 @@ _ROWS = {  # label in the card's table -> fact
     "parameters": "parameters",
     "imported from": "imported",
     "its weights": "imported_weights",
+    "licence": "licence",
     "started from": "init",
     "adapter": "adapter",
     "training pairs": "pairs",
@@ -36,7 +37,12 @@ _TITLES = {
     "tag": ("Tagger", "tagger of words"),
     "embed": ("Text vectors", "model of vectors for texts"),
 }
-_USES = {"translate": "regard translate -m FOLDER TEXT", "generate": "regard generate -m FOLDER PROMPT"}
+_USES = {
+    "translate": "regard translate -m FOLDER TEXT",
+    "generate": "regard generate -m FOLDER PROMPT",
+    "fill": "regard fill -m FOLDER TEXT",
+    "embed": "regard embed -m FOLDER TEXT",
+}
 _MAX_LABELS = 12
 _MAX_IN_ROW = 4  # corpora listed in the table; more get their own list
 
@@ -106,12 +112,7 @@ def _digits(name: str) -> int:
 
 def _test_set(metrics: Mapping[str, Any]) -> list[str]:
     """A list and not table rows: signatures contain |, which separates cells."""
-    lines = []
-    for metric in metrics.values():
-        interval = f" ± {metric['confidence']:.2f}" if metric.get("confidence") else ""
-        lines.append(
-            f"- {metric['name']} {metric['score']:.{_digits(metric['name'])}f}{interval}, `{metric['signature']}`"
-        )
+    lines = [f"- {metric['name']} {_score(metric)}, `{metric['signature']}`" for metric in metrics.values()]
     return ["", "On its test set:", "", *lines] if lines else []
 
 
@@ -120,7 +121,8 @@ def _scores(scores: Mapping[str, Any]) -> list[str]:
     if not scores:
         return []
     metrics = next(iter(scores.values()))["metrics"]
-    names = {key: metrics[key]["name"] for key in ("bleu", "chrf") if key in metrics}
+    keys = [key for key in ("bleu", "chrf") if key in metrics] or list(metrics)
+    names = {key: metrics[key]["name"] for key in keys}
     lines = [
         "",
         "## Scores",
@@ -129,9 +131,14 @@ def _scores(scores: Mapping[str, Any]) -> list[str]:
         "|---|---|" + "---|" * len(names),
     ]
     for test_set, score in scores.items():
-        values = [f"{score['metrics'][key]['score']:.2f} ± {score['metrics'][key]['confidence']:.2f}" for key in names]
+        values = [_score(score["metrics"][key]) for key in names]
         lines.append(f"| {test_set} | {score['sentences']:,} | {' | '.join(values)} |")
     return [*lines, "", *(f"- {metrics[key]['name']}: `{metrics[key]['signature']}`" for key in names)]
+
+
+def _score(metric: Mapping[str, Any]) -> str:
+    interval = f" ± {metric['confidence']:.2f}" if metric.get("confidence") else ""
+    return f"{metric['score']:.{_digits(metric['name'])}f}{interval}"
 
 
 def _checks(checks: Mapping[str, Any]) -> list[str]:

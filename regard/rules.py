@@ -255,6 +255,7 @@ def _check_head(config: ModelConfig) -> None:
     check_flag("model.head.transform", given["transform"])
     check_number("model.head.logit_scale", given["logit_scale"])
     check_choice("model.head.pooling", given["pooling"], Pooling)
+    check_flag("model.head.normalize", given["normalize"])
     check_number("model.head.dropout", given["dropout"])
     _check_labels(given["labels"], kind)
     if not 0.0 <= given["dropout"] < 1.0:
@@ -286,6 +287,7 @@ _HEADS_WITH: dict[str, tuple[HeadKind, ...]] = {
     "logit_scale": ("tokens",),
     "labels": ("classes", "tags"),
     "pooling": ("classes", "vector"),
+    "normalize": ("vector",),
     "dropout": ("classes", "tags"),
 }
 

@@ -90,6 +90,7 @@ class HeadConfig:
     labels: tuple[str, ...] = ()  # names of the classes or tags
     # One vector for a sequence: the `first` token's, the `mean`, or `tanh-first`, tanh of a matrix times the first, as in BERT.
     pooling: Pooling = "first"
+    normalize: bool = False  # scale a `vector` to length 1, as most models of sentence-transformers do
     dropout: float = 0.0  # probability of dropping an element of what classes and tags are computed from
 
 

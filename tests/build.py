@@ -166,6 +166,7 @@ HEADS: dict[str, dict[str, Any]] = {
     "classes-of-the-mean": {**_BERT, "head": {"kind": "classes", "labels": ["a", "b"], "pooling": "mean"}},
     "tags": {**_BERT, "head": {"kind": "tags", "labels": ["a", "b", "c"]}},
     "vector": {**_BERT, "head": {"kind": "vector", "pooling": "mean"}},
+    "vector-of-length-1": {**_BERT, "head": {"kind": "vector", "pooling": "tanh-first", "normalize": True}},
     "first-vector": {**_BERT, "head": {"kind": "vector"}},
     "states": {**_BERT, "head": {"kind": "none"}},
 }

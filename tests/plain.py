@@ -36,7 +36,9 @@ def answer(
     pooled = states.mean(dim=0, keepdim=True) if head.pooling == "mean" else states[:1]
     if head.pooling == "tanh-first":
         pooled = torch.tanh(linear(weights, "head.pooler", pooled))
-    return linear(weights, "head.output", pooled) if head.kind == "classes" else pooled
+    if head.kind == "classes":
+        return linear(weights, "head.output", pooled)
+    return pooled / pooled.norm(dim=-1, keepdim=True) if head.normalize else pooled
 
 
 def last_states(weights: Weights, config: ModelConfig, ids: Tensor, tgt: Tensor | None, types: Tensor | None) -> Tensor:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from regard.builtin import builtin_models
 from regard.bundle import add_facts, find_bundle, load_bundle
 from regard.catalogue import ListedModel, list_models
 from regard.cli import main
@@ -62,7 +63,7 @@ def test_all_places_are_listed_with_languages_size_and_scores(places: Path, capf
     add_facts(places / "mine", {"test": {"metrics": {"bleu": metric}}})
     assert main(["models"]) == 0
     rows = {line.split()[0]: line for line in capfd.readouterr().out.splitlines()}
-    assert list(rows) == ["model", "en-de", "de-en", "small-nl", "mine", "runs/fr-it"]
+    assert list(rows) == ["model", *builtin_models(), "small-nl", "mine", "runs/fr-it"]
     assert "built-in  English → German" in rows["en-de"]
     assert "18.9 MB" in rows["en-de"]
     assert "BLEU europarl " in rows["en-de"]
@@ -78,7 +79,7 @@ def test_all_places_are_listed_with_languages_size_and_scores(places: Path, capf
 def test_json_has_every_score(places: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "--json", "mine"]) == 0
     listed = {one["model"]: one for one in json.loads(capfd.readouterr().out)}
-    assert list(listed) == ["en-de", "de-en", "small-nl", "mine"]
+    assert list(listed) == [*builtin_models(), "small-nl", "mine"]
     scores = load_bundle(find_bundle("en-de")).facts["scores"]
     assert listed["en-de"]["scores"].keys() == scores.keys()
     assert listed["en-de"]["scores"]["tatoeba-test"]["bleu"] == scores["tatoeba-test"]["metrics"]["bleu"]

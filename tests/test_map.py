@@ -26,6 +26,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("training",),
     ("catalogue",),
     ("tasks",),
+    ("understanding",),
     ("translation", "writing"),
     ("adapter",),
     ("export",),

@@ -1,4 +1,4 @@
-"""The models that come with Regard: bundles in this folder, each named by its languages."""
+"""The models that come with Regard: bundles in this folder. Those that translate are named by their languages."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 BUILTIN = Path(__file__).parent
 DEFAULT = "en-de"  # where no model is named
+DEFAULTS = {"embed": "minilm"}  # the same, by task, for other tasks than translation
 
 
 def shown_name(folder: Path) -> str:

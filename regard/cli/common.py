@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.bounds import MAX_BATCH, check_whole
-from regard.builtin import DEFAULT
+from regard.builtin import DEFAULT, DEFAULTS
 from regard.errors import UserError
 from regard.escaping import escape, escape_json
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _NAMED = "a bundle, a run folder or the name of a built-in or cached model"
 MODEL = f"{_NAMED} (default: {DEFAULT})"
+MODEL_OF_VECTORS = f"{_NAMED} (default: {DEFAULTS['embed']})"
 MODEL_OF_TEXT = "a language model: a bundle, a run folder or the name of a cached model"
 ENSEMBLE = f"{MODEL}; repeat for an ensemble of models with the same vocabulary"
 ALL = f"{_NAMED}; repeatable (default: all built-in models)"
@@ -160,7 +161,7 @@ def given_constraints(arguments: argparse.Namespace) -> TextConstraints | None:
 def load_model(arguments: argparse.Namespace, device: str | None = None, task: str = "translate") -> Model:
     """The model that the arguments name, which must be one for this task. `device` replaces --device where each of several
     processes has its own."""
-    folders = find_models(arguments)  # before the slow imports: a wrong name fails at once
+    folders = find_models(arguments, task)  # before the slow imports: a wrong name fails at once
     batch = checked_batch(arguments)
     from regard.api import load
 
@@ -169,12 +170,12 @@ def load_model(arguments: argparse.Namespace, device: str | None = None, task: s
     return load(folders, device=device, batch=batch, engine=arguments.engine, task=task, adapter=adapter)
 
 
-def find_models(arguments: argparse.Namespace) -> list[Path]:
-    """The bundle folders of all -m."""
+def find_models(arguments: argparse.Namespace, task: str | None = None) -> list[Path]:
+    """The bundle folders of all -m; without any, that of the built-in model for the task."""
     from regard.bundle import find_bundle
 
     names = arguments.model if isinstance(arguments.model, list) else [arguments.model]
-    return [find_bundle(name) for name in names]
+    return [find_bundle(name, task) for name in names]
 
 
 def checked_batch(arguments: argparse.Namespace) -> int:

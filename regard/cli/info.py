@@ -37,6 +37,8 @@ def run(arguments: argparse.Namespace) -> None:
         "max_length": bundle.max_length,
         "stored": bundle.stored,
     }
+    if bundle.prompts:
+        document["prompts"] = dict(bundle.prompts)
     document |= {name: fact for name, fact in bundle.facts.items() if name not in document}
     card = escape(bundle.card, keep="\n\t")
     if sys.stdout.isatty() and not arguments.json:

@@ -72,7 +72,6 @@ def add(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Serve until a signal ends it; with --new-key, only add a key."""
-    from regard.builtin import builtin_models
     from regard.bundle import find_bundle
     from regard.serve.keys import add_key
     from regard.serve.limits import Limits
@@ -85,7 +84,7 @@ def run(arguments: argparse.Namespace) -> None:
         return
     limits = Limits().changed(arguments.limit)
     # Paths, not names: the working folder may hold a folder called en-de.
-    named = arguments.model or list(builtin_models().values()) or [None]
+    named = arguments.model or _builtin_folders() or [None]
     if arguments.watched is not None:
         Watch(arguments.watched)  # a wrong name fails at once
         if arguments.model is None:
@@ -123,3 +122,13 @@ def run(arguments: argparse.Namespace) -> None:
             glossaries=arguments.glossaries,
         )
     )
+
+
+def _builtin_folders() -> list[Path]:
+    """The built-in models that can run here: an encoder's tokenizer needs a package that translation does without."""
+    from importlib.util import find_spec
+
+    from regard.builtin import DEFAULTS, builtin_models
+
+    missing = () if find_spec("tokenizers") else DEFAULTS.values()
+    return [folder for name, folder in builtin_models().items() if name not in missing]

@@ -81,6 +81,6 @@ def _score_encoder(bundle: Bundle, folder: Path, samples: Samples) -> list[list[
                 answer = head(states, layout)
             else:
                 pooled = torch.from_numpy(np.array(output.pooler_output))
-                answer = pooled if head.output is None else head.output(pooled)
+                answer = head.finish(pooled)
         scores.append(scores_of(bundle, answer, ids, []))
     return scores

@@ -204,7 +204,8 @@ def _head_code(bundle: Bundle) -> list[str]:
     """From `states` to the answer."""
     head, stack = bundle.config.head_settings, bundle.config.stacks["encoder"]
     if head.kind == "vector":
-        return [f"vector = {_POOLED[head.pooling]}", "print(vector)"]
+        scaled = ["vector = vector / np.linalg.norm(vector)"] if head.normalize else []
+        return [f"vector = {_POOLED[head.pooling]}", *scaled, "print(vector)"]
     if head.kind != "tokens":
         given = _POOLED[head.pooling] if head.kind == "classes" else "states"
         return [

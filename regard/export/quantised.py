@@ -44,6 +44,7 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
         stored=stored,
         alignment=bundle.alignment,
         task=bundle.task,
+        prompts=bundle.prompts,
     )
     written = load_bundle(folder)
     if bundle.task != "translate":

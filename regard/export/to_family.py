@@ -15,6 +15,7 @@ from regard.bundle import Bundle, load_weights
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
+from regard.export.sentence_transformers import write_sentence_model
 from regard.export.verify import Samples, scores_of
 from regard.families import FAMILIES
 from regard.families.family import Family
@@ -55,12 +56,13 @@ def write_family(bundle: Bundle, folder: Path, samples: Samples, transformers: A
     _check_copies(bundle, from_theirs(entries, tensors), weights)
     save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
     config = {**settings, **_special_ids(bundle), "dtype": "float32"}
-    pooling = config.pop("pooling", None)
+    for name in ("pooling", "normalize"):  # in files of their own
+        config.pop(name, None)
     _write_json(folder / "config.json", config)
     if bundle.task in ("translate", "generate"):
         _write_json(folder / "generation_config.json", _generation(bundle))
-    if pooling is not None:
-        _write_pooling(folder, pooling, bundle)
+    if bundle.task == "embed":
+        write_sentence_model(bundle, folder)
     write_tokenizer(bundle, folder)
     (folder / "README.md").write_text(make_readme(bundle, family, settings), encoding="utf-8")
     if (folder / "tokenizer.json").exists():
@@ -120,22 +122,6 @@ def _generation(bundle: Bundle) -> dict[str, Any]:
     if tokenizer.controls is not None and tokenizer.controls.forbidden:
         settings["suppress_tokens"] = list(tokenizer.controls.forbidden)
     return {name: value for name, value in settings.items() if value is not None}
-
-
-def _write_pooling(folder: Path, pooling: str, bundle: Bundle) -> None:
-    """What sentence-transformers needs to make one vector of a text; BERT's own pooler is part of the model."""
-    if pooling == "tanh-first":
-        return
-    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
-    content = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (path, kind) in enumerate(modules)
-    ]
-    (folder / "modules.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    (folder / "1_Pooling").mkdir()
-    modes = {"mean": "pooling_mode_mean_tokens", "first": "pooling_mode_cls_token"}
-    settings = {name: kind == pooling for kind, name in modes.items()}
-    _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": bundle.config.d_model, **settings})
 
 
 def write_tokenizer(bundle: Bundle, folder: Path) -> None:

@@ -31,7 +31,9 @@ def read_head(fields: Fields, kind: HeadKind, dropout: float) -> dict[str, Any]:
     if kind == "tokens":
         return {"transform": True}
     if kind == "vector":
-        return {"kind": "vector", "pooling": fields.given.get("pooling", "tanh-first")}
+        pooling = fields.given.get("pooling", "tanh-first")
+        normalize = {"normalize": True} if fields.flag("normalize", False) else {}
+        return {"kind": "vector", "pooling": pooling, **normalize}
     head = {"kind": kind, "labels": fields.labels, "dropout": dropout}
     return {**head, "pooling": "tanh-first"} if kind == "classes" else head
 
@@ -40,7 +42,7 @@ def write_head(config: ModelConfig) -> dict[str, Any]:
     """What config.json says about a head."""
     head = config.head_settings
     if head.kind == "vector":
-        return {"pooling": head.pooling}
+        return {"pooling": head.pooling, "normalize": head.normalize}
     labels = {str(i): label for i, label in enumerate(head.labels)}
     if not labels:
         return {}

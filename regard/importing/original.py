@@ -17,6 +17,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError
 from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
+from regard.settings import Pooling
 
 TOLERANCE = 1e-4  # of the standard deviation of the original's outputs
 _LENGTHS = (1, 7, 24)
@@ -126,14 +127,20 @@ def their_outputs(theirs: Any, config: ModelConfig, ids: Tensor, types: Tensor, 
         given["token_type_ids"] = types[None]
     found = theirs(**given)
     head = config.head_settings
-    if head.kind != "vector":
-        logits: Tensor = found["prediction_logits" if "prediction_logits" in found else "logits"]
-        return logits[0] if logits.ndim == 3 else logits
-    if head.pooling == "tanh-first":
+    if head.kind == "vector":
+        vector = _their_vector(found, head.pooling)
+        return torch.nn.functional.normalize(vector, dim=-1) if head.normalize else vector
+    logits: Tensor = found["prediction_logits" if "prediction_logits" in found else "logits"]
+    return logits[0] if logits.ndim == 3 else logits
+
+
+def _their_vector(found: Any, pooling: Pooling) -> Tensor:
+    """One vector of the outputs of transformers, as sentence-transformers makes it."""
+    if pooling == "tanh-first":
         pooled: Tensor = found.pooler_output
         return pooled
     hidden: Tensor = found.last_hidden_state[0]
-    return hidden[:1] if head.pooling == "first" else hidden.mean(0, keepdim=True)
+    return hidden[:1] if pooling == "first" else hidden.mean(0, keepdim=True)
 
 
 def _check_tokenizer(folder: Path, ours: Tokenizer, transformers: Any) -> None:

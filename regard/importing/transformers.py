@@ -29,6 +29,7 @@ from regard.families.table import Entry, from_theirs
 from regard.files import check_new_folder, read_json, sha256
 from regard.importing.marian import import_marian, model_name
 from regard.importing.original import Difference, compare_models
+from regard.importing.sentence_transformers import SentenceModel, read_sentence_model
 from regard.importing.tensors import read_safetensors, weight_files
 from regard.importing.tokenizer import Shape, read_tokenizer
 from regard.models.transformer import Transformer
@@ -81,6 +82,7 @@ class Source:
     search: Mapping[str, Any]  # generation_config.json
     files: Sequence[Path]  # of the weights
     origin: str = "Hugging Face's transformers"
+    vectors: SentenceModel | None = None  # what the files of sentence-transformers say
 
 
 def import_model(
@@ -109,6 +111,9 @@ def import_model(
     config = _read_config(found)
     every = {**found.family.defaults, **_without_nulls(found.settings), **found.search}
     tokenizer, notes = read_tokenizer(folder, every, _shape(config), found.family.tokenizer, config.vocab_size)
+    if found.vectors is not None:
+        found.vectors.check(folder, tokenizer)
+        notes = [*notes, *found.vectors.notes]
     weights, left_out = convert(found, config, read_safetensors(list(found.files)))
     return finish(found, config, weights, tokenizer, out, source, target, [*notes, *left_out], compare)
 
@@ -131,24 +136,16 @@ def _find(folder: Path) -> Source:
         raise UserError(f"{where}: architectures must be one of {known}, but is {shorten(architecture)}")
     path = folder / "generation_config.json"
     search = _without_nulls(read_json(path)) if path.exists() else {}
-    return Source(folder, family, architecture, settings | _pooling(folder), search, weight_files(folder))
+    vectors = read_sentence_model(folder)
+    if vectors is not None:
+        settings |= vectors.settings
+        # A model that was made from another may still name the other's head.
+        architecture = next((name for name, kind in family.heads.items() if kind == "vector"), architecture)
+    return Source(folder, family, architecture, settings, search, weight_files(folder), vectors=vectors)
 
 
 def _without_nulls(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
-
-
-def _pooling(folder: Path) -> dict[str, Any]:
-    """How sentence-transformers makes one vector of a text, where the folder is one of its models."""
-    path = folder / "1_Pooling" / "config.json"
-    if not path.exists():
-        return {}
-    settings = read_json(path)
-    modes = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
-    on = [name for name, value in settings.items() if name.startswith("pooling_mode_") and value is True]
-    if len(on) != 1 or on[0] not in modes:
-        raise UserError(f"{path}: must have one of {', '.join(modes)}, but has {', '.join(on) or 'none'}")
-    return {"pooling": modes[on[0]]}
 
 
 def _read_config(found: Source) -> ModelConfig:
@@ -286,6 +283,7 @@ def finish(
             "architecture": found.architecture,
         },
         task=task,
+        prompts={} if found.vectors is None else found.vectors.prompts,
     )
     if task == "translate" and not (source and target):
         notes = [*notes, "the languages are not known; --source CODE and --target CODE name them"]
@@ -315,7 +313,7 @@ def _unkept(found: Source, task: str) -> list[str]:
 def _max_length(found: Source, config: ModelConfig, tokenizer: Tokenizer, task: str) -> int:
     """The longest input in tokens."""
     given = found.settings.get("max_position_embeddings", found.settings.get("n_positions", _LONGEST))
-    limits = [config.longest, given, MAX_LENGTH]
+    limits = [config.longest, given, MAX_LENGTH, None if found.vectors is None else found.vectors.max_length]
     longest = min(limit for limit in limits if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0)
     if task == "translate":  # one position is for the end token
         longest -= 1

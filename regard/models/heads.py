@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.layout import Layout
@@ -35,17 +36,26 @@ class SequenceHead(nn.Module):
 
     def __init__(self, config: HeadConfig, stack: StackConfig) -> None:
         super().__init__()
-        self.pooling = config.pooling
+        self.pooling, self.normalize = config.pooling, config.normalize
         self.pooler = Linear(stack.d_model, stack.d_model) if config.pooling == "tanh-first" else None
         self.dropout = Dropout(config.dropout)
         self.output = Linear(stack.d_model, len(config.labels)) if config.kind == "classes" else None
 
     def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
         """(tokens, d_model) -> (sequences, d_model), or (sequences, classes)."""
+        return self.finish(self.pooled(hidden, layout))
+
+    def pooled(self, hidden: Tensor, layout: Layout) -> Tensor:
+        """One vector for each sequence, before it is scaled or classes are computed from it."""
         pooled = pool(hidden, layout, is_mean=self.pooling == "mean")
-        if self.pooler is not None:
-            pooled = torch.tanh(self.pooler(pooled))
-        return pooled if self.output is None else self.output(self.dropout(pooled))
+        return pooled if self.pooler is None else torch.tanh(self.pooler(pooled))
+
+    def finish(self, pooled: Tensor) -> Tensor:
+        """The answer from what `pooled` returns."""
+        if self.output is not None:
+            logits: Tensor = self.output(self.dropout(pooled))
+            return logits
+        return F.normalize(pooled, dim=-1) if self.normalize else pooled
 
 
 class TagHead(nn.Module):

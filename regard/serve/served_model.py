@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from regard.bundle import Bundle, find_bundle, load_bundle
-from regard.errors import UserError
+from regard.bundle import Bundle
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.select import make_engine
 from regard.generate.options import Engine
@@ -118,32 +117,3 @@ class ServedModel:
             batcher.close(PATIENCE)
         self.threads.close()
         self.texts.close()
-
-
-def find_bundles(models: Sequence[str]) -> list[Bundle]:
-    """The bundles of these names: translation models, one for each pair of languages, and language models, each with its own name;
-    checked before anything slow is done."""
-    if not models:
-        raise UserError("no model is named; name bundles or run folders: regard serve -m runs/en-de -m runs/de-en")
-    found: dict[tuple[str, str], Bundle] = {}
-    for model in models:
-        bundle = load_bundle(find_bundle(model))
-        if bundle.task not in ("translate", "generate"):
-            raise UserError(
-                f"{bundle.folder}: must be a model that translates or continues text, but is one for the task {bundle.task}; name "
-                "another with -m"
-            )
-        is_writer = bundle.task == "generate"
-        pair = ("", writer_name(bundle)) if is_writer else (bundle.source, bundle.target)
-        if pair in found:
-            same = f"are both called {pair[1]}" if is_writer else f"both translate {' to '.join(pair)}"
-            remedy = "rename one of the folders" if is_writer else "serve one of them"
-            raise UserError(f"{bundle.folder} and {found[pair].folder} {same}; {remedy}")
-        found[pair] = bundle
-    return list(found.values())
-
-
-def writer_name(bundle: Bundle) -> str:
-    """What clients call a language model: the name of its folder, or of the run that made it."""
-    folder = bundle.folder.resolve()
-    return folder.parent.name if folder.name == "model" else folder.name

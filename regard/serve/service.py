@@ -16,6 +16,7 @@ from regard.serve.fairness import FairShares
 from regard.serve.limits import Limits
 from regard.serve.refusal import LanguageError
 from regard.serve.search import PLAIN, SearchRequest
+from regard.serve.served_encoder import ServedEncoder
 from regard.serve.served_model import ServedModel
 from regard.serve.served_writer import ServedWriter
 from regard.serve.thread_pool import ThreadPool
@@ -122,8 +123,9 @@ class Service:
         limits: Limits,
         shares: FairShares | None = None,
         writers: Sequence[ServedWriter] = (),
+        encoders: Sequence[ServedEncoder] = (),
     ) -> None:
-        """`shares` are those of the models, `writers` are language models."""
+        """`shares` are those of the models, `writers` are language models, `encoders` models without a decoder."""
         self.limits, shares = limits, shares or FairShares()
         # Documents may take long, even after their clients are gone, so they get threads of their own. Only one thread parses
         # them: a parsed document takes many times the memory of its file.
@@ -132,17 +134,24 @@ class Service:
         self.texts = ThreadPool("texts", 1, shares=shares)
         self.pairs = {(model.bundle.source, model.bundle.target): model for model in models}
         self.writers = {writer.name: writer for writer in writers}
+        self.encoders = {encoder.name: encoder for encoder in encoders}
 
     @property
     def names_of_models(self) -> list[str]:
-        """All models by name: pairs of languages, then language models."""
-        return [*(f"{source}-{target}" for source, target in sorted(self.pairs)), *sorted(self.writers)]
+        """All models by name: pairs of languages, then language models, then encoders."""
+        pairs = (f"{source}-{target}" for source, target in sorted(self.pairs))
+        return [*pairs, *sorted(self.writers), *sorted(self.encoders)]
 
     @property
     def batchers(self) -> list[Batcher | WritingBatcher]:
         """The batchers of all models."""
         of_pairs = [batcher for served in self.pairs.values() for batcher in served.batchers]
-        return [*of_pairs, *(writer.batcher for writer in self.writers.values())]
+        return [*of_pairs, *(one.batcher for one in self.named)]
+
+    @property
+    def named(self) -> list[ServedWriter | ServedEncoder]:
+        """The models that clients call by name."""
+        return [*self.writers.values(), *self.encoders.values()]
 
     # --- languages ---
 
@@ -370,8 +379,8 @@ class Service:
         """Stop the threads."""
         for served in self.pairs.values():
             served.close()
-        for writer in self.writers.values():
-            writer.close()
+        for one in self.named:
+            one.close()
         self._reading.close()
         self._documents.close()
         self.texts.close()

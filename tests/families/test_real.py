@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 
+from regard.api import Model
 from regard.bundle import Bundle
 from regard.generate.engines.torch_engine import TorchEngine, load_model
 from regard.generate.options import SearchOptions
@@ -125,6 +126,10 @@ def test_minilms_sentence_vectors_are_those_of_transformers(tmp_path: Path) -> N
             hidden = theirs(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
         expected = torch.nn.functional.normalize(hidden.mean(0), dim=0)
         assert float((ours - expected).abs().max()) <= 1e-5
+    assert bundle.config.head_settings.normalize and bundle.max_length == 256
+    for engine in ("torch", "ctranslate2"):
+        vectors = Model(bundle, device="cpu", engine=engine).embed(SENTENCES)
+        assert float((torch.from_numpy(vectors) - torch.stack(found)).abs().max()) <= 1e-5
     assert float(found[0] @ found[1]) == pytest.approx(0.667, abs=2e-3)
     assert float(found[0] @ found[2]) < 0.1
 

@@ -226,6 +226,7 @@ HEAD: dict[str, Any] = {
     "logit_scale": [0.5],
     "labels": [["a", "b"]],
     "pooling": ["first", "mean", "tanh-first"],
+    "normalize": [True],
     "dropout": [0.1],
 }
 FRONT: dict[str, Any] = {"d_embedding": [8, 16], "token_types": [2]}

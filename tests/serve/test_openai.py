@@ -248,7 +248,7 @@ def test_an_unknown_model_is_refused(client: openai.OpenAI) -> None:
         with pytest.raises(openai.NotFoundError) as refused:
             call()
         assert (refused.value.code, refused.value.param) == ("model_not_found", "model") and NAME in str(refused.value)
-    with pytest.raises(openai.NotFoundError, match="embeddings are not offered"):
+    with pytest.raises(openai.NotFoundError, match="no model that embeds texts is served here"):
         client.embeddings.create(model=NAME, input="x")
 
 

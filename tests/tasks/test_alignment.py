@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard.aligning import AlignmentHeads
-from regard.builtin import builtin_models
+from regard.builtin import DEFAULTS, builtin_models
 from regard.bundle import load_bundle
 from regard.config import ModelConfig
 from regard.errors import UserError
@@ -87,5 +87,5 @@ def test_heads_that_share_keys_are_chosen_alone_or_all() -> None:
 
 
 def test_the_builtin_models_align_by_measured_heads() -> None:
-    for folder in builtin_models().values():
+    for folder in (folder for name, folder in builtin_models().items() if name not in DEFAULTS.values()):
         assert load_bundle(folder).alignment is not None

@@ -42,7 +42,7 @@ def import_ctranslate2() -> Any:
 
 
 def open_model(
-    kind: Literal["Translator", "Generator"],
+    kind: Literal["Translator", "Generator", "Encoder"],
     folder: Path,
     weights: WeightFormat,
     workers: int,

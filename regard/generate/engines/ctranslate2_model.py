@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
-from safetensors.numpy import load_file
+from safetensors import safe_open
 
 from regard.aligning import AlignmentHeads
 from regard.builtin import shown_name
@@ -128,10 +128,11 @@ def vocabularies(tokenizer: Tokenizer, vocab_size: int) -> tuple[list[str], list
 # --- reading ---
 
 
-def read_weights(bundle: Bundle) -> dict[str, _WeightArray]:
-    """`regard.bundle.load_weights` without torch."""
-    with readable(bundle.weights):
-        tensors = load_file(bundle.weights)
+def read_weights(bundle: Bundle, prefix: str = "") -> dict[str, _WeightArray]:
+    """`regard.bundle.load_weights` without torch; only the tensors whose names begin with `prefix`."""
+    with readable(bundle.weights), safe_open(str(bundle.weights), framework="np") as file:
+        names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 (no mapping)
+        tensors = {name: file.get_tensor(name) for name in names}
     scales = {scale_name(name) for name, tensor in tensors.items() if tensor.dtype == np.int8}
     weights = {}
     with np.errstate(all="ignore"):  # what is not finite is refused below

@@ -1,8 +1,9 @@
 """Choosing an engine.
 
     torch               the model itself, on CPUs and GPUs; on CPUs a result is the same in any batch, to the last bit
-    ctranslate2         faster on CPUs, and needs no torch; an extra (`regard[export]`); see `ctranslate2_engine.py`, and for
-                        language models `ctranslate2_text_engine.py`. Computes in int8 with these, and with bundles stored so
+    ctranslate2         faster on CPUs, and needs no torch; an extra (`regard[export]`); see `ctranslate2_engine.py`, for
+                        language models `ctranslate2_text_engine.py`, for encoders `ctranslate2_encoder.py`. Computes in int8
+                        with language models, and with bundles stored so
     ctranslate2-fp32    the same in fp32
     auto                ctranslate2 on a CPU if it is installed and supports the model, else torch
 
@@ -23,8 +24,10 @@ from regard.bounds import MAX_BATCH, check_whole
 from regard.builtin import shown_name
 from regard.bundle import Bundle
 from regard.errors import UserError
+from regard.generate.encoding import EncoderEngine
 from regard.generate.engines import ctranslate2_specs
 from regard.generate.engines.ctranslate2_common import import_ctranslate2
+from regard.generate.engines.ctranslate2_encoder import CTranslate2Encoder, encoder_refusal
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.ctranslate2_model import WeightFormat, refusal
 from regard.generate.engines.ctranslate2_text_engine import CTranslate2TextEngine
@@ -75,6 +78,21 @@ def make_text_engine(bundle: Bundle, engine: str = "auto", device: str = "auto",
     return TorchEngine.from_bundle(bundle, device, batch)
 
 
+def make_encoder(bundle: Bundle, engine: str = "auto", device: str = "auto", batch: int = 0) -> EncoderEngine:
+    """The engine of this name for a model without a decoder."""
+    _check(engine, batch)
+    if engine.startswith("ctranslate2"):
+        _check_cpu(engine, device)
+        if reason := encoder_refusal(bundle):
+            raise UserError(f"{shown_name(bundle.folder)}: {reason}; use --engine torch, or auto")
+        return CTranslate2Encoder(bundle, "fp32" if engine == "ctranslate2-fp32" else None, batch)
+    if engine == "auto" and _is_cpu(device) and _can_ctranslate2(bundle):
+        return CTranslate2Encoder(bundle, batch=batch)
+    from regard.generate.engines.encoder_engine import TorchEncoder
+
+    return TorchEncoder.from_bundle(bundle, device, batch)
+
+
 def text_refusal(bundle: Bundle) -> str | None:
     """Why CTranslate2 cannot continue texts with this model; None if it can."""
     if bundle.tokenizer.eos_id < 0 and not bundle.tokenizer.stop_ids:
@@ -98,7 +116,8 @@ def _can_ctranslate2(bundle: Bundle) -> bool:
         import_ctranslate2()
     except UserError:
         return False
-    return (text_refusal if bundle.task == "generate" else refusal)(bundle) is None
+    refusals = {"translate": refusal, "generate": text_refusal}
+    return refusals.get(bundle.task, encoder_refusal)(bundle) is None
 
 
 def _is_cpu(device: str) -> bool:

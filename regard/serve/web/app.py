@@ -23,9 +23,11 @@ from regard.serve.web import (
     deepl,
     deepl_documents,
     deepl_glossaries,
+    encoder_routes,
     explain_routes,
     libretranslate,
     openai,
+    openai_embeddings,
     page_routes,
     training_routes,
     word_routes,
@@ -47,10 +49,10 @@ _MESSAGES = {
 # Parts of DeepL's and OpenAI's APIs that are not offered.
 _NOT_OFFERED = {
     "/v1/responses": "responses are not offered by this server; use /v1/chat/completions",
-    "/v1/embeddings": "embeddings are not offered by this server",
     "/v1/audio/": "audio is not offered by this server",
     "/v1/images/": "images are not offered by this server",
-    "/v1/": "this path of OpenAI's API is not offered; there are /v1/models, /v1/completions and /v1/chat/completions",
+    "/v1/": "this path of OpenAI's API is not offered; there are /v1/models, /v1/completions, /v1/chat/completions and "
+    "/v1/embeddings",
     "/v2/write/": "rephrasing and correcting are not offered by this server",
     "/v3/glossaries": "glossaries of several language pairs are not offered by this server; use /v2/glossaries, one for each pair",
     "/v3/style_rules": "style rules are not offered by this server",
@@ -109,7 +111,7 @@ def make_app(
     app = FastAPI(
         title="Regard",
         version=__version__,
-        description="Translation with the APIs of LibreTranslate and DeepL, language models with OpenAI's.",
+        description="Translation with the APIs of LibreTranslate and DeepL, language models and vectors with OpenAI's.",
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # a redirect would echo the client's host and path
@@ -122,6 +124,8 @@ def make_app(
         deepl_glossaries,
         word_routes,
         explain_routes,
+        encoder_routes,
+        openai_embeddings,
         writing_routes,
         training_routes,
         page_routes,

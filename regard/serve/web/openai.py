@@ -1,5 +1,5 @@
-"""OpenAI's API for the language models that are served: /v1/models, /v1/completions and /v1/chat/completions. What is not offered
-is refused by name, never ignored."""
+"""OpenAI's API for the language models that are served: /v1/models, /v1/completions and /v1/chat/completions; the vectors are in
+`openai_embeddings.py`. What is not offered is refused by name, never ignored."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from regard.errors import InputError, UserError
 from regard.generate.engines.decoder_jobs import Token
 from regard.serve.batched_sentences import INLINE_CHARACTERS
 from regard.serve.refusal import Forbidden, refusing
+from regard.serve.served_encoder import ServedEncoder
 from regard.serve.served_writer import ServedWriter, WrittenPiece
 from regard.serve.web.context import admit, context_of, find_key
 from regard.serve.web.events import MEDIA_TYPE
@@ -30,7 +31,7 @@ from regard.serve.web.openai_fields import (
     as_refusal,
     messages_of,
     options_of,
-    read_writing,
+    read_openai,
     writing_body,
 )
 from regard.serve.web.openai_replies import Reply
@@ -65,32 +66,45 @@ class _Prompt:
     places: Sequence[int] = ()  # where these begin in it
 
 
+def as_openai_object() -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI description of an answer that OpenAI describes."""
+    return _ANSWER
+
+
 @router.get("/models")
 async def models(request: Request) -> OpenAIModels:
-    """The language models that are served."""
+    """The models that are served with OpenAI's API: language models, and those that embed texts."""
     check_key(request)
-    writers = context_of(request).service.writers
-    return OpenAIModels(object="list", data=[_model(writer) for writer in writers.values()])
+    return OpenAIModels(object="list", data=[_model(one) for one in _named_models(request).values()])
 
 
 @router.get("/models/{model}")
 async def one_model(request: Request, model: str) -> OpenAIModel:
-    """One language model."""
+    """One of these models."""
     check_key(request)
-    return _model(find_writer(request, model))
+    found = _named_models(request).get(model)
+    return _model(find_writer(request, model) if found is None else found)
 
 
-def _model(writer: ServedWriter) -> OpenAIModel:
+def _named_models(request: Request) -> dict[str, ServedWriter | ServedEncoder]:
+    service = context_of(request).service
+    encoders = {name: one for name, one in service.encoders.items() if one.bundle.task == "embed"}
+    return {**service.writers, **encoders}
+
+
+def _model(served: ServedWriter | ServedEncoder) -> OpenAIModel:
+    has_chat = isinstance(served, ServedWriter) and served.has_chat
     return OpenAIModel(
-        id=writer.name, object="model", created=0, owned_by="regard", context=writer.context, chat=writer.has_chat
-    )
+        id=served.name, object="model", created=0, owned_by="regard", context=served.bundle.max_length, chat=has_chat,
+        task=served.bundle.task,
+    )  # fmt: skip
 
 
 @router.post("/completions", response_class=Response, responses=_ANSWER, openapi_extra=writing_body(CompletionFields))
 async def completions(request: Request) -> Response:
     """Continue a prompt, or several."""
     check_key(request)
-    fields = await read_writing(request, CompletionFields)
+    fields = await read_openai(request, CompletionFields)
     writer = find_writer(request, fields.model)
     limits = context_of(request).service.limits
     most = DEFAULT_TOKENS if fields.max_tokens is None else fields.max_tokens
@@ -127,7 +141,7 @@ def _characters(prompt: str | list[int]) -> int:
 async def chat_completions(request: Request) -> Response:
     """Answer a conversation, by the model's own chat template."""
     check_key(request)
-    fields = await read_writing(request, ChatFields)
+    fields = await read_openai(request, ChatFields)
     writer = find_writer(request, fields.model)
     limits = context_of(request).service.limits
     if fields.top_logprobs is not None and not fields.logprobs:

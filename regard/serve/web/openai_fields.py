@@ -133,7 +133,7 @@ class ChatFields(WritingFields):
     )
 
 
-Fields = TypeVar("Fields", bound=WritingFields)
+Fields = TypeVar("Fields", bound=BaseModel)
 
 
 def writing_body(schema: type[WritingFields]) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def writing_body(schema: type[WritingFields]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {JSON: {"schema": content}}}}
 
 
-async def read_writing(request: Request, schema: type[Fields]) -> Fields:
+async def read_openai(request: Request, schema: type[Fields]) -> Fields:
     """The fields of a request. One that is not offered is refused by name unless it asks for nothing."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in (JSON, "", "text/json"):

@@ -97,8 +97,8 @@ class Metrics:
         """The metrics in Prometheus's text format."""
         for (source, target), served in service.pairs.items():
             self.waiting.labels(f"{source}-{target}").set(sum(batcher.waiting_tokens for batcher in served.batchers))
-        for name, writer in service.writers.items():
-            self.waiting.labels(name).set(writer.batcher.waiting_tokens)
+        for one in service.named:
+            self.waiting.labels(one.name).set(one.batcher.waiting_tokens)
         return generate_latest(self._collected())
 
     def total(self, name: str) -> float:

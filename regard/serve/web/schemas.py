@@ -570,18 +570,21 @@ class OpenAIError(BaseModel):
 
 
 class OpenAIModel(BaseModel):
-    """A language model."""
+    """A language model, or one that embeds texts."""
 
     id: str
     object: str
     created: int
     owned_by: str
-    context: int = Field(description="tokens of a prompt and what follows it")
+    task: str = Field(description="generate, for /v1/completions, or embed, for /v1/embeddings")
+    context: int = Field(
+        description="tokens of a prompt and what follows it, or of a text that is embedded in one piece"
+    )
     chat: bool = Field(description="whether it has a chat template, for /v1/chat/completions")
 
 
 class OpenAIModels(BaseModel):
-    """The language models that are served."""
+    """The models that are served with OpenAI's API."""
 
     object: str
     data: list[OpenAIModel]

@@ -24,7 +24,10 @@ from regard.serve.glossary_store import GlossaryStore
 from regard.serve.keys import Keys, load_keys
 from regard.serve.limits import Limits
 from regard.serve.private_files import document_folder
-from regard.serve.served_model import ServedModel, find_bundles, writer_name
+from regard.serve.served_bundles import find_bundles, served_name
+from regard.serve.served_encoder import TASKS as ENCODER_TASKS
+from regard.serve.served_encoder import ServedEncoder
+from regard.serve.served_model import ServedModel
 from regard.serve.served_writer import ServedWriter
 from regard.serve.service import Service
 from regard.serve.watch import Watch
@@ -212,18 +215,25 @@ def load_service(settings: Settings, metrics: Metrics) -> Service:
     shares = FairShares()  # the models compete for the same cores
     models: list[ServedModel] = []
     writers: list[ServedWriter] = []
+    encoders: list[ServedEncoder] = []
     for bundle in bundles_of(settings):
         where = {"engine": settings.engine, "device": settings.device}
         if bundle.task == "generate":
-            name = writer_name(bundle)
+            name = served_name(bundle)
             observe = metrics.writing_observer(name)
             writers.append(ServedWriter.load(bundle, name, settings.limits, **where, observe=observe, shares=shares))
+            continue
+        if bundle.task in ENCODER_TASKS:
+            name = served_name(bundle)
+            observe = metrics.observer(name)
+            given = {**where, "batch": settings.batch}
+            encoders.append(ServedEncoder.load(bundle, name, settings.limits, **given, observe=observe, shares=shares))  # type: ignore[arg-type]
             continue
         more = {"batch": settings.batch, "shared": settings.is_shared}
         models.append(
             ServedModel.load(bundle, settings.limits, **where, **more, observe=metrics.observer, shares=shares)  # type: ignore[arg-type]
         )
-    return Service(models, settings.limits, shares, writers)
+    return Service(models, settings.limits, shares, writers, encoders)
 
 
 def bundles_of(settings: Settings) -> list[Bundle]:

@@ -122,7 +122,7 @@ def find_documents(source: Path, target: Path, force: bool, resume: bool) -> Fol
         raise UserError(f"-o {target}: must not be the input folder; name another")
     files: list[tuple[Path, Path]] = []
     skipped: list[Path] = []
-    for path in _walk(source, target):
+    for path in walk(source, target):
         kind = find_kind(path.name)
         if kind is None:
             skipped.append(path)
@@ -136,7 +136,8 @@ def find_documents(source: Path, target: Path, force: bool, resume: bool) -> Fol
     return job
 
 
-def _walk(source: Path, target: Path) -> Iterator[Path]:
+def walk(source: Path, target: Path) -> Iterator[Path]:
+    """The files of a folder and of those below it, in order, without hidden ones and the folder `target`."""
     inside = target.resolve()
     for folder, folders, names in os.walk(source):
         here = Path(folder)

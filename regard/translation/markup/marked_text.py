@@ -88,6 +88,11 @@ class MarkedText:
         """A sentence as the model gets it."""
         return " ".join(text.split()) if self._joins_lines and _BREAK.search(text) else text
 
+    @property
+    def whole_sentences(self) -> list[str]:
+        """The sentences alone; `sentences` has the words of elements inside them once more."""
+        return [self._shown(one.text) for part in self._parts if not isinstance(part, str) for one in part[1]]
+
     def to_align(self, translations: Sequence[str]) -> list[tuple[str, str]]:
         """The sentences that have elements in them, each with its translation: what `join` wants aligned."""
         return [

@@ -1,0 +1,148 @@
+"""Blanks in texts, and what a model of masked tokens puts there.
+
+A blank is written as the model's own mask token, such as [MASK] or <mask>, or as ___. Nothing else in a text becomes a control
+token."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from regard.bounds import check_whole
+from regard.builtin import shown_name
+from regard.bundle import Bundle
+from regard.errors import InputError, UserError
+from regard.generate.encoding import Answer, EncoderEngine, EncoderInput
+from regard.progress import OnProgress
+from regard.understanding.windows import window_room
+
+BLANK = "___"
+_UNNAMED = "[MASK]"  # what a mask is called where the tokenizer has no name for it
+_SPACE = "\u2581"
+MAX_CANDIDATES = 1_000
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A token for a blank."""
+
+    text: str
+    probability: float
+    joins: bool = False  # whether it continues the word before the blank
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A text with what may stand in each of its blanks, the likeliest first."""
+
+    text: str
+    blanks: tuple[tuple[Candidate, ...], ...]
+    filled: str  # the text with the likeliest in each blank
+
+
+@dataclass(frozen=True)
+class BlankText:
+    """A text as an engine reads it: one input, or one for each blank where the text is long."""
+
+    parts: tuple[str, ...]  # the text around the blanks
+    inputs: tuple[EncoderInput, ...]
+
+
+class Filler:
+    """Fills blanks with one model."""
+
+    def __init__(self, bundle: Bundle, engine: EncoderEngine) -> None:
+        self.bundle, self.engine, self.tokenizer = bundle, engine, bundle.tokenizer
+        if self.tokenizer.mask_id < 0:
+            raise UserError(
+                f"{shown_name(bundle.folder)}: must have a mask token to fill blanks, but its tokenizer has none"
+            )
+
+    @property
+    def mask(self) -> str:
+        """How this model's mask is written in a text."""
+        names = {i: name for name, i in self.tokenizer.control_names.items()}
+        return names.get(self.tokenizer.mask_id, _UNNAMED)
+
+    def fill(self, texts: Sequence[str], k: int = 5, on_progress: OnProgress | None = None) -> list[Filled]:
+        """The `k` likeliest tokens for each blank of each text."""
+        read = [self.read(text) for text in texts]
+        answers = iter(
+            self.engine.answers(
+                [one for text in read for one in text.inputs],
+                None if on_progress is None else lambda numbers: on_progress(len(numbers)),
+            )
+        )
+        return [self.join(text, [next(answers) for _ in text.inputs], k) for text in read]
+
+    def read(self, text: str) -> BlankText:
+        """Find the blanks of a text, and encode it around them."""
+        parts = re.split("|".join(map(re.escape, (self.mask, BLANK))), text)
+        if len(parts) < 2:
+            raise InputError(f"a text to fill must have a blank, written as {self.mask} or {BLANK}, but has none")
+        ids = self._encode(parts)
+        places = [place for place, i in enumerate(ids) if i == self.tokenizer.mask_id]
+        assert len(places) == len(parts) - 1, "no text becomes a control token"
+        room = window_room(self.tokenizer, self.engine.max_length)
+        if len(ids) <= room:
+            return BlankText(tuple(parts), (self._input(ids, places),))
+        firsts = [min(max(0, place - room // 2), len(ids) - room) for place in places]
+        windows = (
+            self._input(ids[first : first + room], [place - first]) for place, first in zip(places, firsts, strict=True)
+        )
+        return BlankText(tuple(parts), tuple(windows))
+
+    def _encode(self, parts: Sequence[str]) -> list[int]:
+        mask = self.tokenizer.mask_id
+        mixed: list[str | int] = [parts[0]]
+        for part in parts[1:]:
+            mixed += [mask, part]
+        if self.tokenizer.kind == "huggingface":
+            return self.tokenizer.encode_controls(mixed)
+        return self.tokenizer.encode_parts(mixed)
+
+    def _input(self, ids: Sequence[int], places: Sequence[int]) -> EncoderInput:
+        before = len(self.tokenizer.opening)
+        return EncoderInput(self.tokenizer.frame(ids)[0], places=[before + place for place in places])
+
+    def join(self, text: BlankText, answers: Sequence[Answer], k: int) -> Filled:
+        """The candidates for each blank, and the text with the best of them."""
+        check_whole("k", k, 1, MAX_CANDIDATES)
+        blanks = tuple(self._candidates(logits, k) for answer in answers for logits in answer)
+        filled = text.parts[0]
+        for (best, *_), part in zip(blanks, text.parts[1:], strict=True):
+            filled = f"{filled.rstrip() if best.joins else filled}{best.text}{part}"
+        return Filled(self.mask.join(text.parts), blanks, filled)
+
+    def _candidates(self, logits: Answer, k: int) -> tuple[Candidate, ...]:
+        logits = logits.astype(np.float64)
+        probabilities = np.exp(logits - logits.max())
+        probabilities /= probabilities.sum()
+        allowed = np.where(self._is_text, probabilities, -1.0)
+        best = np.argsort(-allowed, kind="stable")[:k]
+        return tuple(self._candidate(int(i), float(probabilities[i])) for i in best if self._is_text[i])
+
+    def _candidate(self, token: int, probability: float) -> Candidate:
+        [piece] = self.tokenizer.pieces([token])
+        joins = self._marks_words and not piece.startswith(_SPACE)
+        return Candidate(piece.replace(_SPACE, " ").strip() or piece, probability, joins)
+
+    @cached_property
+    def _marks_words(self) -> bool:
+        """Whether the vocabulary tells beginnings of words from the rest of them."""
+        return any(piece.startswith(_SPACE) for piece in self.tokenizer.pieces(range(self.tokenizer.vocab_size)))
+
+    @cached_property
+    def _is_text(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Which tokens are text: (vocab_size,)."""
+        tokenizer = self.tokenizer
+        special = {*tokenizer.control_names.values(), *tokenizer.tag_ids, *tokenizer.span_ids}
+        special |= {tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id, tokenizer.mask_id}
+        is_text = np.zeros(self.bundle.config.vocab_size, np.bool_)
+        is_text[: tokenizer.vocab_size] = True
+        is_text[[i for i in special if i >= 0]] = False
+        return is_text

@@ -1,0 +1,162 @@
+"""Documents as passages: what a search finds. Neighbouring paragraphs form a passage of at most so many tokens; a longer paragraph
+is cut between sentences, or words. Each passage knows its place in the file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from regard.errors import InputError, UserError
+from regard.translation.documents.document import Document, read_text
+from regard.translation.documents.formats import LOCAL_BYTES, TABLES, find_kind
+from regard.translation.markup.marked_text import MarkedText
+from regard.understanding.html_text import html_paragraphs
+
+CountTokens = Callable[[Sequence[str]], list[int]]  # of each text
+
+_MAX_CELL = 1_000_000
+_SENTENCE_END = re.compile(r"(?<=[.!?…。！？])[\"'”’»)\]]*\s+|(?<=[。！？])")
+_MARKS = re.compile(r"^#{1,6} |(?<!\S)\|?(?::?-{3,}:?\|?)+(?!\S)")
+_LINK = re.compile(r"!?\[([^\]]*)\]\([^)\s]*\)")
+_BLANK_LINES = re.compile(r"\n[ \t\r\f\v]*\n")
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A paragraph of a document."""
+
+    place: str  # "line 12", "paragraph 3", "row 7"
+    text: str
+
+
+@dataclass(frozen=True)
+class Passage:
+    """What is found: some neighbouring paragraphs, or a part of one."""
+
+    place: str  # of its first paragraph
+    text: str
+
+
+def read_paragraphs(path: Path) -> list[Paragraph]:
+    """The paragraphs of a document; an error names the file."""
+    try:
+        data = path.read_bytes()
+        found = list(_paragraphs(data, find_kind(path.name) or "txt"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except InputError as error:
+        raise UserError(f"{path}: {str(error).removeprefix('file ')}") from None
+    return [one for one in found if any(map(str.isalnum, one.text))]
+
+
+def _paragraphs(data: bytes, kind: str) -> Iterator[Paragraph]:
+    if kind == "txt":
+        yield from _of_text(read_text(data)[0])
+    elif kind == "md":  # not by its reader, which leaves out code: people look for that, too
+        yield from (Paragraph(one.place, _without_marks(one.text)) for one in _of_text(read_text(data)[0]))
+    elif kind in ("html", "htm"):  # the same
+        yield from (Paragraph(f"line {line}", text) for line, text in html_paragraphs(read_text(data)[0]))
+    elif kind in TABLES:
+        yield from _of_table(read_text(data)[0], "\t" if kind == "tsv" else ",")
+    else:
+        from regard.translation.documents.readers import open_document
+
+        document = open_document(data, kind, LOCAL_BYTES)
+        for number, text in enumerate(_texts(document), 1):
+            yield Paragraph(f"paragraph {number}", text)
+
+
+def _of_text(text: str) -> Iterator[Paragraph]:
+    """Paragraphs are what stands between blank lines."""
+    start, line = 0, 1
+    for block in [*_BLANK_LINES.finditer(text), None]:
+        end = len(text) if block is None else block.start()
+        own = text[start:end]
+        inner = own.lstrip()
+        skipped = own[: len(own) - len(inner)].count("\n")
+        if inner:
+            yield Paragraph(f"line {line + skipped}", " ".join(inner.split()))
+        if block is not None:
+            line += text.count("\n", start, block.end())
+            start = block.end()
+
+
+def _without_marks(text: str) -> str:
+    """Markdown without what is only for the eye: marks of headings, rules of tables, and addresses of links."""
+    return _LINK.sub(r"\1", _MARKS.sub(" ", text)).strip()
+
+
+def _of_table(text: str, delimiter: str) -> Iterator[Paragraph]:
+    """Each row is a paragraph."""
+    csv.field_size_limit(_MAX_CELL)
+    lines = io.StringIO(text, newline="")
+    rows = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if delimiter == "\t" else csv.reader(lines)
+    try:
+        for number, row in enumerate(rows, 1):
+            yield Paragraph(f"row {number}", " | ".join(" ".join(cell.split()) for cell in row if cell.strip()))
+    except csv.Error:
+        raise InputError("file must be a valid table; look for a quotation mark that is not closed") from None
+
+
+def _texts(document: Document) -> Iterator[str]:
+    """The paragraphs of any document, without markup."""
+    if document.parts:
+        for part in document.parts:
+            yield from _texts(part)
+        return
+    for text in document.texts:
+        yield from _plain(document, text)
+
+
+def _plain(document: Document, text: str) -> list[str]:
+    plan = replace(document, by_sentence=False, joins_lines=True).plan(text, "")
+    return plan.whole_sentences if isinstance(plan, MarkedText) else plan.sentences
+
+
+def make_passages(paragraphs: Sequence[Paragraph], size: int, count: CountTokens) -> list[Passage]:
+    """Passages of at most `size` tokens, but for a single word that has more."""
+    lengths = count([one.text for one in paragraphs])
+    passages: list[Passage] = []
+    together: list[str] = []
+    place, tokens = "", 0
+
+    def end() -> None:
+        nonlocal tokens
+        if together:
+            passages.append(Passage(place, "\n".join(together)))
+            together.clear()
+        tokens = 0
+
+    for one, length in zip(paragraphs, lengths, strict=True):
+        if tokens + length > size:
+            end()
+        if length > size:
+            passages += [Passage(one.place, part) for part in cut_paragraph(one.text, size, count)]
+            continue
+        place = place if together else one.place
+        together.append(one.text)
+        tokens += length
+    end()
+    return passages
+
+
+def cut_paragraph(text: str, size: int, count: CountTokens) -> list[str]:
+    """A long paragraph in parts of whole sentences; a sentence that is too long in parts of whole words."""
+    units: list[str] = []
+    sentences = [one for one in _SENTENCE_END.split(text) if one and one.strip()]
+    for sentence, length in zip(sentences, count(sentences), strict=True):
+        units += [sentence] if length <= size else sentence.split()
+    parts: list[str] = []
+    tokens = 0
+    for unit, length in zip(units, count(units), strict=True):
+        if parts and tokens + length <= size:
+            parts[-1] = f"{parts[-1]} {unit}"
+            tokens += length
+        else:
+            parts.append(unit)
+            tokens = length
+    return parts
