@@ -209,7 +209,7 @@ def made_up_column(vocab_size: int, number: int, length: int) -> Column:
 
 
 def measure_weights(
-    config: ModelConfig,
+    recipe: Recipe,
     weights: dict[str, Tensor],
     tokenizer: Tokenizer,
     records: Sequence[Texts],

@@ -38,6 +38,7 @@ from regard.training.checkpoint import (
 from regard.training.fine_tuning import init_name
 from regard.training.folder import RunFolder
 from regard.training.loop import Trainer
+from regard.training.prepare import PreparedData
 from regard.training.same_data import check_tokenizer, saved_fingerprint
 from regard.version import __version__
 
@@ -243,11 +244,10 @@ def save_model(
         public_recipe(recipe).to_toml(),
         source=recipe.data.source,
         target=recipe.data.target,
-        decode=recipe.decode,
         max_length=recipe.data.max_length,
         facts=facts,
         task=recipe.task,
-        **measured,
+        **{"decode": recipe.decode, **measured},
     )
 
 
@@ -279,6 +279,15 @@ def score_test_set(recipe: Recipe, bundle: Bundle, test: Sequence[Texts], traine
         log.write({"kind": "test", "name": "test", "scores": scores.to_json()})
     trainer.display.say("\n".join(["test set", *(f"  {line}" for line in scores.lines())]))
     return scores
+
+
+def examine(recipe: Recipe, bundle: Bundle, data: PreparedData, trainer: Trainer) -> None:
+    """Log what the report shows of the test set, or else of the validation set, beside the scores; and the baseline."""
+    found = TASKS[recipe.task].examine(recipe, bundle, data.test or data.valid or [])
+    for log in trainer.logs if found is not None else ():
+        log.write({"kind": "examined", "set": "test" if data.test else "validation", **(found or {})})
+    for log in trainer.logs if data.baseline else ():
+        log.write({"kind": "baseline", **data.baseline})
 
 
 def report_facts(recipe: Recipe, bundle: Bundle, store: Store) -> dict[str, str]:
@@ -319,7 +328,7 @@ def average(run: Path, last: int, out: Path, say: Callable[[str], None]) -> tupl
         "weights": f"average of {', '.join(names)}",
     }
     records = _validation_records(recipe, folder)
-    measured = TASKS[recipe.task].measure_weights(config, weights, tokenizer, records, torch.device("cpu"))
+    measured = TASKS[recipe.task].measure_weights(recipe, weights, tokenizer, records, torch.device("cpu"))
     return save_model(recipe, config, weights, tokenizer, facts, out, measured), names
 
 
