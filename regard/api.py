@@ -1,4 +1,5 @@
-"""The Python API: `regard.load(...)` returns a Model that translates or continues texts, scores and explains."""
+"""The Python API: `regard.load(...)` returns a Model that translates, continues or labels texts, scores and
+explains."""
 
 from __future__ import annotations
 
@@ -30,6 +31,10 @@ from regard.translation.glossary import Glossary
 from regard.translation.results import Result, unmet_note
 from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
+from regard.understanding.answers import Classified, Tagged
+from regard.understanding.classifier import Classifier, Text
+from regard.understanding.encoder import LabelEncoder
+from regard.understanding.tagger import Tagger
 from regard.writing.options import WritingOptions, writing_options
 from regard.writing.scoring import TextScore, TextScorer
 from regard.writing.writer import Chat, Writer, Written
@@ -37,7 +42,7 @@ from regard.writing.writer import Chat, Writer, Written
 if TYPE_CHECKING:
     from regard.explain.explainer import Explainer
 
-_USABLE = ("translate", "generate")  # tasks whose models a Model runs
+_USABLE = ("translate", "generate", "classify", "tag")  # tasks whose models a Model runs
 
 _LOG = logging.getLogger("regard")
 
@@ -67,6 +72,13 @@ class Model:
             continuing = make_text_engine(bundle, engine, device, batch)
             self.engine = cast(Engine, continuing)  # only what all engines have is used of it
             self.writer = Writer(bundle.tokenizer, continuing)
+        elif bundle.task in ("classify", "tag"):
+            encoder = LabelEncoder(bundle, device, batch, engine)
+            self.engine = cast(Engine, encoder)
+            if bundle.task == "classify":
+                self.classifier = Classifier(encoder)
+            else:
+                self.tagger = Tagger(encoder)
         else:
             self.engine = make_engine(bundle, engine, device, batch, others)
         self.max_length = min(one.max_length for one in (bundle, *others))
@@ -242,6 +254,36 @@ class Model:
         self._needs("generate")
         return TextScorer(self.bundle.tokenizer, self.writer.engine, self.bundle.max_length, stride)
 
+    def classify(
+        self, text: Text | Sequence[Text], *, threshold: float | None = None, progress: bool = False
+    ) -> Classified | list[Classified]:
+        """The labels of a text, or of each of a list of texts, with the probability of every label; a pair of texts is a tuple. Of
+        several labels those from `threshold` on (default: the model's). Long texts are read in windows, whose log-probabilities are
+        averaged."""
+        self._needs("classify")
+        is_one = isinstance(text, str) or (isinstance(text, tuple) and len(text) == 2 and _is_pair(text))
+        texts = cast(Sequence[Text], [text] if is_one else text)
+        for number, one in enumerate(texts):
+            if not isinstance(one, str) and not _is_pair(one):
+                raise TypeError(
+                    f"`text` must be a string, a pair of strings or a list of them, but text {number} is {one!r}"
+                )
+        with progress_if(progress, "classifying", None, "windows") as done:
+            found = self.classifier.classify(texts, threshold, done)
+        return found[0] if is_one else found
+
+    def tag(self, text: str | Sequence[str | Sequence[str]], *, progress: bool = False) -> Tagged | list[Tagged]:
+        """The words of a text with their tags and, of B- and I- tags, the spans; or of each of a list of texts. A text is a
+        string or a list of words, as the model's training text has them."""
+        self._needs("tag")
+        texts = [text] if isinstance(text, str) else list(text)
+        for number, one in enumerate(texts):
+            if not isinstance(one, str):
+                check_texts(f"text[{number}]", one, of="words")
+        with progress_if(progress, "tagging", None, "windows") as done:
+            found = self.tagger.tag(texts, done)
+        return found[0] if isinstance(text, str) else found
+
     def align(self, pairs: Sequence[tuple[str, str]]) -> list[TextAlignment]:
         """Which words of each text go with which words of its translation, by this model or from elsewhere."""
         self._needs("translate")
@@ -387,6 +429,10 @@ class Model:
             keep = search["keep"]
             search["keep"] = (keep,) if isinstance(keep, str) else tuple(keep)
         return self.options.changed(beam, alpha, nbest, **search)
+
+
+def _is_pair(text: object) -> bool:
+    return isinstance(text, tuple) and len(text) == 2 and all(isinstance(one, str) for one in text)
 
 
 def _one_text(options: Mapping[str, Any], method: str) -> WritingOptions:

@@ -20,6 +20,8 @@ _ROWS = {  # label in the card's table -> fact
     "started from": "init",
     "training pairs": "pairs",
     "training documents": "documents",
+    "training texts": "texts",
+    "training sentences": "sentences",
     "training tokens": "tokens",
     "training corpora": "corpora",
     "steps": "steps",
@@ -35,7 +37,8 @@ _TITLES = {
     "tag": ("Tagger", "tagger of words"),
     "embed": ("Text vectors", "model of vectors for texts"),
 }
-_USES = {"translate": "regard translate -m FOLDER TEXT", "generate": "regard generate -m FOLDER PROMPT"}
+_USES = {"translate": "regard translate -m FOLDER TEXT", "generate": "regard generate -m FOLDER PROMPT",
+    "classify": "regard classify -m FOLDER TEXT", "tag": "regard tag -m FOLDER TEXT"}  # fmt: skip
 _MAX_LABELS = 12
 _MAX_IN_ROW = 4  # corpora listed in the table; more get their own list
 
@@ -48,6 +51,7 @@ def make_card(bundle: Bundle) -> str:
         *_heading(bundle),
         *_table(bundle),
         *_test_set(facts.get("test", {}).get("metrics", {})),
+        *_baseline(facts.get("baseline", {})),
         *_scores(facts.get("scores", {})),
         *_checks(facts.get("checks", {})),
         *_list("Sources", facts.get("sources", [])),
@@ -77,6 +81,8 @@ def _table(bundle: Bundle) -> list[str]:
         f"| d_model, d_ff, heads | {config.d_model}, {config.d_ff}, {config.num_heads} |",
         f"| vocabulary | {config.vocab_size:,} |",
     ]
+    if config.head_settings.answer != "one":
+        lines.append(f"| answer | {'several labels' if config.head_settings.answer == 'several' else 'a number'} |")
     if labels := config.head_settings.labels:
         shown = ", ".join(labels[:_MAX_LABELS]) + (", ..." if len(labels) > _MAX_LABELS else "")
         lines.append(f"| labels | {len(labels):,}: {shown} |")
@@ -99,6 +105,15 @@ def _test_set(metrics: Mapping[str, Any]) -> list[str]:
         interval = f" ± {metric['confidence']:.2f}" if metric.get("confidence") else ""
         lines.append(f"- {metric['name']} {metric['score']:.2f}{interval}, `{metric['signature']}`")
     return ["", "On its test set:", "", *lines] if lines else []
+
+
+def _baseline(baseline: Mapping[str, Any]) -> list[str]:
+    """The first score of a simple model on the same test set."""
+    if not baseline:
+        return []
+    return [
+        f"- for comparison, {baseline['model']}: {baseline['name']} {baseline['score']:.2f} ({baseline['set']} set)"
+    ]
 
 
 def _scores(scores: Mapping[str, Any]) -> list[str]:

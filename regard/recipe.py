@@ -48,6 +48,7 @@ Optimizer = Literal["adam", "adamw", "muon"]
 Precision = Literal["auto", "fp32", "bf16"]
 Monitor = Literal["loss", "bleu", "score", "accuracy", "f1", "macro_f1", "spearman", "pearson"]
 Unit = Literal["subword", "character"]
+Words = Literal["spaces", "split"]
 BUILT_IN = "builtin:"  # prefix of a built-in model in written recipes, so that it is not taken for a folder
 FINE_TUNING_LR = 2e-4  # the default peak of fine-tuning: the paper's would undo what the model has learnt
 MAX_RANK = 4096  # of LoRA
@@ -202,8 +203,9 @@ class TrainRecipe:
     average: int = 5  # number of last checkpoints to average into the model; 1: no averaging
     ema: float = 0.0  # decay of an exponential moving average of the weights, used instead of `average`; 0: off
     mask: float = 0.15  # `fill`: share of the tokens that are masked, drawn anew each epoch
-    # `translate`, `classify`, `tag`: validation metric that decides which checkpoint is best; else the loss does. `score`, the default
-    # with labels: the first one that is measured (accuracy of one label, F1 of several and of B-/I- tags, Spearman of numbers).
+    # `translate`, `classify`, `tag`: validation metric that decides which checkpoint is best; else the loss does. `score`, the
+    # default with labels: the first one that is measured (accuracy of one label, F1 of several and of B-/I- tags, Spearman of
+    # numbers).
     monitor: Monitor = "loss"
     # `classify`, `tag`: what an example of each label counts: "balanced", in inverse proportion to how often the label occurs, or a
     # table, { spam = 5.0 }; others count 1. Weights are scaled so that their mean over the data is 1.
@@ -232,6 +234,9 @@ class DecodeRecipe:
     # `classify` with several labels: the probability from which a label is given. Unset: the one with the best F1 on the validation
     # set.
     threshold: float | None = None
+    # `tag`: the words of a plain text: what stands between `spaces`, or punctuation marks `split` off. Unset: as in the training
+    # text.
+    words: Words | None = None
 
 
 @dataclass(frozen=True)
@@ -243,8 +248,8 @@ class Recipe:
     model: ModelRecipe = field(default_factory=ModelRecipe)
     train: TrainRecipe = field(default_factory=TrainRecipe)
     decode: DecodeRecipe = field(default_factory=DecodeRecipe)
-    # What is learnt: `translate`; language models, `generate` of the next token and `fill` of masked ones; labels, `classify` of texts
-    # and `tag` of words.
+    # What is learnt: `translate`; language models, `generate` of the next token and `fill` of masked ones; labels, `classify` of
+    # texts and `tag` of words.
     task: str = DEFAULT_TASK
 
     @property
@@ -564,6 +569,8 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
             raise UserError(f"{where} must be one of {', '.join(map(str, get_args(hint)))}, but is {value!r}")
         return value
     is_union = get_origin(hint) in (Union, types.UnionType)
+    if is_union and (choices := next((one for one in get_args(hint) if get_origin(one) is Literal), None)):
+        return _convert(value, choices, where)
     accepted = get_args(hint) if is_union else (get_origin(hint) or hint,)
     accepted = tuple(get_origin(kind) or kind for kind in accepted if kind is not types.NoneType)  # TOML has no null
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -705,6 +712,8 @@ def check_decode(decode: DecodeRecipe) -> DecodeRecipe:
     check_whole("decode.max_extra", decode.max_extra, 0, MAX_EXTRA)
     if decode.guard is not None:
         check_flag("decode.guard", decode.guard)
+    if decode.words not in (None, *get_args(Words)):
+        raise UserError(f"decode.words must be one of {', '.join(get_args(Words))}, but is {decode.words!r}")
     if decode.threshold is not None:
         check_number("decode.threshold", decode.threshold)
         if not 0 < decode.threshold < 1:

@@ -143,7 +143,7 @@ TASK_SETTINGS: dict[str, TaskSettings] = {
         title="the task tag",
         noun="sentence",
         scored="Sentences",
-        fields=_fields(data="text label", train="monitor class_weights"),
+        fields=_fields(data="text label", train="monitor class_weights", decode="words"),
         defaults=_labelled("tags"),
         has_labels=True,
     ),

@@ -15,6 +15,7 @@ from contextlib import suppress
 from regard.cli import (
     augment,
     average,
+    classify,
     compare,
     completion,
     evaluate,
@@ -26,6 +27,7 @@ from regard.cli import (
     models,
     score,
     serve,
+    tag,
     train,
     translate,
 )
@@ -41,6 +43,8 @@ VERBS = (
     train,
     translate,
     generate,
+    classify,
+    tag,
     evaluate,
     compare,
     score,

@@ -27,7 +27,8 @@ def add(verbs: Any) -> None:
         run,
         "train a model from a recipe, from parallel files, text, or labels",
         "Train a model from a recipe (a .toml file), a translator from two parallel files, a language model from text files and "
-        "folders, a classifier from a table of texts with labels, or a tagger from words with tags; without a recipe Regard chooses the settings. docs/recipe.md lists every field of a recipe.",
+        "folders, a classifier from a table of texts with labels, or a tagger from words with tags; without a recipe "
+        "Regard chooses the settings. docs/recipe.md lists every field of a recipe.",
     )
     parser.usage = (
         "regard train RECIPE.toml | SRC TGT | TEXT.txt ... | FOLDER | TABLE.tsv|.csv|.jsonl | WORDS.conll [options]"

@@ -87,8 +87,8 @@ def find_task(inputs: Sequence[str]) -> tuple[str, str]:
 
 
 def _labelled_task(path: Path) -> str | None:
-    """The task of a file with labels by its name; of .jsonl by its first line, which is text for a language model if it has nothing but
-    a text or messages."""
+    """The task of a file with labels by its name; of .jsonl by its first line, which is text for a language model if it has
+    nothing but a text or messages."""
     suffix = Path(_without_suffixes(path.name)).suffix.lower()
     if suffix in WORDS_SUFFIXES:
         return "tag"

@@ -19,8 +19,8 @@ MOST_CLASSES_OF_NUMBERS = 20  # with more different whole numbers as labels, the
 SEPARATORS = ("|", ";", ",")
 
 _LABELS = (
-    "label", "labels", "class", "classes", "category", "categories", "intent", "sentiment", "target", "tag", "tags", "topic", "score",
-    "similarity", "rating", "stars", "emotion", "y", "gold_label", "is_duplicate",
+    "label", "labels", "class", "classes", "category", "categories", "intent", "sentiment", "target", "tag", "tags", "topic",
+    "score", "similarity", "rating", "stars", "emotion", "y", "gold_label", "is_duplicate",
 )  # fmt: skip
 _TEXTS = (
     "text", "sentence", "utterance", "question", "review", "comment", "message", "content", "body", "tweet", "document", "query",

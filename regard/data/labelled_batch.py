@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -69,7 +70,7 @@ def cut_windows(size: int, room: int, overlap: int = 0) -> list[tuple[int, int]]
     count = -(-(size - overlap) // step)
     if not overlap:
         cuts = [number * size // count for number in range(count + 1)]
-        return list(zip(cuts[:-1], cuts[1:], strict=True))
+        return list(pairwise(cuts))
     starts = [number * (size - room) // (count - 1) for number in range(count)]
     return [(start, start + room) for start in starts]
 
@@ -134,7 +135,7 @@ class LabelledTexts:
             fitting = [place for place in (*begins, size) if end < place <= end + room]
             end = fitting[-1] if fitting else min(size, end + room)  # a word that is longer than a window
             cuts.append(end)
-        return list(zip(cuts[:-1], cuts[1:], strict=True))
+        return list(pairwise(cuts))
 
     @staticmethod
     def _ids(column: object, record: int) -> Int64Array:

@@ -15,7 +15,6 @@ from functools import cached_property
 from regard.data.corpus import Texts
 from regard.errors import UserError
 
-
 MOST = 0.1  # of a corpus may be held out
 
 
@@ -138,8 +137,8 @@ def _distinct(chosen: Sequence[tuple[int, Texts]]) -> list[tuple[int, Texts]]:
 def hold_out_by_label(
     records: Sequence[Texts], num_valid: int, num_test: int, seed: int = 0, noun: str = "text", most: float = MOST
 ) -> HeldOut:
-    """As `hold_out` for texts with a label, the last column: of each label about the same share, but never its last text. Equal texts
-    are held out together, so training must not see one of them."""
+    """As `hold_out` for texts with a label, the last column: of each label about the same share, but never its last text. Equal
+    texts are held out together, so training must not see one of them."""
     first: dict[str, int] = {}
     for number, texts in enumerate(records):
         if key := sentence_key(texts[0]):
@@ -147,8 +146,8 @@ def hold_out_by_label(
     least = (num_valid > 0) + (num_test > 0)
     if len(first) <= least:
         raise UserError(
-            f"the table must have more than {least} different {noun}s to hold out validation or test {noun}s, but has {len(first)}; "
-            f"use a larger one, or name files with data.valid and data.test"
+            f"the table must have more than {least} different {noun}s to hold out validation or test {noun}s, but has "
+            f"{len(first)}; use a larger one, or name files with data.valid and data.test"
         )
     available = max(least, min(num_valid + num_test, int(most * len(records))))
     if num_valid + num_test > available:
@@ -184,8 +183,8 @@ def _strata(labels: Sequence[str]) -> list[str]:
 
 
 def _share_out(wanted: int, sizes: dict[str, int]) -> dict[str, int]:
-    """So many in all, of each group in proportion to its size and at most all but one; what is left after rounding down goes to those
-    that it took most from."""
+    """So many in all, of each group in proportion to its size and at most all but one; what is left after rounding down goes to
+    those that it took most from."""
     total = sum(sizes.values())
     exact = {name: wanted * size / max(1, total) for name, size in sizes.items()}
     found = {name: min(int(exact[name]), max(0, size - 1)) for name, size in sizes.items()}

@@ -1,5 +1,5 @@
-"""The losses of heads for labels: cross-entropy of one class or tag, binary cross-entropy of several classes, the squared error of a
-number. Each is a sum and a count."""
+"""The losses of heads for labels: cross-entropy of one class or tag, binary cross-entropy of several classes, the squared error
+of a number. Each is a sum and a count."""
 
 from __future__ import annotations
 
@@ -38,8 +38,6 @@ def balanced_weights(counts: Tensor, answer: Answer, num_rows: int) -> Tensor:
     """What a target of each class counts so that all classes count alike, by how often each occurs, (classes,): rows / (classes *
     count) of one class, whose mean over the rows is 1; (rows - count) / count of several. A class that never occurs counts 1."""
     counts = counts.double()
-    if answer == "several":
-        weights = (num_rows - counts) / counts
-    else:
-        weights = counts.sum() / (torch.count_nonzero(counts) * counts)
+    alike = torch.count_nonzero(counts) * counts / counts.sum()
+    weights = (num_rows - counts) / counts if answer == "several" else 1.0 / alike
     return torch.where(counts > 0, weights, 1.0).clamp(min=1e-6).float()

@@ -105,8 +105,8 @@ def _find_labels(recipe: Recipe, used: Columns) -> list[str]:
     check_labels(labels, f"{recipe.data.train[0].path}, {where}")
     if rows > 20 and len(labels) > rows / 2:
         raise UserError(
-            f"{recipe.data.train[0].path}, {where}: must be labels, which most rows share, but has {len(labels):,} different values "
-            f"on {rows:,} rows; name the columns with --label and --text; pairs of sentences to translate go into a recipe "
+            f"{recipe.data.train[0].path}, {where}: must be labels, which most rows share, but has {len(labels):,} different "
+            f"values on {rows:,} rows; name the columns with --label and --text; pairs of sentences to translate go into a recipe "
             f'([data] train = "pairs.tsv")'
         )
     return labels

@@ -1,4 +1,5 @@
-"""Notes about labelled data before a run: labels that occur once, unbalanced classes, equal texts, tags that contradict each other."""
+"""Notes about labelled data before a run: labels that occur once, unbalanced classes, equal texts, tags that contradict each
+other."""
 
 from __future__ import annotations
 

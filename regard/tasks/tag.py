@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from regard.data.tables import table_suffix
 from regard.data.tokenizer import Tokenizer
 from regard.evaluate import Scores
 from regard.files import write_atomic
-from regard.recipe import Recipe
+from regard.recipe import Recipe, Words
 from regard.settings import HeadConfig
 from regard.tasks.label_notes import doubts_of_words
 from regard.tasks.label_plan import plan_words as plan
@@ -78,7 +79,18 @@ def complete(recipe: Recipe, head: HeadConfig | None = None) -> Recipe:
         check_labels(labels, str(data.train[0].path))
         if head is not None and head.kind == "tags" and set(labels) <= set(head.labels):
             labels = head.labels
-    return with_labels(recipe, labels, "one", text=text, label=label)
+    decode = recipe.decode
+    if decode.words is None:
+        decode = dataclasses.replace(decode, words=_how_split(find_words(str(first), Path(), text, label, ())))
+    return dataclasses.replace(with_labels(recipe, labels, "one", text=text, label=label), decode=decode)
+
+
+def _how_split(corpus: WordsCorpus) -> Words:
+    """Whether punctuation marks are words of their own in the first sentences, or parts of words."""
+    words = [word for _, _, some, _ in islice(corpus.sentences(), 1000) for word in some]
+    attached = sum(len(word) > 1 and word[-1] in ".,!?" and any(map(str.isalpha, word)) for word in words)
+    alone = sum(word in (".", ",", "!", "?") for word in words)
+    return "spaces" if attached > alone else "split"
 
 
 def find_corpora(spec: str, recipe: Recipe, weight: float) -> list[RecordSource]:

@@ -217,8 +217,8 @@ class Task(Protocol):
         ...
 
     def loss(self, model: Transformer, batch: Any, token_loss: TokenLoss) -> Loss:
-        """The loss of a batch, as sums and a count. A task that predicts tokens calls `token_loss`; another takes its smoothing, and
-        is trained on the plain path, without R-Drop."""
+        """The loss of a batch, as sums and a count. A task that predicts tokens calls `token_loss`; another takes its smoothing,
+        and is trained on the plain path, without R-Drop."""
         ...
 
     def typical_length(self, recipe: Recipe) -> int:

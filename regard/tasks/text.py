@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.config import ModelConfig
 from regard.data.clean import CleanOptions
 from regard.data.corpus import RecordSource, Texts
 from regard.data.documents import (

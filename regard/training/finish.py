@@ -196,8 +196,10 @@ def write_model(
     folder: RunFolder,
     scores: Scores | None,
     measured: Mapping[str, Any],
+    baseline: Mapping[str, Any] | None = None,
 ) -> Bundle:
-    """Write the bundle of a run, with the facts that its card shows. `measured` are fields that the task has measured."""
+    """Write the bundle of a run, with the facts that its card shows. `measured` are fields that the task has measured, `baseline`
+    the scores of its simple model."""
     facts: dict[str, Any] = {
         **software_facts(),
         "device": describe(trainer.device) + (f", {size} processes" if (size := trainer.ranks.size) > 1 else ""),
@@ -213,7 +215,16 @@ def write_model(
         facts["init"] = init_name(recipe.train.init)
     if scores is not None:
         facts["test"] = scores.to_json()
+    if baseline:
+        facts["baseline"] = _short_baseline(baseline)
     return save_model(recipe, trainer.model.config, weights, trainer.tokenizer, facts, folder.model, measured)
+
+
+def _short_baseline(baseline: Mapping[str, Any]) -> dict[str, Any]:
+    """The first score of the simple model, for the card."""
+    name = "test" if baseline["test"] else "validation"
+    first = next(iter((baseline["test"] or baseline["valid"])["metrics"].values()))
+    return {"model": baseline["name"], "name": first["name"], "score": first["score"], "set": name}
 
 
 def software_facts() -> dict[str, Any]:
@@ -293,7 +304,8 @@ def examine(recipe: Recipe, bundle: Bundle, data: PreparedData, trainer: Trainer
 def report_facts(recipe: Recipe, bundle: Bundle, store: Store) -> dict[str, str]:
     """The bundle's facts as text, for the report."""
     facts = {key: f"{value:,}" if isinstance(value, int) else str(value) for key, value in bundle.facts.items()}
-    facts.pop("test", None)
+    for name in ("test", "baseline"):
+        facts.pop(name, None)
     facts["corpora"] = ", ".join(bundle.facts["corpora"])
     facts["vocabulary"] = f"{bundle.config.vocab_size:,}"
     facts["data cleaning"] = "\n".join(store.account.lines(TASKS[recipe.task].NOUN))

@@ -140,10 +140,10 @@ def finish(recipe: Recipe, trainer: Trainer, data: PreparedData, folder: RunFold
     weights, chosen = final_weights(recipe.train, trainer, folder)
     warn_if_worse(trainer)
     measured = TASKS[recipe.task].measure_weights(recipe, weights, trainer.tokenizer, data.valid or [], trainer.device)
-    bundle = write_model(recipe, trainer, weights, chosen, folder, None, measured)
+    bundle = write_model(recipe, trainer, weights, chosen, folder, None, measured, data.baseline)
     if data.test:
         scores = score_test_set(recipe, bundle, data.test, trainer)
-        bundle = write_model(recipe, trainer, weights, chosen, folder, scores, measured)
+        bundle = write_model(recipe, trainer, weights, chosen, folder, scores, measured, data.baseline)
     examine(recipe, bundle, data, trainer)
     return bundle
 
