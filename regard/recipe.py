@@ -515,15 +515,15 @@ def _data_recipe(values: Mapping[str, Any], where: str, task: str) -> DataRecipe
 
 def _columns(value: Any, where: str) -> Any:
     """Columns by name or number: those of the text as a tuple, that of the label as one string."""
-    listed = value if isinstance(value, list | tuple) else [value]
+    listed = value if isinstance(value, list | tuple) else [value] if value != "" else []  # empty: found later
     names = tuple(str(one) if isinstance(one, int) and not isinstance(one, bool) else one for one in listed)
     for name in names:
         if not isinstance(_convert(name, str, where), str) or not name.strip():
             raise UserError(f"{where} must be the name or the number of a column, but is {name!r}")
     if where.endswith(".label"):
-        if len(names) != 1:
+        if len(names) > 1:
             raise UserError(f"{where} must be one column, but is {value!r}")
-        return names[0]
+        return "".join(names)
     if len(names) > 2 or len(set(names)) < len(names):
         raise UserError(f"{where} must be one column, or two different ones, but is {value!r}")
     return names

@@ -1,4 +1,4 @@
-"""The part of a report about labels: confused labels, the worst mistakes, calibration, and a simple model beside the trained one."""
+"""The part of a report about labels: confused ones, the worst mistakes, calibration, and a simple model beside the trained one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _beside(baseline: Record, test: Sequence[Record], valid: Sequence[Record]) -
     """The scores of both models, and which one wins."""
     simple = baseline["test"] if test and baseline.get("test") else baseline["valid"]
     metrics = test[-1]["scores"]["metrics"] if test else {}
-    rows, wins = [], ""
+    rows, wins = list[str](), ""
     for key, metric in simple["metrics"].items():
         own = metrics.get(key, {}).get("score")
         if own is None:
