@@ -50,6 +50,7 @@ def resolve_recipe(recipe: Recipe, started: Recipe | None = None) -> Recipe:
         shape = bundle.config.to_dict()
         del shape["vocab_size"]
         if recipe.settings.has_labels:
+            _check_encoder(recipe, bundle)
             head = bundle.config.head_settings
             shape = {key: value for key, value in shape.items() if key not in _OF_HEAD}
             shape["head"] = {**start_head(recipe, head), **recipe.model.fields.get("head", {})}
@@ -67,6 +68,14 @@ def resolve_recipe(recipe: Recipe, started: Recipe | None = None) -> Recipe:
     return task.complete(recipe.with_defaults(protects, guards), head)
 
 
+def _check_encoder(recipe: Recipe, bundle: Bundle) -> None:
+    if bundle.task not in ENCODERS:
+        raise UserError(
+            f"train.init must be an encoder ({', '.join(ENCODERS)}) for the task {recipe.task}, but is a model for the task "
+            f"{bundle.task}"
+        )
+
+
 def start_head(recipe: Recipe, head: HeadConfig) -> dict[str, Any]:
     """The settings of a new head on this model: those that it has for vectors of texts, else the task's own."""
     kind = recipe.settings.defaults["model"]["head"]["kind"]
@@ -81,11 +90,6 @@ def check_init(recipe: Recipe) -> None:
     if not recipe.train.init:
         return
     bundle = load_init_bundle(recipe)
-    if recipe.settings.has_labels and bundle.task not in ENCODERS:
-        raise UserError(
-            f"train.init must be an encoder ({', '.join(ENCODERS)}) for the task {recipe.task}, but is a model for the task "
-            f"{bundle.task}"
-        )
     if recipe.task != bundle.task and not recipe.settings.has_labels:
         raise UserError(
             f"task must be {bundle.task!r}, that of the model in train.init, but is {recipe.task!r}; a run goes on with its "

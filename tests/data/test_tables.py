@@ -88,7 +88,10 @@ def test_packed_tables_are_read(pack: object, tmp_path: Path) -> None:
 
 WRONG = {
     "a column is missing": ("x\tone\nalone\n", "a.tsv, line 2: must have the text in column 2, but has 1 column"),
-    "another label": ("x\tone\nz\ttwo\n", "a.tsv, line 2: the label 'z' is not one of the 2 labels of the model; known: x, y"),
+    "another label": (
+        "x\tone\nz\ttwo\n",
+        "a.tsv, line 2: the label 'z' is not one of the 2 labels of the model; known: x, y",
+    ),
     "a typing mistake": ("x\tone\nxx\ttwo\n", "did you mean 'x'"),
 }
 
