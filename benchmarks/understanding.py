@@ -3,8 +3,8 @@
     python -m benchmarks.understanding --data FOLDER [--init MODEL ...] [--only banking77 snips] [--limit 500] [--json OUT.json]
 
 FOLDER has NAME.train.tsv and NAME.test.tsv (label TAB text; STS-B: score TAB text TAB text) or NAME.train.conll and
-NAME.test.conll, also packed, and NAME.valid or NAME.dev where there is one; else a tenth of the training set is validated on. Every run is one of
-`regard train`, with its settings for plain files; the test set is scored once.
+NAME.test.conll, also packed, and NAME.valid or NAME.dev where there is one; else a tenth of the training set is validated on.
+Every run is one of `regard train`, with its settings for plain files; the test set is scored once.
 """
 
 from __future__ import annotations

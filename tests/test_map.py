@@ -29,7 +29,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("export",),
     ("importing",),
     ("comparison",),
-    ("label_scores",),
+    ("accuracy",),
     ("evaluate",),
     ("generate",),
     ("bundle",),

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.accuracy import score_numbers, score_one, score_several, score_tags
 from regard.data.corpus import Texts
 from regard.data.labelled import BETWEEN, NONE, NUMBER
 from regard.evaluate import Scores
-from regard.label_scores import score_numbers, score_one, score_several, score_tags
 from regard.settings import Answer
 from regard.understanding.answers import find_spans, has_spans
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from regard.accuracy import calibration, score_numbers, score_one, score_several, score_tags
 from regard.data.corpus import Texts
 from regard.data.labelled import BETWEEN
 from regard.data.labelled_batch import LabelledTexts
 from regard.evaluate import Scores
-from regard.label_scores import calibration, score_numbers, score_one, score_several, score_tags
 from regard.models.transformer import Transformer
 from regard.understanding.answers import (
     FloatArray,

@@ -25,7 +25,6 @@ from regard.tasks import TASKS
 # Settings that may differ from the init model; its weights fix all others.
 _FREE = {"vocab_size", "dropout", "attention_dropout"}
 _OF_HEAD = {"head", "output_bias", "tie_embeddings"}  # settings that a new head has of its own
-ENCODERS = ("fill", "embed", "classify", "tag")  # tasks whose models labels can be learnt with
 NEW_HEAD_DROPOUT = 0.1
 _BY_PIECE = {"embedding.weight", "src_embedding.weight", "tgt_embedding.weight", "output.weight", "output_bias"}
 
@@ -69,9 +68,9 @@ def resolve_recipe(recipe: Recipe, started: Recipe | None = None) -> Recipe:
 
 
 def _check_encoder(recipe: Recipe, bundle: Bundle) -> None:
-    if bundle.task not in ENCODERS:
+    if bundle.config.decoder_layers:
         raise UserError(
-            f"train.init must be an encoder ({', '.join(ENCODERS)}) for the task {recipe.task}, but is a model for the task "
+            f"train.init must be an encoder, a model without a decoder, for the task {recipe.task}, but is a model for the task "
             f"{bundle.task}"
         )
 

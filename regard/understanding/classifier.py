@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from regard.data.labelled_batch import cut_windows, room_of
 from regard.data.tokenizer import Tokenizer
+from regard.data.windows import cut_windows, room_of
 from regard.errors import UserError
 from regard.understanding.answers import Classified, FloatArray, join_windows, probabilities
 from regard.understanding.encoder import Input, LabelEncoder

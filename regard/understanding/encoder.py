@@ -7,10 +7,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 from regard.bundle import Bundle
-from regard.device import pick_device
 from regard.errors import UserError
-from regard.generate.engines.torch_engine import load_model
-from regard.understanding.running import BATCH_TOKENS, FloatArray, run_encoder
+from regard.understanding.answers import FloatArray
 
 Input = tuple[Sequence[int], Sequence[int]]  # ids with their frame, and their types
 
@@ -22,8 +20,13 @@ class LabelEncoder:
         """`batch` is the number of texts of about 100 tokens in a batch; 0: about 4,000 tokens."""
         if engine not in ("auto", "torch"):
             raise UserError(f"engine must be auto or torch for the task {bundle.task}, but is {engine!r}")
+        # Here, since `regard.api` is imported without torch.
+        from regard.device import pick_device
+        from regard.generate.engines.torch_engine import load_model
+        from regard.understanding.running import BATCH_TOKENS, run_encoder
+
         self.bundle, self.device = bundle, pick_device(device)
-        self._model = load_model(bundle).to(self.device)
+        self._model, self._run = load_model(bundle).to(self.device), run_encoder
         self._batch_tokens = 100 * batch or BATCH_TOKENS
         self._lock = threading.Lock()
 
@@ -35,4 +38,4 @@ class LabelEncoder:
     def run(self, inputs: Sequence[Input], on_progress: Callable[[int], None] | None = None) -> list[FloatArray]:
         """What the head says of each input: (classes,), or (tokens, tags)."""
         with self._lock:
-            return run_encoder(self._model, inputs, self.device, None, on_progress, self._batch_tokens)
+            return self._run(self._model, inputs, self.device, None, on_progress, self._batch_tokens)

@@ -6,15 +6,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
 from regard.nn.attention import set_kernel
 from regard.nn.linear import set_row_tile
+from regard.understanding.answers import FloatArray
 
 BATCH_TOKENS = 4_000
-FloatArray = NDArray[np.float32]
 
 
 @torch.inference_mode()

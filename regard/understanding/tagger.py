@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from regard.data.labelled import encode_word, word_prefix
-from regard.data.labelled_batch import room_of
+from regard.data.windows import room_of
 from regard.understanding.answers import FloatArray, Span, Tagged, find_spans, has_spans, log_softmax
 from regard.understanding.encoder import Input, LabelEncoder
 
