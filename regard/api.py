@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from regard.arguments import check_path, check_text, check_texts
 from regard.builtin import shown_name
@@ -254,6 +254,16 @@ class Model:
         self._needs("generate")
         return TextScorer(self.bundle.tokenizer, self.writer.engine, self.bundle.max_length, stride)
 
+    @overload
+    def classify(  # type: ignore[overload-overlap]
+        self, text: Text, *, threshold: float | None = None, progress: bool = False
+    ) -> Classified: ...
+
+    @overload
+    def classify(
+        self, text: Sequence[Text], *, threshold: float | None = None, progress: bool = False
+    ) -> list[Classified]: ...
+
     def classify(
         self, text: Text | Sequence[Text], *, threshold: float | None = None, progress: bool = False
     ) -> Classified | list[Classified]:
@@ -271,6 +281,12 @@ class Model:
         with progress_if(progress, "classifying", None, "windows") as done:
             found = self.classifier.classify(texts, threshold, done)
         return found[0] if is_one else found
+
+    @overload
+    def tag(self, text: str, *, progress: bool = False) -> Tagged: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def tag(self, text: Sequence[str | Sequence[str]], *, progress: bool = False) -> list[Tagged]: ...
 
     def tag(self, text: str | Sequence[str | Sequence[str]], *, progress: bool = False) -> Tagged | list[Tagged]:
         """The words of a text with their tags and, of B- and I- tags, the spans; or of each of a list of texts. A text is a

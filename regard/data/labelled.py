@@ -57,7 +57,7 @@ def find_files(spec: str, root: Path) -> tuple[Path, ...]:
 class TableCorpus:
     """Tables of labelled texts. Without `labels`, which only reading can tell, the labels of records are empty."""
 
-    columns: ClassVar[tuple[str, ...]] = ("text", "second", "label")
+    columns: ClassVar[tuple[str, ...]] = ("label", "second", "text")
     noun: ClassVar[str] = "text"
 
     name: str
@@ -191,7 +191,7 @@ class WordsCorpus:
     """Sentences of words with tags: a word, a tab or spaces, and its tag on each line, a blank line after each sentence. Of lines
     with more columns the first and the last count; of CoNLL-U the form and the universal part of speech."""
 
-    columns: ClassVar[tuple[str, ...]] = ("text", "label")
+    columns: ClassVar[tuple[str, ...]] = ("label", "text")
     noun: ClassVar[str] = "sentence"
 
     name: str
@@ -275,7 +275,7 @@ def find_words(
 
 
 def encode_labelled(tokenizer: Tokenizer, records: Sequence[Record]) -> list[list[list[int]]]:
-    """The ids of both texts, the second empty if there is one, and the labels as `encode_label` writes them."""
+    """The labels as `encode_label` writes them, and the ids of the second text, empty if there is one, and of the first."""
     firsts, seconds = [], []
     for record in records:
         first, _, second = record.texts[0].partition(BETWEEN)
@@ -283,7 +283,7 @@ def encode_labelled(tokenizer: Tokenizer, records: Sequence[Record]) -> list[lis
         seconds.append(second)
     ids = tokenizer.encode_batch(firsts)
     others = tokenizer.encode_batch(seconds) if any(seconds) else [[] for _ in records]
-    return [ids, others, [encode_label(record.texts[1]) for record in records]]
+    return [[encode_label(record.texts[1]) for record in records], others, ids]
 
 
 def encode_label(text: str) -> list[int]:
@@ -303,7 +303,7 @@ def decode_number(ids: Sequence[int]) -> float:
 
 
 def encode_tagged(tokenizer: Tokenizer, records: Sequence[Record]) -> list[list[list[int]]]:
-    """The ids of the words of each sentence, and for each of them the number of the tag plus one if it begins a word, else 0."""
+    """For each id of a sentence the number of the tag plus one if it begins a word, else 0; and the ids of its words."""
     prefix, known = word_prefix(tokenizer), dict[str, list[int]]()
     columns: list[list[list[int]]] = [[], []]
     for record in records:
@@ -313,8 +313,8 @@ def encode_tagged(tokenizer: Tokenizer, records: Sequence[Record]) -> list[list[
             pieces = encode_word(tokenizer, (prefix if place else "") + word, known)
             ids += pieces
             tags += [int(numbers[place]) + 1, *[0] * (len(pieces) - 1)]
-        columns[0].append(ids)
-        columns[1].append(tags)
+        columns[0].append(tags)
+        columns[1].append(ids)
     return columns
 
 

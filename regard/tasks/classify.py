@@ -17,13 +17,13 @@ from regard.data.columns import Columns, find_columns
 from regard.data.corpus import RecordSource, Texts, check_corpus
 from regard.data.labelled import BETWEEN, NONE, NUMBER, TableCorpus, find_files, table_sample
 from regard.data.labelled import encode_labelled as encode_records
-from regard.data.split import HeldOut, hold_out_by_label
+from regard.data.split import MOST, HeldOut, hold_out_by_label
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.evaluate import Scores
 from regard.files import write_atomic
 from regard.models.transformer import Transformer
-from regard.recipe import Recipe
+from regard.recipe import MAX_SHARE, Recipe
 from regard.settings import HeadConfig
 from regard.tasks.label_notes import doubts_of_texts
 from regard.tasks.label_plan import plan_table as plan
@@ -137,9 +137,9 @@ def hold_out(
 ) -> tuple[HeldOut, list[RecordSource]]:
     """Of each label about the same share."""
     records = list(chain.from_iterable(read(corpus) for corpus in corpora))
-    wanted = [num_held_out(number, len(records)) for number in (num_valid, num_test)]
-    shares = isinstance(num_valid, float) or isinstance(num_test, float)
-    return hold_out_by_label(records, *wanted, seed, NOUN, most=0.8 if shares else 0.1), list(corpora)
+    valid, test = (num_held_out(number, len(records)) for number in (num_valid, num_test))
+    most = 2 * MAX_SHARE if isinstance(num_valid, float) or isinstance(num_test, float) else MOST
+    return hold_out_by_label(records, valid, test, seed, NOUN, most=most), list(corpora)
 
 
 def write_held_out(folder: Path, name: str, records: Sequence[Texts], recipe: Recipe) -> None:

@@ -49,7 +49,7 @@ def plan_table(inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -
     used = find_columns(
         inputs[0],
         table_sample(inputs[0]),
-        [text] if isinstance(text, str | int) else [str(one) for one in text],
+        [str(one) for one in ([text] if isinstance(text, str | int) else text)],
         str(data.get("label", "")),
         data.get("header"),
         str(data.get("separator", "")),

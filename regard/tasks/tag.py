@@ -15,13 +15,13 @@ from regard.bundle import Bundle
 from regard.data.corpus import RecordSource, Texts
 from regard.data.labelled import BETWEEN, WordsCorpus, find_words
 from regard.data.labelled import encode_tagged as encode_records
-from regard.data.split import HeldOut
+from regard.data.split import MOST, HeldOut
 from regard.data.split import hold_out as choose_held_out
 from regard.data.tables import table_suffix
 from regard.data.tokenizer import Tokenizer
 from regard.evaluate import Scores
 from regard.files import write_atomic
-from regard.recipe import Recipe, Words
+from regard.recipe import MAX_SHARE, Recipe, Words
 from regard.settings import HeadConfig
 from regard.tasks.label_notes import doubts_of_words
 from regard.tasks.label_plan import plan_words as plan
@@ -110,12 +110,12 @@ def hold_out(
 ) -> tuple[HeldOut, list[RecordSource]]:
     """Sentences, spread over the text."""
     records = list(chain.from_iterable(read(corpus) for corpus in corpora))
-    wanted = [num_held_out(number, len(records)) for number in (num_valid, num_test)]
-    shares = isinstance(num_valid, float) or isinstance(num_test, float)
-    chosen = choose_held_out(((words,) for words, _ in records), *wanted, seed, NOUN, most=0.8 if shares else 0.1)
-    tags = dict(reversed(records))  # the first of equal sentences counts
-    sets = [[(words, tags[words]) for (words,) in part] for part in (chosen.valid, chosen.test)]
-    return HeldOut(*sets, compared=1), list(corpora)
+    valid, test = (num_held_out(number, len(records)) for number in (num_valid, num_test))
+    most = 2 * MAX_SHARE if isinstance(num_valid, float) or isinstance(num_test, float) else MOST
+    chosen = choose_held_out(((words,) for words, _ in records), valid, test, seed, NOUN, most=most)
+    tags = {texts[0]: texts for texts in reversed(records)}  # the first of equal sentences counts
+    sets = [[tags[words] for (words,) in part] for part in (chosen.valid, chosen.test)]
+    return HeldOut(sets[0], sets[1], compared=1), list(corpora)
 
 
 def write_held_out(folder: Path, name: str, records: Sequence[Texts], recipe: Recipe) -> None:

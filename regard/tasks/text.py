@@ -98,7 +98,8 @@ def hold_out(
         [texts for [name] in part for texts in read(TextCorpus(name, (Path(name),)))]
         for part in (names.valid, names.test)
     ]
-    return HeldOut(*sets), [corpus for corpus in left if corpus.files]
+    valid, test = sets
+    return HeldOut(valid, test), [corpus for corpus in left if corpus.files]
 
 
 def _by_text(files: Sequence[Path]) -> list[list[Path]]:

@@ -67,7 +67,7 @@ class Tagger:
         return [self._window(pieces, start, stop) for start, stop in cut_words([len(one) for one in pieces], room)]
 
     def _window(self, pieces: Sequence[Sequence[int]], start: int, stop: int) -> WordWindow:
-        ids, places = [], []
+        ids, places = list[int](), list[int]()
         for word in pieces[start:stop]:
             places.append(len(self.tokenizer.opening) + len(ids))
             ids += word
@@ -87,7 +87,7 @@ class Tagger:
                     number = int(log_probs[place - window.start].argmax())
                     margins[place], tags[place] = margin, self.labels[number]
                     probabilities[place] = float(np.exp(log_probs[place - window.start, number]))
-        spans = ()
+        spans: tuple[Span, ...] = ()
         if has_spans(self.labels):
             spans = tuple(Span(name, a, b, " ".join(words[a:b])) for name, a, b in find_spans(tags))
         return Tagged(text, tuple(words), tuple(tags), tuple(probabilities), spans, len(windows))

@@ -6,6 +6,7 @@ import gzip
 import json
 import lzma
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,8 +29,8 @@ def write(path: Path, *lines: str) -> Path:
     return path
 
 
-def found(path: Path, **given: object) -> Columns:
-    return find_columns(path, table_sample(path), **given)  # type: ignore[arg-type]
+def found(path: Path, **given: Any) -> Columns:
+    return find_columns(path, table_sample(path), **given)
 
 
 def many(*rows: str, times: int = 4) -> list[str]:

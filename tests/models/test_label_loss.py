@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -65,9 +66,10 @@ def test_the_loss_is_that_of_transformers(kind: str, tmp_path: Path) -> None:
 
     problem, labels, wanted = KINDS[kind]
     torch.manual_seed(3)
+    settings: Any = {"num_labels": labels, "problem_type": problem or None}
     config = BertConfig(
-        vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, num_labels=labels,
-        max_position_embeddings=16, problem_type=problem or None,
+        vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, max_position_embeddings=16,
+        **settings,
     )  # fmt: skip
     original = (BertForTokenClassification if kind == "tags" else BertForSequenceClassification)(config).eval()
     original.save_pretrained(tmp_path / "original")

@@ -203,7 +203,7 @@ def test_a_new_head_grows_on_the_body_of_another_model(encoder: Path, task: str,
     for name in after.keys() - heads:
         assert torch.allclose(after[name], before[name], atol=1e-6), name
     assert bundle.facts["init"] == "run" and bundle.config.head_settings.dropout == 0.1
-    with pytest.raises(UserError, match=r"must be an encoder .* but is a model for the task translate"):
+    with pytest.raises(UserError, match=r"must be an encoder, .* but is a model for the task translate"):
         quiet(tmp_path / "recipe.toml", tmp_path / "other", "train.init=en-de")
 
 

@@ -64,13 +64,13 @@ def test_answers_are_those_of_transformers(imported: tuple[str, Any, Any, Bundle
     model = regard.load(bundle.folder)
     if kind == "tags":
         words = [["the", "cat", "sitting"], ["a", "bc", ","]]
-        for some, found in zip(words, model.tag(words), strict=True):
+        for some, tagged in zip(words, model.tag(words), strict=True):
             inputs = tokenizer(some, is_split_into_words=True, return_tensors="pt")
             firsts = [inputs.word_ids().index(n) for n in range(len(some))]
             wanted = original(**inputs).logits[0].softmax(-1)[firsts]
             names = [original.config.id2label[int(n)] for n in wanted.argmax(-1)]
-            assert list(found.tags) == names and found.words == tuple(some)
-            assert found.probabilities == pytest.approx(wanted.max(-1).values.tolist(), abs=1e-5)
+            assert list(tagged.tags) == names and tagged.words == tuple(some)
+            assert tagged.probabilities == pytest.approx(wanted.max(-1).values.tolist(), abs=1e-5)
         return
     pairs = [("the cat", "sat, a b"), ("sitting", "x")]
     for text, found in zip([*TEXTS, *pairs], model.classify([*TEXTS, *pairs]), strict=True):
@@ -92,8 +92,8 @@ def test_a_long_text_is_read_in_windows(imported: tuple[str, Any, Any, Bundle]) 
     kind, _, _, bundle = imported
     model, long = regard.load(bundle.folder), "the cat sat. " * 20
     if kind == "tags":
-        found = model.tag(long)
-        assert len(found.tags) == 80 and found.windows > 3 and all(found.tags)
+        tagged = model.tag(long)
+        assert len(tagged.tags) == 80 and tagged.windows > 3 and all(tagged.tags)
         assert model.tag("the cat").windows == 1 and model.tag("").tags == ()
         return
     found = model.classify(long)
