@@ -97,7 +97,7 @@ def _labelled_task(path: Path) -> str | None:
     if suffix == ".jsonl":
         from regard.data.tables import read_rows
 
-        first = next(iter(read_rows(path)), None)
+        first = next(iter(read_rows(path)), None) if path.is_file() else None
         if first is None or "messages" in first.names or not set(first.names) - {"text", "id", "meta"}:
             return None
     return "classify"
