@@ -72,8 +72,8 @@ def complete(recipe: Recipe, head: HeadConfig | None = None) -> Recipe:
     path = find_files(data.train[0].path, root_of(recipe))[0]
     check_corpus(TableCorpus(str(path), (path,), Columns((), "", False, "one")))
     is_json = path.suffixes and ".jsonl" in path.suffixes[-2:]
-    if labels and data.label and data.text and "answer" in own and (data.header is not None or is_json):
-        return with_labels(recipe, labels, own["answer"])
+    if labels and data.label and data.text and (data.header is not None or is_json):
+        return with_labels(recipe, labels, own.get("answer", "one"))
     used = find_columns(path, table_sample(path), data.text, data.label, data.header, data.separator, own.get("answer"))
     if not labels:
         labels = tuple(_find_labels(recipe, used))

@@ -55,8 +55,9 @@ def plan_table(inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -
         str(data.get("separator", "")),
         head.get("answer"),
     )
+    answer = {} if used.answer == "one" else {"answer": used.answer}
     columns = {"text": list(used.text), "label": used.label, "header": used.header, "separator": used.separator}
-    return _plan("classify", inputs, given, columns, {"kind": "classes", "answer": used.answer})
+    return _plan("classify", inputs, given, columns, {"kind": "classes", **answer})
 
 
 def plan_words(inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -> Plan:

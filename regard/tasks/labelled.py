@@ -48,9 +48,9 @@ NO_LIMIT = 1 << 62
 
 def with_labels(recipe: Recipe, labels: Sequence[str], answer: str, **data: Any) -> Recipe:
     """The recipe with the labels of its head, with these fields of [data], and with the metric that decides."""
-    head = {**recipe.model.fields.get("head", {}), "labels": list(labels)}
-    if head.get("kind") == "classes":
-        head["answer"] = answer
+    head = {**recipe.model.fields.get("head", {}), "labels": list(labels), "answer": answer}
+    if answer == "one":
+        del head["answer"]  # as in every model before there were others
     train = recipe.train
     if train.monitor == "score":
         first = {"one": "accuracy", "several": "f1", "number": "spearman"}[answer]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -87,7 +87,7 @@ class Outcome:
     test: Sequence[Texts]
     records: Sequence[Mapping[str, Any]]  # the metrics
     best: Mapping[str, Any]  # the record of the best validation; empty if there is none
-    baseline: Mapping[str, Any]  # that of the task, as JSON; empty if there is none
+    baseline: Mapping[str, Any] = field(default_factory=dict)  # that of the task, as JSON; empty if there is none
 
 
 @dataclass(frozen=True)
