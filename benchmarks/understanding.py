@@ -14,9 +14,9 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -76,27 +76,35 @@ def find_data(folder: Path, only: Sequence[str]) -> list[DataSet]:
 
 
 def limited(data: DataSet, limit: int, folder: Path) -> DataSet:
-    """The first records of a data set, for a quick trial: so many lines of tables, so many sentences of words."""
+    """So many records of each file, for a quick trial, spread over the file; of valid and test those whose labels are in train."""
     if not limit:
         return data
+    known: set[str] = set()
 
-    def cut(path: Path | None) -> Path | None:
-        if path is None:
-            return None
+    def cut(path: Path) -> Path:
         plain = folder / (path.with_suffix("") if path.suffix in (".gz", ".xz", ".zst") else path).name
-        plain.write_text("".join(f"{line}\n" for line in _first(path, limit)), encoding="utf-8")
+        is_words = ".conll" in path.suffixes or ".conllu" in path.suffixes
+        records = _sentences(path) if is_words else [[line] for line in read_lines(path)]
+        labels = [{line.split("\t")[-1 if is_words else 0] for line in record} for record in records]
+        if path == data.train:
+            chosen = records[:: max(1, len(records) // limit)]
+            known.update(*labels[:: max(1, len(records) // limit)])
+        else:
+            fitting = [record for record, some in zip(records, labels, strict=True) if some <= known]
+            chosen = fitting[:: max(1, len(fitting) // limit)]
+        end = "\n\n" if is_words else "\n"
+        plain.write_text("".join("\n".join(record) + end for record in chosen), encoding="utf-8")
         return plain
 
-    return DataSet(data.name, cut(data.train) or data.train, cut(data.valid), cut(data.test) or data.test)
+    train = cut(data.train)
+    return DataSet(data.name, train, None if data.valid is None else cut(data.valid), cut(data.test))
 
 
-def _first(path: Path, limit: int) -> Iterator[str]:
-    """Every n-th line of a table, since these are often sorted by label; the first sentences of words."""
-    lines = list(read_lines(path))
-    if ".conll" in path.suffixes or ".conllu" in path.suffixes:
-        sentences = (n for n, line in enumerate(lines) if not line.strip())
-        return iter(lines[: next(islice(sentences, limit - 1, None), len(lines)) + 1])
-    return iter(lines[:: max(1, len(lines) // limit)])
+def _sentences(path: Path) -> list[list[str]]:
+    """The lines of each sentence."""
+    return [
+        list(lines) for has_text, lines in groupby(read_lines(path), key=lambda line: bool(line.strip())) if has_text
+    ]
 
 
 def run_one(data: DataSet, init: str, folder: Path, sets: Sequence[str]) -> list[Result]:

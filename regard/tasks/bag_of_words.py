@@ -24,8 +24,9 @@ from regard.understanding.answers import find_spans, has_spans
 
 STRENGTH = 10.0  # the inverse of the penalty on weights, as scikit-learn's C
 MAX_FEATURES = 1 << 18
-MAX_TEXTS = 200_000  # to train on
-ITERATIONS = 60
+MAX_WEIGHTS = 1 << 23  # features times classes: more would take minutes
+MAX_TEXTS = 150_000  # to train on, or words
+ITERATIONS, TAG_ITERATIONS = 60, 25  # a text has many words to tag
 GROUPS = (3, 4, 5)  # letters
 _WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -66,7 +67,9 @@ class Bags:
         return Bags(rows[order], self.values[order], starts, len(self.starts))
 
 
-def fit_linear(bags: Bags, targets: Tensor, answer: Answer, num_classes: int) -> tuple[Tensor, Tensor]:
+def fit_linear(
+    bags: Bags, targets: Tensor, answer: Answer, num_classes: int, iterations: int = ITERATIONS
+) -> tuple[Tensor, Tensor]:
     """Weights (features, classes) and biases (classes,) of logistic or, for numbers, linear regression, with an L2 penalty on the
     weights."""
     across, count = bags.transposed(), len(targets)
@@ -74,7 +77,7 @@ def fit_linear(bags: Bags, targets: Tensor, answer: Answer, num_classes: int) ->
     bias = targets.mean().reshape(1) if answer == "number" else torch.zeros(num_classes)
     wanted = functional.one_hot(targets, num_classes).float() if answer == "one" else targets.reshape(count, -1)
     optimizer = torch.optim.LBFGS(
-        [weights, bias], max_iter=ITERATIONS, history_size=10, tolerance_grad=1e-5, line_search_fn="strong_wolfe"
+        [weights, bias], max_iter=iterations, history_size=10, tolerance_grad=1e-5, line_search_fn="strong_wolfe"
     )
 
     def closure() -> float:
@@ -99,9 +102,12 @@ def fit_linear(bags: Bags, targets: Tensor, answer: Answer, num_classes: int) ->
 class Vocabulary:
     """Features of the training text by number, the most frequent ones, and how rare each is."""
 
-    def __init__(self, rows: Sequence[Iterable[str]], with_rarity: bool) -> None:
+    def __init__(self, rows: Sequence[Iterable[str]], with_rarity: bool, num_classes: int, least: int = 1) -> None:
+        """`least` is how often a feature must occur."""
         counts = Counter(feature for row in rows for feature in set(row))
-        kept = sorted(counts, key=lambda feature: (-counts[feature], feature))[:MAX_FEATURES]
+        most = min(MAX_FEATURES, MAX_WEIGHTS // num_classes)
+        frequent = (feature for feature, count in counts.items() if count >= least)
+        kept = sorted(frequent, key=lambda feature: (-counts[feature], feature))[:most]
         self.numbers = {feature: number for number, feature in enumerate(kept)}
         self._rarity = [
             math.log((1 + len(rows)) / (1 + counts[feature])) + 1.0 if with_rarity else 1.0 for feature in kept
@@ -160,7 +166,7 @@ class BagOfWords:
         step = -(-len(records) // MAX_TEXTS)
         records = records[::step]
         rows = [text_features(text) for text, _ in records]
-        vocabulary = Vocabulary(rows, with_rarity=True)
+        vocabulary = Vocabulary(rows, True, num_labels)
         targets = label_targets([label for _, label in records], answer, num_labels)
         weights, bias = fit_linear(vocabulary.bags(rows), targets, answer, num_labels)
         return cls(vocabulary, weights, bias, answer)
@@ -205,23 +211,34 @@ def word_features(words: Sequence[str], place: int) -> list[str]:
             f"{near[1]} {lower}", f"{lower} {near[2]}"]  # fmt: skip
 
 
-def word_tags(train: Sequence[Texts], records: Sequence[Texts], labels: Sequence[str]) -> Scores:
-    """Scores of logistic regression over words and their neighbours."""
-    step = -(-sum(text.count(BETWEEN) + 1 for text, _ in train) // MAX_TEXTS)
-    rows, tags = _word_rows(train[::step])
-    vocabulary = Vocabulary(rows, with_rarity=False)
-    weights, bias = fit_linear(vocabulary.bags(rows), torch.tensor(tags), "one", len(labels))
-    asked, wanted = _word_rows(records)
-    predicted = (vocabulary.bags(asked).times(weights) + bias).argmax(dim=1).tolist()
-    sides: list[list[list[str]]] = [[], []]
-    start = 0
-    for text, _ in records:
-        stop = start + text.count(BETWEEN) + 1
-        for side, numbers in zip(sides, (predicted, wanted), strict=True):
-            side.append([labels[number] for number in numbers[start:stop]])
-        start = stop
-    spans = [(find_spans(a), find_spans(b)) for a, b in zip(*sides, strict=True)] if has_spans(labels) else None
-    return score_tags(sides[0], sides[1], spans, labels)
+@dataclass(frozen=True)
+class WordTags:
+    """A trained model of words: each is tagged by itself and its neighbours."""
+
+    vocabulary: Vocabulary
+    weights: Tensor
+    bias: Tensor
+
+    @classmethod
+    def train(cls, records: Sequence[Texts], num_labels: int) -> WordTags:
+        step = -(-sum(text.count(BETWEEN) + 1 for text, _ in records) // MAX_TEXTS)
+        rows, tags = _word_rows(records[::step])
+        vocabulary = Vocabulary(rows, False, num_labels, least=2)
+        fitted = fit_linear(vocabulary.bags(rows), torch.tensor(tags), "one", num_labels, TAG_ITERATIONS)
+        return cls(vocabulary, *fitted)
+
+    def scores(self, records: Sequence[Texts], labels: Sequence[str]) -> Scores:
+        asked, wanted = _word_rows(records)
+        predicted = (self.vocabulary.bags(asked).times(self.weights) + self.bias).argmax(dim=1).tolist()
+        sides: list[list[list[str]]] = [[], []]
+        start = 0
+        for text, _ in records:
+            stop = start + text.count(BETWEEN) + 1
+            for side, numbers in zip(sides, (predicted, wanted), strict=True):
+                side.append([labels[number] for number in numbers[start:stop]])
+            start = stop
+        spans = [(find_spans(a), find_spans(b)) for a, b in zip(*sides, strict=True)] if has_spans(labels) else None
+        return score_tags(sides[0], sides[1], spans, labels)
 
 
 def _word_rows(records: Sequence[Texts]) -> tuple[list[list[str]], list[int]]:

@@ -35,7 +35,7 @@ from regard.models.token_loss import TokenLoss
 from regard.models.transformer import Transformer
 from regard.progress import counted
 from regard.recipe import ModelRecipe, Recipe
-from regard.tasks.bag_of_words import BagOfWords, word_tags
+from regard.tasks.bag_of_words import BagOfWords, WordTags
 from regard.tasks.counting import PIECES_PER_WORD
 from regard.tasks.label_validation import LabelValidator
 from regard.tasks.task import Baseline, Say
@@ -281,14 +281,12 @@ def bag_of_words(
     train = [
         texts for corpus in corpora for texts in read(corpus) if held_out is None or not held_out.is_held_out(*texts)
     ]
+    model: BagOfWords | WordTags
     if head.kind == "tags":
-        found = [None if not records else word_tags(train, records, head.labels) for records in sets]
-        name = "a word and its neighbours"
+        model, name = WordTags.train(train, len(head.labels)), "a word and its neighbours"
     else:
-        model = BagOfWords.train(train, head.answer, len(head.labels))
-        found = [None if not records else model.scores(records, head.labels) for records in sets]
-        name = "bag of words"
-    valid, test = found
+        model, name = BagOfWords.train(train, head.answer, len(head.labels)), "bag of words"
+    valid, test = (model.scores(records, head.labels) if records else None for records in sets)
     assert valid is not None
     return Baseline(name, valid, test, time.perf_counter() - started)
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from regard.settings import Answer
-from regard.tasks.bag_of_words import STRENGTH, BagOfWords, Vocabulary, fit_linear, label_targets, word_tags
+from regard.tasks.bag_of_words import STRENGTH, BagOfWords, Vocabulary, WordTags, fit_linear, label_targets
 
 TEXTS = [
     "a good film", "good and very good", "what a bad film", "bad bad bad", "the good one", "not so bad", "a fine day",
@@ -24,7 +24,7 @@ LABELS: dict[Answer, list[str]] = {
 def test_the_weights_are_at_the_optimum(answer: Answer) -> None:
     """The gradient of the loss, which torch computes from the formula, is zero there."""
     rows = [text.split() for text in TEXTS]
-    vocabulary = Vocabulary(rows, with_rarity=True)
+    vocabulary = Vocabulary(rows, with_rarity=True, num_classes=3)
     classes = 1 if answer == "number" else 3
     targets = label_targets(LABELS[answer], answer, classes)
     weights, bias = fit_linear(vocabulary.bags(rows), targets, answer, classes)
@@ -66,5 +66,6 @@ def test_pairs_of_texts_are_compared() -> None:
 
 def test_tags_are_learnt_from_words_and_neighbours() -> None:
     train = [("the\tdog\truns", "0\t1\t2"), ("a\tcat\tsleeps", "0\t1\t2"), ("the\truns\tend", "0\t1\t2")] * 5
-    scores = word_tags(train, [("the\tdog\tsleeps", "0\t1\t2"), ("a\truns\tend", "0\t1\t2")], ("D", "N", "V"))
+    asked = [("the\tdog\tsleeps", "0\t1\t2"), ("a\truns\tend", "0\t1\t2")]
+    scores = WordTags.train(train, 3).scores(asked, ("D", "N", "V"))
     assert scores["accuracy"].score == 100
