@@ -16,21 +16,14 @@ def room_of(tokenizer: Tokenizer, length: int, is_pair: bool) -> int:
     return length - marks
 
 
-def cut_windows(size: int, room: int, overlap: int = 0) -> list[tuple[int, int]]:
-    """Windows of at most `room` tokens over a text of `size`, of about equal length; neighbours share `overlap` tokens.
+def cut_windows(size: int, room: int) -> list[tuple[int, int]]:
+    """Windows of at most `room` tokens over a text of `size`, of about equal length.
 
-    >>> cut_windows(7, 3), cut_windows(7, 4, 2), cut_windows(0, 3)
-    ([(0, 2), (2, 5), (5, 7)], [(0, 4), (2, 6), (3, 7)], [(0, 0)])
+    >>> cut_windows(7, 3), cut_windows(0, 3)
+    ([(0, 2), (2, 4), (4, 7)], [(0, 0)])
     """
-    if size <= room:
-        return [(0, size)]
-    step = room - overlap
-    count = -(-(size - overlap) // step)
-    if not overlap:
-        cuts = [number * size // count for number in range(count + 1)]
-        return list(pairwise(cuts))
-    starts = [number * (size - room) // (count - 1) for number in range(count)]
-    return [(start, start + room) for start in starts]
+    count = max(1, -(-size // room))
+    return list(pairwise(number * size // count for number in range(count + 1)))
 
 
 def cut_pair(first: int, second: int, room: int) -> tuple[int, int]:
