@@ -22,7 +22,7 @@ from regard.evaluate import Scores
 from regard.settings import Answer
 from regard.understanding.answers import find_spans, has_spans
 
-STRENGTH = 10.0  # the inverse of the penalty on weights, as scikit-learn's C
+STRENGTH, TAG_STRENGTH = 10.0, 1.0  # the inverse of the penalty on weights, as scikit-learn's C
 MAX_FEATURES = 1 << 18
 MAX_WEIGHTS = 1 << 23  # features times classes: more would take minutes
 MAX_TEXTS = 150_000  # to train on, or words
@@ -68,10 +68,15 @@ class Bags:
 
 
 def fit_linear(
-    bags: Bags, targets: Tensor, answer: Answer, num_classes: int, iterations: int = ITERATIONS
+    bags: Bags,
+    targets: Tensor,
+    answer: Answer,
+    num_classes: int,
+    strength: float = STRENGTH,
+    iterations: int = ITERATIONS,
 ) -> tuple[Tensor, Tensor]:
     """Weights (features, classes) and biases (classes,) of logistic or, for numbers, linear regression, with an L2 penalty on the
-    weights."""
+    weights, weaker with more strength."""
     across, count = bags.transposed(), len(targets)
     weights = torch.zeros(bags.num_features, num_classes)
     bias = targets.mean().reshape(1) if answer == "number" else torch.zeros(num_classes)
@@ -90,9 +95,9 @@ def fit_linear(
             slope = torch.sigmoid(logits) - wanted
         else:
             total, slope = 0.5 * ((logits - wanted) ** 2).sum(), logits - wanted
-        weights.grad = across.times(slope) / count + weights / (STRENGTH * count)
+        weights.grad = across.times(slope) / count + weights / (strength * count)
         bias.grad = slope.mean(dim=0)
-        return float(total / count + (weights**2).sum() / (2 * STRENGTH * count))
+        return float(total / count + (weights**2).sum() / (2 * strength * count))
 
     with torch.no_grad():
         optimizer.step(closure)
@@ -103,21 +108,24 @@ class Vocabulary:
     """Features of the training text by number, the most frequent ones, and how rare each is."""
 
     def __init__(self, rows: Sequence[Iterable[str]], with_rarity: bool, num_classes: int, least: int = 1) -> None:
-        """`least` is how often a feature must occur."""
+        """`least` is how often a feature must occur. Without rarity every feature of a row counts 1."""
         counts = Counter(feature for row in rows for feature in set(row))
         most = min(MAX_FEATURES, MAX_WEIGHTS // num_classes)
         frequent = (feature for feature, count in counts.items() if count >= least)
         kept = sorted(frequent, key=lambda feature: (-counts[feature], feature))[:most]
         self.numbers = {feature: number for number, feature in enumerate(kept)}
-        self._rarity = [
-            math.log((1 + len(rows)) / (1 + counts[feature])) + 1.0 if with_rarity else 1.0 for feature in kept
-        ]
+        self._rarity = (
+            [math.log((1 + len(rows)) / (1 + counts[feature])) + 1.0 for feature in kept] if with_rarity else []
+        )
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def vector(self, row: Iterable[str]) -> tuple[list[int], list[float]]:
-        """The known features of a row, of length 1 in all."""
+        """The known features of a row: with rarity of length 1 in all, else each 1."""
+        if not self._rarity:
+            ids = [self.numbers[feature] for feature in row if feature in self.numbers]
+            return ids, [1.0] * len(ids)
         counts = Counter(self.numbers[feature] for feature in row if feature in self.numbers)
         values = [(1.0 + math.log(count)) * self._rarity[number] for number, count in counts.items()]
         size = math.sqrt(sum(value * value for value in values)) or 1.0
@@ -224,7 +232,7 @@ class WordTags:
         step = -(-sum(text.count(BETWEEN) + 1 for text, _ in records) // MAX_TEXTS)
         rows, tags = _word_rows(records[::step])
         vocabulary = Vocabulary(rows, False, num_labels, least=2)
-        fitted = fit_linear(vocabulary.bags(rows), torch.tensor(tags), "one", num_labels, TAG_ITERATIONS)
+        fitted = fit_linear(vocabulary.bags(rows), torch.tensor(tags), "one", num_labels, TAG_STRENGTH, TAG_ITERATIONS)
         return cls(vocabulary, *fitted)
 
     def scores(self, records: Sequence[Texts], labels: Sequence[str]) -> Scores:

@@ -283,7 +283,7 @@ def bag_of_words(
     ]
     model: BagOfWords | WordTags
     if head.kind == "tags":
-        model, name = WordTags.train(train, len(head.labels)), "a word and its neighbours"
+        model, name = WordTags.train(train, len(head.labels)), "regression on words"
     else:
         model, name = BagOfWords.train(train, head.answer, len(head.labels)), "bag of words"
     valid, test = (model.scores(records, head.labels) if records else None for records in sets)
