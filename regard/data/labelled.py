@@ -146,18 +146,11 @@ def unknown_label(where: str, name: str, labels: Sequence[str]) -> UserError:
 
 
 def _cell(path: Path, row: Row, column: str, header: tuple[str, ...], what: str) -> Cell:
-    names = row.names or header
-    if column not in names and (row.names or not column.isdecimal() or int(column) > len(row.cells)):
+    cell = row.cell(column, header)
+    if cell is None and column not in row.names:
         there = ", ".join(row.names) if row.names else f"{len(row.cells)} column{'' if len(row.cells) == 1 else 's'}"
         name = f"column {column}" if column.isdecimal() else repr(column)
         raise UserError(f"{path}, line {row.number}: must have the {what} in {name}, but has {there}")
-    if column not in names and len(row.cells) <= int(column) - 1:
-        raise UserError(f"{path}, line {row.number}: must have the {what} in column {column}, but has fewer columns")
-    cell = row.cell(column, header)
-    if cell is None and not row.names:
-        raise UserError(
-            f"{path}, line {row.number}: must have the {what} in {column}, but has only {len(row.cells)} of {len(names)} columns"
-        )
     return cell
 
 

@@ -22,7 +22,7 @@ ENCODER_TASKS = ("embed", "fill")  # of built-in models to start from, the first
 SHARE = 0.1  # for validation, and for testing
 LENGTH = 256
 
-# Measured with MiniLM on Banking77, SNIPS and SST-2 (benchmarks/understanding.py).
+# What BERT and its like are usually fine-tuned with; benchmarks/understanding.py measures it.
 FROM_ENCODER = {
     "optimizer": "adamw", "schedule": "linear", "weight_decay": 0.01, "beta2": 0.999, "eps": 1e-8, "average": 1,
 }  # fmt: skip

@@ -49,5 +49,7 @@ def comparison(
     )
     if simple_score <= own:
         return [line]
-    remedy = "more text, or a larger encoder" if recipe.train.init else "start from a trained encoder with --init"
-    return [line, f"verdict the {baseline['name']} wins: use it, or try {remedy}"]
+    remedy = "start from a trained encoder (--init MODEL)"
+    if recipe.train.init:
+        remedy = "train longer, on more text, or start from a larger encoder"
+    return [line, f"verdict the {baseline['name']} wins: {remedy}"]
