@@ -1,4 +1,4 @@
-"""The Python API: `regard.load(...)` returns a Model that translates, continues or embeds texts, fills blanks, scores and
+"""The Python API: `regard.load(...)` returns a Model that translates, continues, labels or embeds texts, fills blanks, scores and
 explains; `regard.load_index(...)` an index to search."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from regard.arguments import check_path, check_text, check_texts
 from regard.builtin import builtin_models, shown_name
@@ -31,9 +31,13 @@ from regard.translation.glossary import Glossary
 from regard.translation.results import Result, unmet_note
 from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
+from regard.understanding.answers import Classified, Tagged
+from regard.understanding.classifier import Classifier, Text
 from regard.understanding.embedder import Embedder, Vectors
+from regard.understanding.encoder import LabelEncoder
 from regard.understanding.filler import Filled, Filler
 from regard.understanding.index import Index
+from regard.understanding.tagger import Tagger
 from regard.writing.options import WritingOptions, writing_options
 from regard.writing.scoring import TextScore, TextScorer
 from regard.writing.writer import Chat, Writer, Written
@@ -41,7 +45,7 @@ from regard.writing.writer import Chat, Writer, Written
 if TYPE_CHECKING:
     from regard.explain.explainer import Explainer
 
-_USABLE = ("translate", "generate", "fill", "embed")  # tasks whose models a Model runs
+_USABLE = ("translate", "generate", "fill", "embed", "classify", "tag")  # tasks whose models a Model runs
 
 _LOG = logging.getLogger("regard")
 
@@ -78,6 +82,13 @@ class Model:
                 self.filler = Filler(bundle, encoder)
             else:
                 self.embedder = Embedder(bundle, encoder)
+        elif bundle.task in ("classify", "tag"):
+            labelling = LabelEncoder(bundle, device, batch, engine)
+            self.engine = cast(Engine, labelling)
+            if bundle.task == "classify":
+                self.classifier = Classifier(labelling)
+            else:
+                self.tagger = Tagger(labelling)
         else:
             self.engine = make_engine(bundle, engine, device, batch, others)
         self.max_length = min(one.max_length for one in (bundle, *others))
@@ -272,6 +283,52 @@ class Model:
             filled = self.filler.fill(texts, k, done)
         return filled[0] if isinstance(text, str) else filled
 
+    @overload
+    def classify(  # type: ignore[overload-overlap]
+        self, text: Text, *, threshold: float | None = None, progress: bool = False
+    ) -> Classified: ...
+
+    @overload
+    def classify(
+        self, text: Sequence[Text], *, threshold: float | None = None, progress: bool = False
+    ) -> list[Classified]: ...
+
+    def classify(
+        self, text: Text | Sequence[Text], *, threshold: float | None = None, progress: bool = False
+    ) -> Classified | list[Classified]:
+        """The labels of a text, or of each of a list of texts, with the probability of every label; a pair of texts is a tuple. Of
+        several labels those from `threshold` on (default: the model's). Long texts are read in windows, whose log-probabilities are
+        averaged."""
+        self._needs("classify")
+        is_one = isinstance(text, str) or (isinstance(text, tuple) and len(text) == 2 and _is_pair(text))
+        texts = cast(Sequence[Text], [text] if is_one else text)
+        for number, one in enumerate(texts):
+            if not isinstance(one, str) and not _is_pair(one):
+                raise TypeError(
+                    f"`text` must be a string, a pair of strings or a list of them, but text {number} is {one!r}"
+                )
+        with progress_if(progress, "classifying", None, "windows") as done:
+            found = self.classifier.classify(texts, threshold, done)
+        return found[0] if is_one else found
+
+    @overload
+    def tag(self, text: str, *, progress: bool = False) -> Tagged: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def tag(self, text: Sequence[str | Sequence[str]], *, progress: bool = False) -> list[Tagged]: ...
+
+    def tag(self, text: str | Sequence[str | Sequence[str]], *, progress: bool = False) -> Tagged | list[Tagged]:
+        """The words of a text with their tags and, of B- and I- tags, the spans; or of each of a list of texts. A text is a
+        string or a list of words, as the model's training text has them."""
+        self._needs("tag")
+        texts = [text] if isinstance(text, str) else list(text)
+        for number, one in enumerate(texts):
+            if not isinstance(one, str):
+                check_texts(f"text[{number}]", one, of="words")
+        with progress_if(progress, "tagging", None, "windows") as done:
+            found = self.tagger.tag(texts, done)
+        return found[0] if isinstance(text, str) else found
+
     def align(self, pairs: Sequence[tuple[str, str]]) -> list[TextAlignment]:
         """Which words of each text go with which words of its translation, by this model or from elsewhere."""
         self._needs("translate")
@@ -417,6 +474,10 @@ class Model:
             keep = search["keep"]
             search["keep"] = (keep,) if isinstance(keep, str) else tuple(keep)
         return self.options.changed(beam, alpha, nbest, **search)
+
+
+def _is_pair(text: object) -> bool:
+    return isinstance(text, tuple) and len(text) == 2 and all(isinstance(one, str) for one in text)
 
 
 def _one_text(options: Mapping[str, Any], method: str) -> WritingOptions:

@@ -146,7 +146,7 @@ def save_bundle(
         if task == "translate":
             settings |= {"source": source, "target": target}
         settings |= {
-            "decode": dataclasses.asdict(decode),
+            "decode": {key: value for key, value in dataclasses.asdict(decode).items() if value is not None},
             "max_length": max_length,
             "facts": dict(facts),
         }

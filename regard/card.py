@@ -22,6 +22,8 @@ _ROWS = {  # label in the card's table -> fact
     "adapter": "adapter",
     "training pairs": "pairs",
     "training documents": "documents",
+    "training texts": "texts",
+    "training sentences": "sentences",
     "training tokens": "tokens",
     "training corpora": "corpora",
     "steps": "steps",
@@ -42,6 +44,8 @@ _USES = {
     "generate": "regard generate -m FOLDER PROMPT",
     "fill": "regard fill -m FOLDER TEXT",
     "embed": "regard embed -m FOLDER TEXT",
+    "classify": "regard classify -m FOLDER TEXT",
+    "tag": "regard tag -m FOLDER TEXT",
 }
 _MAX_LABELS = 12
 _MAX_IN_ROW = 4  # corpora listed in the table; more get their own list
@@ -56,6 +60,7 @@ def make_card(bundle: Bundle) -> str:
         *_table(bundle),
         *_validation(facts.get("valid", {}).get("metrics", {})),
         *_test_set(facts.get("test", {}).get("metrics", {})),
+        *_baseline(facts.get("baseline", {})),
         *_scores(facts.get("scores", {})),
         *_checks(facts.get("checks", {})),
         *_list("Sources", facts.get("sources", [])),
@@ -85,6 +90,8 @@ def _table(bundle: Bundle) -> list[str]:
         f"| d_model, d_ff, heads | {config.d_model}, {config.d_ff}, {config.num_heads} |",
         f"| vocabulary | {config.vocab_size:,} |",
     ]
+    if config.head_settings.answer != "one":
+        lines.append(f"| answer | {'several labels' if config.head_settings.answer == 'several' else 'a number'} |")
     if labels := config.head_settings.labels:
         shown = ", ".join(labels[:_MAX_LABELS]) + (", ..." if len(labels) > _MAX_LABELS else "")
         lines.append(f"| labels | {len(labels):,}: {shown} |")
@@ -114,6 +121,15 @@ def _test_set(metrics: Mapping[str, Any]) -> list[str]:
     """A list and not table rows: signatures contain |, which separates cells."""
     lines = [f"- {metric['name']} {_score(metric)}, `{metric['signature']}`" for metric in metrics.values()]
     return ["", "On its test set:", "", *lines] if lines else []
+
+
+def _baseline(baseline: Mapping[str, Any]) -> list[str]:
+    """The first score of a simple model on the same test set."""
+    if not baseline:
+        return []
+    return [
+        f"- for comparison, {baseline['model']}: {baseline['name']} {baseline['score']:.2f} ({baseline['set']} set)"
+    ]
 
 
 def _scores(scores: Mapping[str, Any]) -> list[str]:

@@ -479,7 +479,7 @@ def _tokenized_note(name: str, hypotheses: Sequence[str]) -> list[str]:
 
 
 def _key(name: str) -> str:
-    return name.lower().rstrip("+0123456789")
+    return name.lower() if name.endswith("F1") else name.lower().rstrip("+0123456789")
 
 
 def _listed(names: Sequence[str]) -> str:

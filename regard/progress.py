@@ -57,7 +57,7 @@ def progress(description: str, total: int | None, unit: str = "lines", before: i
 
 @contextmanager
 def progress_if(
-    shown: bool, description: str, total: int, unit: str = "lines", also: OnProgress | None = None
+    shown: bool, description: str, total: int | None, unit: str = "lines", also: OnProgress | None = None
 ) -> Iterator[OnProgress | None]:
     """`progress` if it is to be shown; `also` is called as well."""
     if not shown:

@@ -46,14 +46,17 @@ Documents = Literal["file", "paragraph", "line"]
 Schedule = Literal["paper", "linear", "cosine", "wsd"]
 Optimizer = Literal["adam", "adamw", "muon"]
 Precision = Literal["auto", "fp32", "bf16"]
-Monitor = Literal["loss", "bleu"]
+Monitor = Literal["loss", "bleu", "score", "accuracy", "f1", "macro_f1", "spearman", "pearson"]
 Unit = Literal["subword", "character"]
+Words = Literal["spaces", "split"]
 BUILT_IN = "builtin:"  # prefix of a built-in model in written recipes, so that it is not taken for a folder
 FINE_TUNING_LR = 2e-4  # the default peak of fine-tuning: the paper's would undo what the model has learnt
 MAX_RANK = 4096  # of LoRA
 MAX_SHARE = 0.4  # of the text, for each of validation and test
 CHARACTER_VOCABULARY = 400  # what a vocabulary of characters is taken to have until it is made
+UNKNOWN_LABEL = "label"  # stands for the labels until they are known
 INIT = "init"  # the preset that stands for the shape of the model in train.init
+_LABEL_MONITORS = ("score", "accuracy", "f1", "macro_f1", "spearman", "pearson")
 FAST_PARTS = (
     "slots",
     "attention",
@@ -99,6 +102,11 @@ class DataRecipe:
     deduplicate: bool = False  # `translate`: drop repeated pairs
     documents: Documents = "file"  # `generate`, `fill`: what is a document; paragraphs end at a blank line
     across_documents: bool = False  # `generate`: tokens also attend to the documents before their own in the row
+    # `classify`: the column with the text, or two for pairs of texts, by name or number; `tag`: that with the words. Unset: found.
+    text: tuple[str, ...] = ()
+    label: str = ""  # `classify`, `tag`: the column with the label or tag, by name or number. Unset: found
+    header: bool | None = None  # `classify`: whether the first line of a table names its columns. Unset: found
+    separator: str = ""  # `classify`: what stands between several labels in a cell. Unset: found
 
 
 @dataclass(frozen=True)
@@ -135,7 +143,18 @@ class ModelRecipe:
 
     def config(self, vocab_size: int) -> ModelConfig:
         """The model's full configuration. "init" counts as the default shape until the init model is read."""
-        return ModelConfig(vocab_size=vocab_size, **{**PRESETS.get(self.preset, {}), **self.fields})
+        fields = {**PRESETS.get(self.preset, {}), **self.fields}
+        head = fields.get("head", {})
+        if isinstance(head, Mapping) and head.get("kind") in ("classes", "tags") and not head.get("labels"):
+            fields["head"] = {**head, "labels": (UNKNOWN_LABEL,)}  # until the data is read
+        if self.preset == INIT and fields.get("head"):
+            fields.setdefault("decoder_layers", 0)  # what has labels is an encoder
+        return ModelConfig(vocab_size=vocab_size, **fields)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of a head for classes or tags; empty until they are known."""
+        return tuple(self.fields.get("head", {}).get("labels", ()))
 
 
 @dataclass(frozen=True)
@@ -184,9 +203,13 @@ class TrainRecipe:
     average: int = 5  # number of last checkpoints to average into the model; 1: no averaging
     ema: float = 0.0  # decay of an exponential moving average of the weights, used instead of `average`; 0: off
     mask: float = 0.15  # `fill`: share of the tokens that are masked, drawn anew each epoch
-    monitor: Monitor = (
-        "loss"  # `translate`: validation metric that decides which checkpoint is best; else the loss does
-    )
+    # `translate`, `classify`, `tag`: validation metric that decides which checkpoint is best; else the loss does. `score`, the
+    # default with labels: the first one that is measured (accuracy of one label, F1 of several and of B-/I- tags, Spearman of
+    # numbers).
+    monitor: Monitor = "loss"
+    # `classify`, `tag`: what an example of each label counts: "balanced", in inverse proportion to how often the label occurs, or a
+    # table, { spam = 5.0 }; others count 1. Weights are scaled so that their mean over the data is 1.
+    class_weights: str | dict[str, float] = ""
     patience: int = 0  # stop after this many validations without a new best; 0: never
     validate_every: int = 0  # steps between validations; 0: ten validations per run
     validate_sentences: int = (
@@ -200,7 +223,7 @@ class TrainRecipe:
 
 @dataclass(frozen=True)
 class DecodeRecipe:
-    """`translate`: search settings that the bundle keeps as its defaults."""
+    """Settings that the bundle keeps as its defaults: of the search, for translation."""
 
     beam: int = 4  # beam size
     alpha: float = 0.6  # length penalty: scores are divided by ((5 + length) / 6)^alpha
@@ -208,6 +231,12 @@ class DecodeRecipe:
     # Keep source lines that the model cannot translate or turns into nonsense, restore lost numbers, write numbers as the target
     # language does, and translate text in capitals in sentence case. Unset: false, or the init model's setting.
     guard: bool | None = None
+    # `classify` with several labels: the probability from which a label is given. Unset: the one with the best F1 on the validation
+    # set.
+    threshold: float | None = None
+    # `tag`: the words of a plain text: what stands between `spaces`, or punctuation marks `split` off. Unset: as in the training
+    # text.
+    words: Words | None = None
 
 
 @dataclass(frozen=True)
@@ -219,7 +248,8 @@ class Recipe:
     model: ModelRecipe = field(default_factory=ModelRecipe)
     train: TrainRecipe = field(default_factory=TrainRecipe)
     decode: DecodeRecipe = field(default_factory=DecodeRecipe)
-    # What is learnt: `translate`, or language models, `generate` of the next token and `fill` of masked ones.
+    # What is learnt: `translate`; language models, `generate` of the next token and `fill` of masked ones; labels, `classify` of
+    # texts and `tag` of words.
     task: str = DEFAULT_TASK
 
     @property
@@ -377,7 +407,11 @@ def recipe_from_dict(values: Mapping[str, Any], where: str = "recipe") -> Recipe
                 f"{where}: {name}.{foreign[0]} must not be set with task = {task!r}, which has no such field"
             )
         has_own_shape = name == "model" and part.get("preset") == INIT
-        sections[name] = {**({} if has_own_shape else TASK_SETTINGS[task].defaults.get(name, {})), **part}
+        defaults = TASK_SETTINGS[task].defaults.get(name, {})
+        if has_own_shape:
+            defaults = {key: value for key, value in defaults.items() if key == "head"}
+        tables = {key: {**value, **part.get(key, {})} for key, value in defaults.items() if isinstance(value, dict)}
+        sections[name] = {**defaults, **part, **tables}
     _apply_depth(sections, values, TASK_SETTINGS[task], where)
     if "data" not in values:
         raise UserError(f"{where}: [data] is missing; it must set {TASK_SETTINGS[task].required}")
@@ -441,7 +475,7 @@ def _model_recipe(values: Mapping[str, Any], where: str) -> ModelRecipe:
     preset = values.get("preset", "base")
     if not isinstance(preset, str) or (preset not in PRESETS and preset != INIT):
         raise UserError(f"{where}: model.preset must be one of {', '.join(PRESETS)}, {INIT}, but is {preset!r}")
-    if preset == INIT and (shape := [key for key in values if key not in ("preset", "dropout")]):
+    if preset == INIT and (shape := [key for key in values if key not in ("preset", "dropout", "head")]):
         raise UserError(
             f"{where}: model.{shape[0]} must not be set with model.preset = 'init'; only model.dropout may differ from train.init"
         )
@@ -475,7 +509,24 @@ def _data_recipe(values: Mapping[str, Any], where: str, task: str) -> DataRecipe
         given["train"] = tuple(_corpus_entry(entry, f"{where}: data.train") for entry in listed)
         if not listed:
             raise UserError(f"{where}: data.train must name at least one corpus, but is empty")
+    given |= {key: _columns(given[key], f"{where}: data.{key}") for key in ("text", "label") if key in given}
     return _section(DataRecipe, given, where, "data")
+
+
+def _columns(value: Any, where: str) -> Any:
+    """Columns by name or number: those of the text as a tuple, that of the label as one string."""
+    listed = value if isinstance(value, list | tuple) else [value] if value != "" else []  # empty: found later
+    names = tuple(str(one) if isinstance(one, int) and not isinstance(one, bool) else one for one in listed)
+    for name in names:
+        if not isinstance(_convert(name, str, where), str) or not name.strip():
+            raise UserError(f"{where} must be the name or the number of a column, but is {name!r}")
+    if where.endswith(".label"):
+        if len(names) > 1:
+            raise UserError(f"{where} must be one column, but is {value!r}")
+        return "".join(names)
+    if len(names) > 2 or len(set(names)) < len(names):
+        raise UserError(f"{where} must be one column, or two different ones, but is {value!r}")
+    return names
 
 
 def _corpus_entry(entry: Any, where: str) -> CorpusEntry:
@@ -518,8 +569,10 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
             raise UserError(f"{where} must be one of {', '.join(map(str, get_args(hint)))}, but is {value!r}")
         return value
     is_union = get_origin(hint) in (Union, types.UnionType)
+    if is_union and (choices := next((one for one in get_args(hint) if get_origin(one) is Literal), None)):
+        return _convert(value, choices, where)
     accepted = get_args(hint) if is_union else (get_origin(hint) or hint,)
-    accepted = tuple(kind for kind in accepted if kind is not types.NoneType)  # TOML has no null
+    accepted = tuple(get_origin(kind) or kind for kind in accepted if kind is not types.NoneType)  # TOML has no null
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise UserError(f"{where} must be a number that fits 64 bits, but does not")
     if float in accepted and int not in accepted and isinstance(value, int) and not isinstance(value, bool):
@@ -561,18 +614,18 @@ def _check(recipe: Recipe, where: str) -> None:
 
 def _check_shares(recipe: Recipe, where: str) -> None:
     """Shares of the text that are held out."""
-    held_out = {"data.valid": recipe.data.valid, "data.test": recipe.data.test}
+    held_out, noun = {"data.valid": recipe.data.valid, "data.test": recipe.data.test}, recipe.settings.noun
     shares = {name: value for name, value in held_out.items() if isinstance(value, float)}
     for name, value in shares.items():
         if recipe.settings.has_sides:
             raise UserError(f"{where}: {name} must be a corpus or a number of {recipe.settings.noun}s, but is {value}")
         if not 0 < value <= MAX_SHARE:  # also rejects NaN
             raise UserError(
-                f"{where}: {name} must be a corpus, a number of documents, or a share of the text up to {MAX_SHARE}, but is {value}"
+                f"{where}: {name} must be a corpus, a number of {noun}s, or a share of the text up to {MAX_SHARE}, but is {value}"
             )
     if shares and any(isinstance(value, int) and value for value in held_out.values()):
         raise UserError(
-            f"{where}: data.valid and data.test must both be shares or both be numbers of documents, but are {recipe.data.valid} "
+            f"{where}: data.valid and data.test must both be shares or both be numbers of {noun}s, but are {recipe.data.valid} "
             f"and {recipe.data.test}"
         )
 
@@ -659,6 +712,12 @@ def check_decode(decode: DecodeRecipe) -> DecodeRecipe:
     check_whole("decode.max_extra", decode.max_extra, 0, MAX_EXTRA)
     if decode.guard is not None:
         check_flag("decode.guard", decode.guard)
+    if decode.words not in (None, *get_args(Words)):
+        raise UserError(f"decode.words must be one of {', '.join(get_args(Words))}, but is {decode.words!r}")
+    if decode.threshold is not None:
+        check_number("decode.threshold", decode.threshold)
+        if not 0 < decode.threshold < 1:
+            raise UserError(f"decode.threshold must be above 0 and below 1, but is {decode.threshold}")
     return decode
 
 
@@ -681,8 +740,29 @@ def _check_train(recipe: Recipe, where: str) -> None:
             raise UserError(f"{where}: {reason} with train.lora")
     if train.rdrop and not recipe.model.config(vocab_size=1000).dropout:
         raise UserError(f"{where}: train.rdrop needs model.dropout above 0, since its two passes must differ")
+    _check_labelled(recipe, where)
     if train.monitor == "bleu" and not train.validate_sentences:
         raise UserError(f"{where}: train.monitor = 'bleu' needs train.validate_sentences above 0")
+
+
+def _check_labelled(recipe: Recipe, where: str) -> None:
+    """What only the tasks with labels have, and what they lack."""
+    train, with_labels = recipe.train, recipe.settings.has_labels
+    if train.monitor not in (("loss", *_LABEL_MONITORS) if with_labels else ("loss", "bleu")):
+        wanted = ", ".join(("loss", *_LABEL_MONITORS) if with_labels else ("loss", "bleu"))
+        raise UserError(
+            f"{where}: train.monitor must be one of {wanted} for {recipe.settings.title}, but is {train.monitor!r}"
+        )
+    if with_labels and train.rdrop:
+        raise UserError(f"{where}: train.rdrop must be 0 for {recipe.settings.title}, but is {train.rdrop}")
+    if with_labels and train.shard:
+        raise UserError(f"{where}: train.shard must be false for {recipe.settings.title}")
+    weights = train.class_weights
+    if isinstance(weights, str) and weights not in ("", "balanced"):
+        raise UserError(f"{where}: train.class_weights must be 'balanced' or a table of numbers, but is {weights!r}")
+    for label, weight in weights.items() if isinstance(weights, dict) else ():
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
+            raise UserError(f"{where}: train.class_weights.{label} must be a number above 0, but is {weight!r}")
 
 
 def _check_init(recipe: Recipe, where: str) -> None:

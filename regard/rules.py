@@ -18,6 +18,7 @@ from regard.settings import (
     STACK_FIELDS,
     TABLES,
     Activation,
+    Answer,
     AttentionBias,
     FrontConfig,
     FrontKind,
@@ -257,9 +258,14 @@ def _check_head(config: ModelConfig) -> None:
     check_choice("model.head.pooling", given["pooling"], Pooling)
     check_flag("model.head.normalize", given["normalize"])
     check_number("model.head.dropout", given["dropout"])
+    check_choice("model.head.answer", given["answer"], Answer)
     _check_labels(given["labels"], kind)
     if not 0.0 <= given["dropout"] < 1.0:
         raise UserError(f"model.head.dropout must be at least 0 and below 1, but is {given['dropout']}")
+    if given["answer"] == "number" and len(given["labels"]) > 1:
+        raise UserError(
+            f"model.head.labels must be one name with model.head.answer = 'number', but are {len(given['labels'])}"
+        )
     if given["logit_scale"] <= 0.0:
         raise UserError(f"model.head.logit_scale must be above 0, but is {given['logit_scale']}")
     if kind != "tokens" and config.decoder_layers:
@@ -289,6 +295,7 @@ _HEADS_WITH: dict[str, tuple[HeadKind, ...]] = {
     "pooling": ("classes", "vector"),
     "normalize": ("vector",),
     "dropout": ("classes", "tags"),
+    "answer": ("classes",),
 }
 
 

@@ -17,6 +17,7 @@ AttentionBias = Literal["all", "none", "qkv", "no_key"]
 FrontKind = Literal["tokens"]
 HeadKind = Literal["tokens", "classes", "tags", "vector", "none"]
 Pooling = Literal["first", "mean", "tanh-first"]
+Answer = Literal["one", "several", "number"]
 
 GATED = ("swiglu", "geglu", "geglu_tanh")  # activations with a gate: the first matrix is twice as wide
 
@@ -92,6 +93,9 @@ class HeadConfig:
     pooling: Pooling = "first"
     normalize: bool = False  # scale a `vector` to length 1, as most models of sentence-transformers do
     dropout: float = 0.0  # probability of dropping an element of what classes and tags are computed from
+    # What a text has of the classes: exactly `one`, `several` or none of them, or a `number` in place of classes (one label: its
+    # name). Unset, training finds it in the data.
+    answer: Answer = "one"
 
 
 STACK_FIELDS = tuple(f.name for f in dataclasses.fields(StackConfig))[4:]  # those that ModelConfig has, too

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".jsonl")  # of files that are text for a language model, also packed
+TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl")  # of tables with labels, also packed
+WORDS_SUFFIXES = (".conll", ".conllu", ".iob", ".bio")  # of words with tags, also packed
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,11 @@ FIGURES = {
     "bits_per_byte": Figure("bits per byte", "bits/byte", ".3f"),
     "chrf": Figure("chrF", "chrF", ".1f", higher_is_better=True),
     "bleu": Figure("BLEU", "BLEU", ".1f", higher_is_better=True),
+    "accuracy": Figure("accuracy", "accuracy", ".2f", higher_is_better=True),
+    "f1": Figure("F1", "F1", ".2f", higher_is_better=True),
+    "macro_f1": Figure("macro F1", "macro F1", ".2f", higher_is_better=True),
+    "spearman": Figure("Spearman", "Spearman", ".2f", higher_is_better=True),
+    "pearson": Figure("Pearson", "Pearson", ".2f", higher_is_better=True),
 }
 
 
@@ -73,6 +80,7 @@ class TaskSettings:
     has_sides: bool = False  # a record has a source and a target, which the recipe labels
     marks: int = 0  # tokens that a sequence may have beyond data.max_length
     tokens: str = "tokens"  # those that batches and speed are counted in
+    has_labels: bool = False  # a record has labels, and the model a head for them
 
     @property
     def required(self) -> str:
@@ -82,6 +90,15 @@ class TaskSettings:
 
 def _fields(**sections: str) -> Fields:
     return {section: frozenset(names.split()) for section, names in sections.items()}
+
+
+def _labelled(head: str) -> Mapping[str, Mapping[str, Any]]:
+    """What the tasks with labels set: an encoder with this kind of head, and a validation by its scores."""
+    return {
+        "data": {"max_length": 256},
+        "model": {"decoder_layers": 0, "head": {"kind": head}},
+        "train": {"label_smoothing": 0.0, "monitor": "score"},
+    }
 
 
 DEFAULT_TASK = "translate"
@@ -113,6 +130,22 @@ TASK_SETTINGS: dict[str, TaskSettings] = {
         scored="Documents",
         fields=_fields(data="documents", train="mask"),
         defaults={"data": {"max_length": 512}, "model": {"decoder_layers": 0}, "train": {"label_smoothing": 0.0}},
+    ),
+    "classify": TaskSettings(
+        title="the task classify",
+        noun="text",
+        scored="Texts",
+        fields=_fields(data="text label header separator", train="monitor class_weights", decode="threshold"),
+        defaults=_labelled("classes"),
+        has_labels=True,
+    ),
+    "tag": TaskSettings(
+        title="the task tag",
+        noun="sentence",
+        scored="Sentences",
+        fields=_fields(data="text label", train="monitor class_weights", decode="words"),
+        defaults=_labelled("tags"),
+        has_labels=True,
     ),
 }
 

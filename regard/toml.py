@@ -6,6 +6,7 @@ need one more package for these few lines.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,11 +27,20 @@ def dump_toml(sections: Mapping[str, Any]) -> str:
             continue
         inner = {key: value for key, value in values.items() if isinstance(value, Mapping)}
         plain = {key: value for key, value in values.items() if key not in inner}
-        lines = [f"[{name}]", *(f"{key} = {_toml_value(value)}" for key, value in plain.items())]
+        lines = [f"[{name}]", *(f"{_toml_key(key)} = {_toml_value(value)}" for key, value in plain.items())]
         for key, table in inner.items():
-            lines += ["", f"[{name}.{key}]", *(f"{key} = {_toml_value(value)}" for key, value in table.items())]
+            lines += [
+                "",
+                f"[{name}.{key}]",
+                *(f"{_toml_key(key)} = {_toml_value(value)}" for key, value in table.items()),
+            ]
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
+
+
+def _toml_key(key: str) -> str:
+    """A key as TOML writes it: with quotes, unless it is plain."""
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_value(key)
 
 
 def _toml_value(value: Any) -> str:
@@ -42,7 +52,7 @@ def _toml_value(value: Any) -> str:
     if isinstance(value, (int, float)):
         return repr(value)
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_toml_value(item)}" for key, item in value.items()) + " }"
+        return "{ " + ", ".join(f"{_toml_key(key)} = {_toml_value(item)}" for key, item in value.items()) + " }"
     return "[" + ", ".join(_toml_value(item) for item in value) + "]"
 
 

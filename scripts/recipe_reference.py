@@ -38,6 +38,7 @@ _TYPES: dict[Any, str] = {
     tuple[CorpusEntry, ...]: "corpus or list",
     tuple[str, ...]: "list",
     dict[str, Any]: "table",
+    dict[str, float]: "table",
 }
 EXAMPLE = """\
 [data]
@@ -143,7 +144,7 @@ def _type(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return ", ".join(f"`{choice}`" for choice in get_args(hint))
     kinds = [hint] if hint in _TYPES else [kind for kind in get_args(hint) if kind is not NoneType]
-    return " or ".join(_TYPES[kind] for kind in kinds)
+    return " or ".join(_type(kind) if get_origin(kind) is Literal else _TYPES[kind] for kind in kinds)
 
 
 def _default(field: dataclasses.Field[Any]) -> str:

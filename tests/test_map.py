@@ -32,6 +32,7 @@ MAP: tuple[tuple[str, ...], ...] = (
     ("export",),
     ("importing",),
     ("comparison",),
+    ("accuracy",),
     ("evaluate",),
     ("generate",),
     ("bundle",),

@@ -15,6 +15,7 @@ from contextlib import suppress
 from regard.cli import (
     augment,
     average,
+    classify,
     compare,
     completion,
     embed,
@@ -30,6 +31,7 @@ from regard.cli import (
     score,
     search,
     serve,
+    tag,
     train,
     translate,
 )
@@ -48,6 +50,8 @@ VERBS = (
     fill,
     embed,
     search,
+    classify,
+    tag,
     evaluate,
     compare,
     score,

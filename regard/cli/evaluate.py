@@ -38,7 +38,14 @@ def add(verbs: Any) -> None:
         run,
         "score a model or a file with BLEU, chrF and TER; compare two systems",
         "Score a model's translations of --source, or a file of translations, against --reference; or a language model on minimal "
-        "pairs (--pairs) or multiple choice (--choices).",
+        "pairs (--pairs) or multiple choice (--choices); or a model with labels on a table.",
+    )
+    parser.add_argument(
+        "table",
+        nargs="?",
+        type=Path,
+        metavar="TABLE",
+        help="score a model with labels on a table, or on words with tags",
     )
     add_model(parser, several=ENSEMBLE)
     add_adapter(parser)
@@ -68,6 +75,11 @@ def add(verbs: Any) -> None:
         help="multiple choice: lines of JSON with question (or context), choices and answer, a number from 0",
     )
     add_stride(texts)
+    labels = parser.add_argument_group("models with labels")
+    labels.add_argument(
+        "--text", metavar="COLUMN[,COLUMN]", help="the column of TABLE with the text, or two, by name or number"
+    )
+    labels.add_argument("--label", metavar="COLUMN", help="the column of TABLE with the label or tag")
     add_all_search(parser)
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="also write the model's translations to FILE")
     parser.add_argument("--force", action="store_true", help="overwrite an existing FILE")
@@ -76,6 +88,11 @@ def add(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the scores of --hypothesis, or of the model's translations of --source, or a comparison with --against."""
+    if arguments.table:
+        _evaluate_labels(arguments)
+        return
+    if arguments.text or arguments.label:
+        raise UserError("--text and --label are columns of TABLE, but there is none; name it")
     if arguments.pairs or arguments.choices:
         _evaluate_texts(arguments)
         return
@@ -137,6 +154,27 @@ def run(arguments: argparse.Namespace) -> None:
         bootstrap=arguments.bootstrap,
         names=(name, str(arguments.reference)),
     )
+    print_result(arguments, scores.to_json(), scores.lines())
+
+
+def _evaluate_labels(arguments: argparse.Namespace) -> None:
+    """Print the scores of a model with labels."""
+    others = {"--source": arguments.source, "--hypothesis": arguments.hypothesis, "--reference": arguments.reference}
+    others |= {"--against": arguments.against, "-o": arguments.output, "--pairs": arguments.pairs}
+    others |= {"--choices": arguments.choices, "--stride": arguments.stride, "--beam": arguments.beam}
+    others |= {"--alpha": arguments.alpha, **{f"--{name}": value for name, value in given_search(arguments).items()}}
+    if given := [name for name, value in others.items() if value is not None]:
+        raise UserError(f"TABLE is for a model with labels; leave out {' and '.join(given)}")
+    if not arguments.model or len(arguments.model) != 1:
+        raise UserError("evaluate TABLE needs one model with labels; name it with -m")
+    from regard.bundle import find_bundle, load_bundle
+    from regard.tasks.label_evaluation import evaluate_table
+
+    bundle = load_bundle(find_bundle(arguments.model[0]))
+    text = [name.strip() for name in arguments.text.split(",")] if arguments.text else []
+    scores, said = evaluate_table(bundle, arguments.table, text, arguments.label or "", arguments.device)
+    for note in said:
+        sys.stderr.write(f"{escape(note)}\n")
     print_result(arguments, scores.to_json(), scores.lines())
 
 

@@ -25,16 +25,19 @@ def add(verbs: Any) -> None:
         verbs,
         "train",
         run,
-        "train a model from a recipe, from parallel files, or from text",
-        "Train a model from a recipe (a .toml file), a translator from two parallel files, or a language model from text files and "
-        "folders; without a recipe Regard chooses the settings. docs/recipe.md lists every field of a recipe.",
+        "train a model from a recipe, from parallel files, text, or labels",
+        "Train a model from a recipe (a .toml file), a translator from two parallel files, a language model from text files and "
+        "folders, a classifier from a table of texts with labels, or a tagger from words with tags; without a recipe "
+        "Regard chooses the settings. docs/recipe.md lists every field of a recipe.",
     )
-    parser.usage = "regard train RECIPE.toml | SRC TGT | TEXT.txt ... | FOLDER [options]"
+    parser.usage = (
+        "regard train RECIPE.toml | SRC TGT | TEXT.txt ... | FOLDER | TABLE.tsv|.csv|.jsonl | WORDS.conll [options]"
+    )
     parser.add_argument(
         "inputs",
         nargs="+",
-        metavar="RECIPE.toml | SRC TGT | TEXT.txt ... | FOLDER",
-        help="a recipe; a source and a target file; or text for a language model",
+        metavar="RECIPE.toml | SRC TGT | TEXT.txt ... | FOLDER | TABLE.tsv | WORDS.conll",
+        help="a recipe; a source and a target file; text for a language model; texts with labels; or words with tags",
     )
     parser.add_argument(
         "--task",
@@ -53,6 +56,11 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("--dump-recipe", action="store_true", help="print the resolved recipe and exit")
     _add_fields(parser)
+
+
+def _names(value: str) -> list[str]:
+    """Columns with commas between them."""
+    return [name.strip() for name in value.split(",")]
 
 
 def _corpus(value: str) -> float | str:
@@ -79,6 +87,8 @@ _FIELDS: tuple[tuple[str, str, Any, str, str], ...] = (
     ),
     ("--test", "data.test", _corpus, "CORPUS|N", "test text, or how many to hold out"),
     ("--init", "train.init", str, "MODEL", "fine-tune this model: a bundle, a run folder or a built-in model"),
+    ("--text", "data.text", _names, "COLUMN[,COLUMN]", "the column with the text, or two, by name or number"),
+    ("--label", "data.label", str, "COLUMN", "the column with the label or tag, by name or number"),
     ("--preset", "model.preset", str, "NAME", "shape of the model, such as tiny, small or base"),
     ("--dropout", "model.dropout", float, "P", "dropout"),
     ("--vocab-size", "tokenizer.vocab_size", int, "N", "number of subword pieces"),

@@ -1,4 +1,5 @@
-"""What the arguments of `regard train` are: a recipe, parallel text, or text for a language model."""
+"""What the arguments of `regard train` are: a recipe, parallel text, text for a language model, a table with labels, or words with
+tags."""
 
 from __future__ import annotations
 
@@ -8,13 +9,12 @@ from pathlib import Path
 
 from regard.errors import UserError
 from regard.files import check_regular
-from regard.task_table import TEXT_SUFFIXES
+from regard.task_table import TABLE_SUFFIXES, TEXT_SUFFIXES, WORDS_SUFFIXES
 
-TASKS = ("translate", "generate")  # those that settings are chosen for
+TASKS = ("translate", "generate", "classify", "tag")  # those that settings are chosen for
 # What files look like that are no text to train on, by suffix.
 _OTHER_DATA = {
-    "a table": (".csv", ".tsv", ".json", ".parquet", ".xlsx", ".ods", ".arrow"),
-    "tagged words": (".conll", ".conllu", ".iob"),
+    "a table": (".json", ".parquet", ".xlsx", ".ods", ".arrow"),
     "a translation memory": (".tmx", ".xliff", ".xlf"),
     "a document": (".docx", ".odt", ".pdf", ".html", ".htm", ".epub", ".pptx"),
     "a picture": (".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff"),
@@ -24,9 +24,11 @@ _OTHER_DATA = {
 }
 _WANTED = (
     "`regard train SRC TGT` takes parallel text, two files where line N of one translates line N of the other; `regard train "
-    "TEXT.txt ...` takes text for a language model, also folders; `regard train RECIPE.toml` takes what the recipe names"
+    "TEXT.txt ...` takes text for a language model, also folders; `regard train TABLE.tsv` takes texts with labels (.tsv, .csv, "
+    ".jsonl), `regard train WORDS.conll` words with tags; `regard train RECIPE.toml` takes what the recipe names"
 )
 _SAMPLE_LINES = 200
+_NAMED = (*TEXT_SUFFIXES, *TABLE_SUFFIXES, *WORDS_SUFFIXES)
 
 
 def is_recipe(inputs: Sequence[str]) -> bool:
@@ -45,12 +47,8 @@ def check_inputs(inputs: Sequence[str]) -> None:
         suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
         kind = next((kind for kind, known in _OTHER_DATA.items() if set(known) & set(suffixes)), None)
         if kind is not None and not path.is_dir():
-            pairs = (
-                '; pairs in a tab-separated file go into a recipe: [data] train = "pairs.tsv"'
-                if kind == "a table"
-                else ""
-            )
-            raise UserError(f"{name} is {kind}; {_WANTED}{pairs}")
+            saved = "; save it as .csv" if kind == "a table" else ""
+            raise UserError(f"{name} is {kind}; {_WANTED}{saved}")
         if not path.exists():
             raise UserError(f"{name}: there is no such file or folder")
         if not path.is_dir():
@@ -62,6 +60,13 @@ def find_task(inputs: Sequence[str]) -> tuple[str, str]:
     in two words that are no suffixes of text, or if they have the same number of lines in two languages; everything else is text
     for a language model."""
     paths = [Path(name) for name in inputs]
+    kinds = {_labelled_task(path) for path in paths if not path.is_dir()}
+    if kinds & {"classify", "tag"}:
+        if len(kinds) > 1:
+            raise UserError(
+                "tables with labels, words with tags and text are trained one kind at a time; name files of one kind"
+            )
+        return kinds.pop() or "", ""
     if len(paths) != 2 or any(path.is_dir() for path in paths) or any(map(_is_jsonl, paths)):
         return "generate", ""
     if None not in (codes := [_language_in_name(path) for path in paths]) and codes[0] != codes[1]:
@@ -81,10 +86,27 @@ def find_task(inputs: Sequence[str]) -> tuple[str, str]:
     )
 
 
+def _labelled_task(path: Path) -> str | None:
+    """The task of a file with labels by its name; of .jsonl by its first line, which is text for a language model if it has
+    nothing but a text or messages."""
+    suffix = Path(_without_suffixes(path.name)).suffix.lower()
+    if suffix in WORDS_SUFFIXES:
+        return "tag"
+    if suffix not in TABLE_SUFFIXES:
+        return None
+    if suffix == ".jsonl":
+        from regard.data.tables import read_rows
+
+        first = next(iter(read_rows(path)), None) if path.is_file() else None
+        if first is None or "messages" in first.names or not set(first.names) - {"text", "id", "meta"}:
+            return None
+    return "classify"
+
+
 def run_name(inputs: Sequence[str]) -> str:
     """A name for the run folder: that of the first file or folder."""
     path = Path(inputs[0]).resolve()
-    return path.name if path.is_dir() else _without_suffixes(path.name, TEXT_SUFFIXES) or path.name
+    return path.name if path.is_dir() else _without_suffixes(path.name, _NAMED) or path.name
 
 
 def _without_suffixes(name: str, suffixes: Sequence[str] = ()) -> str:

@@ -15,6 +15,8 @@ from functools import cached_property
 from regard.data.corpus import Texts
 from regard.errors import UserError
 
+MOST = 0.1  # of a corpus may be held out
+
 
 class _LettersOnly(dict[int, int | None]):
     """A table for str.translate that deletes punctuation, white space and control characters, filled as it is used."""
@@ -43,11 +45,12 @@ class HeldOut:
 
     valid: list[Texts] = field(default_factory=list)
     test: list[Texts] = field(default_factory=list)
+    compared: int = 0  # the leading columns that training must not share; 0: all
 
     @cached_property
     def keys(self) -> tuple[frozenset[str], ...]:
         """The keys of the held-out texts, column by column."""
-        columns = zip(*self.valid, *self.test, strict=True)
+        columns = list(zip(*self.valid, *self.test, strict=True))[: self.compared or None]
         return tuple(frozenset(map(sentence_key, column)) - {""} for column in columns)
 
     def is_held_out(self, *texts: str) -> bool:
@@ -56,18 +59,24 @@ class HeldOut:
 
 
 def hold_out(
-    records: Iterable[Texts], num_valid: int, num_test: int, seed: int = 0, noun: str = "pair", remedy: str = ""
+    records: Iterable[Texts],
+    num_valid: int,
+    num_test: int,
+    seed: int = 0,
+    noun: str = "pair",
+    remedy: str = "",
+    most: float = MOST,
 ) -> HeldOut:
     """Choose records for validation and test, distinct in every column and spread over the corpus. `noun` is what people call one,
     `remedy` what else helps where there are too few.
 
-    Of a small corpus fewer are held out: at most a tenth, but at least one record for each set that is wanted.
+    Of a small corpus fewer are held out: at most the share `most`, but at least one record for each set that is wanted.
     """
     wanted = num_valid + num_test
     chosen, count = _draw(records, 2 * wanted, seed)
     distinct = _distinct(chosen)
     least = (num_valid > 0) + (num_test > 0)
-    available = min(len(distinct), max(least, count // 10))
+    available = min(len(distinct), max(least, int(most * count)))
     if available < least or count <= least:
         raise UserError(
             f"the corpus must have more than {least} different {noun}s to hold out validation or test {noun}s, "
@@ -123,3 +132,65 @@ def _distinct(chosen: Sequence[tuple[int, Texts]]) -> list[tuple[int, Texts]]:
             out.append((index, texts))
             seen |= keys
     return out
+
+
+def hold_out_by_label(
+    records: Sequence[Texts], num_valid: int, num_test: int, seed: int = 0, noun: str = "text", most: float = MOST
+) -> HeldOut:
+    """As `hold_out` for texts with a label, the last column: of each label about the same share, but never its last text. Equal
+    texts are held out together, so training must not see one of them."""
+    first: dict[str, int] = {}
+    for number, texts in enumerate(records):
+        if key := sentence_key(texts[0]):
+            first.setdefault(key, number)
+    least = (num_valid > 0) + (num_test > 0)
+    if len(first) <= least:
+        raise UserError(
+            f"the table must have more than {least} different {noun}s to hold out validation or test {noun}s, but has "
+            f"{len(first)}; use a larger one, or name files with data.valid and data.test"
+        )
+    available = max(least, min(num_valid + num_test, int(most * len(records))))
+    if num_valid + num_test > available:
+        num_test = available * num_test // (num_valid + num_test)
+        num_valid = available - num_test
+    salt = str(seed).encode()[:64]
+    ranked = sorted(
+        first, key=lambda key: hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8, key=salt).digest()
+    )
+    groups: dict[str, list[int]] = {}
+    strata = _strata([records[number][-1] for number in first.values()])
+    by_number = dict(zip(first.values(), strata, strict=True))
+    for key in ranked:
+        groups.setdefault(by_number[first[key]], []).append(first[key])
+    sets: list[list[Texts]] = []
+    for wanted in (num_test, num_valid):
+        taken = _share_out(wanted, {name: len(rest) for name, rest in groups.items()})
+        chosen = [number for name, count in taken.items() for number in groups[name][:count]]
+        groups = {name: rest[taken[name] :] for name, rest in groups.items()}
+        sets.append([records[number] for number in sorted(chosen)])
+    return HeldOut(sets[1], sets[0], compared=1)
+
+
+def _strata(labels: Sequence[str]) -> list[str]:
+    """What is held out in equal shares: labels, the first of several; fifths of numbers, which begin with "="."""
+    if not labels or not labels[0].startswith("="):
+        return [label.split(" ")[0] for label in labels]
+    order = sorted(range(len(labels)), key=lambda number: (float(labels[number][1:]), number))
+    fifths = [""] * len(labels)
+    for rank, number in enumerate(order):
+        fifths[number] = str(5 * rank // len(labels))
+    return fifths
+
+
+def _share_out(wanted: int, sizes: dict[str, int]) -> dict[str, int]:
+    """So many in all, of each group in proportion to its size and at most all but one; what is left after rounding down goes to
+    those that it took most from."""
+    total = sum(sizes.values())
+    exact = {name: wanted * size / max(1, total) for name, size in sizes.items()}
+    found = {name: min(int(exact[name]), max(0, size - 1)) for name, size in sizes.items()}
+    for name in sorted(sizes, key=lambda name: (found[name] - exact[name], name)):
+        if sum(found.values()) >= wanted:
+            break
+        if found[name] < sizes[name] - 1:
+            found[name] += 1
+    return found

@@ -213,7 +213,7 @@ def _write_store(
 ) -> CleanAccount:
     account = CleanAccount()
     names, noun = corpora[0].columns, corpora[0].noun
-    texts = [_TextHash(len(names)) for _ in corpora]
+    texts = [_TextHash() for _ in corpora]
     kept = [0] * len(corpora)
     num_read = 0
     with ExitStack() as stack:
@@ -316,10 +316,11 @@ def _without_duplicates(records: Iterable[Record], seen: set[int], name: str, ac
 class _TextHash:
     """A hash of each column's text of a corpus: a file that is packed or encoded in another way keeps them."""
 
-    def __init__(self, num_columns: int) -> None:
-        self._columns = [hashlib.sha256() for _ in range(num_columns)]
+    def __init__(self) -> None:
+        self._columns: list[Any] = []
 
     def update(self, records: Sequence[Record]) -> None:
+        self._columns = self._columns or [hashlib.sha256() for _ in records[0].texts]
         for column, texts in zip(self._columns, zip(*(record.texts for record in records), strict=True), strict=True):
             column.update(("\n".join(texts) + "\n").encode("utf-8", "surrogatepass"))
 

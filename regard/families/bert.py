@@ -26,6 +26,9 @@ _LAYER = LayerNames(
 )
 
 
+_ANSWERS = {"single_label_classification": "one", "multi_label_classification": "several", "regression": "number"}
+
+
 def read_head(fields: Fields, kind: HeadKind, dropout: float) -> dict[str, Any]:
     """The table `head`, for the heads that encoders share."""
     if kind == "tokens":
@@ -35,7 +38,12 @@ def read_head(fields: Fields, kind: HeadKind, dropout: float) -> dict[str, Any]:
         normalize = {"normalize": True} if fields.flag("normalize", False) else {}
         return {"kind": "vector", "pooling": pooling, **normalize}
     head = {"kind": kind, "labels": fields.labels, "dropout": dropout}
-    return {**head, "pooling": "tanh-first"} if kind == "classes" else head
+    if kind != "classes":
+        return head
+    answer = _ANSWERS.get(str(fields.given.get("problem_type", "")))
+    if answer is None:  # transformers takes one output for a number
+        answer = "number" if len(fields.labels) == 1 else "one"
+    return {**head, "pooling": "tanh-first", **({} if answer == "one" else {"answer": answer})}
 
 
 def write_head(config: ModelConfig) -> dict[str, Any]:
@@ -46,7 +54,12 @@ def write_head(config: ModelConfig) -> dict[str, Any]:
     labels = {str(i): label for i, label in enumerate(head.labels)}
     if not labels:
         return {}
-    return {"id2label": labels, "label2id": {label: int(i) for i, label in labels.items()}}
+    problem = next(name for name, answer in _ANSWERS.items() if answer == head.answer)
+    return {
+        "id2label": labels,
+        "label2id": {label: int(i) for i, label in labels.items()},
+        **({"problem_type": problem} if head.answer != "one" else {}),
+    }
 
 
 def _read(fields: Fields, head: HeadKind, after_padding: bool) -> ModelConfig:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from regard.tasks import fill, generate, translate
+from regard.tasks import classify, fill, generate, tag, translate
 from regard.tasks.task import Task
 
-TASKS: dict[str, Task] = {"translate": translate, "generate": generate, "fill": fill}
+TASKS: dict[str, Task] = {
+    "translate": translate,
+    "generate": generate,
+    "fill": fill,
+    "classify": classify,
+    "tag": tag,
+}

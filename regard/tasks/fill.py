@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from regard.bundle import Bundle
+from regard.config import ModelConfig
 from regard.data.arrays import Int64Array
 from regard.data.corpus import CorpusRange, Texts
 from regard.data.documents import encode_documents as encode_records
@@ -38,6 +39,7 @@ from regard.models.loss import Loss
 from regard.models.token_loss import TokenLoss
 from regard.models.transformer import Transformer
 from regard.recipe import Recipe, TrainRecipe
+from regard.tasks.defaults import about_store, baseline, begin, complete, examine
 from regard.tasks.measuring import BATCH_TOKENS, sum_nll
 from regard.tasks.task import Outcome, Plan, Prospect
 from regard.tasks.text import (
@@ -60,9 +62,36 @@ from regard.tasks.text import (
 )
 
 __all__ = [
-    "COLUMNS", "HELD_OUT", "NOUN", "clean_options", "count", "describe", "doubts", "encode_records", "find_corpora", "find_corpus",
-    "hold_out", "loss", "made_up_batch", "make_batches", "make_validator", "measure_weights", "outlook", "plan", "read",
-    "score_test_set", "too_little", "typical_length", "verdict", "vocabulary_lines", "write_held_out",
+    "COLUMNS",
+    "HELD_OUT",
+    "NOUN",
+    "about_store",
+    "baseline",
+    "begin",
+    "clean_options",
+    "complete",
+    "count",
+    "describe",
+    "doubts",
+    "encode_records",
+    "examine",
+    "find_corpora",
+    "find_corpus",
+    "hold_out",
+    "loss",
+    "made_up_batch",
+    "make_batches",
+    "make_validator",
+    "measure_weights",
+    "outlook",
+    "plan",
+    "read",
+    "score_test_set",
+    "too_little",
+    "typical_length",
+    "verdict",
+    "vocabulary_lines",
+    "write_held_out",
 ]  # fmt: skip
 
 PIECE = 128  # tokens of the pieces that the speed is measured by
@@ -117,11 +146,13 @@ def typical_length(recipe: Recipe) -> int:
     return min(PIECE, recipe.data.max_length)
 
 
-def made_up_batch(vocab_size: int, tokens: int, length: int, with_slots: bool) -> tuple[Any, MaskedSlots | None, int]:
+def made_up_batch(
+    config: ModelConfig, tokens: int, length: int, with_slots: bool
+) -> tuple[Any, MaskedSlots | None, int]:
     """Pieces of random ids."""
     number = max(1, tokens // length)
-    pieces = TextPieces(made_up_column(vocab_size, number, length), [CorpusRange("", 1.0, 0, number)], length)
-    masking = Masking(TrainRecipe.mask, 0, np.arange(vocab_size), 0)
+    pieces = TextPieces(made_up_column(config.vocab_size, number, length), [CorpusRange("", 1.0, 0, number)], length)
+    masking = Masking(TrainRecipe.mask, 0, np.arange(config.vocab_size), 0)
     masked = masking.mask(pieces, np.arange(number), epoch=0)
     count = len(masked.labels)
     if not with_slots:

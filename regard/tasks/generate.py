@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from regard.bundle import Bundle
+from regard.config import ModelConfig
 from regard.data.corpus import CorpusRange, Texts
 from regard.data.documents import ChatCorpus, chat_answers
 from regard.data.feed import Packing
@@ -32,6 +33,7 @@ from regard.models.loss import Loss
 from regard.models.token_loss import TokenLoss
 from regard.models.transformer import Transformer
 from regard.recipe import Recipe
+from regard.tasks.defaults import about_store, baseline, begin, complete, examine
 from regard.tasks.measuring import BATCH_TOKENS, sum_nll
 from regard.tasks.samples import ContinuationSampler
 from regard.tasks.text import (
@@ -56,9 +58,36 @@ from regard.tasks.text_verdict import outlook, verdict
 from regard.writing.chat_records import encode_texts as encode_records
 
 __all__ = [
-    "COLUMNS", "HELD_OUT", "NOUN", "clean_options", "count", "describe", "doubts", "encode_records", "find_corpora", "find_corpus",
-    "hold_out", "loss", "made_up_batch", "make_batches", "make_validator", "measure_weights", "outlook", "plan", "read",
-    "score_test_set", "too_little", "typical_length", "verdict", "vocabulary_lines", "write_held_out",
+    "COLUMNS",
+    "HELD_OUT",
+    "NOUN",
+    "about_store",
+    "baseline",
+    "begin",
+    "clean_options",
+    "complete",
+    "count",
+    "describe",
+    "doubts",
+    "encode_records",
+    "examine",
+    "find_corpora",
+    "find_corpus",
+    "hold_out",
+    "loss",
+    "made_up_batch",
+    "make_batches",
+    "make_validator",
+    "measure_weights",
+    "outlook",
+    "plan",
+    "read",
+    "score_test_set",
+    "too_little",
+    "typical_length",
+    "verdict",
+    "vocabulary_lines",
+    "write_held_out",
 ]  # fmt: skip
 
 
@@ -93,10 +122,12 @@ def loss(model: Transformer, batch: TextBatch | TextSlotBatch, token_loss: Token
     return token_loss(model, lambda: model.hidden(batch.ids, batch.layout), batch.labels)
 
 
-def made_up_batch(vocab_size: int, tokens: int, length: int, with_slots: bool) -> tuple[Any, TextSlots | None, int]:
+def made_up_batch(config: ModelConfig, tokens: int, length: int, with_slots: bool) -> tuple[Any, TextSlots | None, int]:
     """Full rows of random ids."""
     number = max(1, tokens // length)
-    rows = TextRows(made_up_column(vocab_size, number, length - 1), [CorpusRange("", 1.0, 0, number)], length, 0, 0)
+    rows = TextRows(
+        made_up_column(config.vocab_size, number, length - 1), [CorpusRange("", 1.0, 0, number)], length, 0, 0
+    )
     gathered, count = rows.gather(np.arange(number)), number * length
     if not with_slots:
         return make_text_batch(gathered), None, count

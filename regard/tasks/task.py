@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from regard.models.loss import Loss
 from regard.models.token_loss import TokenLoss
 from regard.models.transformer import Transformer
 from regard.recipe import Recipe
+from regard.settings import HeadConfig
 
 Say = Callable[[str], None]
 
@@ -86,6 +87,21 @@ class Outcome:
     test: Sequence[Texts]
     records: Sequence[Mapping[str, Any]]  # the metrics
     best: Mapping[str, Any]  # the record of the best validation; empty if there is none
+    baseline: Mapping[str, Any] = field(default_factory=dict)  # that of the task, as JSON; empty if there is none
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Scores of a simple model on the same data, to compare with."""
+
+    name: str
+    valid: Scores
+    test: Scores | None
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        test = None if self.test is None else self.test.to_json()
+        return {"name": self.name, "valid": self.valid.to_json(), "test": test, "seconds": round(self.seconds, 1)}
 
 
 class Task(Protocol):
@@ -107,6 +123,11 @@ class Task(Protocol):
 
     def verdict(self, outcome: Outcome) -> str:
         """What the scores of a run mean, and how to try its model."""
+        ...
+
+    def complete(self, recipe: Recipe, head: HeadConfig | None = None) -> Recipe:
+        """The recipe with what only its data can say, such as the labels of the head. `head` is that of the model in `train.init`,
+        if it has one that the task could go on with. A complete recipe is returned as it is."""
         ...
 
     # --- the data: which columns a record has, and where they come from ---
@@ -168,6 +189,21 @@ class Task(Protocol):
         """A warning if that text is too little to learn from."""
         ...
 
+    def about_store(self, recipe: Recipe, store: Store, tokenizer: Tokenizer, config: ModelConfig) -> list[str]:
+        """Notes about the encoded records, such as how many are cut."""
+        ...
+
+    def baseline(
+        self,
+        recipe: Recipe,
+        corpora: Sequence[RecordSource],
+        held_out: HeldOut | None,
+        valid: Sequence[Texts],
+        test: Sequence[Texts],
+    ) -> Baseline | None:
+        """A simple model of the same data, trained in seconds; None if the task has none."""
+        ...
+
     # --- batches, and the loss ---
 
     def make_batches(
@@ -176,8 +212,13 @@ class Task(Protocol):
         """Which records make up each batch, and how they become one: of any shape, or of one fixed shape."""
         ...
 
+    def begin(self, model: Transformer, store: Store) -> None:
+        """Set what the data says of a new head, before the first step."""
+        ...
+
     def loss(self, model: Transformer, batch: Any, token_loss: TokenLoss) -> Loss:
-        """The loss of a batch, as sums and a count."""
+        """The loss of a batch, as sums and a count. A task that predicts tokens calls `token_loss`; another takes its smoothing,
+        and is trained on the plain path, without R-Drop."""
         ...
 
     def typical_length(self, recipe: Recipe) -> int:
@@ -185,7 +226,7 @@ class Task(Protocol):
         ...
 
     def made_up_batch(
-        self, vocab_size: int, tokens: int, length: int, with_slots: bool
+        self, config: ModelConfig, tokens: int, length: int, with_slots: bool
     ) -> tuple[Any, SlotShape | None, int]:
         """A micro-batch of made-up text to measure the speed by, of sequences of this length; with slots it is packed, and comes
         with its shape; and its number of labels."""
@@ -201,9 +242,13 @@ class Task(Protocol):
         """Scores of the written bundle on the test set."""
         ...
 
+    def examine(self, recipe: Recipe, bundle: Bundle, records: Sequence[Texts]) -> dict[str, Any] | None:
+        """What the report shows of the written bundle beside its scores, for JSON; None: nothing."""
+        ...
+
     def measure_weights(
         self,
-        config: ModelConfig,
+        recipe: Recipe,
         weights: dict[str, Tensor],
         tokenizer: Tokenizer,
         records: Sequence[Texts],

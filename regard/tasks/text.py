@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.config import ModelConfig
 from regard.data.clean import CleanOptions
 from regard.data.corpus import RecordSource, Texts
 from regard.data.documents import (
@@ -99,7 +98,8 @@ def hold_out(
         [texts for [name] in part for texts in read(TextCorpus(name, (Path(name),)))]
         for part in (names.valid, names.test)
     ]
-    return HeldOut(*sets), [corpus for corpus in left if corpus.files]
+    valid, test = sets
+    return HeldOut(valid, test), [corpus for corpus in left if corpus.files]
 
 
 def _by_text(files: Sequence[Path]) -> list[list[Path]]:
@@ -209,7 +209,7 @@ def made_up_column(vocab_size: int, number: int, length: int) -> Column:
 
 
 def measure_weights(
-    config: ModelConfig,
+    recipe: Recipe,
     weights: dict[str, Tensor],
     tokenizer: Tokenizer,
     records: Sequence[Texts],

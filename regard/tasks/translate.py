@@ -39,6 +39,11 @@ from regard.progress import progress
 from regard.recipe import Recipe
 from regard.tasks.alignment import measure_alignment_heads
 from regard.tasks.counting import PIECES_PER_WORD, count_words
+from regard.tasks.defaults import about_store as about_store
+from regard.tasks.defaults import baseline as baseline
+from regard.tasks.defaults import begin as begin
+from regard.tasks.defaults import complete as complete
+from regard.tasks.defaults import examine as examine
 from regard.tasks.measuring import BATCH_TOKENS, perplexity, sum_nll
 from regard.tasks.task import Say
 from regard.tasks.translation_plan import plan as plan
@@ -163,10 +168,10 @@ def typical_length(recipe: Recipe) -> int:
     return SENTENCE
 
 
-def made_up_batch(vocab_size: int, tokens: int, length: int, with_slots: bool) -> tuple[Any, PairSlots | None, int]:
+def made_up_batch(config: ModelConfig, tokens: int, length: int, with_slots: bool) -> tuple[Any, PairSlots | None, int]:
     """Pairs of random ids, with `</s>` of this length on both sides."""
     lengths = np.full(tokens // length, length - 1)
-    ids = np.random.default_rng(0).integers(vocab_size, size=int(lengths.sum()))
+    ids = np.random.default_rng(0).integers(config.vocab_size, size=int(lengths.sum()))
     sentences, count = (ids, lengths, ids, lengths, 0, 0), len(lengths) * length
     if not with_slots:
         return make_batch(*sentences), None, count
@@ -269,12 +274,13 @@ def score_test_set(recipe: Recipe, bundle: Bundle, records: Sequence[Texts]) -> 
 
 
 def measure_weights(
-    config: ModelConfig,
+    recipe: Recipe,
     weights: dict[str, Tensor],
     tokenizer: Tokenizer,
     records: Sequence[Texts],
     device: torch.device,
 ) -> dict[str, Any]:
     """Which heads align words."""
+    config = recipe.model.config(tokenizer.vocab_size)
     pairs = [(source, target) for source, target in records]
     return {"alignment": measure_alignment_heads(config, weights, tokenizer, pairs, device)}

@@ -292,7 +292,9 @@ def printable(text: str) -> str:
 
 def _valid_figures(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Those that were measured; a validation may measure the loss alone."""
-    figures = [("loss", _number(record.get("loss"), ".3f")), ("ppl", _number(record.get("perplexity"), ",.1f"))]
+    figures = [("loss", _number(record.get("loss"), ".3f"))]
+    if "perplexity" in record:
+        figures.append(("ppl", _number(record.get("perplexity"), ",.1f")))
     others = {key: figure for key, figure in FIGURES.items() if key not in ("loss", "perplexity")}
     return figures + [
         (each.short, format(record[key], each.form)) for key, each in others.items() if record.get(key) is not None

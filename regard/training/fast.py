@@ -88,6 +88,8 @@ def fast_path(
 
 def plain_path_field(train: TrainRecipe, config: ModelConfig) -> str:
     """The field of the recipe that rules out the fast path; empty: none does."""
+    if config.head_settings.kind != "tokens":
+        return f"a head for {config.head_settings.kind}"
     if train.shard or train.recompute:
         return "train.shard" if train.shard else "train.recompute"
     # The Triton kernel for attention takes neither of these, and its twin holds a score for every pair of rows of a batch.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,9 +19,13 @@ from regard.families import FAMILIES
 from regard.models.transformer import Transformer
 from regard.progress import counted
 from regard.recipe import FINE_TUNING_LR, INIT, ModelRecipe, Recipe, check_positions
+from regard.settings import HeadConfig
+from regard.tasks import TASKS
 
 # Settings that may differ from the init model; its weights fix all others.
 _FREE = {"vocab_size", "dropout", "attention_dropout"}
+_OF_HEAD = {"head", "output_bias", "tie_embeddings"}  # settings that a new head has of its own
+NEW_HEAD_DROPOUT = 0.1
 _BY_PIECE = {"embedding.weight", "src_embedding.weight", "tgt_embedding.weight", "output.weight", "output_bias"}
 
 
@@ -35,21 +40,48 @@ def load_init_bundle(recipe: Recipe) -> Bundle:
 def resolve_recipe(recipe: Recipe, started: Recipe | None = None) -> Recipe:
     """Fill in what the recipe leaves open: protected spans, the guard and, with `train.init`, a fine-tuning learning rate and the
     shape of `model.preset = "init"`. These come from the init model, or from the recipe `started` of a run that is resumed."""
+    task = TASKS[recipe.task]
     if not recipe.train.init:
-        return recipe.with_defaults(protect=False, guard=False)
+        return task.complete(recipe.with_defaults(protect=False, guard=False))
+    head = None
     if started is None:
         bundle = load_init_bundle(recipe)
         shape = bundle.config.to_dict()
         del shape["vocab_size"]
+        if recipe.settings.has_labels:
+            _check_encoder(recipe, bundle)
+            head = bundle.config.head_settings
+            shape = {key: value for key, value in shape.items() if key not in _OF_HEAD}
+            shape["head"] = {**start_head(recipe, head), **recipe.model.fields.get("head", {})}
         own, protects = ModelRecipe("base", shape), bool(bundle.tokenizer.protects)
         guards = bool(bundle.decode.guard)
     else:
         own, protects, guards = started.model, bool(started.tokenizer.protect), bool(started.decode.guard)
     if recipe.model.preset == INIT:
-        recipe = dataclasses.replace(recipe, model=ModelRecipe(own.preset, {**own.fields, **recipe.model.fields}))
+        fields = {**own.fields, **recipe.model.fields}
+        if "head" in own.fields:
+            fields["head"] = {**own.fields["head"], **recipe.model.fields.get("head", {})}
+        recipe = dataclasses.replace(recipe, model=ModelRecipe(own.preset, fields))
     if not recipe.train.lr:
         recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, lr=FINE_TUNING_LR))
-    return recipe.with_defaults(protects, guards)
+    return task.complete(recipe.with_defaults(protects, guards), head)
+
+
+def _check_encoder(recipe: Recipe, bundle: Bundle) -> None:
+    if bundle.config.decoder_layers:
+        raise UserError(
+            f"train.init must be an encoder, a model without a decoder, for the task {recipe.task}, but is a model for the task "
+            f"{bundle.task}"
+        )
+
+
+def start_head(recipe: Recipe, head: HeadConfig) -> dict[str, Any]:
+    """The settings of a new head on this model: those that it has for vectors of texts, else the task's own."""
+    kind = recipe.settings.defaults["model"]["head"]["kind"]
+    settings: dict[str, Any] = {"kind": kind, "dropout": head.dropout or NEW_HEAD_DROPOUT}
+    if kind == "classes":
+        settings["pooling"] = head.pooling if head.kind in ("classes", "vector") else "mean"
+    return settings
 
 
 def check_init(recipe: Recipe) -> None:
@@ -57,7 +89,7 @@ def check_init(recipe: Recipe) -> None:
     if not recipe.train.init:
         return
     bundle = load_init_bundle(recipe)
-    if recipe.task != bundle.task:
+    if recipe.task != bundle.task and not recipe.settings.has_labels:
         raise UserError(
             f"task must be {bundle.task!r}, that of the model in train.init, but is {recipe.task!r}; a run goes on with its "
             f"model's task"
@@ -80,7 +112,8 @@ def check_init(recipe: Recipe) -> None:
 def _check_shape(recipe: Recipe, bundle: Bundle) -> None:
     """Refuse settings of the model other than those of the init model: the first that differs by value, others by name."""
     wanted, there = (dataclasses.asdict(config) for config in (recipe.model.config(1000), bundle.config))
-    differ = [name for name in wanted if name not in _FREE and wanted[name] != there[name]]
+    free = {*_FREE, *(_OF_HEAD if recipe.settings.has_labels else ())}
+    differ = [name for name in wanted if name not in free and wanted[name] != there[name]]
     if not differ:
         return
     first, *others = differ
@@ -136,7 +169,24 @@ def load_init_weights(recipe: Recipe, model: Transformer, tokenizer: Tokenizer) 
     if added:
         spelled = [bundle.tokenizer.spell(piece) for piece in tokenizer.pieces(added)]
         weights = {name: _with_new_rows(t, spelled) if name in _BY_PIECE else t for name, t in weights.items()}
+    if recipe.settings.has_labels:
+        weights = _with_own_head(model, weights, bundle)
     model.load_state_dict(weights)
+
+
+def keeps_head(model: Transformer, bundle: Bundle) -> bool:
+    """Whether a run goes on with the head of its init model: it has the same labels."""
+    own, there = model.config.head_settings, bundle.config.head_settings
+    return (own.kind, own.labels, own.answer) == (there.kind, there.labels, there.answer)
+
+
+def _with_own_head(model: Transformer, weights: dict[str, Tensor], bundle: Bundle) -> dict[str, Tensor]:
+    """The init model's weights with the model's own head, which is new unless the labels are the same. BERT's pooler is kept."""
+    found = {}
+    for name, tensor in model.state_dict().items():
+        is_new = name.startswith("head.") and not (name.startswith("head.pooler.") and name in weights)
+        found[name] = tensor if is_new and not keeps_head(model, bundle) else weights[name]
+    return found
 
 
 def _with_new_rows(tensor: Tensor, spelled: list[list[int]]) -> Tensor:

@@ -42,6 +42,7 @@ from regard.training.folder import RunFolder
 from regard.training.loop import Trainer
 from regard.training.metrics import best_validation, read_metrics
 from regard.training.muon import layer_matrices
+from regard.training.prepare import PreparedData
 from regard.training.same_data import check_tokenizer, saved_fingerprint
 from regard.version import __version__
 
@@ -200,8 +201,10 @@ def write_model(
     folder: RunFolder,
     scores: Scores | None,
     measured: Mapping[str, Any],
+    baseline: Mapping[str, Any] | None = None,
 ) -> Bundle:
-    """Write the bundle of a run, with the facts that its card shows. `measured` are fields that the task has measured."""
+    """Write the bundle of a run, with the facts that its card shows. `measured` are fields that the task has measured, `baseline`
+    the scores of its simple model."""
     facts: dict[str, Any] = {
         **software_facts(),
         "device": describe(trainer.device) + (f", {size} processes" if (size := trainer.ranks.size) > 1 else ""),
@@ -219,6 +222,8 @@ def write_model(
         facts["init"] = init_name(recipe.train.init)
     if scores is not None:
         facts["test"] = scores.to_json()
+    if baseline:
+        facts["baseline"] = _short_baseline(baseline)
     return save_model(recipe, trainer.model.config, weights, trainer.tokenizer, facts, folder.model, measured)
 
 
@@ -242,6 +247,13 @@ def write_lora(recipe: Recipe, trainer: Trainer, weights: Mapping[str, Tensor], 
     size = sum(path.stat().st_size for path in folder.adapter.iterdir()) / 1e6
     apart = "" if lost < _ROUNDING else f", without {100 * lost:.2g}% of the largest change: {chosen} has a higher rank"
     trainer.note(f"adapter {folder.adapter} ({size:.1f} MB{apart})")
+
+
+def _short_baseline(baseline: Mapping[str, Any]) -> dict[str, Any]:
+    """The first score of the simple model, for the card."""
+    name = "test" if baseline["test"] else "validation"
+    first = next(iter((baseline["test"] or baseline["valid"])["metrics"].values()))
+    return {"model": baseline["name"], "name": first["name"], "score": first["score"], "set": name}
 
 
 def software_facts() -> dict[str, Any]:
@@ -272,11 +284,10 @@ def save_model(
         public_recipe(recipe).to_toml(),
         source=recipe.data.source,
         target=recipe.data.target,
-        decode=recipe.decode,
         max_length=recipe.data.max_length,
         facts=facts,
         task=recipe.task,
-        **measured,
+        **{"decode": recipe.decode, **measured},
     )
 
 
@@ -310,10 +321,19 @@ def score_test_set(recipe: Recipe, bundle: Bundle, test: Sequence[Texts], traine
     return scores
 
 
+def examine(recipe: Recipe, bundle: Bundle, data: PreparedData, trainer: Trainer) -> None:
+    """Log what the report shows of the test set, or else of the validation set, beside the scores; and the baseline."""
+    found = TASKS[recipe.task].examine(recipe, bundle, data.test or data.valid or [])
+    for log in trainer.logs if found is not None else ():
+        log.write({"kind": "examined", "set": "test" if data.test else "validation", **(found or {})})
+    for log in trainer.logs if data.baseline else ():
+        log.write({"kind": "baseline", **data.baseline})
+
+
 def report_facts(recipe: Recipe, bundle: Bundle, store: Store) -> dict[str, str]:
     """The bundle's facts as text, for the report."""
     facts = {key: f"{value:,}" if isinstance(value, int) else str(value) for key, value in bundle.facts.items()}
-    for shown_elsewhere in ("test", "valid"):
+    for shown_elsewhere in ("test", "valid", "baseline"):
         facts.pop(shown_elsewhere, None)
     facts["corpora"] = ", ".join(bundle.facts["corpora"])
     facts["vocabulary"] = f"{bundle.config.vocab_size:,}"
@@ -349,7 +369,7 @@ def average(run: Path, last: int, out: Path, say: Callable[[str], None]) -> tupl
         "weights": f"average of {', '.join(names)}",
     }
     records = _validation_records(recipe, folder)
-    measured = TASKS[recipe.task].measure_weights(config, weights, tokenizer, records, torch.device("cpu"))
+    measured = TASKS[recipe.task].measure_weights(recipe, weights, tokenizer, records, torch.device("cpu"))
     return save_model(recipe, config, weights, tokenizer, facts, out, measured), names
 
 

@@ -59,6 +59,10 @@ class RunFolder:
         return load_recipe(self.recipe) if self.is_started and self.recipe.is_file() else None
 
     @property
+    def baseline(self) -> Path:
+        return self.path / "baseline.json"
+
+    @property
     def resume_command(self) -> str:
         """The shell command that resumes the run."""
         return f"regard train {shlex.quote(str(self.recipe))} --out {shlex.quote(str(self.path))} --resume"
@@ -108,6 +112,7 @@ def claim_folder(folder: RunFolder, recipe: Recipe) -> None:
     if not folder.is_started:
         for leftover in (folder.tokenizer, folder.store, folder.held_out, folder.start):
             shutil.rmtree(leftover, ignore_errors=True)
+        folder.baseline.unlink(missing_ok=True)
         write_recipe(folder, recipe)
     folder.checkpoints.mkdir(exist_ok=True)
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from regard.data.corpus import RecordSource, Texts
 from regard.data.split import HeldOut
 from regard.data.store import Store, add_checksums, prepare_store, store_key
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
+from regard.files import read_json, write_atomic
 from regard.progress import counted, progress
 from regard.recipe import Recipe, load_recipe
 from regard.tasks import TASKS
@@ -31,6 +34,7 @@ class PreparedData:
     store: Store
     valid: list[Texts] | None
     test: list[Texts]
+    baseline: Mapping[str, Any] = field(default_factory=dict)  # of the task, as JSON; empty: none
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,21 @@ def choose_evaluation_sets(
                 f"data.{name}: held out {counted(len(chosen), task.NOUN)}, not {wanted:,}: at most a tenth of the text is held out"
             )
     return EvaluationSets(left, held_out, held_out.valid if num_valid else valid, held_out.test if num_test else test)
+
+
+def make_baseline(recipe: Recipe, sets: EvaluationSets, folder: RunFolder, display: Display) -> Mapping[str, Any]:
+    """The task's simple model of the same data, as JSON; kept in the run folder, so that a resumed run need not train it again."""
+    if folder.baseline.is_file():
+        return read_json(folder.baseline)
+    found = TASKS[recipe.task].baseline(recipe, sets.corpora, sets.held_out, sets.valid, sets.test)
+    if found is None:
+        return {}
+    first = (found.test or found.valid).metrics[0]
+    name = "test" if found.test else "validation"
+    display.say(f"{found.name}: {first.name} {first.score:.2f} on the {name} set, after {found.seconds:.0f} s")
+    content = found.to_json()
+    write_atomic(folder.baseline, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    return content
 
 
 def make_tokenizer(

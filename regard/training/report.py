@@ -18,12 +18,21 @@ from regard.html_page import escaped, mark_matches, render_page, row, section, t
 from regard.progress import clock
 from regard.task_table import DEFAULT_TASK, FIGURES, TASK_SETTINGS, sample_kind
 from regard.training.chart import Point, Series, chart
+from regard.training.label_report import STYLE, label_sections
 from regard.training.metrics import best_validation
 
 Record = Mapping[str, Any]
 
+_OF_LABELS = ("accuracy", "f1", "macro_f1", "spearman", "pearson")
 _SHOWN_VERSIONS = 6  # of a sample
-_FIRST = ("bleu", "bits_per_byte", "loss")  # the first of these that a test set was scored by has a tile
+_FIRST = (
+    "bleu",
+    "f1",
+    "accuracy",
+    "spearman",
+    "bits_per_byte",
+    "loss",
+)  # the first of these that a test set was scored by has a tile
 
 
 def write_report(run: Path, recipe: Mapping[str, Any], records: Sequence[Record], facts: Mapping[str, str]) -> Path:
@@ -49,6 +58,7 @@ def render_report(name: str, recipe: Mapping[str, Any], records: Sequence[Record
         _tiles(train, valid, test),
         _curves(train, valid),
         _tests(test, settings.scored),
+        label_sections(records, test, valid),
         _samples(valid),
         _validations(valid),
         _long_facts(facts),
@@ -56,7 +66,7 @@ def render_report(name: str, recipe: Mapping[str, Any], records: Sequence[Record
         _settings(recipe),
         section("Notes", "".join(f"<p>{escaped(note['text'])}</p>" for note in notes)),
     ]
-    return render_page(f"{title} · {name}", [part for part in body if part], _CHART_STYLE)
+    return render_page(f"{title} · {name}", [part for part in body if part], _CHART_STYLE + STYLE)
 
 
 # ---------------------------------------------------------------------------------------------------- sections
@@ -74,7 +84,7 @@ def _tiles(train: Sequence[Record], valid: Sequence[Record], test: Sequence[Reco
     best = best_validation(valid)
     if best:
         at = f"best, at step {best['step']:,}"
-        measured = [key for key in ("bleu", "chrf", "bits_per_byte") if best.get(key) is not None]
+        measured = [key for key in ("bleu", "chrf", "bits_per_byte", *_OF_LABELS) if best.get(key) is not None]
         tiles += [(f"Validation {FIGURES[key].name}", format(best[key], FIGURES[key].form), at) for key in measured]
         if best.get("loss") is not None:
             perplexity = best.get("perplexity")
@@ -98,7 +108,7 @@ def _curves(train: Sequence[Record], valid: Sequence[Record]) -> str:
     speeds = Series("tokens per second", points(train, "tokens_per_second"), "one")
     charts = [
         chart(
-            "Loss per token",
+            "Loss" if any(record.get(key) is not None for record in valid for key in _OF_LABELS) else "Loss per token",
             [
                 Series("training", points(train, "nll"), "one"),
                 Series("validation", points(valid, "loss"), "two", dots=True),
@@ -112,6 +122,10 @@ def _curves(train: Sequence[Record], valid: Sequence[Record]) -> str:
             [
                 Series("BLEU", points(valid, "bleu"), "one", dots=True),
                 Series("chrF", points(valid, "chrf"), "two", dots=True),
+                *(
+                    Series(FIGURES[key].name, points(valid, key), color, dots=True)
+                    for key, color in zip(_OF_LABELS, ("one", "one", "two", "one", "two"), strict=True)
+                ),
             ],
             lambda value: f"{value:.1f}",
             from_zero=True,

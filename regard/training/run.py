@@ -20,7 +20,15 @@ from regard.recipe import Recipe, recipe_from_dict, resolve_paths
 from regard.tasks import TASKS
 from regard.training.display import Display, LogDisplay, make_display
 from regard.training.fine_tuning import resolve_recipe
-from regard.training.finish import final_weights, report_facts, score_test_set, warn_if_worse, write_lora, write_model
+from regard.training.finish import (
+    examine,
+    final_weights,
+    report_facts,
+    score_test_set,
+    warn_if_worse,
+    write_lora,
+    write_model,
+)
 from regard.training.folder import RunFolder, removed_if_empty, write_recipe
 from regard.training.loop import Trainer
 from regard.training.metrics import read_metrics
@@ -29,6 +37,7 @@ from regard.training.prepare import (
     PreparedData,
     adopt_prepared,
     load_prepared,
+    make_baseline,
     make_evaluation_sets,
     make_store,
     make_tokenizer,
@@ -125,9 +134,12 @@ def prepare_data(recipe: Recipe, opened: OpenRun, folder: RunFolder, display: Di
     check_tokenizer(started, tokenizer, folder)
     store = make_store(recipe, sets.corpora, sets.held_out, tokenizer, folder, display)  # cleans the records on the way
     check_store(started, store, sets.corpora, folder)
-    if not started and (warning := task.too_little(recipe, len(store))):
-        display.say(warning)
-    return PreparedData(tokenizer, store, sets.valid, sets.test)
+    if not started:
+        config = recipe.model.config(tokenizer.vocab_size)
+        notes = [task.too_little(recipe, len(store)), *task.about_store(recipe, store, tokenizer, config)]
+        for note in filter(None, notes):
+            display.say(note)
+    return PreparedData(tokenizer, store, sets.valid, sets.test, make_baseline(recipe, sets, folder, display))
 
 
 def share_validation_records(data: PreparedData, ranks: Ranks) -> PreparedData:
@@ -141,15 +153,14 @@ def finish(recipe: Recipe, trainer: Trainer, data: PreparedData, folder: RunFold
     """Choose or average the final weights, write the bundle, and score it on the test set if there is one."""
     weights, chosen = final_weights(recipe.train, trainer, folder)
     warn_if_worse(trainer)
-    measured = TASKS[recipe.task].measure_weights(
-        trainer.model.config, weights, trainer.tokenizer, data.valid or [], trainer.device
-    )
-    bundle = write_model(recipe, trainer, weights, chosen, folder, None, measured)
+    measured = TASKS[recipe.task].measure_weights(recipe, weights, trainer.tokenizer, data.valid or [], trainer.device)
+    bundle = write_model(recipe, trainer, weights, chosen, folder, None, measured, data.baseline)
     if recipe.train.lora:
         write_lora(recipe, trainer, weights, chosen, folder)
     if data.test:
         scores = score_test_set(recipe, bundle, data.test, trainer)
-        bundle = write_model(recipe, trainer, weights, chosen, folder, scores, measured)
+        bundle = write_model(recipe, trainer, weights, chosen, folder, scores, measured, data.baseline)
+    examine(recipe, bundle, data, trainer)
     return bundle
 
 

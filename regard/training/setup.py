@@ -55,7 +55,7 @@ def make_trainer(
         torch.cuda.set_device(device)  # where Triton launches its kernels
     autocast = compute_dtype(recipe.train.precision, device)
     checkpoint = ranks.broadcast(opened.checkpoint)
-    model, shadow = make_model(recipe, tokenizer, folder, ranks, is_fresh=checkpoint is None)
+    model, shadow = make_model(recipe, data, folder, ranks, is_fresh=checkpoint is None)
     optimizer = make_optimizer(model, recipe.train)
     path = pick_fast_path(recipe.train, model.config, device, ranks.size)
     feed = make_feed(recipe, store, tokenizer, path, ranks)
@@ -110,13 +110,15 @@ def restored_state(saved: dict[str, Any], checkpoint: Path) -> RunState:
 
 
 def make_model(
-    recipe: Recipe, tokenizer: Tokenizer, folder: RunFolder, ranks: Ranks, is_fresh: bool
+    recipe: Recipe, data: PreparedData, folder: RunFolder, ranks: Ranks, is_fresh: bool
 ) -> tuple[Transformer, Transformer]:
     """The model and its copy for averaging and validation, on this process's device or sharded over all processes."""
     torch.manual_seed(recipe.train.seed)
-    model = Transformer(recipe.model.config(tokenizer.vocab_size))
+    model = Transformer(recipe.model.config(data.tokenizer.vocab_size))
+    if is_fresh:
+        TASKS[recipe.task].begin(model, data.store)
     if recipe.train.init and is_fresh:
-        load_init_weights(recipe, model, tokenizer)
+        load_init_weights(recipe, model, data.tokenizer)
         if ranks.is_first:
             save_start(folder.start, model.state_dict())
     shadow = copy.deepcopy(model).requires_grad_(False)

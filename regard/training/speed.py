@@ -129,7 +129,7 @@ def _made_up_update(
     part_tokens = max(length, -(-batch_tokens // (num_parts * size)))
     tokens = num_parts * (part_tokens // length) * length
     loss, path = TASKS[task].loss, pick_fast_path(train, config, device, size)
-    part, slots, count = TASKS[task].made_up_batch(config.vocab_size, part_tokens, length, path is not None)
+    part, slots, count = TASKS[task].made_up_batch(config, part_tokens, length, path is not None)
     parts, count = [part] * num_parts, num_parts * count
     if path is None or slots is None:
         return partial(PlainUpdate(loss, model, optimizer, options), parts, count), tokens, 1

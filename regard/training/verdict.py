@@ -35,5 +35,6 @@ def verdict(
             data.test,
             records,
             best,
+            data.baseline,
         )
     )

@@ -112,7 +112,7 @@ def judged(folder: Path, bleu: float, sets: tuple[str, ...] = (), pairs: int = 3
     offsets = np.arange(pairs + 1) * 14
     column = Column(np.zeros(offsets[-1], np.uint16), offsets)
     store = Store({"source": column, "target": column}, [CorpusRange("x", 1.0, 0, pairs)], {})
-    data = SimpleNamespace(tokenizer=None, store=store, valid=PAIRS[:1], test=PAIRS[:1])
+    data = SimpleNamespace(tokenizer=None, store=store, valid=PAIRS[:1], test=PAIRS[:1], baseline={})
     test = {"sentences": 50, "metrics": {"bleu": {"score": bleu}}}
     bundle = SimpleNamespace(facts={"weights": weights, "test": test})
     step = {"kind": "train", "step": 9, "epoch": 1.0, "tokens_per_second": 1875.0}

@@ -1,0 +1,258 @@
+"""A simple model to compare with: which words, pairs of neighbouring words and groups of letters a text has, weighted by how rare
+they are (tf-idf), with logistic regression; of tags the word, its ending and its neighbours. Trained in seconds by L-BFGS."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from regard.accuracy import score_numbers, score_one, score_several, score_tags
+from regard.data.corpus import Texts
+from regard.data.labelled import BETWEEN, NONE, NUMBER
+from regard.evaluate import Scores
+from regard.settings import Answer
+from regard.understanding.answers import find_spans, has_spans
+
+STRENGTH, TAG_STRENGTH = 10.0, 1.0  # the inverse of the penalty on weights, as scikit-learn's C
+MAX_FEATURES = 1 << 18
+MAX_WEIGHTS = 1 << 23  # features times classes: more would take minutes
+MAX_TEXTS = 150_000  # to train on, or words
+ITERATIONS, TAG_ITERATIONS = 60, 25  # a text has many words to tag
+GROUPS = (3, 4, 5)  # letters
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+Features = Sequence[tuple[Sequence[int], Sequence[float]]]  # of each row: ids, values
+
+
+@dataclass(frozen=True)
+class Bags:
+    """Rows of sparse features, end to end."""
+
+    ids: Tensor  # (entries,)
+    values: Tensor  # (entries,)
+    starts: Tensor  # (rows,)
+    num_features: int
+
+    @classmethod
+    def of(cls, rows: Features, num_features: int) -> Bags:
+        lengths = [len(ids) for ids, _ in rows]
+        return cls(
+            torch.tensor([i for ids, _ in rows for i in ids], dtype=torch.int64),
+            torch.tensor([value for _, values in rows for value in values], dtype=torch.float32),
+            torch.tensor([0, *np.cumsum(lengths)[:-1].tolist()], dtype=torch.int64),
+            num_features,
+        )
+
+    def times(self, weights: Tensor) -> Tensor:
+        """(features, classes) -> (rows, classes)."""
+        return functional.embedding_bag(
+            self.ids, weights, self.starts, mode="sum", per_sample_weights=self.values.to(weights.dtype)
+        )
+
+    def transposed(self) -> Bags:
+        order = torch.argsort(self.ids, stable=True)
+        ends = torch.cat([self.starts[1:], torch.tensor([len(self.ids)])])
+        rows = torch.repeat_interleave(torch.arange(len(self.starts)), ends - self.starts)
+        counts = torch.bincount(self.ids, minlength=self.num_features)
+        starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)[:-1]])
+        return Bags(rows[order], self.values[order], starts, len(self.starts))
+
+
+def fit_linear(
+    bags: Bags,
+    targets: Tensor,
+    answer: Answer,
+    num_classes: int,
+    strength: float = STRENGTH,
+    iterations: int = ITERATIONS,
+) -> tuple[Tensor, Tensor]:
+    """Weights (features, classes) and biases (classes,) of logistic or, for numbers, linear regression, with an L2 penalty on the
+    weights, weaker with more strength."""
+    across, count = bags.transposed(), len(targets)
+    weights = torch.zeros(bags.num_features, num_classes)
+    bias = targets.mean().reshape(1) if answer == "number" else torch.zeros(num_classes)
+    wanted = functional.one_hot(targets, num_classes).float() if answer == "one" else targets.reshape(count, -1)
+    optimizer = torch.optim.LBFGS(
+        [weights, bias], max_iter=iterations, history_size=10, tolerance_grad=1e-5, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> float:
+        logits = bags.times(weights) + bias
+        if answer == "one":
+            log_probs = torch.log_softmax(logits, dim=1)
+            total, slope = -(log_probs * wanted).sum(), log_probs.exp() - wanted
+        elif answer == "several":
+            total = functional.binary_cross_entropy_with_logits(logits, wanted, reduction="sum")
+            slope = torch.sigmoid(logits) - wanted
+        else:
+            total, slope = 0.5 * ((logits - wanted) ** 2).sum(), logits - wanted
+        weights.grad = across.times(slope) / count + weights / (strength * count)
+        bias.grad = slope.mean(dim=0)
+        return float(total / count + (weights**2).sum() / (2 * strength * count))
+
+    with torch.no_grad():
+        optimizer.step(closure)
+    return weights, bias
+
+
+class Vocabulary:
+    """Features of the training text by number, the most frequent ones, and how rare each is."""
+
+    def __init__(self, rows: Sequence[Iterable[str]], with_rarity: bool, num_classes: int, least: int = 1) -> None:
+        """`least` is how often a feature must occur. Without rarity every feature of a row counts 1."""
+        counts = Counter(feature for row in rows for feature in set(row))
+        most = min(MAX_FEATURES, MAX_WEIGHTS // num_classes)
+        frequent = (feature for feature, count in counts.items() if count >= least)
+        kept = sorted(frequent, key=lambda feature: (-counts[feature], feature))[:most]
+        self.numbers = {feature: number for number, feature in enumerate(kept)}
+        self._rarity = (
+            [math.log((1 + len(rows)) / (1 + counts[feature])) + 1.0 for feature in kept] if with_rarity else []
+        )
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def vector(self, row: Iterable[str]) -> tuple[list[int], list[float]]:
+        """The known features of a row: with rarity of length 1 in all, else each 1."""
+        if not self._rarity:
+            ids = [self.numbers[feature] for feature in row if feature in self.numbers]
+            return ids, [1.0] * len(ids)
+        counts = Counter(self.numbers[feature] for feature in row if feature in self.numbers)
+        values = [(1.0 + math.log(count)) * self._rarity[number] for number, count in counts.items()]
+        size = math.sqrt(sum(value * value for value in values)) or 1.0
+        return list(counts), [value / size for value in values]
+
+    def bags(self, rows: Sequence[Iterable[str]]) -> Bags:
+        return Bags.of([self.vector(row) for row in rows], len(self))
+
+
+def text_features(text: str) -> list[str]:
+    """The words, pairs of neighbours and groups of letters of a text; of two texts what only one of them has, or both."""
+    first, _, second = text.partition(BETWEEN)
+    if not second:
+        words = _WORD.findall(first.lower())
+        pairs = [f"{a} {b}" for a, b in pairwise(words)]
+        return [*words, *pairs, *(part for word in words for part in letter_groups(word))]
+    one, other = (set(text_features(part)) for part in (first, second))
+    share = len(one & other) / max(1, len(one | other))
+    marked = [
+        f"{mark}{word}" for mark, some in (("<", one - other), (">", other - one), ("&", one & other)) for word in some
+    ]
+    return [*marked, *(f"common {tenth}" for tenth in range(int(10 * share) + 1) for _ in range(3))]
+
+
+def letter_groups(word: str) -> list[str]:
+    """Three to five neighbouring letters of a word, its ends among them.
+
+    >>> letter_groups("ox")
+    ['# ox', '#ox ', '# ox ']
+    """
+    padded = f" {word} "
+    return [f"#{padded[i : i + n]}" for n in GROUPS for i in range(len(padded) - n + 1)]
+
+
+@dataclass(frozen=True)
+class BagOfWords:
+    """A trained model of texts."""
+
+    vocabulary: Vocabulary
+    weights: Tensor
+    bias: Tensor
+    answer: Answer
+
+    @classmethod
+    def train(cls, records: Sequence[Texts], answer: Answer, num_labels: int) -> BagOfWords:
+        step = -(-len(records) // MAX_TEXTS)
+        records = records[::step]
+        rows = [text_features(text) for text, _ in records]
+        vocabulary = Vocabulary(rows, True, num_labels)
+        targets = label_targets([label for _, label in records], answer, num_labels)
+        weights, bias = fit_linear(vocabulary.bags(rows), targets, answer, num_labels)
+        return cls(vocabulary, weights, bias, answer)
+
+    def scores(self, records: Sequence[Texts], labels: Sequence[str]) -> Scores:
+        bags = self.vocabulary.bags([text_features(text) for text, _ in records])
+        logits = (bags.times(self.weights) + self.bias).numpy().astype(np.float64)
+        wanted = label_targets([label for _, label in records], self.answer, len(labels)).numpy()
+        if self.answer == "number":
+            return score_numbers(logits[:, 0], wanted)
+        if self.answer == "several":
+            return score_several(logits >= 0, wanted > 0.5)
+        return score_one(logits.argmax(axis=1), wanted, labels)
+
+
+def label_targets(labels: Sequence[str], answer: Answer, num_labels: int) -> Tensor:
+    """The second texts of records as targets."""
+    if answer == "number":
+        return torch.tensor([float(label.removeprefix(NUMBER)) for label in labels])
+    if answer == "one":
+        return torch.tensor([int(label) for label in labels])
+    wanted = torch.zeros(len(labels), num_labels)
+    for row, label in enumerate(labels):
+        wanted[row, [] if label == NONE else [int(number) for number in label.split()]] = 1.0
+    return wanted
+
+
+# --- tags ---
+
+
+def word_features(words: Sequence[str], place: int) -> list[str]:
+    """A word, how it is written and what stands around it."""
+    word = words[place]
+    shape = re.sub(r"\d", "0", re.sub(r"[a-z]", "x", re.sub(r"[A-Z]", "X", word)))
+    shape = re.sub(r"(.)\1{2,}", r"\1\1", shape)
+    near = [
+        f"{offset}:{words[place + offset].lower() if 0 <= place + offset < len(words) else ''}"
+        for offset in (-2, -1, 1, 2)
+    ]
+    lower = word.lower()
+    return [f"w:{lower}", f"W:{word}", f"s:{shape}", f"e3:{lower[-3:]}", f"e2:{lower[-2:]}", f"b3:{lower[:3]}", *near,
+            f"{near[1]} {lower}", f"{lower} {near[2]}"]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class WordTags:
+    """A trained model of words: each is tagged by itself and its neighbours."""
+
+    vocabulary: Vocabulary
+    weights: Tensor
+    bias: Tensor
+
+    @classmethod
+    def train(cls, records: Sequence[Texts], num_labels: int) -> WordTags:
+        step = -(-sum(text.count(BETWEEN) + 1 for text, _ in records) // MAX_TEXTS)
+        rows, tags = _word_rows(records[::step])
+        vocabulary = Vocabulary(rows, False, num_labels, least=2)
+        fitted = fit_linear(vocabulary.bags(rows), torch.tensor(tags), "one", num_labels, TAG_STRENGTH, TAG_ITERATIONS)
+        return cls(vocabulary, *fitted)
+
+    def scores(self, records: Sequence[Texts], labels: Sequence[str]) -> Scores:
+        asked, wanted = _word_rows(records)
+        predicted = (self.vocabulary.bags(asked).times(self.weights) + self.bias).argmax(dim=1).tolist()
+        sides: list[list[list[str]]] = [[], []]
+        start = 0
+        for text, _ in records:
+            stop = start + text.count(BETWEEN) + 1
+            for side, numbers in zip(sides, (predicted, wanted), strict=True):
+                side.append([labels[number] for number in numbers[start:stop]])
+            start = stop
+        spans = [(find_spans(a), find_spans(b)) for a, b in zip(*sides, strict=True)] if has_spans(labels) else None
+        return score_tags(sides[0], sides[1], spans, labels)
+
+
+def _word_rows(records: Sequence[Texts]) -> tuple[list[list[str]], list[int]]:
+    rows, tags = [], list[int]()
+    for text, numbers in records:
+        words = text.split(BETWEEN)
+        rows += [word_features(words, place) for place in range(len(words))]
+        tags += [int(number) for number in numbers.split(BETWEEN)]
+    return rows, tags

@@ -1,0 +1,45 @@
+"""Scores of a model with labels on a table, or on words with tags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from regard.bundle import Bundle
+from regard.data.columns import find_columns
+from regard.data.corpus import RecordSource, check_corpus
+from regard.data.labelled import TableCorpus, encode_labelled, encode_tagged, find_words, table_sample
+from regard.device import pick_device
+from regard.errors import UserError
+from regard.evaluate import Scores
+from regard.tasks.labelled import bundle_outputs, read, validator_of
+
+
+def evaluate_table(
+    bundle: Bundle, path: Path, text: Sequence[str], label: str, device: str = "auto"
+) -> tuple[Scores, list[str]]:
+    """The scores of a model on a file, whose columns are found unless they are given; and what the user should know."""
+    head, said = bundle.config.head_settings, list[str]()
+    corpus: RecordSource
+    if bundle.task == "tag":
+        corpus, encode = find_words(str(path), Path(), text, label, head.labels), encode_tagged
+    elif bundle.task == "classify":
+        encode = encode_labelled
+        sample = table_sample(path)
+        used = find_columns(path, sample, text, label, answer=head.answer)
+        said.append(used.say(path, sample))
+        corpus = TableCorpus(str(path), (path,), used, head.labels)
+    else:
+        raise UserError(
+            f"{bundle.folder}: must be a model for the task classify or tag to be scored on a table, but is one for the task "
+            f"{bundle.task}"
+        )
+    check_corpus(corpus)
+    records = list(read(corpus, said.append))
+    if not records:
+        raise UserError(f"{path}: must have at least one {corpus.noun} with a label, but has none")
+    length = min(bundle.max_length, bundle.config.longest or bundle.max_length)
+    validator = validator_of(
+        bundle.config, length, records, bundle.tokenizer, encode, corpus.columns, bundle.decode.threshold
+    )
+    return validator.scores(bundle_outputs(bundle, validator, pick_device(device))), said

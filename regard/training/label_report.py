@@ -1,0 +1,123 @@
+"""The part of a report about labels: confused ones, the worst mistakes, calibration, and a simple model beside the trained one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from regard.html_page import escaped, section, table
+
+Record = Mapping[str, Any]
+
+_SIZE, _EDGE = 260, 40  # of the calibration plot, in pixels
+
+
+def label_sections(records: Sequence[Record], test: Sequence[Record], valid: Sequence[Record]) -> str:
+    """What `examined` and `baseline` records say; empty for a run without labels."""
+    examined = next((record for record in reversed(records) if record["kind"] == "examined"), None)
+    baseline = next((record for record in reversed(records) if record["kind"] == "baseline"), None)
+    parts = [_beside(baseline, test, valid) if baseline else ""]
+    if examined is not None:
+        name = str(examined.get("set", "test"))
+        parts += [
+            _matrix(examined, name),
+            _confusions(examined, name),
+            _mistakes(examined, name),
+            _calibration(examined, name),
+        ]
+    return "".join(parts)
+
+
+def _beside(baseline: Record, test: Sequence[Record], valid: Sequence[Record]) -> str:
+    """The scores of both models, and which one wins."""
+    simple = baseline["test"] if test and baseline.get("test") else baseline["valid"]
+    metrics = test[-1]["scores"]["metrics"] if test else {}
+    rows, wins = list[str](), ""
+    for key, metric in simple["metrics"].items():
+        own = metrics.get(key, {}).get("score")
+        if own is None:
+            continue
+        if not rows and metric["score"] > own:
+            wins = f'<p class="warning">The {escaped(baseline["name"])} wins.</p>'
+        rows.append(
+            f'<tr><td>{escaped(metric["name"])}</td><td class="number"><strong>{own:.2f}</strong></td>'
+            f'<td class="number">{metric["score"]:.2f}</td></tr>'
+        )
+    if not rows:
+        return ""
+    heads = ("Metric", "#This model", f"#{baseline['name'][:1].upper()}{baseline['name'][1:]}")
+    return section("Beside a simple model", wins + table(heads, rows))
+
+
+def _matrix(examined: Record, name: str) -> str:
+    """All labels, the right ones in rows, for as many as can be read."""
+    labels, matrix = examined.get("labels"), examined.get("matrix")
+    if not labels or not matrix:
+        return ""
+    rows = []
+    for label, counts in zip(labels, matrix, strict=True):
+        total = max(1, sum(counts))
+        cells = "".join(
+            f'<td class="number cell" style="--share:{100 * count / total:.0f}%">{count or "·"}</td>'
+            for count in counts
+        )
+        rows.append(f"<tr><td>{escaped(label)}</td>{cells}</tr>")
+    heads = ("label ↓ answer →", *(f"#{label}" for label in labels))
+    return section(f"Confusion matrix ({name} set)", f'<div class="wide">{table(heads, rows)}</div>')
+
+
+def _confusions(examined: Record, name: str) -> str:
+    rows = [
+        f"<tr><td>{escaped(one['label'])}</td><td>{escaped(one['answer'])}</td>"
+        f'<td class="number">{one["count"]:,} of {one["of"]:,}</td></tr>'
+        for one in examined.get("confusions", ())
+    ]
+    heads = ("Label", "Taken for", "#Times")
+    return section(f"Most confused labels ({name} set)", table(heads, rows)) if rows else ""
+
+
+def _mistakes(examined: Record, name: str) -> str:
+    """Those that the model was surest of."""
+    rows = [
+        f"<tr><td>{escaped(one['text'])}</td><td>{escaped(one['label'])}</td><td>{escaped(one['answer'])}</td>"
+        f'<td class="number">{format(one["probability"], ".3f") if "probability" in one else ""}</td></tr>'
+        for one in examined.get("mistakes", ())
+    ]
+    if not rows:
+        return ""
+    count = examined.get("num_mistakes")
+    said = f"<p>{len(rows)} of {count:,}, the surest first.</p>" if count else ""
+    return section(f"Worst mistakes ({name} set)", said + table(("Text", "Label", "Answer", "#Probability"), rows))
+
+
+def _calibration(examined: Record, name: str) -> str:
+    """How often the model is right by how sure it is; the diagonal is a model that knows how sure it may be."""
+    found = examined.get("calibration")
+    if not found:
+        return ""
+    dots, most = [], max(one["count"] for one in found["bins"])
+    for one in found["bins"]:
+        x, y = _EDGE + _SIZE * one["confidence"], _SIZE * (1 - one["accuracy"]) + 10
+        size = 3 + 7 * (one["count"] / most) ** 0.5
+        title = f"{one['count']:,} answers: {100 * one['confidence']:.0f}% sure, {100 * one['accuracy']:.0f}% right"
+        dots.append(f'<circle class="one" cx="{x:.1f}" cy="{y:.1f}" r="{size:.1f}"><title>{title}</title></circle>')
+    ticks = "".join(
+        f'<text class="x" x="{_EDGE + _SIZE * n / 4}" y="{_SIZE + 28}">{25 * n}%</text>'
+        f'<text class="y" x="{_EDGE - 6}" y="{_SIZE * (1 - n / 4) + 14}">{25 * n}%</text>'
+        for n in range(5)
+    )
+    plot = (
+        f'<svg viewBox="0 0 {_SIZE + _EDGE + 20} {_SIZE + 54}" style="max-width:{_SIZE + _EDGE + 120}px" role="img">'
+        f'<path class="axis" fill="none" d="M{_EDGE} 10V{_SIZE + 10}H{_EDGE + _SIZE}"/>'
+        f'<path class="grid" fill="none" d="M{_EDGE} {_SIZE + 10}L{_EDGE + _SIZE} 10"/>{ticks}{"".join(dots)}'
+        f'<text class="x" x="{_EDGE + _SIZE / 2}" y="{_SIZE + 48}">how sure the model is; up: how often it is right</text></svg>'
+    )
+    said = f"<p>Expected calibration error {100 * found['error']:.1f}%: the mean distance from the diagonal.</p>"
+    return section(f"Calibration ({name} set)", f'{said}<div class="card">{plot}</div>')
+
+
+STYLE = """
+.wide { overflow-x: auto; } .wide th { writing-mode: vertical-rl; transform: rotate(180deg); max-height: 14em; }
+.wide th:first-child { writing-mode: horizontal-tb; transform: none; }
+td.cell { background: color-mix(in srgb, var(--one) var(--share), transparent); }
+"""

@@ -1,0 +1,117 @@
+"""Tags of words. Long texts are read in windows that overlap; a word is tagged where it is farthest from the ends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from regard.data.labelled import encode_word, word_prefix
+from regard.data.windows import room_of
+from regard.understanding.answers import FloatArray, Span, Tagged, find_spans, has_spans, log_softmax
+from regard.understanding.encoder import Input, LabelEncoder
+
+OVERLAP = 4  # neighbouring windows share this part of their tokens: a quarter
+_WORDS = re.compile(r"\w+(?:['’.\-]\w+)*|[^\w\s]")
+
+
+class WordWindow(NamedTuple):
+    """Neighbouring words that are read together, [start, stop), and where each begins in the input."""
+
+    start: int
+    stop: int
+    places: list[int]
+    input: Input
+
+
+def split_words(text: str, by_spaces: bool) -> list[str]:
+    """The words of a text: what stands between spaces or, unless `by_spaces`, also punctuation marks by themselves.
+
+    >>> split_words("It's in Berlin, e.g. here.", by_spaces=False)
+    ["It's", 'in', 'Berlin', ',', 'e.g', '.', 'here', '.']
+    """
+    return text.split() if by_spaces else _WORDS.findall(text)
+
+
+class Tagger:
+    """Tags words with the model of a bundle."""
+
+    def __init__(self, encoder: LabelEncoder) -> None:
+        self.encoder, self.tokenizer = encoder, encoder.bundle.tokenizer
+        self.labels = encoder.bundle.config.head_settings.labels
+        self.by_spaces = encoder.bundle.decode.words == "spaces"
+        self._prefix = word_prefix(self.tokenizer)
+
+    def tag(
+        self, texts: Sequence[str | Sequence[str]], on_progress: Callable[[int], None] | None = None
+    ) -> list[Tagged]:
+        """The tags of each text: a string, which is split into words as the model's training text was, or a list of words."""
+        known: dict[str, list[int]] = {}
+        words = [split_words(text, self.by_spaces) if isinstance(text, str) else list(text) for text in texts]
+        windows = [self._windows(some, known) for some in words]
+        outputs = iter(self.encoder.run([one.input for several in windows for one in several], on_progress))
+        tagged = []
+        for text, some, several in zip(texts, words, windows, strict=True):
+            shown = text if isinstance(text, str) else " ".join(text)
+            tagged.append(self._answer(shown, some, several, [next(outputs) for _ in several]))
+        return tagged
+
+    def _windows(self, words: Sequence[str], known: dict[str, list[int]]) -> list[WordWindow]:
+        room = room_of(self.tokenizer, self.encoder.max_length, is_pair=False)
+        pieces = [
+            encode_word(self.tokenizer, (self._prefix if place else "") + word.strip(), known)[:room]
+            for place, word in enumerate(words)
+        ]
+        return [self._window(pieces, start, stop) for start, stop in cut_words([len(one) for one in pieces], room)]
+
+    def _window(self, pieces: Sequence[Sequence[int]], start: int, stop: int) -> WordWindow:
+        ids, places = list[int](), list[int]()
+        for word in pieces[start:stop]:
+            places.append(len(self.tokenizer.opening) + len(ids))
+            ids += word
+        return WordWindow(start, stop, places, self.tokenizer.frame(ids))
+
+    def _answer(
+        self, text: str, words: Sequence[str], windows: Sequence[WordWindow], outputs: Sequence[FloatArray]
+    ) -> Tagged:
+        tags, probabilities = [""] * len(words), [0.0] * len(words)
+        margins = [-1] * len(words)
+        for window, output in zip(windows, outputs, strict=True):
+            log_probs = log_softmax(output[np.array(window.places)])
+            for place in range(window.start, window.stop):
+                before = place - window.start if window.start else len(words)
+                after = window.stop - 1 - place if window.stop < len(words) else len(words)
+                if (margin := min(before, after)) > margins[place]:
+                    number = int(log_probs[place - window.start].argmax())
+                    margins[place], tags[place] = margin, self.labels[number]
+                    probabilities[place] = float(np.exp(log_probs[place - window.start, number]))
+        spans: tuple[Span, ...] = ()
+        if has_spans(self.labels):
+            spans = tuple(Span(name, a, b, " ".join(words[a:b])) for name, a, b in find_spans(tags))
+        return Tagged(text, tuple(words), tuple(tags), tuple(probabilities), spans, len(windows))
+
+
+def cut_words(lengths: Sequence[int], room: int) -> list[tuple[int, int]]:
+    """Windows of neighbouring words with at most `room` tokens, of which neighbours share about a quarter.
+
+    >>> cut_words([1] * 10, room=8)
+    [(0, 8), (6, 10)]
+    """
+    if not lengths:
+        return []
+    windows, start = list[tuple[int, int]](), 0
+    while True:
+        stop, used = start, 0
+        while stop < len(lengths) and used + lengths[stop] <= room:
+            used += lengths[stop]
+            stop += 1
+        windows.append((start, stop))
+        if stop == len(lengths):
+            return windows
+        begin, shared = stop, 0
+        while begin - 1 > start and shared + lengths[begin - 1] <= room // OVERLAP:
+            begin -= 1
+            shared += lengths[begin]
+        start = begin
