@@ -4,7 +4,9 @@
     ctranslate2         faster on CPUs, and needs no torch; an extra (`regard[export]`); see `ctranslate2_engine.py`, and for
                         language models `ctranslate2_text_engine.py`. Computes in int8 with these, and with bundles stored so
     ctranslate2-fp32    the same in fp32
-    auto                ctranslate2 on a CPU if it is installed and supports the model, else torch
+    torch-int8          torch on CPUs with VNNI, for language models: linear layers in int8, everything else in fp32
+    auto                ctranslate2 on a CPU if it is installed and supports the model, else torch; a server writes with torch-int8
+                        on a CPU if it can (`joint_decoder.py` says why)
 
 Chosen by name, ctranslate2 refuses by name what it cannot do: models with an unsupported setting, GPUs, ensembles, search
 options beyond those of its engines, phrases that must appear; for translation also streaming. With `auto`, torch takes over for
@@ -17,7 +19,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from regard.bounds import MAX_BATCH, check_whole
 from regard.builtin import shown_name
@@ -30,7 +32,10 @@ from regard.generate.engines.ctranslate2_model import WeightFormat, refusal
 from regard.generate.engines.ctranslate2_text_engine import CTranslate2TextEngine
 from regard.generate.options import Engine, TextEngine
 
-EngineName = Literal["auto", "torch", "ctranslate2", "ctranslate2-fp32"]
+if TYPE_CHECKING:
+    from regard.generate.engines.torch_engine import TorchEngine
+
+EngineName = Literal["auto", "torch", "torch-int8", "ctranslate2", "ctranslate2-fp32"]
 _GPU_FILES = ("/proc/driver/nvidia/version", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")  # CUDA, WSL, ROCm
 
 
@@ -45,6 +50,11 @@ def make_engine(
                 f"{shown_name(bundle.folder)}"
             )
     _check(engine, batch)
+    if engine == "torch-int8":
+        raise UserError(
+            f"{shown_name(bundle.folder)}: engine torch-int8 is for language models; use ctranslate2 with a bundle in int8, "
+            "or leave it out"
+        )
     if engine.startswith("ctranslate2"):
         _check_cpu(engine, device)
         if others:
@@ -68,11 +78,40 @@ def make_text_engine(bundle: Bundle, engine: str = "auto", device: str = "auto",
         return CTranslate2TextEngine(
             bundle, "fp32" if engine == "ctranslate2-fp32" else "int8", batch=batch, strict=True
         )
+    if engine == "torch-int8":
+        return _int8_engine(bundle, device, batch)
     if engine == "auto" and _is_cpu(device) and _can_ctranslate2(bundle):
         return CTranslate2TextEngine(bundle, batch=batch)
     from regard.generate.engines.torch_engine import TorchEngine
 
     return TorchEngine.from_bundle(bundle, device, batch)
+
+
+def make_served_engine(bundle: Bundle, engine: str = "auto", device: str = "auto") -> TorchEngine:
+    """The engine of this name for a language model that many clients write with at once."""
+    _check(engine, 0)
+    if engine.startswith("ctranslate2"):
+        raise UserError(
+            f"{shown_name(bundle.folder)}: engine {engine} cannot write for several clients at once, since nobody can join a text "
+            "that it has begun; use --engine torch-int8, or leave it out"
+        )
+    from regard.generate.engines.torch_engine import TorchEngine
+    from regard.nn.int8 import int8_refusal
+
+    if engine == "torch-int8":
+        return _int8_engine(bundle, device)
+    int8 = engine == "auto" and _is_cpu(device) and int8_refusal() is None
+    return TorchEngine.from_bundle(bundle, device, int8=int8)
+
+
+def _int8_engine(bundle: Bundle, device: str, batch: int = 0) -> TorchEngine:
+    from regard.generate.engines.torch_engine import TorchEngine
+    from regard.nn.int8 import int8_refusal
+
+    _check_cpu("torch-int8", device)
+    if reason := int8_refusal():
+        raise UserError(f"engine torch-int8 cannot be used: {reason}; use --engine torch")
+    return TorchEngine.from_bundle(bundle, "cpu", batch, int8=True)
 
 
 def text_refusal(bundle: Bundle) -> str | None:
