@@ -3,7 +3,8 @@ meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -268,12 +269,19 @@ def test_samples_share_the_slot_of_their_prompt_and_leave_it_together(folder: Pa
     assert texts(other) == expected(alone, other.prompt, other.options)
 
 
-def test_a_step_computes_few_rows_for_few_texts(folder: Path, alone: regard.Model) -> None:
+def test_a_step_computes_few_rows_for_few_texts(
+    folder: Path, alone: regard.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     decoder = decoder_of("slots", folder, rows=40)
     assert isinstance(decoder, SlotTextDecoder)
     computed: list[int] = []
+
+    def counted(width: int, work: Callable[[], None]) -> None:
+        computed.append(width)
+        work()
+
     for width, work in decoder._steps.items():
-        decoder._steps[width] = lambda width=width, work=work: (computed.append(width), work())  # type: ignore[assignment]
+        monkeypatch.setitem(decoder._steps, width, partial(counted, width, work))
     jobs = jobs_for(alone, decoder)[4:12]  # 4 of three rows, 4 of two
     decoder.enter(jobs[:2])
     decoder.step()

@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -96,7 +97,7 @@ class JointDecoder:
             self._try(self._read_whole, [job for job in whole if len(job.rows) == count])
         for part in parts:
             if not (part.is_first and part.is_last):
-                self._try(lambda _, part=part: self._read_part(part), [part.job])
+                self._try(partial(self._read_part, part), [part.job])
 
     def _try(self, read: Callable[[list[DecoderJob]], None], jobs: list[DecoderJob]) -> None:
         """Read the prompts of jobs, of which a bad one fails alone."""
@@ -118,8 +119,8 @@ class JointDecoder:
         )  # fmt: skip
         self._cohorts.append(_Cohort(jobs, cache))
 
-    def _read_part(self, part: PromptPart) -> None:
-        engine, job = self._engine, part.job
+    def _read_part(self, part: PromptPart, jobs: list[DecoderJob]) -> None:
+        engine, [job] = self._engine, jobs
         if part.is_first:  # nothing is read yet
             empty = [job.prompt[-1:]]
             cache = start(self._model, empty, engine.eos_id, 1, len(job.prompt), engine.bucket, engine.device)
