@@ -44,13 +44,17 @@ def run(arguments: argparse.Namespace) -> None:
         "weights": report.weights,
         "difference": report.difference.largest,
         "mean_difference": report.difference.mean,
+        "loss_rise": report.difference.rise,
         "tolerance": report.tolerance,
         "notes": report.notes,
     }
     difference, limit = report.difference, f" (limit {report.tolerance:.2g})"
     mean, largest = (limit, "") if report.weights == "int8" else ("", limit)
+    rise = ""
+    if difference.rise is not None:
+        mean, rise = "", f"; on text that it writes itself, its loss rises by {difference.rise:.2g} nats a token{limit}"
     line = (
         f"{report.folder}: written for {arguments.to}, weights in {report.weights}; token log-probabilities differ from the "
-        f"original by {difference.mean:.2g} on average{mean} and {difference.largest:.2g} at most{largest}"
+        f"original by {difference.mean:.2g} on average{mean} and {difference.largest:.2g} at most{largest}{rise}"
     )
     print_result(arguments, document, [line, *(f"note: {note}" for note in report.notes)])
