@@ -323,9 +323,8 @@ def test_a_language_model_trained_here_is_written_as_the_first_family_that_fits(
         assert theirs(line, split_special_tokens=True)["input_ids"] == ids
         assert theirs.decode(ids[1:]) == line
     assert theirs("")["input_ids"] == [tokenizer.bos_id]
-    written = AutoModelForCausalLM.from_pretrained(tmp_path / "out").generate(
-        **theirs(lines[0], return_tensors="pt"), do_sample=False, max_new_tokens=9
-    )
+    loaded: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    written = loaded.generate(**theirs(lines[0], return_tensors="pt"), do_sample=False, max_new_tokens=9)
     own = regard.load(bundle.folder, engine="torch").continuations(lines[0], temperature=0, max_tokens=9)
     prompt = [tokenizer.bos_id, *tokenizer.encode(lines[0])]
     text = GrowingText(tokenizer, prompt).of(written[0].tolist()[len(prompt) :])
