@@ -44,7 +44,6 @@ def run(arguments: argparse.Namespace) -> None:
         "weights": report.weights,
         "difference": report.difference.largest,
         "mean_difference": report.difference.mean,
-        "loss_rise": report.difference.rise,
         "tolerance": report.tolerance,
         "notes": report.notes,
     }
@@ -52,6 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
     mean, largest = (limit, "") if report.weights == "int8" else ("", limit)
     rise = ""
     if difference.rise is not None:
+        document["loss_rise"] = difference.rise
         mean, rise = "", f"; on text that it writes itself, its loss rises by {difference.rise:.2g} nats a token{limit}"
     line = (
         f"{report.folder}: written for {arguments.to}, weights in {report.weights}; token log-probabilities differ from the "

@@ -14,11 +14,14 @@ from regard.bundle import load_bundle
 from regard.errors import InputError, UserError
 from regard.generate.engines.decoder_jobs import PART_TOKENS, READ_TOKENS, DecoderJob, ReadingQueue, TextDecoder
 from regard.generate.engines.joint_decoder import JointDecoder
+from regard.generate.engines.select import make_engine, make_served_engine, make_text_engine
 from regard.generate.engines.slot_text_decoder import SlotTextDecoder
 from regard.generate.engines.torch_engine import TorchEngine, load_model
 from regard.generate.options import SearchOptions, forbidden_ids
+from regard.nn.int8 import int8_refusal
 from regard.writing.options import writing_options
 from tests import chat_models
+from tests.serve.server import GOLDEN
 
 PROMPTS = ["The dog", "A cat sat on the mat, and then another one came", "x", "How are you? " * 4]
 OPTIONS = [
@@ -245,6 +248,45 @@ def test_prompts_are_read_in_turns() -> None:
         [(3, 0, 39), (0, 256, 512)],
         [(0, 512, 767)],
     ]
+
+
+# --- engines ---
+
+
+def test_int8_is_for_language_models_on_cpus(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = load_bundle(folder)
+    with pytest.raises(UserError, match="engine torch-int8 is for language models"):
+        make_engine(load_bundle(GOLDEN), "torch-int8")
+    with pytest.raises(UserError, match="device must be auto or cpu with engine torch-int8"):
+        make_served_engine(bundle, "torch-int8", "cuda")
+    monkeypatch.setattr("regard.nn.int8.int8_refusal", lambda: "it has no VNNI")
+    with pytest.raises(UserError, match="torch-int8 cannot be used: it has no VNNI; use --engine torch"):
+        make_text_engine(bundle, "torch-int8")
+    assert make_served_engine(bundle, "auto", "cpu").precision == "fp32"
+    monkeypatch.undo()
+    if int8_refusal() is None:
+        assert make_served_engine(bundle, "auto", "cpu").precision == "int8"
+    assert make_served_engine(bundle, "torch", "cpu").precision == "fp32"
+
+
+@pytest.mark.skipif(int8_refusal() is not None, reason=str(int8_refusal()))
+def test_int8_texts_do_not_depend_on_what_shares_the_batch(long_folder: Path) -> None:
+    """To the last bit, with short and long prompts beside them."""
+    decoder = JointDecoder(TorchEngine.from_bundle(load_bundle(long_folder), "cpu", int8=True))
+
+    def values(jobs: list[DecoderJob]) -> list[list[float]]:
+        for job in jobs:
+            decoder.enter([job])
+            decoder.step()
+        while not all(job.is_done for job in jobs):
+            decoder.step()
+        decoder.remove(jobs)
+        return [[token.log_prob for token in row.tokens] for row in jobs[-1].rows]
+
+    for length in (7, PART_TOKENS + 40):
+        alone = values([long_job(decoder, length, samples=2)])
+        others = [long_job(decoder, size, seed=size) for size in (1, 300, 31, 20)]
+        assert values([*others, long_job(decoder, length, samples=2)]) == alone
 
 
 # --- slots ---
