@@ -1,9 +1,9 @@
 """Screenshots of the page of `regard serve` for the README, written to docs/.
 
-    python -m scripts.screenshots [--run runs/multi30k-cpu]
+    python -m scripts.screenshots [--run runs/multi30k-cpu] [--writer SmolLM2-135M-Instruct]
 
 It starts a server, opens the page in Chromium and writes docs/page-*.png, each reduced to 256 colours. The training view needs
-the folder of a run; without it, the other pictures are taken.
+the folder of a run, the writing view a language model with a chat template; without these, the other pictures are taken.
 """
 
 from __future__ import annotations
@@ -72,6 +72,25 @@ def trained(page: Page) -> None:
     page.locator(".run-chart polyline").first.wait_for()
 
 
+def written(page: Page) -> None:
+    page.locator("#write-length").select_option(label="short")
+    page.locator("#write-temperature").select_option(label="the likeliest")
+    page.get_by_label("how the text begins").fill("The history of the town begins with a river")
+    page.get_by_role("button", name="Write", exact=True).click()
+    page.get_by_role("button", name="Go on").wait_for()
+    page.locator("#written .w").nth(9).click()
+    page.locator("#popover li button").nth(1).wait_for()
+
+
+def answered(page: Page) -> None:
+    page.locator("#write-temperature").select_option(label="the likeliest")
+    page.get_by_role("button", name="Chat", exact=True).click()
+    for question in ("What is the capital of France?", "And of Italy?"):
+        page.get_by_label("your message").fill(question)
+        page.get_by_label("your message").press("Enter")
+        page.get_by_role("button", name="Send").wait_for()
+
+
 Scheme = Literal["light", "dark"]
 Screen = tuple[Callable[["Page"], None], int, int, Scheme]
 SCREENS: dict[str, Screen] = {
@@ -112,16 +131,35 @@ def beside_each_other(pictures: Sequence[Image.Image]) -> Image.Image:
     """The pictures in one row."""
     width = sum(picture.width for picture in pictures) + _GAP * (len(pictures) - 1)
     whole = Image.new("RGB", (width, max(picture.height for picture in pictures)), "#30353b")
-    for number, picture in enumerate(pictures):
-        whole.paste(picture, (number * (picture.width + _GAP), 0))
+    left = 0
+    for picture in pictures:
+        whole.paste(picture, (left, 0))
+        left += picture.width + _GAP
     return whole
+
+
+def take_writing(browser: Browser, writer: Path) -> None:
+    """The writing view: a text with a word open, and beside it a chat on a phone."""
+    with running(model=writer) as server:
+        pictures = [
+            take(browser, server.url, written, 1000, 700, "light"),
+            take(browser, server.url, answered, 390, 700, "dark"),
+        ]
+        save(beside_each_other(pictures), "write")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-m", "--model", help="an English-German model (default: the built-in ones)")
     parser.add_argument("--run", help="a run folder, for the training view")
+    parser.add_argument("--writer", help="a language model with a chat template, for the writing view")
+    parser.add_argument("--only-writer", action="store_true", help="take the picture of the writing view alone")
     arguments = parser.parse_args()
+    if arguments.writer:
+        with chromium() as browser:
+            take_writing(browser, find_bundle(arguments.writer))
+    if arguments.only_writer:
+        return
     first, *others = [find_bundle(name) for name in ([arguments.model] if arguments.model else builtin_models())]
     run = ["--run", arguments.run] if arguments.run else []
     models = [part for other in others for part in ("-m", str(other))]

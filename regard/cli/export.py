@@ -55,8 +55,12 @@ def run(arguments: argparse.Namespace) -> None:
     }
     difference, limit = report.difference, f" (limit {report.tolerance:.2g})"
     mean, largest = (limit, "") if report.weights == "int8" else ("", limit)
+    rise = ""
+    if difference.rise is not None:
+        document["loss_rise"] = difference.rise
+        mean, rise = "", f"; on text that it writes itself, its loss rises by {difference.rise:.2g} nats a token{limit}"
     line = (
         f"{report.folder}: written for {arguments.to}, weights in {report.weights}; token log-probabilities differ from the "
-        f"original by {difference.mean:.2g} on average{mean} and {difference.largest:.2g} at most{largest}"
+        f"original by {difference.mean:.2g} on average{mean} and {difference.largest:.2g} at most{largest}{rise}"
     )
     print_result(arguments, document, [line, *(f"note: {note}" for note in report.notes)])

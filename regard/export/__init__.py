@@ -14,7 +14,7 @@ from pathlib import Path
 
 from regard.bundle import Bundle
 from regard.errors import UserError
-from regard.export.verify import TOLERANCE, LogProbDifference, check, make_samples
+from regard.export.verify import LogProbDifference, check, make_samples
 from regard.files import atomic_folder, check_new_folder
 
 # The weight formats of each target; the first is the default.
@@ -34,7 +34,7 @@ class Report:
     folder: Path
     weights: str
     difference: LogProbDifference
-    tolerance: float  # for the largest difference; for int8, for the mean
+    tolerance: float  # for the largest difference; for int8, for the mean; for a language model in int8, for the rise of its loss
     notes: tuple[str, ...] = ()  # what Regard does around the model and other programs do not
 
 
@@ -51,11 +51,11 @@ def export(bundle: Bundle, to: str, out: Path, weights: str | None = None) -> Re
         )
     check_new_folder(out)
     module = importlib.import_module(f"regard.export.{_MODULES[to]}")
-    samples = make_samples(bundle)
+    samples = make_samples(bundle, weights)
     with atomic_folder(out) as temporary:
         scores = module.write(bundle, temporary, weights, samples)
         difference = check(samples, scores, weights, to)
-    return Report(out, weights, difference, TOLERANCE[weights], () if to == "bundle" else _notes(bundle, to))
+    return Report(out, weights, difference, difference.allowed, () if to == "bundle" else _notes(bundle, to))
 
 
 def _notes(bundle: Bundle, to: str) -> tuple[str, ...]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import numpy as np
 
 from regard.bundle import Bundle
 from regard.export.ctranslate2_readme import HEAD_FILE, make_readme
-from regard.export.verify import Samples, scores_of
+from regard.export.verify import Samples, check, make_samples, scores_of
 from regard.generate.engines.ctranslate2_common import import_ctranslate2
 from regard.generate.engines.ctranslate2_convert import convert
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
@@ -20,6 +21,8 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
     """Write the bundle into `folder`, load it with CTranslate2, and score the samples."""
     import_ctranslate2()  # before anything is written
     stored = cast(WeightFormat, weights)
+    if samples.is_own:
+        _check_conversion(bundle)
     convert(bundle, folder, stored, int8_levels())
     if bundle.tokenizer.kind != "ids":
         bundle.tokenizer.save(folder / "tokenizer")
@@ -32,6 +35,14 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
         scores = _score_encoder(bundle, folder, samples)
     (folder / "README.md").write_text(make_readme(bundle, stored), encoding="utf-8")
     return scores
+
+
+def _check_conversion(bundle: Bundle) -> None:
+    """Compare the converted model in fp32, where nothing is rounded: what int8 changes is rounding then, and no mistake."""
+    with TemporaryDirectory() as name:
+        samples, folder = make_samples(bundle), Path(name)
+        convert(bundle, folder, "fp32", int8_levels())
+        check(samples, _score_next_tokens(bundle, folder, samples), "fp32", "ctranslate2")
 
 
 def _score_next_tokens(bundle: Bundle, folder: Path, samples: Samples) -> list[list[float]]:

@@ -1,11 +1,17 @@
 """Checks that an exported model computes what the original does: sample sentences with their log-probabilities under the
-original, in float32, are compared token by token."""
+original, in float32, are compared token by token.
+
+What int8 does to a language model is judged by text: how much its loss rises on text that the original draws itself. On random
+pieces, which no such model is made for, single tokens differ by several nats while text does not suffer: SmolLM2-135M in
+CTranslate2's int8 differs by 0.58 a token there, in a novel by 0.27 up and down, and its loss on the novel rises by 0.03 nats."""
 
 from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from regard.bundle import Bundle
@@ -21,6 +27,8 @@ SENTENCES, LONGEST = 12, 40
 # of the tokens may differ by more than OUTLIER.
 TOLERANCE = {"fp32": 1e-4, "fp16": 5e-2, "int8": 0.2}
 OUTLIER, MAX_OUTLIERS = 1.0, 0.01
+ROUNDINGS = 10  # other programs may round so many times as much as the original does itself, beside float64
+MAX_RISE = 0.2  # of the loss on its own text, in nats a token, for a language model in int8
 
 
 @dataclass(frozen=True)
@@ -30,13 +38,21 @@ class Samples:
     src: list[list[int]]
     tgt: list[list[int]]
     log_probs: list[list[float]]
+    is_own: bool = False  # whether a language model drew the texts in `src` itself
+    rounding: Callable[[], float] | None = (
+        None  # how far the original itself is from float64, at most; a model of one stack
+    )
 
 
-def make_samples(bundle: Bundle) -> Samples:
-    """Sentences of random pieces, from one piece to the longest, half with the model's own translation and half with random
-    pieces: what the model finds likely, and what it finds unlikely."""
+def make_samples(bundle: Bundle, weights: str = "fp32") -> Samples:
+    """What an export in this weight format is judged by: for a language model in int8, texts of its own. Otherwise sentences of
+    random pieces, from one piece to the longest, for translation half with the model's own output and half with random pieces:
+    what the model finds likely, and what it finds unlikely."""
     from regard.generate.engines.torch_engine import TorchEngine
 
+    if bundle.task == "generate" and weights == "int8":
+        texts = own_texts(bundle)
+        return Samples(texts, [[] for _ in texts], answers(bundle, texts), is_own=True)
     tokenizer = bundle.tokenizer
     draw = random.Random(1)
     reserved = {*forbidden_ids(tokenizer), tokenizer.eos_id}
@@ -47,7 +63,7 @@ def make_samples(bundle: Bundle) -> Samples:
     lengths = [1 + round((longest - 1) * n / (SENTENCES - 1)) for n in range(SENTENCES)]
     src = [draw.choices(pieces, k=length) for length in lengths]
     if bundle.task != "translate":
-        return Samples(src, [[] for _ in src], answers(bundle, src))
+        return Samples(src, [[] for _ in src], answers(bundle, src), rounding=partial(rounding_of, bundle, src))
     engine = TorchEngine.from_bundle(bundle, "cpu")
     translations = engine.translate(src, SearchOptions(beam=1, max_extra=0))
     tgt = [
@@ -57,7 +73,23 @@ def make_samples(bundle: Bundle) -> Samples:
     return Samples(src, tgt, engine.score(src, tgt))
 
 
-def answers(bundle: Bundle, texts: list[list[int]]) -> list[list[float]]:
+def own_texts(bundle: Bundle) -> list[list[int]]:
+    """Texts that a language model draws, each with what it begins with."""
+    from regard.generate.engines.torch_engine import TorchEngine
+
+    start = max(0, bundle.tokenizer.document_start)
+    options = SearchOptions(beam=SENTENCES, nbest=SENTENCES, sample=True, max_extra=LONGEST, seed=1)
+    [found] = TorchEngine.from_bundle(bundle, "cpu").generate([[start]], options)
+    return [[start, *one.ids] for one in found if one.ids] or [[start, start]]
+
+
+def rounding_of(bundle: Bundle, texts: list[list[int]]) -> float:
+    """By how much rounding to float32 changes the answers of a model of one stack, at most."""
+    pairs = zip(answers(bundle, texts), answers(bundle, texts, is_double=True), strict=True)
+    return max(abs(one - other) for pair in pairs for one, other in zip(*pair, strict=True))
+
+
+def answers(bundle: Bundle, texts: list[list[int]], is_double: bool = False) -> list[list[float]]:
     """The numbers that are compared for a model of one stack, for each text: see `scores_of`."""
     import torch
 
@@ -65,6 +97,7 @@ def answers(bundle: Bundle, texts: list[list[int]]) -> list[list[float]]:
     from regard.layout import SequenceLayout
 
     model = load_model(bundle)
+    model = model.double() if is_double else model
     with torch.no_grad():
         found = [model(torch.tensor(ids), SequenceLayout.from_lengths([len(ids)])) for ids in texts]
     return [scores_of(bundle, one, ids, []) for one, ids in zip(found, texts, strict=True)]
@@ -75,7 +108,7 @@ def scores_of(bundle: Bundle, answer: Tensor, src: list[int], tgt: list[int]) ->
     text; of a text's own tokens, where the model fills in masked ones), of classes and tags, or a vector."""
     if bundle.task == "embed":
         return answer.flatten().tolist()
-    log_probs = answer.float().log_softmax(-1)
+    log_probs = (answer if answer.itemsize > 4 else answer.float()).log_softmax(-1)
     if bundle.task in ("classify", "tag"):
         return log_probs.flatten().tolist()
     wanted = {
@@ -92,6 +125,8 @@ class LogProbDifference:
 
     largest: float
     mean: float
+    rise: float | None = None  # of the loss on a language model's own text, nats a token
+    allowed: float = field(default=math.inf, compare=False)  # of what is judged: largest, mean or rise
 
 
 def check(samples: Samples, scores: list[list[float]], weights: str, target: str) -> LogProbDifference:
@@ -102,12 +137,17 @@ def check(samples: Samples, scores: list[list[float]], weights: str, target: str
         for one, other in zip(ours, theirs, strict=True)
     ]
     differences = [value if math.isfinite(value) else math.inf for value in differences]
-    difference = LogProbDifference(max(differences), sum(differences) / len(differences))
+    allowed = TOLERANCE[weights]
+    if weights == "fp32" and max(differences) > allowed and samples.rounding is not None:
+        allowed = max(allowed, ROUNDINGS * samples.rounding())  # a deep model rounds more
+    difference = LogProbDifference(max(differences), sum(differences) / len(differences), allowed=allowed)
+    if samples.is_own and weights == "int8":
+        return _check_rise(samples, scores, difference, target)
     judged, how = (difference.mean, "an average of") if weights == "int8" else (difference.largest, "up to")
-    if judged > TOLERANCE[weights]:
+    if judged > allowed:
         raise RegardError(
             f"the {target} model does not compute what the original does: log-probabilities differ by {how} {judged:.3g}, and "
-            f"only {TOLERANCE[weights]:.3g} would be rounding; nothing was written. Please report it with the bundle's config.json"
+            f"only {allowed:.3g} would be rounding; nothing was written. Please report it with the bundle's config.json"
         )
     outliers = sum(value > OUTLIER for value in differences)
     if outliers > MAX_OUTLIERS * len(differences):
@@ -117,3 +157,21 @@ def check(samples: Samples, scores: list[list[float]], weights: str, target: str
             f"Please report it with the bundle's config.json"
         )
     return difference
+
+
+def _check_rise(
+    samples: Samples, scores: list[list[float]], difference: LogProbDifference, target: str
+) -> LogProbDifference:
+    """How much higher the loss is on text that the original drew; raises if it is too much."""
+    pairs = [
+        (one, other)
+        for ours, theirs in zip(samples.log_probs, scores, strict=True)
+        for one, other in zip(ours[:-1], theirs[:-1], strict=True)  # what follows the last token was not drawn
+    ]
+    rise = sum(one - other for one, other in pairs) / len(pairs)
+    if not rise <= MAX_RISE:  # also rejects NaN
+        raise RegardError(
+            f"in int8 the {target} model predicts worse: on text that the original writes, its loss is {rise:.3g} nats a token "
+            f"higher, and {MAX_RISE:g} are allowed; nothing was written. Use --weights fp16 or fp32"
+        )
+    return LogProbDifference(difference.largest, difference.mean, rise, MAX_RISE)

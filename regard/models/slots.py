@@ -30,3 +30,10 @@ def admit(model: Transformer, cache: SlotCache, assignment: SlotAssignment, ids:
     reading = cache.admit_prompts(assignment, layout, layers[0].self_attention.kernel)
     for layer, layer_cache in zip(layers, reading, strict=True):
         x = layer.step(x, layout.positions, layer_cache, model.decoder.relative)
+
+
+def read_parts(model: Transformer, cache: SlotCache, ids: Tensor, rows: Tensor, positions: Tensor) -> None:
+    """Read ids (tokens,) of prompts into their rows of the cache, at these positions; what comes before them is read already."""
+    x = model.decoder.enter(model.embed_target(ids), positions, cache.tgt_capacity)
+    for layer, reading in zip(model.decoder.sequence, cache.begin_parts(rows, positions), strict=True):
+        x = layer.step(x, positions, reading, model.decoder.relative)

@@ -26,6 +26,7 @@ from regard.models.stack import Stack
 from regard.nn.attention import Recorder
 from regard.nn.cache import CrossCache, DecoderCache, LayerCache, SelfCache
 from regard.nn.embedding import Embedding
+from regard.nn.int8 import Int8Weight
 from regard.nn.joint_cache import JointCache
 from regard.nn.linear import RowTile, linear
 from regard.nn.places import Places
@@ -45,6 +46,7 @@ class Transformer(nn.Module):
     """
 
     row_tile: RowTile = 0  # see regard.nn.linear
+    output_int8: Int8Weight | None = None  # instead of the output matrix (`models/int8.py`)
     encoder: Stack
     decoder: Stack
     embedding: Embedding  # tied, or of one stack; else there are two
@@ -143,6 +145,8 @@ class Transformer(nn.Module):
 
     def logits(self, states: Tensor) -> Tensor:
         """(tokens, d_model) -> (tokens, vocab_size)."""
+        if self.output_int8 is not None:
+            return self.output_int8(self._token_head()(states), self.output_bias)
         return linear(self._token_head()(states), self.output_matrix, self.output_bias, self.row_tile)
 
     def hidden(
@@ -200,12 +204,16 @@ class Transformer(nn.Module):
     def step(self, tokens: Tensor, cache: AnyCache, counts: Sequence[int] | None = None) -> Tensor:
         """The newest token of every row, (rows,) -> logits of the next one, (rows, vocab_size). With counts it is several tokens:
         `counts[n]` of each row of sentence n, packed row by row, (tokens,) -> (tokens, vocab_size)."""
+        return self.logits(self.decoder.final_norm(self.read(tokens, cache, counts)))
+
+    def read(self, tokens: Tensor, cache: AnyCache, counts: Sequence[int] | None = None) -> Tensor:
+        """A step that does not ask what comes next: the states after the last layer, (tokens, d_model)."""
         positions, longest = cache.begin_step(counts)
         x = self.decoder.enter(self.embed_target(tokens), positions, longest)
         layer_caches: Sequence[StepCache] = cache.layers
         for layer, layer_cache in zip(self.decoder.sequence, layer_caches, strict=True):
             x = layer.step(x, positions, layer_cache, self.decoder.relative)
-        return self.logits(self.decoder.final_norm(x))
+        return x
 
     def num_parameters(self) -> int:
         """The number of trainable parameters; a shared matrix counts once."""

@@ -161,3 +161,17 @@ class DecoderCache:
                         shared.keep(sentences)
         if sentences is not None:
             self.places.keep(sentences)
+
+    def as_prompt(self, beam: int, capacity: int) -> DecoderCache:
+        """What the one row of one sentence has read, as the prompt of `beam` rows that go on from there; there is no source."""
+        [length], device = self.places.read, self.places.device
+        layout = SequenceLayout.from_lengths([length], device)
+        places = Places([length], beam, self.places.bucket, device)
+        layers = []
+        for layer in self.layers:
+            own = layer.self_attention
+            kept = SelfCache(places, own.keys.shape[1], own.keys.shape[3], capacity, like=own.keys)
+            # (1, kv_heads, capacity, d_head) -> (length, kv_heads, d_head)
+            kept.keep_prompts(layout, *(x[0, :, :length].transpose(0, 1) for x in (own.keys, own.values)))
+            layers.append(LayerCache(kept))
+        return DecoderCache(layers, places)

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.nn.int8 import Int8Weight
+
 RowTile = (
     int | tuple[int, ...]
 )  # rows of a product; several ascend, and the last is used as long as there are enough rows
@@ -38,10 +40,16 @@ class Linear(nn.Linear):
     """nn.Linear with `row_tile`, and a bias that a fused kernel may add instead."""
 
     row_tile: RowTile = 0
+    int8: Int8Weight | None = None  # instead of the weight
 
     def forward(self, input: Tensor, add_bias: bool = True) -> Tensor:
         """(rows, d_in) -> (rows, d_out)."""
-        return linear(input, self.weight, self.bias if add_bias else None, self.row_tile)
+        return self._product(input, self.bias if add_bias else None)
+
+    def _product(self, input: Tensor, bias: Tensor | None) -> Tensor:
+        if self.int8 is not None:
+            return self.int8(input, bias)
+        return linear(input, self.weight, bias, self.row_tile)
 
 
 class KeylessLinear(Linear):
@@ -56,7 +64,7 @@ class KeylessLinear(Linear):
         before, keys, after = self.sizes
         first, last = self.bias.split((before, after))
         bias = torch.cat((first, first.new_zeros(keys), last))
-        return linear(input, self.weight, bias if add_bias else None, self.row_tile)
+        return self._product(input, bias if add_bias else None)
 
 
 @torch.inference_mode()

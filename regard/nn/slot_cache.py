@@ -9,6 +9,7 @@ graph demands. Without an encoder a sentence is a prompt: the first row of its s
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -82,10 +83,7 @@ class SlotSelfCache:
     def extend(self, q: Tensor, k: Tensor, v: Tensor, scale: float, bias: PositionBias | None = None) -> Tensor:
         """Write one token's keys and values, each (rows, kv_heads, d_head), and let its queries (rows, num_heads, d_head) attend
         to the whole prefix: (rows, num_heads, d_head)."""
-        if bias is not None:
-            raise ValueError(
-                "the slot cache takes no bias on the scores (model.positions = 'relative'); use another engine"
-            )
+        refuse_bias(bias)
         prefixes = self.prefixes
         if on_triton(q.device):
             from regard.nn.kernels.triton_decode import extend_attention
@@ -102,6 +100,48 @@ class SlotSelfCache:
     def put(self, at: tuple[Tensor, Tensor], k: Tensor, v: Tensor) -> None:
         """Write packed keys and values, each (tokens, kv_heads, d_head), to these rows and positions."""
         put(torch.cat((k, v), dim=1), self.keys, self.values, at)
+
+    def narrowed(self, prefixes: SlotPrefixes) -> SlotSelfCache:
+        """The first rows alone, on the same memory."""
+        narrow = copy.copy(self)
+        narrow.prefixes, narrow._rows = prefixes, self._rows[: len(prefixes.ancestors)]
+        return narrow
+
+
+class SlotReading:
+    """In the place of a layer's self-attention while parts of prompts are read, several tokens of a row at a time: each attends to
+    all that its row has read before it. Only caches with one row in a slot have it."""
+
+    def __init__(self, cache: SlotSelfCache, rows: Tensor, positions: Tensor, entries: Tensor) -> None:
+        """Token t is at `positions[t]` of `rows[t]`, both (tokens,) int64; `entries` repeat the rows, (tokens, capacity) int32."""
+        self._cache, self._at, self._entries, self._lengths = cache, (rows, positions), entries, positions + 1
+
+    def extend(self, q: Tensor, k: Tensor, v: Tensor, scale: float, bias: PositionBias | None = None) -> Tensor:
+        """q (tokens, num_heads, d_head), k and v (tokens, kv_heads, d_head) -> (tokens, num_heads, d_head)."""
+        refuse_bias(bias)
+        keys, values = self._cache.keys, self._cache.values
+        self._cache.put(self._at, k, v)
+        if on_triton(q.device):
+            from regard.nn.kernels.triton_decode import decode_attention
+
+            return decode_attention(q, keys, values, self._lengths, self._entries, 1, scale)
+        return gathered_attention(q, keys, values, self._lengths, self._entries, 1, scale)
+
+
+@dataclass(frozen=True)
+class SlotReadingLayer:
+    """The caches of one decoder layer while parts of prompts are read."""
+
+    self_attention: SlotReading
+    cross_attention: None = None  # there is no encoder
+
+
+def refuse_bias(bias: PositionBias | None) -> None:
+    """Relative positions are not for slots."""
+    if bias is not None:
+        raise ValueError(
+            "the slot cache takes no bias on the scores (model.positions = 'relative'); use another engine"
+        )
 
 
 class SlotCrossCache:
@@ -208,3 +248,17 @@ class SlotCache:
             PromptLayerCache(PromptCache(layout, kernel, partial(layer.self_attention.put, at)))
             for layer in self.layers
         ]
+
+    def begin_parts(self, rows: Tensor, positions: Tensor) -> list[SlotReadingLayer]:
+        """What reads parts of prompts, layer by layer: token t at `positions[t]` of `rows[t]`, both (tokens,) int64. The row after
+        the last takes what belongs to no prompt."""
+        entries = rows.int()[:, None].expand(-1, self.tgt_capacity).contiguous()
+        return [SlotReadingLayer(SlotReading(layer.self_attention, rows, positions, entries)) for layer in self.layers]
+
+    def narrowed(self, slots: int) -> SlotCache:
+        """The first slots alone, on the same memory; there is no source."""
+        beam, narrow = self.prefixes.beam, copy.copy(self)
+        narrow.prefixes = SlotPrefixes(beam, self.prefixes.positions[:slots], self.prefixes.ancestors[: slots * beam])
+        narrow._rows = self._rows[: slots * beam]
+        narrow.layers = [SlotLayerCache(layer.self_attention.narrowed(narrow.prefixes), None) for layer in self.layers]
+        return narrow

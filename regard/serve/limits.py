@@ -49,11 +49,13 @@ class Limits:
     window_ms: float = 4  # under load: how long a batch waits for the next sentence
     batch_tokens: int = 4_096  # of one batch, counted as sentences times the longest
     rows: int = 128  # texts that a language model writes at a time
-    cache_bytes: int = 2_147_483_648  # of the keys and values of these texts, for each model
+    cache_bytes: int = (
+        0  # of the keys and values of these texts, for each model; 0: 2 GiB, on a GPU a quarter of what is free
+    )
     drain_seconds: float = 30  # after SIGTERM: to finish accepted requests
 
     def __post_init__(self) -> None:
-        may_be_zero = ("window_ms", "alternatives", "drain_seconds")
+        may_be_zero = ("window_ms", "alternatives", "cache_bytes", "drain_seconds")
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value < 0 or (value == 0 and field.name not in may_be_zero):

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from regard.bundle import Bundle
-from regard.errors import RegardError, UserError
-from regard.generate.engines.decoder_jobs import Token
+from regard.errors import RegardError
+from regard.generate.engines.decoder_jobs import TextDecoder, Token
+from regard.generate.engines.select import make_served_engine
 from regard.serve.batching import Observe, QueueFull
 from regard.serve.fairness import CLIENT, FairShares
 from regard.serve.limits import Limits
@@ -37,6 +38,7 @@ class ServedWriter:
     name: str  # what clients call it
     bundle: Bundle
     engine: TorchEngine
+    how: str  # it computes: precision, texts at a time, memory
     writer: Writer
     batcher: WritingBatcher
     reader: ThreadPool  # for prompts that are scored
@@ -56,18 +58,12 @@ class ServedWriter:
         shares: FairShares | None = None,
     ) -> ServedWriter:
         """Make an engine for a bundle, and its batcher. `shares` are those of all models of a process."""
-        if engine not in ("auto", "torch"):
-            raise UserError(
-                f"{bundle.folder}: a language model is served with engine torch, but --engine is {engine}; leave it out"
-            )
-        from regard.generate.engines.joint_decoder import JointDecoder
-        from regard.generate.engines.torch_engine import TorchEngine
-
-        made, shares = TorchEngine.from_bundle(bundle, device), shares or FairShares()
-        batcher = WritingBatcher(JointDecoder(made), bundle.tokenizer, limits, shares, observe)
+        made, shares = make_served_engine(bundle, engine, device), shares or FairShares()
+        decoder, how = _decoder(made, limits)
+        batcher = WritingBatcher(decoder, bundle.tokenizer, limits, shares, observe)
         reader = ThreadPool("requests for words", 1, limits.word_places, shares)
         texts = ThreadPool("texts", 1, shares=shares)
-        return cls(name, bundle, made, Writer(bundle.tokenizer, made), batcher, reader, texts, bundle.max_length)
+        return cls(name, bundle, made, how, Writer(bundle.tokenizer, made), batcher, reader, texts, bundle.max_length)
 
     @property
     def has_chat(self) -> bool:
@@ -118,3 +114,18 @@ class ServedWriter:
         self.batcher.close(PATIENCE)
         self.reader.close()
         self.texts.close()
+
+
+def _decoder(engine: TorchEngine, limits: Limits) -> tuple[TextDecoder, str]:
+    """What writes for all clients: slots on a GPU, else a batch that texts join; and what to say of it."""
+    if engine.slots is not None:
+        from regard.generate.engines.slot_text_decoder import SlotTextDecoder
+
+        slots = SlotTextDecoder(engine, limits.rows, limits.tokens, limits.cache_bytes)
+        size = f"{slots.max_rows} slots of {slots.capacity} tokens, {slots.cache_bytes / 1e9:.2f} GB taken"
+        return slots, f"{engine.device.type} {engine.precision}, {size}"
+    from regard.generate.engines.joint_decoder import JointDecoder
+
+    joint = JointDecoder(engine, limits.cache_bytes)
+    size = f"{limits.rows} texts, {joint.max_tokens * engine.bytes_per_token / 1e9:.2f} GB at most"
+    return joint, f"{engine.device.type} {engine.precision}, {size}"

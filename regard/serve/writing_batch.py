@@ -16,23 +16,16 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from regard.data.tokenizer import Tokenizer
 from regard.errors import InputTooLarge, RegardError
-from regard.generate.engines.decoder_jobs import DecoderJob, Row, Token
+from regard.generate.engines.decoder_jobs import DecoderJob, Row, TextDecoder, Token
 from regard.serve.batching import Observe, QueueFull
 from regard.serve.fairness import Client, FairShares
 from regard.serve.limits import Limits
 from regard.writing.options import WritingOptions
 from regard.writing.stops import cut_at_stop, without_tail
 from regard.writing.writer import GrowingText, Reason
-
-if TYPE_CHECKING:
-    from regard.generate.engines.joint_decoder import JointDecoder
-
-# Of prompts that enter at once: the others wait for their next token meanwhile. A longer prompt is read alone, in one piece.
-_READ_TOKENS = 2_048
 
 
 @dataclass(frozen=True)
@@ -81,7 +74,7 @@ class WritingBatcher:
 
     def __init__(
         self,
-        decoder: JointDecoder,
+        decoder: TextDecoder,
         tokenizer: Tokenizer,
         limits: Limits,
         shares: FairShares | None = None,
@@ -89,7 +82,7 @@ class WritingBatcher:
     ) -> None:
         self.decoder, self._tokenizer, self._limits = decoder, tokenizer, limits
         self._shares, self._observe = shares or FairShares(), observe
-        self._tokens = max(1, limits.cache_bytes // decoder.bytes_per_token)  # that all texts may take together
+        self._tokens, self._rows = decoder.max_tokens, min(limits.rows, decoder.max_rows)  # of all texts together
         self._waiting: list[WritingJob] = []
         self._running: list[WritingJob] = []
         self._changed = threading.Condition()
@@ -135,8 +128,8 @@ class WritingBatcher:
                 f"the prompt and its texts may have at most {most} tokens together, but could have {decoding.cost}; send less, or "
                 "ask for fewer tokens or texts"
             )
-        if len(decoding.rows) > self._limits.rows:
-            raise InputTooLarge(f"n may be at most {self._limits.rows}")
+        if len(decoding.rows) > self._rows:
+            raise InputTooLarge(f"n may be at most {self._rows}")
         texts = [_Text(row, GrowingText(self._tokenizer, decoding.prompt)) for row in decoding.rows]
         with self._changed:
             if self._failure is not None:
@@ -203,20 +196,14 @@ class WritingBatcher:
             rows[job.client] += len(job.texts)
             tokens[job.client] += job.decoding.cost
         present = {job.client for job in self._running + self._waiting}
-        read = 0
         for job in sorted(self._waiting, key=lambda one: one.client.clock):  # stable: of equals, the first that came
             new, cost = len(job.texts), job.decoding.cost
-            if rows.total() + new > self._limits.rows or tokens.total() + cost > self._tokens:
+            if rows.total() + new > self._rows or tokens.total() + cost > self._tokens:
                 break  # it is the next: smaller ones do not overtake it
             share = 1 / (len(present) + 1)
-            is_over = (
-                rows[job.client] + new > share * self._limits.rows or tokens[job.client] + cost > share * self._tokens
-            )
+            is_over = rows[job.client] + new > share * self._rows or tokens[job.client] + cost > share * self._tokens
             if is_over and rows[job.client]:
                 continue
-            read += len(job.decoding.prompt)
-            if entering and read > _READ_TOKENS:
-                break
             entering.append(job)
             rows[job.client] += new
             tokens[job.client] += cost
@@ -224,35 +211,24 @@ class WritingBatcher:
 
     def _advance(self, entering: list[WritingJob]) -> tuple[int, int]:
         """One step; the tokens that it wrote, and the number of its rows."""
-        entered = self._entered(entering) if entering else []
+        self.decoder.enter([job.decoding for job in entering])
         with self._changed:
-            self._running += entered
+            self._running += entering
             left = [job for job in self._running if job.is_cancelled]
         self._leave(left)
-        rows, before = self.decoder.num_rows, _num_tokens(self._running)
+        before = _num_tokens(self._running)
         try:
             self.decoder.step()
         except Exception as error:  # noqa: BLE001 - reported to those who wait
             for job in self._running:
                 job.on_piece(error)
             self._leave(list(self._running))
-            return 0, rows
+            return 0, 0
+        rows = self.decoder.num_rows
         tokens = _num_tokens(self._running) - before
         done = [job for job in self._running if self._hand_out(job)]
         self._leave(done)
         return tokens, rows
-
-    def _entered(self, jobs: list[WritingJob]) -> list[WritingJob]:
-        """Read the prompts of jobs, of which a bad one fails alone; those that were read."""
-        try:
-            self.decoder.enter([job.decoding for job in jobs])
-        except Exception as error:  # noqa: BLE001 - reported to whoever waits
-            if len(jobs) > 1:
-                return [one for job in jobs for one in self._entered([job])]
-            self._shares.leave(jobs[0].client)
-            jobs[0].on_piece(error)
-            return []
-        return jobs
 
     def _leave(self, jobs: list[WritingJob]) -> None:
         if not jobs:

@@ -18,8 +18,11 @@ import transformers
 from regard.bundle import Bundle
 from regard.errors import RegardError, UserError
 from regard.export import export
+from regard.export.verify import MAX_RISE, scores_of
 from regard.generate.engines import ctranslate2_specs
+from regard.generate.engines.torch_engine import load_model
 from regard.importing.transformers import import_model
+from regard.layout import SequenceLayout
 from tests import json_tokenizers
 from tests.commands import fails
 from tests.families.checkpoints import CASES, PIECES, find_goldens, make_original
@@ -148,6 +151,22 @@ def test_smaller_weights_differ_by_their_rounding(name: str, weights: str, tmp_p
     assert full.difference.mean < 1e-6 < small.difference.mean < small.tolerance
     sizes = [(one.folder / "model.bin").stat().st_size for one in (full, small)]
     assert sizes[1] < 0.75 * sizes[0]
+
+
+def test_a_language_model_in_int8_is_first_compared_in_fp32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake of the conversion that int8 could hide is found, and nothing is left behind."""
+    _, bundle = open_checkpoint("llama", tmp_path)
+    report = export(bundle, "ctranslate2", tmp_path / "right", "int8")
+    assert report.difference.rise is not None and abs(report.difference.rise) < report.tolerance == MAX_RISE
+    model = load_model(bundle)
+    with torch.no_grad():
+        next(iter(model.parameters())).mul_(1.001)
+    monkeypatch.setattr("regard.export.verify.answers", lambda bundle, texts, is_double=False: [
+        scores_of(bundle, model(torch.tensor(ids), SequenceLayout.from_lengths([len(ids)])).detach(), ids, []) for ids in texts
+    ])  # fmt: skip
+    with pytest.raises(RegardError, match="the ctranslate2 model does not compute what the original does"):
+        export(bundle, "ctranslate2", tmp_path / "wrong", "int8")
+    assert not (tmp_path / "wrong").exists()
 
 
 def test_albert_is_refused_by_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

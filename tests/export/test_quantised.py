@@ -219,3 +219,31 @@ def test_one_token_that_turns_over_is_rounding_and_many_are_a_mistake() -> None:
         check(samples, [[-1.3] * 10] * 10, "int8", "bundle")
     with pytest.raises(RegardError, match="differ by an average of inf"):
         check(samples, [[math.nan] * 10] * 10, "int8", "bundle")
+
+
+def test_a_language_model_in_int8_is_judged_by_its_loss_on_its_own_text() -> None:
+    """Differences up and down are rounding, however large; what makes all text less likely is not."""
+    samples = Samples([[5] * 10] * 10, [[]] * 10, [[-3.0] * 10] * 10, is_own=True)
+    noisy = [[-3.0 + (2.5 if n % 2 else -2.2) for n in range(10)] for _ in range(10)]
+    found = check(samples, noisy, "int8", "ctranslate2")
+    assert found.mean > 2 and found.rise == pytest.approx((5 * 2.2 - 4 * 2.5) / 9)
+    with pytest.raises(RegardError, match=r"its loss is 0\.25 nats a token higher, and 0\.2 are allowed"):
+        check(samples, [[-3.25] * 10] * 10, "int8", "ctranslate2")
+    with pytest.raises(RegardError, match="its loss is nan nats"):
+        check(samples, [[math.nan] * 10] * 10, "int8", "ctranslate2")
+
+
+def test_a_deep_model_may_round_more_in_fp32_and_no_more_than_that() -> None:
+    asked = []
+
+    def rounding() -> float:
+        asked.append(True)
+        return 5e-5
+
+    samples = Samples([[5]] * 10, [[]] * 10, [[-1.0]] * 10, rounding=rounding)
+    assert check(samples, [[-1.00005]] * 10, "fp32", "x").allowed == 1e-4 and not asked
+    assert check(samples, [[-1.0004]] * 10, "fp32", "x").allowed == pytest.approx(5e-4) and asked
+    with pytest.raises(RegardError, match=r"differ by up to 0\.0006, and only 0\.0005 would be rounding"):
+        check(samples, [[-1.0006]] * 10, "fp32", "x")
+    with pytest.raises(RegardError, match=r"only 0\.05 would be rounding"):
+        check(samples, [[-1.06]] * 10, "fp16", "x")

@@ -294,11 +294,13 @@ def test_a_language_model_trained_here_is_written_as_the_first_family_that_fits(
     """And its vocabulary as a tokenizer.json."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    import regard
     from regard.bundle import save_bundle
     from regard.config import ModelConfig
     from regard.data.tokenizer import Tokenizer
     from regard.models.transformer import Transformer
     from regard.recipe import DecodeRecipe
+    from regard.writing.writer import GrowingText
     from tests.importing.opus import tatoeba
 
     lines = tatoeba("train.en", 400)
@@ -317,8 +319,13 @@ def test_a_language_model_trained_here_is_written_as_the_first_family_that_fits(
     assert settings["model_type"] == "llama" and settings["eos_token_id"] == 2
     theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
     for line in [*lines, "漢字 😀 12.5 </s>x"]:
-        ids = tokenizer.encode(line)
+        ids = [tokenizer.bos_id, *tokenizer.encode(line)]  # a prompt begins with <s>, as it does here
         assert theirs(line, split_special_tokens=True)["input_ids"] == ids
-        assert theirs.decode(ids) == line
-    logits = AutoModelForCausalLM.from_pretrained(tmp_path / "out")(torch.tensor([tokenizer.encode(lines[0])])).logits
-    assert logits.shape[-1] == tokenizer.vocab_size
+        assert theirs.decode(ids[1:]) == line
+    assert theirs("")["input_ids"] == [tokenizer.bos_id]
+    loaded: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    written = loaded.generate(**theirs(lines[0], return_tensors="pt"), do_sample=False, max_new_tokens=9)
+    own = regard.load(bundle.folder, engine="torch").continuations(lines[0], temperature=0, max_tokens=9)
+    prompt = [tokenizer.bos_id, *tokenizer.encode(lines[0])]
+    text = GrowingText(tokenizer, prompt).of(written[0].tolist()[len(prompt) :])
+    assert text == own[0].continuations[0].text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from regard.errors import UserError
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.generate.options import SearchOptions
 from regard.generate.search.core import beam_search, length_penalty
+from regard.generate.search.sampling import draw, draw_sorted
 from regard.generate.search.state import SearchSpec
 from tests.build import SWITCHES, build, tiny_config
 
@@ -171,3 +173,30 @@ def test_the_engines_log_probability_is_that_of_scoring_its_translation() -> Non
     for hypotheses, tokens in zip(found, scored, strict=True):
         assert len(tokens) == len(hypotheses[0].ids) + 1
         assert sum(tokens) == pytest.approx(hypotheses[0].log_prob, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {},
+        {"temperature": 2.0},
+        {"top_p": 0.9},
+        {"top_p": 0.999},
+        {"min_p": 0.05},
+        {"min_p": 1e-7},
+        {"top_k": 50},
+        {"top_k": 3_000},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("spread", [0.1, 2.0, 9.0])
+def test_drawing_among_the_likeliest_is_drawing_among_all(chosen: dict[str, Any], spread: float) -> None:
+    """Flat distributions, where most tokens lie beyond the likeliest, and steep ones; some tokens may not come at all."""
+    options = SearchOptions(beam=1, sample=True, **chosen)
+    generator = torch.Generator().manual_seed(4)
+    log_probs = torch.log_softmax(spread * torch.randn(64, 1, 5_000, generator=generator), dim=-1)
+    log_probs[5, 0, 10:] = -math.inf
+    log_probs[:, 0, ::7] = -math.inf
+    uniform = torch.rand(64, 1, dtype=torch.float64, generator=generator)
+    uniform[0], uniform[1] = 0.0, 1 - 1e-12
+    assert torch.equal(draw(log_probs, uniform, options), draw_sorted(log_probs, uniform, options))

@@ -16,9 +16,12 @@ import pytest
 
 import regard
 from regard.api import Model
+from regard.bundle import load_bundle
 from regard.data.tokenizer import Tokenizer
+from regard.errors import UserError
+from regard.nn.int8 import int8_refusal
 from regard.serve.limits import Limits
-from regard.serve.served_writer import WrittenPiece
+from regard.serve.served_writer import ServedWriter, WrittenPiece
 from regard.serve.web import openai as web
 from regard.serve.web.openai_replies import Reply
 from regard.serve.writing_batch import Piece
@@ -30,7 +33,7 @@ CHAT: list[Any] = [
     {"role": "system", "content": "Answer briefly."},
     {"role": "user", "content": "How are you?"},
 ]
-PATIENT = ("--limit", f"writing_seconds={PATIENCE}")
+PATIENT = ("--limit", f"writing_seconds={PATIENCE}", "--engine", "torch")
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +73,24 @@ def _closed() -> Iterator[None]:
 @pytest.fixture
 def client(server: Running) -> openai.OpenAI:
     return client_of(server)
+
+
+def test_a_server_on_a_cpu_writes_in_int8(folder: Path) -> None:
+    """What the engine of that name writes alone; the log says so."""
+    if reason := int8_refusal():
+        pytest.skip(reason)
+    alone = regard.load(folder, engine="torch-int8")
+    prompts = ["The dog", "A cat sat on the mat"]
+    with running("--limit", f"writing_seconds={PATIENCE}", model=folder) as server, client_of(server) as client:
+        found = client.completions.create(model=NAME, prompt=prompts, temperature=0, max_tokens=12)
+        assert [one.text for one in found.choices] == alone.generate(prompts, temperature=0, max_tokens=12)
+        [line] = [line for line in server.lines if '"listening"' in line]
+        assert json.loads(line)["writers"][NAME].startswith("cpu int8, 128 texts")
+
+
+def test_an_engine_that_nobody_can_join_is_refused(folder: Path) -> None:
+    with pytest.raises(UserError, match="engine ctranslate2 cannot write for several clients at once"):
+        ServedWriter.load(load_bundle(folder), NAME, Limits(), engine="ctranslate2")
 
 
 def test_models_are_listed(client: openai.OpenAI, server: Running) -> None:

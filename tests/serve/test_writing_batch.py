@@ -3,6 +3,7 @@ that counts, and takes a step only when the test says so."""
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from queue import Queue
@@ -23,7 +24,7 @@ from tests.serve.server import GOLDEN, PATIENCE
 class CountingDecoder:
     """Writes the letters of the alphabet, one for each step."""
 
-    bytes_per_token = 1
+    max_rows = max_tokens = sys.maxsize
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.letters = [tokenizer.encode(f"{letter}", "target", at_start=False)[-1] for letter in "abcdefghijklmnop"]
@@ -42,9 +43,10 @@ class CountingDecoder:
         job.rows = [Row() for _ in range(job.options.beam)]
 
     def enter(self, jobs: Sequence[DecoderJob]) -> None:
-        if self.bad_prompt in [job.prompt for job in jobs]:
-            raise RuntimeError("this prompt is bad")
         self.jobs += jobs
+        for job in jobs:
+            if job.prompt == self.bad_prompt:
+                job.fail(RuntimeError("this prompt is bad"))
         self.entered += [list(job.prompt) for job in jobs]
 
     def step(self) -> None:
@@ -60,6 +62,9 @@ class CountingDecoder:
 
     def remove(self, gone: Sequence[DecoderJob]) -> None:
         self.jobs = [job for job in self.jobs if job not in gone]
+
+    def read(self, prompt: Sequence[int], top: int) -> list[Token]:
+        raise NotImplementedError
 
 
 class Listener:
@@ -181,11 +186,17 @@ def test_a_full_queue_says_when_to_come_again(decoder: CountingDecoder) -> None:
 
 
 def test_what_could_never_fit_is_refused(decoder: CountingDecoder) -> None:
-    batcher = batcher_of(decoder, rows=2, cache_bytes=100)
+    decoder.max_tokens = 100
+    batcher = batcher_of(decoder, rows=2)
     with pytest.raises(InputTooLarge, match="at most 100 tokens together, but could have 201"):
         submit(batcher, 0, tokens=200)
     with pytest.raises(InputTooLarge, match="n may be at most 2"):
         submit(batcher, 0, n=3)
+    batcher.close(PATIENCE)
+    decoder.max_rows = 1
+    batcher = batcher_of(decoder, rows=2)
+    with pytest.raises(InputTooLarge, match="n may be at most 1"):
+        submit(batcher, 0, n=2)
     batcher.close(PATIENCE)
 
 

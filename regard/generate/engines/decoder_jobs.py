@@ -1,13 +1,17 @@
-"""What a `JointDecoder` is given, and the texts that it writes. No torch here."""
+"""What a decoder of a server is given, the texts that it writes, and which parts of prompts it reads next. No torch here."""
 
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
-from regard.errors import RegardError
 from regard.generate.options import SearchOptions
+
+READ_TOKENS = 512  # of prompts that a step reads: the texts that are being written wait for their next token meanwhile
+PART_TOKENS = 256  # of one prompt among them
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class DecoderJob:
     limit: int = 0  # the longest text, as the model allows it
     rows: list[Row] = field(default_factory=list)
     rng: random.Random = field(default_factory=random.Random)
-    failure: RegardError | None = None  # why it has no text
+    failure: Exception | None = None  # why it has no text
 
     @property
     def is_done(self) -> bool:
@@ -54,3 +58,100 @@ class DecoderJob:
     def cost(self) -> int:
         """Tokens that its rows may take in all."""
         return len(self.rows) * (len(self.prompt) + self.limit)
+
+    def fail(self, error: Exception) -> None:
+        """End it without a text."""
+        self.failure = error
+        for row in self.rows:
+            row.is_done = True
+
+
+class PromptPart(NamedTuple):
+    """The tokens of a prompt that a step reads, `job.prompt[start:end]`. The last token is no part: the step that writes the
+    first token reads it."""
+
+    job: DecoderJob
+    start: int
+    end: int
+
+    @property
+    def is_first(self) -> bool:
+        """Whether nothing was read before."""
+        return self.start == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing is left to read after it."""
+        return self.end == len(self.job.prompt) - 1
+
+
+class ReadingQueue:
+    """Prompts that are to be read, in turns of a part each, so that a long one holds up neither short ones nor the texts that are
+    being written. Where a prompt is cut depends on the prompt alone."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[DecoderJob, int]] = deque()  # with the number of tokens that were read
+
+    def add(self, jobs: Sequence[DecoderJob]) -> None:
+        """Queue the prompts of these jobs."""
+        self._waiting.extend((job, 0) for job in jobs)
+
+    def remove(self, gone: Sequence[DecoderJob]) -> None:
+        """Forget these jobs."""
+        self._waiting = deque(entry for entry in self._waiting if entry[0] not in gone)
+
+    def take(self) -> list[PromptPart]:
+        """What the next step reads, of each prompt one part: at most `READ_TOKENS` in all."""
+        taken: list[PromptPart] = []
+        budget = READ_TOKENS
+        while self._waiting:
+            job, start = self._waiting[0]
+            end = min(start + PART_TOKENS, len(job.prompt) - 1)
+            if end - start > budget or any(part.job is job for part in taken):
+                break
+            self._waiting.popleft()
+            budget -= end - start
+            taken.append(PromptPart(job, start, end))
+            if not taken[-1].is_last:
+                self._waiting.append((job, end))
+        return taken
+
+
+class TextDecoder(Protocol):
+    """Writes the texts of many jobs together, token by token: jobs enter and leave between two steps. One thread uses it."""
+
+    @property
+    def max_rows(self) -> int:
+        """Texts that there may be at a time."""
+        ...
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens that the costs of all jobs may add up to."""
+        ...
+
+    @property
+    def num_rows(self) -> int:
+        """Texts that the next step adds a token to."""
+        ...
+
+    def prepare(self, job: DecoderJob) -> None:
+        """Check a job and set its limit and its rows. Raises InputError if the prompt leaves no room in the model's context."""
+        ...
+
+    def enter(self, jobs: Sequence[DecoderJob]) -> None:
+        """Take prepared jobs; the next steps read their prompts. A job whose prompt cannot be read fails alone."""
+        ...
+
+    def step(self) -> None:
+        """Read the next parts of prompts, and add a token to every text whose prompt is read. Texts become done at their limit or
+        where the model ends them."""
+        ...
+
+    def remove(self, gone: Sequence[DecoderJob]) -> None:
+        """Drop jobs, whether they are done or not."""
+        ...
+
+    def read(self, prompt: Sequence[int], top: int) -> list[Token]:
+        """The tokens of a prompt, without the first, each with its log-probability and the likeliest in its place."""
+        ...

@@ -5,7 +5,9 @@
                         language models `ctranslate2_text_engine.py`, for encoders `ctranslate2_encoder.py`. Computes in int8
                         with language models, and with bundles stored so
     ctranslate2-fp32    the same in fp32
-    auto                ctranslate2 on a CPU if it is installed and supports the model, else torch
+    torch-int8          torch on CPUs with VNNI, for language models: linear layers in int8, everything else in fp32
+    auto                ctranslate2 on a CPU if it is installed and supports the model, else torch; a server writes with torch-int8
+                        on a CPU if it can (`joint_decoder.py` says why)
 
 Chosen by name, ctranslate2 refuses by name what it cannot do: models with an unsupported setting, GPUs, ensembles, search
 options beyond those of its engines, phrases that must appear; for translation also streaming. With `auto`, torch takes over for
@@ -18,7 +20,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from regard.bounds import MAX_BATCH, check_whole
 from regard.builtin import shown_name
@@ -33,7 +35,10 @@ from regard.generate.engines.ctranslate2_model import WeightFormat, refusal
 from regard.generate.engines.ctranslate2_text_engine import CTranslate2TextEngine
 from regard.generate.options import Engine, TextEngine
 
-EngineName = Literal["auto", "torch", "ctranslate2", "ctranslate2-fp32"]
+if TYPE_CHECKING:
+    from regard.generate.engines.torch_engine import TorchEngine
+
+EngineName = Literal["auto", "torch", "torch-int8", "ctranslate2", "ctranslate2-fp32"]
 _GPU_FILES = ("/proc/driver/nvidia/version", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")  # CUDA, WSL, ROCm
 
 
@@ -48,6 +53,7 @@ def make_engine(
                 f"{shown_name(bundle.folder)}"
             )
     _check(engine, batch)
+    _refuse_int8(bundle, engine)
     if engine.startswith("ctranslate2"):
         _check_cpu(engine, device)
         if others:
@@ -71,6 +77,8 @@ def make_text_engine(bundle: Bundle, engine: str = "auto", device: str = "auto",
         return CTranslate2TextEngine(
             bundle, "fp32" if engine == "ctranslate2-fp32" else "int8", batch=batch, strict=True
         )
+    if engine == "torch-int8":
+        return _int8_engine(bundle, device, batch)
     if engine == "auto" and _is_cpu(device) and _can_ctranslate2(bundle):
         return CTranslate2TextEngine(bundle, batch=batch)
     from regard.generate.engines.torch_engine import TorchEngine
@@ -81,6 +89,7 @@ def make_text_engine(bundle: Bundle, engine: str = "auto", device: str = "auto",
 def make_encoder(bundle: Bundle, engine: str = "auto", device: str = "auto", batch: int = 0) -> EncoderEngine:
     """The engine of this name for a model without a decoder."""
     _check(engine, batch)
+    _refuse_int8(bundle, engine)
     if engine.startswith("ctranslate2"):
         _check_cpu(engine, device)
         if reason := encoder_refusal(bundle):
@@ -91,6 +100,41 @@ def make_encoder(bundle: Bundle, engine: str = "auto", device: str = "auto", bat
     from regard.generate.engines.encoder_engine import TorchEncoder
 
     return TorchEncoder.from_bundle(bundle, device, batch)
+
+
+def make_served_engine(bundle: Bundle, engine: str = "auto", device: str = "auto") -> TorchEngine:
+    """The engine of this name for a language model that many clients write with at once."""
+    _check(engine, 0)
+    if engine.startswith("ctranslate2"):
+        raise UserError(
+            f"{shown_name(bundle.folder)}: engine {engine} cannot write for several clients at once, since nobody can join a text "
+            "that it has begun; use --engine torch-int8, or leave it out"
+        )
+    from regard.generate.engines.torch_engine import TorchEngine
+    from regard.nn.int8 import int8_refusal
+
+    if engine == "torch-int8":
+        return _int8_engine(bundle, device)
+    int8 = engine == "auto" and _is_cpu(device) and int8_refusal() is None
+    return TorchEngine.from_bundle(bundle, device, int8=int8)
+
+
+def _refuse_int8(bundle: Bundle, engine: str) -> None:
+    if engine == "torch-int8":
+        raise UserError(
+            f"{shown_name(bundle.folder)}: engine torch-int8 is for language models; use ctranslate2 with a bundle in int8, "
+            "or leave it out"
+        )
+
+
+def _int8_engine(bundle: Bundle, device: str, batch: int = 0) -> TorchEngine:
+    from regard.generate.engines.torch_engine import TorchEngine
+    from regard.nn.int8 import int8_refusal
+
+    _check_cpu("torch-int8", device)
+    if reason := int8_refusal():
+        raise UserError(f"engine torch-int8 cannot be used: {reason}; use --engine torch")
+    return TorchEngine.from_bundle(bundle, "cpu", batch, int8=True)
 
 
 def text_refusal(bundle: Bundle) -> str | None:

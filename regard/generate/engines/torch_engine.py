@@ -40,6 +40,7 @@ from regard.generate.search.phrases import PhraseAutomaton
 from regard.generate.search.stable import stable_prefixes
 from regard.generate.search.state import SearchSpec
 from regard.layout import SequenceLayout
+from regard.models.int8 import to_int8
 from regard.models.recording import cross_attention, reference_copy
 from regard.models.transformer import Transformer
 from regard.nn.attention import set_kernel
@@ -106,10 +107,10 @@ class TorchEngine:
 
     @classmethod
     def from_bundle(
-        cls, bundle: Bundle, device: str = "auto", batch: int = 0, others: Sequence[Bundle] = ()
+        cls, bundle: Bundle, device: str = "auto", batch: int = 0, others: Sequence[Bundle] = (), int8: bool = False
     ) -> TorchEngine:
         """In slots and fp16 on a GPU with Triton, unless it is an ensemble or has relative positions, which the cache of slots does
-        not take; else in batches and fp32."""
+        not take; else in batches and fp32, with `int8` linear layers if asked for, on a CPU."""
         tokenizer = bundle.tokenizer
         model = load_model(bundle)
         picked = pick_device(device)
@@ -117,6 +118,8 @@ class TorchEngine:
         slots = on_triton(picked) and not others and model.decoder.relative is None
         if slots:
             model = model.half()  # its 11 bits of precision flip fewer near-ties than the 8 of bf16
+        if int8:
+            to_int8(model)
         return cls(
             model,
             tokenizer.bos_id,
@@ -130,6 +133,19 @@ class TorchEngine:
             stop_ids=() if has_encoder else tokenizer.stop_ids,
             context=None if has_encoder else bundle.max_length,
         )
+
+    @property
+    def precision(self) -> str:
+        """In which it computes: fp32, fp16 or int8."""
+        if self.model.output_int8 is not None:
+            return "int8"
+        return {torch.float32: "fp32", torch.float16: "fp16"}.get(self.model.output_matrix.dtype, "other")
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Memory of the keys and values of a token in the cache of one row."""
+        stack = self.model.decoder.config
+        return 2 * stack.kv_heads * stack.d_head * stack.layers * self.model.output_matrix.itemsize
 
     def translate(
         self,

@@ -82,7 +82,7 @@ async function start() {
   const views = {};
   if (languages.length || !(settings.training || settings.writers.length)) views.translate = startTranslate(languages, settings, (text, target, pair) => explain.open(text, target, pair));
   if (languages.length) views.explain = explain;
-  if (settings.writers.length) views.write = startWrite(settings.writers);
+  if (settings.writers.length) views.write = startWrite(settings.writers, settings.chatting);
   if (settings.training) views.training = startTraining();
   document.querySelectorAll(".tabs a").forEach((tab) => { tab.hidden = !Object.hasOwn(views, tab.dataset.view); });
   document.querySelector(".brand").href = `#${Object.keys(views)[0]}`;

@@ -1,13 +1,17 @@
-// The writing view: a prompt, what a language model writes after it, other words for each word, and attention within the text.
+// The writing view. As a text: a prompt, what a language model writes after it, other words for each word, and attention within the text.
+// As a chat: see chat.js.
 import { post, postStream } from "./api.js";
+import { startChat } from "./chat.js";
 import { wordsOf } from "./sentences.js";
 import { appendWord, startWords } from "./words.js";
 
 const UNSURE = 0.1; // a word below this probability is marked
 const COUNT = 8; // other words that are offered
+const MODE = "regard-write-mode";
 const at = (id) => document.getElementById(id);
 
-export function startWrite(writers) {
+// `chatting` are the models with a chat template.
+export function startWrite(writers, chatting) {
   const { element, attention } = globalThis.regardExplain;
   const [model, prompt, out, problem, look, hint] = ["write-model", "write-prompt", "written", "write-problem", "write-look", "write-hint"].map(at);
   const [start, stop, more, looking, copy] = ["write-start", "write-stop", "write-more", "write-attention", "write-copy"].map(at);
@@ -22,6 +26,34 @@ export function startWrite(writers) {
     choose: (_, prefix, before, word) => write(before && !/\n\s*$/.test(before) ? appendWord(lead() + before, word) : lead() + before + word),
     activate() {},
   });
+
+  const settings = () => ({ model: model.value, max_tokens: Number(at("write-length").value), temperature: Number(at("write-temperature").value) });
+  const chat = startChat(settings);
+  const modes = [...document.querySelectorAll("#write-modes button")];
+  let mode = "text";
+  try { mode = localStorage.getItem(MODE) === "chat" ? "chat" : "text"; } catch { /* storage is disabled */ }
+
+  // A model without a chat template only continues texts.
+  function showMode() {
+    const canChat = chatting.includes(model.value);
+    const isChat = mode === "chat" && canChat;
+    at("write-modes").hidden = !canChat;
+    for (const id of ["write-form", "write-look", "write-keys"]) at(id).hidden = isChat;
+    if (isChat) { words.close(); problem.hidden = true; }
+    at("chat").hidden = !isChat;
+    modes.forEach((button) => button.setAttribute("aria-pressed", String((button.dataset.mode === "chat") === isChat)));
+    return isChat;
+  }
+
+  function choose(name) {
+    mode = name;
+    try { localStorage.setItem(MODE, name); } catch { /* storage is disabled */ }
+    onShow();
+  }
+
+  function onShow() {
+    if (showMode()) chat.onShow(); else if (!prompt.value) prompt.focus({ preventScroll: true });
+  }
 
   // The probability of each word: the product over its tokens; unknown for words of the user's own.
   function worded() {
@@ -75,8 +107,7 @@ export function startWrite(writers) {
     hint.textContent = "";
     draw();
     update();
-    const temperature = Number(at("write-temperature").value);
-    const fields = { model: model.value, prompt: prompt.value + begun, max_tokens: Number(at("write-length").value), temperature, logprobs: 1, truncation: "auto" };
+    const fields = { ...settings(), prompt: prompt.value + begun, logprobs: 1, truncation: "auto" };
     try {
       await postStream("v1/completions", fields, own.signal, (part) => {
         const [choice] = part.choices;
@@ -125,6 +156,9 @@ export function startWrite(writers) {
     at("toast").textContent = "Copied";
     setTimeout(() => { at("toast").textContent = ""; }, 2000);
   });
+  modes.forEach((button) => button.addEventListener("click", () => choose(button.dataset.mode)));
+  model.addEventListener("change", showMode);
   update();
-  return { onShow() { if (!prompt.value) prompt.focus({ preventScroll: true }); }, onHide() { words.close(); } };
+  showMode();
+  return { onShow, onHide() { words.close(); } };
 }

@@ -94,4 +94,5 @@ async def settings(request: Request) -> PageSettings:
         ),
         training=context.watch is not None,
         writers=list(service.writers),
+        chatting=[name for name, writer in service.writers.items() if writer.has_chat],
     )

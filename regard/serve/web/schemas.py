@@ -489,6 +489,7 @@ class PageSettings(BaseModel):
     language: PageLanguages
     training: bool
     writers: list[str] = Field(description="the language models, by name")
+    chatting: list[str] = Field(description="those of them with a chat template")
 
 
 class TrainingSample(BaseModel):

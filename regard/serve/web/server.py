@@ -170,6 +170,7 @@ def announce(
         process=os.getpid(),
         address=address,
         models=models,
+        writers={name: writer.how for name, writer in service.writers.items()},
         open_files=open_files,
         connections=connections.most,
         address_connections=connections.most_of_address,

@@ -39,7 +39,7 @@ def model(folder: Path) -> regard.Model:
 
 @pytest.fixture(scope="module")
 def writing(folder: Path) -> Iterator[Running]:
-    with running("--limit", f"writing_seconds={PATIENCE}", model=folder) as server:
+    with running("--limit", f"writing_seconds={PATIENCE}", "--engine", "torch", model=folder) as server:
         yield server
 
 
@@ -123,6 +123,138 @@ def test_an_error_is_shown(browser: Browser, writing: Running) -> None:
         page.get_by_label("how the text begins").fill(PROMPT)
         page.get_by_role("button", name="Write", exact=True).click()
         page.get_by_role("alert").filter(has_text="Too much is waiting; try again in 3 s.").wait_for()
+
+
+# --- chat ---
+
+
+def chat(page: Page) -> None:
+    page.locator("#write-temperature").select_option(label="the likeliest")
+    page.locator("#write-length").select_option(label="short")
+    page.get_by_role("button", name="Chat", exact=True).click()
+
+
+def say(page: Page, text: str) -> None:
+    page.get_by_label("your message").fill(text)
+    page.get_by_label("your message").press("Enter")
+    page.get_by_role("button", name="Send").wait_for()
+
+
+def messages(page: Page) -> list[str]:
+    return [
+        text.removeprefix("You: ").removeprefix("The model: ")
+        for text in page.locator("#chat-messages li").all_text_contents()
+    ]
+
+
+def test_a_chat_is_answered_and_kept(browser: Browser, writing: Running, model: regard.Model) -> None:
+    """With the system prompt and all that was said before; a reload shows it again, and a new chat forgets it."""
+    with open_page(browser, writing.url) as page:
+        chat(page)
+        assert not page.get_by_label("how the text begins").is_visible()
+        page.get_by_text("System prompt").click()
+        page.get_by_label("what the model is told first").fill("Answer briefly.")
+        said = [{"role": "system", "content": "Answer briefly."}]
+        for question in ("How are you?", "<b>And</b> you?"):
+            say(page, question)
+            said.append({"role": "user", "content": question})
+            said.append({"role": "assistant", "content": str(model.chat(said, temperature=0, max_tokens=LENGTH))})
+        assert messages(page) == [one["content"] for one in said[1:]]
+        page.reload()
+        page.locator("#chat-messages li").nth(3).wait_for()
+        assert messages(page) == [one["content"] for one in said[1:]]
+        assert page.get_by_label("what the model is told first").input_value() == "Answer briefly."
+        page.get_by_role("button", name="New chat").click()
+        assert messages(page) == [] and page.get_by_label("what the model is told first").input_value()
+        page.reload()
+        page.get_by_label("your message").wait_for()
+        assert messages(page) == []
+        page.get_by_role("button", name="Text", exact=True).click()
+        page.get_by_label("how the text begins").wait_for()
+
+
+def test_an_answer_can_be_stopped_and_what_came_stays(browser: Browser, writing: Running) -> None:
+    """Of an answer that has begun the beginning is kept; without one, the question can be sent again."""
+    with open_page(browser, writing.url) as page:
+        chat(page)
+        page.evaluate(STALLED)
+        page.get_by_label("your message").fill("Hello")
+        page.get_by_role("button", name="Send").click()
+        page.locator("#chat-messages .assistant", has_text="Good day").wait_for()
+        page.get_by_role("button", name="Stop").click()
+        page.get_by_role("button", name="Send").wait_for()
+        assert messages(page) == ["Hello", "Good day"]
+        page.route("**/v1/chat/completions", lambda route: None)
+        page.evaluate("() => { window.fetch = window.plainFetch; }")
+        page.get_by_label("your message").fill("And now?")
+        page.get_by_role("button", name="Send").click()
+        page.get_by_role("button", name="Stop").click()
+        page.get_by_role("button", name="Send").wait_for()
+        assert messages(page) == ["Hello", "Good day"]
+        assert page.get_by_label("your message").input_value() == "And now?"
+
+
+# A server that sends the beginning of an answer and then nothing, until the request is aborted.
+STALLED = """() => { window.plainFetch = window.fetch;
+  window.fetch = async (path, options) => new Response(new ReadableStream({ start(controller) {
+    const part = { choices: [{ index: 0, delta: { role: "assistant", content: "Good day" }, finish_reason: null }] };
+    controller.enqueue(new TextEncoder().encode(`data: ${JSON.stringify(part)}\\n\\n`));
+    options.signal.addEventListener("abort", () => controller.error(new DOMException("aborted", "AbortError"))); } })); }"""
+
+
+def test_an_error_leaves_the_question_where_it_was(browser: Browser, writing: Running) -> None:
+    with open_page(browser, writing.url, is_refusal_expected=True) as page:
+        reply = {
+            "error": {"message": "too much is waiting; try again in 3 s", "type": "x", "param": None, "code": None}
+        }
+        page.route("**/v1/chat/completions", lambda route: route.fulfill(status=429, json=reply))
+        chat(page)
+        page.get_by_label("your message").fill("Hello")
+        page.get_by_role("button", name="Send").click()
+        page.get_by_role("alert").filter(has_text="Too much is waiting; try again in 3 s.").wait_for()
+        assert messages(page) == [] and page.get_by_label("your message").input_value() == "Hello"
+
+
+def test_what_was_stored_by_somebody_else_is_ignored(browser: Browser, writing: Running) -> None:
+    for stored in (
+        "{",
+        '{"messages": 3, "system": []}',
+        '{"messages": [{"role": "system", "content": "x"}, null, {"role": "user"}]}',
+        "null",
+    ):
+        with open_page(browser, writing.url) as page:
+            page.evaluate("(text) => { localStorage.setItem('regard-chat', text); }", stored)
+            page.reload()
+            page.locator(".tabs [aria-current]").wait_for()
+            chat(page)
+            assert messages(page) == []
+
+
+def test_a_model_without_a_template_offers_no_chat(browser: Browser, tmp_path: Path, folder: Path) -> None:
+    plain = chat_models.write_model(tmp_path, template=None, seed=9)[1]
+    named = plain.rename(tmp_path / "plain")
+    with (
+        running("-m", str(folder), "--engine", "torch", model=named) as server,
+        open_page(browser, server.url) as page,
+    ):
+        page.get_by_label("how the text begins").wait_for()
+        for name, offers in (("plain", False), ("bundle", True)):
+            page.get_by_label("Written by").select_option(name)
+            assert page.get_by_role("button", name="Chat", exact=True).is_visible() == offers
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark"), (320, "light")])
+def test_the_chat_fits_and_can_be_read(browser: Browser, writing: Running, width: int, scheme: str) -> None:
+    with open_page(browser, writing.url, viewport={"width": width, "height": 844}, color_scheme=scheme) as page:
+        chat(page)
+        page.get_by_text("System prompt").click()
+        say(page, "word " * 9 + "W" * 60)
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        ratio, where = lowest_contrast(page, "body")
+        assert ratio >= 4.5, where
+        assert unnamed(page) == []
+        if width == 1280:
+            assert without_focus_mark(page) == []
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark"), (320, "light")])
