@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from regard.data.labelled_batch import LabelledBatch
+from regard.families import FAMILIES
+from regard.families.family import Fields
 from regard.generate.engines.torch_engine import load_model
 from regard.importing.transformers import import_model
 from regard.layout import SequenceLayout
@@ -83,3 +85,13 @@ def test_the_loss_is_that_of_transformers(kind: str, tmp_path: Path) -> None:
     batch = LabelledBatch(ids[mask], types[mask], SequenceLayout.from_lengths(lengths), targets, torch.ones(labels))
     found = loss(load_model(bundle), batch, TokenLoss())
     assert found.total.item() / found.count == pytest.approx(theirs.item(), rel=1e-5)
+
+
+def test_one_output_is_a_number_as_in_transformers() -> None:
+    settings = {"vocab_size": 50, "hidden_size": 16, "num_attention_heads": 2, "id2label": {"0": "score"}}
+    family = FAMILIES["bert"]
+    for given, answer in (({}, "number"), ({"problem_type": "multi_label_classification"}, "several")):
+        config = family.read(Fields({**settings, **given}, family.defaults), "classes")
+        assert config.head_settings.answer == answer
+        again = family.read(Fields(family.write(config), family.defaults), "classes")
+        assert again.head_settings == config.head_settings
