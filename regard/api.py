@@ -434,8 +434,8 @@ def load(
     """Load a bundle, the model of a run folder or a built-in model (default: "en-de").
 
     A list of models with the same vocabulary forms an ensemble, which averages their probabilities. `engine` is "auto", "torch",
-    "ctranslate2" or "ctranslate2-fp32" (see `generate/engines/select.py`); `batch` is the number of sentences per batch, 0 for the
-    engine's default.
+    "ctranslate2", "ctranslate2-fp32" or "onnxruntime" (see `generate/engines/select.py`); `batch` is the number of sentences per
+    batch, 0 for the engine's default.
     With `task`, a model for another task is refused.
     """
     if model is not None and not isinstance(model, (str, Path, Sequence)):
