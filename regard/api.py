@@ -18,6 +18,7 @@ from regard.errors import RegardError, UserError
 from regard.evaluate import sentence_scorer
 from regard.explain.explanation import EXAMPLE, Explanation
 from regard.files import write_atomic
+from regard.generate.engines.onnx_text_engine import OnnxTextEngine
 from regard.generate.engines.select import make_engine, make_text_engine
 from regard.generate.options import Engine, SearchOptions
 from regard.progress import OnProgress, progress_if
@@ -240,7 +241,9 @@ class Model:
     def text_scorer(self, stride: int | None = None) -> TextScorer:
         """What scores texts, pairs and answers."""
         self._needs("generate")
-        return TextScorer(self.bundle.tokenizer, self.writer.engine, self.bundle.max_length, stride)
+        engine = self.writer.engine
+        engine = engine.scorer if isinstance(engine, OnnxTextEngine) else engine
+        return TextScorer(self.bundle.tokenizer, engine, self.bundle.max_length, stride)
 
     def align(self, pairs: Sequence[tuple[str, str]]) -> list[TextAlignment]:
         """Which words of each text go with which words of its translation, by this model or from elsewhere."""

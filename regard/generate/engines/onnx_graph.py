@@ -29,6 +29,7 @@ _Array = NDArray[Any]
 CONVERTER = 1  # increased when the same bundle would give different files; cache entries are named after it
 FILES = ("model.onnx", "model.data", "front.safetensors")
 BLOCK = 64  # weights that share a scale of 32 bits: 8.5 bits a weight, as in llama.cpp's Q8_0
+ACCURACY = 4  # vectors are rounded to 8 bits, too, each block with a scale of its own; 1: they stay in fp32
 _MAX_ROWS = 1 << 15  # of the tables of positions; longer texts are left to another engine
 _ACTIVATIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "relu": ("Relu", "", {}),
@@ -56,6 +57,9 @@ def _refused(bundle: Bundle, stack: StackConfig) -> Iterator[tuple[str, bool]]:
     yield f"model.head.kind = {head.kind!r}", head.kind != "tokens"
     yield "model.head.transform = True", head.transform
     yield f"model.positions = {stack.positions!r}", stack.positions in ("relative", "none")
+    if stack.positions == "rotary":
+        yield f"model.d_head = {stack.d_head}, no multiple of 16, with rotary positions", bool(stack.d_head % 16)
+        yield f"model.rotary_dim = {stack.rotary_dim}, no multiple of 16", bool(stack.rotary_dim % 16)
     yield "model.norm_position = 'post'", stack.norm_position == "post"
     yield "model.final_norm = False", not stack.final_norm
     yield "model.embedding_norm = True", stack.embedding_norm
@@ -150,10 +154,9 @@ class _Graph:
         inputs = [x, self.array(f"{name}.integers", integers), self.array(f"{name}.scales", scales)]
         if bias is not None:
             inputs += ["", "", self.array(f"{name}.bias", bias.astype(np.float32))]
-        # accuracy_level 4: vectors are rounded to 8 bits, too, each block with a scale of its own
         return self.node(
             "MatMulNBits", inputs, name, "com.microsoft", K=matrix.shape[1], N=matrix.shape[0], bits=8, block_size=BLOCK,
-            accuracy_level=4,
+            accuracy_level=ACCURACY,
         )  # fmt: skip
 
     def norm(self, x: str, ours: str, added: str = "") -> tuple[str, str]:

@@ -116,6 +116,11 @@ class OnnxTextEngine:
                 self._other = self._make_other()
             return self._other
 
+    @property
+    def scorer(self) -> TextEngine:
+        """The engine for scoring long texts: the other one, since it reads faster."""
+        return self if self._make_other is None else self._other_for("scoring")
+
     # --- continuing ---
 
     def generate(
