@@ -47,6 +47,8 @@ class OnnxDecoder:
         settings = package.SessionOptions()
         settings.intra_op_num_threads = threads
         settings.log_severity_level = 3
+        # Threads that wait for work sleep: spinning takes the cores from whatever else runs, and then each step waits for them.
+        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self.session = package.InferenceSession(str(folder / FILES[0]), settings, providers=["CPUExecutionProvider"])
         front = load_file(folder / FILES[2])
         self._integers, self._scales, self._factor = front["integers"], front["scales"], front["factor"]
