@@ -18,7 +18,7 @@ from regard.generate.engines.onnx_graph import FILES, cache_names, from_blocks
 
 _Array = NDArray[Any]
 
-MIN_VERSION = (1, 22)  # the earliest that was tested
+MIN_VERSION = (1, 24)  # the earliest that was tested
 PART = 256  # tokens of a prompt that are read at once
 
 

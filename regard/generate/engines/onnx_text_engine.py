@@ -1,7 +1,7 @@
 """The engine for language models on CPUs with VNNI: ONNX Runtime, in 8 bits, without torch.
 
 It reads every weight once for a token, where CTranslate2's products for few rows also rearrange them, and so takes less than half
-of the time for a single text.
+of the CPU time for a single text; it reads long prompts slower.
 
 - Greedy search and samples, with all rules about repetition, prefixes and ends; scores. Everything else (beams, groups, phrases,
   a choice of tokens in a prefix) is left to another engine: CTranslate2, or torch where that cannot run the model.

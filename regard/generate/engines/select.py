@@ -4,7 +4,7 @@
     ctranslate2         faster on CPUs, and needs no torch; an extra (`regard[export]`); see `ctranslate2_engine.py`, and for
                         language models `ctranslate2_text_engine.py`. Computes in int8 with these, and with bundles stored so
     ctranslate2-fp32    the same in fp32
-    onnxruntime         language models in 8 bits, for one text twice as fast; the same extra; see `onnx_text_engine.py`
+    onnxruntime         language models in 8 bits, fastest for few texts; the same extra; see `onnx_text_engine.py`
     auto                on a CPU: onnxruntime for language models, if the CPU has AVX-512 VNNI, for which it was measured; else
                         ctranslate2; each if it is installed and supports the model; else torch
 
