@@ -19,6 +19,7 @@ from regard.errors import RegardError, UserError
 from regard.evaluate import sentence_scorer
 from regard.explain.explanation import EXAMPLE, Explanation
 from regard.files import write_atomic
+from regard.generate.engines.onnx_text_engine import OnnxTextEngine
 from regard.generate.engines.select import make_encoder, make_engine, make_text_engine
 from regard.generate.options import Engine, SearchOptions
 from regard.progress import OnProgress, progress_if
@@ -262,7 +263,9 @@ class Model:
     def text_scorer(self, stride: int | None = None) -> TextScorer:
         """What scores texts, pairs and answers."""
         self._needs("generate")
-        return TextScorer(self.bundle.tokenizer, self.writer.engine, self.bundle.max_length, stride)
+        engine = self.writer.engine
+        engine = engine.scorer if isinstance(engine, OnnxTextEngine) else engine
+        return TextScorer(self.bundle.tokenizer, engine, self.bundle.max_length, stride)
 
     def embed(self, text: str | Sequence[str], *, prompt: str | None = None, progress: bool = False) -> Vectors:
         """The vector of a text, (d_model,), or of each of a list of texts, (texts, d_model). A text longer than the model reads is
@@ -526,8 +529,8 @@ def load(
     """Load a bundle, the model of a run folder or a built-in model (default: "en-de").
 
     A list of models with the same vocabulary forms an ensemble, which averages their probabilities. `engine` is "auto", "torch",
-    "ctranslate2" or "ctranslate2-fp32" (see `generate/engines/select.py`); `batch` is the number of sentences per batch, 0 for the
-    engine's default.
+    "torch-int8", "ctranslate2", "ctranslate2-fp32" or "onnxruntime" (see `generate/engines/select.py`); `batch` is the number of
+    sentences per batch, 0 for the engine's default.
     With `task`, a model for another task is refused. `adapter` is a folder with what LoRA changed of this model, by Regard or by
     peft, or the run that made it.
     """

@@ -24,3 +24,8 @@ def adds_int8_exactly() -> bool:
     can overflow: 2 * 255 * 127 is above 32,767."""
     is_x86 = platform.machine().lower() in ("x86_64", "amd64", "i386", "i686")
     return not is_x86 or bool({"avx512_vnni", "avx_vnni"} & cpu_flags())
+
+
+def has_wide_vnni() -> bool:
+    """Whether it multiplies and sums 8-bit integers in registers of 512 bits."""
+    return "avx512_vnni" in cpu_flags()

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from benchmarks.generate_cpu import NEW, main, parse, write_q8
+from benchmarks.generate_cpu import Case, main, parse, write_q8
 from regard.importing.gguf import import_gguf
 from tests.families.checkpoints import make_original
 from tests.families.test_gguf import WIDE, write_gguf
 
 pytest.importorskip("ctranslate2")
+pytest.importorskip("onnxruntime")
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +46,9 @@ def test_a_tiny_run(file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str
             "--gguf",
             str(file),
             "--contenders",
-            "regard-int8,regard-fp32",
-            "--batch",
-            "1,2",
+            "regard,regard-int8",
+            "--cases",
+            "1x32+20,2x40+1",
             "--rounds",
             "1",
             "--out",
@@ -55,13 +56,16 @@ def test_a_tiny_run(file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str
         ]
     )
     rows = json.loads(out.read_text())["rows"]
-    assert [row["batch"] for row in rows] == [1, 1, 2, 2]
-    assert all(row["tokens/s"] > 0 and "HAS" not in row["contender"] for row in rows), NEW
+    assert [row["case"] for row in rows] == ["1x32+20"] * 2 + ["2x40+1"] * 2
+    assert all(row["tokens/s, median"] > 0 and "HAS" not in row["contender"] for row in rows)
+    assert all(row["CPU ms/token"] > 0 for row in rows)
     assert "tokens/s" in capfd.readouterr().out
 
 
 def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["--gguf", "x", "--contenders", "mlx"], ["--batch", "1"]):
+    for arguments in (["--gguf", "x", "--contenders", "mlx"], ["--rounds", "1"], ["--gguf", "x", "--cases", "8"]):
         with pytest.raises(SystemExit):
             parse(arguments)
-    assert "--gguf is needed" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "--gguf is needed" in said and "BATCHxPROMPT+NEW" in said
+    assert Case.parse("8x32+128").tokens == 8 * 128 and Case.parse("2x512+1").tokens == 2 * 512

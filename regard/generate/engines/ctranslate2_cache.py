@@ -1,99 +1,26 @@
-"""The cache of models converted for CTranslate2.
-
-    $REGARD_CACHE or ~/.cache/regard     (XDG_CACHE_HOME replaces ~/.cache)
-      ctranslate2/KEY/model/             KEY: hash of the bundle's manifest, weight format, converter version
-
-An entry has a manifest, since CTranslate2 loads a file with flipped bits without complaint; a damaged entry is converted again.
-One process at a time writes or reads an entry. Entries that were not used for a month are removed.
-
-Folder and lock are made by hand: a translation should start fast, and importing filelock takes longer than the rest of this
-module; platformdirs would move the cache of everyone on macOS.
-"""
+"""Models converted for CTranslate2, from the cache."""
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import IO
 
 from regard.bundle import Bundle
-from regard.errors import UserError
-from regard.files import (
-    MANIFEST,
-    atomic_folder,
-    cache_folder,
-    check_manifest,
-    sha256,
-    sweep_temporaries,
-    write_manifest,
-)
 from regard.generate.engines.ctranslate2_convert import convert
 from regard.generate.engines.ctranslate2_model import CONVERTER, WeightFormat, int8_levels
-
-_UNUSED_SECONDS = 30 * 24 * 3600.0
-_LOCK = ".lock"
-_ENTRY = re.compile(r"[0-9a-f]{32}-[a-z0-9]+-\d+")  # other programs may keep files here, too
+from regard.generate.engines.model_cache import cached_folder
 
 
 @contextmanager
 def converted(bundle: Bundle, weights: WeightFormat) -> Iterator[Path]:
     """A folder with the converted bundle, to be loaded inside the block."""
-    root = cache_folder() / "ctranslate2"
     # Machines of both kinds may share a home folder.
     kind = "int7" if weights == "int8" and int8_levels() < 127 else weights
-    entry = root / f"{sha256(bundle.folder / MANIFEST)[:32]}-{kind}-{CONVERTER}"
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(_locked(entry))
-            _ensure(bundle, weights, entry)
-            folder = entry / "model"
-        except OSError:
-            # A full disk or a read-only home folder: convert the model for this one time.
-            folder = Path(stack.enter_context(TemporaryDirectory(prefix="regard-")))
-            convert(bundle, folder, weights, int8_levels())
+    files = ("model.bin", "config.json")
+
+    def write(folder: Path) -> None:
+        convert(bundle, folder, weights, int8_levels())
+
+    with cached_folder(bundle, "ctranslate2", f"{kind}-{CONVERTER}", files, write) as folder:
         yield folder
-
-
-def _ensure(bundle: Bundle, weights: WeightFormat, entry: Path) -> None:
-    """Convert the bundle unless the entry exists and is intact."""
-    with suppress(OSError):
-        os.utime(entry)  # marks it as used
-    try:
-        check_manifest(entry / "model", ("model.bin", "config.json"))
-    except UserError:
-        sweep_temporaries(entry)
-        with atomic_folder(entry / "model") as temporary:
-            convert(bundle, temporary, weights, int8_levels())
-            write_manifest(temporary)
-        _remove_unused(entry.parent)
-
-
-def _remove_unused(root: Path) -> None:
-    """Remove entries that were not used for a month."""
-    oldest = time.time() - _UNUSED_SECONDS
-    for entry in root.iterdir():
-        if _ENTRY.fullmatch(entry.name) and (entry / _LOCK).is_file() and entry.stat().st_mtime < oldest:
-            shutil.rmtree(entry, ignore_errors=True)
-
-
-@contextmanager
-def _locked(entry: Path) -> Iterator[None]:
-    """Hold the entry's lock; without one if the entry is not writable or the system has no locks."""
-    file: IO[str] | None = None
-    with suppress(ImportError, OSError):
-        import fcntl
-
-        entry.mkdir(parents=True, exist_ok=True)
-        file = (entry / _LOCK).open("w")
-        fcntl.flock(file, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        if file is not None:
-            file.close()

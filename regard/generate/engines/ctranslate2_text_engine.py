@@ -24,7 +24,6 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,12 +32,13 @@ import numpy as np
 
 from regard.builtin import shown_name
 from regard.bundle import Bundle
-from regard.errors import InputError, RegardError, UserError
-from regard.generate.engines.batches import beam_batch, check_constraints, cut_batches, length_limit
+from regard.errors import RegardError
+from regard.generate.engines.batches import beam_batch, check_constraints, cut_batches
 from regard.generate.engines.ctranslate2_cache import converted
 from regard.generate.engines.ctranslate2_common import WithTorch, are_left, import_ctranslate2, open_model
 from regard.generate.engines.ctranslate2_model import WeightFormat, positions, vocabularies
 from regard.generate.engines.ctranslate2_ranking import number_wanted
+from regard.generate.engines.text_jobs import TextJob, check_length, make_hypothesis, make_job, opened
 from regard.generate.options import (
     NO_CONTINUATION,
     Constraints,
@@ -58,17 +58,6 @@ _MAX_THREADS = 4  # of a worker: a step is too short for more
 _SEEDING = threading.Lock()  # the seed of random numbers is one for the whole process
 
 OnToken = Callable[[int, int, int], bool]  # prompt of the batch, sample, token -> whether this text ends here
-
-
-@dataclass(frozen=True)
-class _Job:
-    """One prompt to continue."""
-
-    number: int
-    prompt: tuple[int, ...]  # with its forced prefix
-    prefix: tuple[int, ...]
-    limit: int  # tokens that may follow, the prefix not counted
-    ends: Callable[[Sequence[int]], bool] | None
 
 
 class CTranslate2TextEngine(WithTorch):
@@ -108,7 +97,7 @@ class CTranslate2TextEngine(WithTorch):
         if unsupported := self._unsupported(options, constraints, self.strict):
             engine = self._fallback_for(" and ".join(unsupported))
             return engine.generate(prompts, options, on_finished, constraints)
-        prompts = self._opened(prompts)
+        prompts = opened(prompts, self.first)
         if has_phrases:
             return constrained_search(
                 prompts, options, on_finished, constraints, self.generate, self._generate_constrained, self.score
@@ -141,12 +130,6 @@ class CTranslate2TextEngine(WithTorch):
         # Not its `generate`: that would start with an unconstrained search, which was done here already.
         return engine.in_batches(prompts, options, on_finished, constraints)
 
-    def _opened(self, prompts: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-        """Prompts with the token that begins a text in place of nothing."""
-        if self.first < 0 and not all(prompts):
-            raise UserError("a prompt must not be empty with this model, which has no token that begins a text")
-        return [prompt or (self.first,) for prompt in prompts]
-
     def _generate(
         self,
         prompts: Sequence[Sequence[int]],
@@ -155,7 +138,7 @@ class CTranslate2TextEngine(WithTorch):
         constraints: Sequence[Constraints],
     ) -> list[list[Hypothesis]]:
         results: list[list[Hypothesis]] = [[] for _ in prompts]
-        jobs = [self._job(n, *one, options) for n, one in enumerate(zip(prompts, constraints, strict=True))]
+        jobs = [make_job(self.bundle, n, *one, options) for n, one in enumerate(zip(prompts, constraints, strict=True))]
         too_long = [job.number for job in jobs if len(job.prompt) + job.limit > self._max_positions]
         if too_long:
             engine = self._fallback(f"texts of more than {self._max_positions:,} tokens are left to torch")
@@ -172,13 +155,8 @@ class CTranslate2TextEngine(WithTorch):
                 on_finished(numbers)
         return results
 
-    def _job(self, number: int, prompt: Sequence[int], constraint: Constraints, options: SearchOptions) -> _Job:
-        prefix = tuple(one for one in constraint.prefix if isinstance(one, int))
-        limit = length_limit(prompt, options, self.bundle.config, constraint, self.bundle.max_length)
-        return _Job(number, (*prompt, *prefix), prefix, limit - len(prefix), constraint.ends)
-
     def _batches(
-        self, jobs: Sequence[_Job], options: SearchOptions
+        self, jobs: Sequence[TextJob], options: SearchOptions
     ) -> Iterator[tuple[list[int], list[list[Hypothesis]]]]:
         """The hypotheses of all jobs, batch by batch."""
         together = min(self.batch, beam_batch(options, self.bundle.config, self.batch))
@@ -193,7 +171,7 @@ class CTranslate2TextEngine(WithTorch):
                 chosen = [jobs[place] for place in batch]
                 yield [job.number for job in chosen], self._search(chosen, options)
 
-    def _search(self, jobs: Sequence[_Job], options: SearchOptions) -> list[list[Hypothesis]]:
+    def _search(self, jobs: Sequence[TextJob], options: SearchOptions) -> list[list[Hypothesis]]:
         """The hypotheses of prompts of one length with one limit."""
         if jobs[0].limit == 0:  # the prefix is all there may be
             found: list[list[tuple[tuple[int, ...], float]]] = [[((), 0.0)] for _ in jobs]
@@ -205,13 +183,13 @@ class CTranslate2TextEngine(WithTorch):
             before = [sum(scores[:-1]) for scores in self.score(prompts, [job.prefix for job in jobs])]
         return [
             sorted(
-                (self._hypothesis(job, ids, first + log_prob, options) for ids, log_prob in some),
+                (make_hypothesis(job, ids, first + log_prob, options) for ids, log_prob in some),
                 key=lambda one: -one.score,
             )[: options.nbest]
             for job, first, some in zip(jobs, before, found, strict=True)
         ]
 
-    def _found(self, jobs: Sequence[_Job], options: SearchOptions) -> list[list[tuple[tuple[int, ...], float]]]:
+    def _found(self, jobs: Sequence[TextJob], options: SearchOptions) -> list[list[tuple[tuple[int, ...], float]]]:
         """Tokens and log-probabilities."""
         masks = bool(self.forbidden) and options.sample
         found = self._run(jobs, options, masks)
@@ -237,7 +215,7 @@ class CTranslate2TextEngine(WithTorch):
         return found
 
     def _run(
-        self, jobs: Sequence[_Job], options: SearchOptions, masks: bool
+        self, jobs: Sequence[TextJob], options: SearchOptions, masks: bool
     ) -> list[list[tuple[tuple[int, ...], float]]]:
         """One call of CTranslate2."""
         own: dict[tuple[int, int], list[int]] = {}
@@ -267,7 +245,7 @@ class CTranslate2TextEngine(WithTorch):
         return tuple(ids[:-1] if ids and ids[-1] in self.ends else ids)
 
     def _submit(
-        self, jobs: Sequence[_Job], options: SearchOptions, masks: bool, on_token: OnToken | None
+        self, jobs: Sequence[TextJob], options: SearchOptions, masks: bool, on_token: OnToken | None
     ) -> Callable[[], list[Any]]:
         """Begin to search; returns what waits for the results."""
         length, limit = len(jobs[0].prompt), jobs[0].limit
@@ -322,12 +300,6 @@ class CTranslate2TextEngine(WithTorch):
         with converted(self.bundle, self.weights) as folder:
             return {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.is_file()}
 
-    def _hypothesis(self, job: _Job, ids: Sequence[int], log_prob: float, options: SearchOptions) -> Hypothesis:
-        ended = len(ids) < job.limit
-        tokens = (*job.prefix, *ids)
-        length = len(tokens) + (1 if ended else 0)
-        return Hypothesis(tokens, log_prob, float(log_prob / ((5.0 + length) / 6.0) ** options.alpha), ended)
-
     def stream(
         self, prompt: Sequence[int], options: SearchOptions, constraint: Constraints | None = None
     ) -> Iterator[tuple[int, ...]]:
@@ -336,14 +308,14 @@ class CTranslate2TextEngine(WithTorch):
         if unsupported := self._unsupported(options, [constraint], self.strict):
             yield from self._fallback_for(" and ".join(unsupported)).stream(prompt, options, constraint)
             return
-        [opened] = self._opened([prompt])
-        job = self._job(0, opened, constraint, options)
+        [begun] = opened([prompt], self.first)
+        job = make_job(self.bundle, 0, begun, constraint, options)
         if options.beam > 1 or constraint.phrases or len(job.prompt) + job.limit > self._max_positions or not job.limit:
             yield self.generate([prompt], options, None, [constraint])[0][0].ids
             return
         yield from self._stream(job, options)
 
-    def _stream(self, job: _Job, options: SearchOptions) -> Iterator[tuple[int, ...]]:
+    def _stream(self, job: TextJob, options: SearchOptions) -> Iterator[tuple[int, ...]]:
         tokens: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         is_left = threading.Event()  # nobody reads any more
 
@@ -377,8 +349,8 @@ class CTranslate2TextEngine(WithTorch):
 
     def score(self, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> list[list[float]]:
         """As `TextEngine.score`."""
-        whole = [(*prompt, *text) for prompt, text in zip(self._opened(prompts), texts, strict=True)]
-        self._check_length(whole)
+        whole = [(*prompt, *text) for prompt, text in zip(opened(prompts, self.first), texts, strict=True)]
+        check_length(whole, self._max_positions)
         end = self.ends[0] if self.ends else whole[0][0]
         given = [[self._pieces[i] for i in (*ids, end)] for ids in whole]
         lengths = [len(ids) for ids in whole]
@@ -398,8 +370,8 @@ class CTranslate2TextEngine(WithTorch):
 
     def next_log_probs(self, prompt: Sequence[int], prefix: Sequence[int]) -> list[float]:
         """As `TextEngine.next_log_probs`."""
-        [prompt] = self._opened([prompt])
-        self._check_length([[*prompt, *prefix]])
+        [prompt] = opened([prompt], self.first)
+        check_length([[*prompt, *prefix]], self._max_positions)
         values: list[float] = self._log_probs((*prompt, *prefix)).tolist()
         return values
 
@@ -410,15 +382,6 @@ class CTranslate2TextEngine(WithTorch):
         )
         values = np.array(result.logits[0][-1], dtype=np.float64)
         return values - values.max() - np.log(np.exp(values - values.max()).sum())
-
-    def _check_length(self, texts: Sequence[Sequence[int]]) -> None:
-        """Refuse texts that are longer, with their prompts, than the table of positions."""
-        longest = max(map(len, texts), default=0)
-        if longest > self._max_positions:
-            raise InputError(
-                f"a text with its prompt must have at most {self._max_positions:,} tokens, the limit of this model, but has "
-                f"{longest:,}"
-            )
 
 
 def _waiting(submitted: Sequence[Any], released: threading.Event, worker: Any = None) -> Callable[[], list[Any]]:

@@ -6,7 +6,9 @@
                         with language models, and with bundles stored so
     ctranslate2-fp32    the same in fp32
     torch-int8          torch on CPUs with VNNI, for language models: linear layers in int8, everything else in fp32
-    auto                ctranslate2 on a CPU if it is installed and supports the model, else torch; a server writes with torch-int8
+    onnxruntime         language models in 8 bits, fastest for few texts; the same extra; see `onnx_text_engine.py`
+    auto                on a CPU: onnxruntime for language models, if the CPU has AVX-512 VNNI, for which it was measured; else
+                        ctranslate2; each if it is installed and supports the model; else torch. A server writes with torch-int8
                         on a CPU if it can (`joint_decoder.py` says why)
 
 Chosen by name, ctranslate2 refuses by name what it cannot do: models with an unsupported setting, GPUs, ensembles, search
@@ -25,20 +27,24 @@ from typing import TYPE_CHECKING, Literal, get_args
 from regard.bounds import MAX_BATCH, check_whole
 from regard.builtin import shown_name
 from regard.bundle import Bundle
+from regard.cpu import has_wide_vnni
 from regard.errors import UserError
 from regard.generate.encoding import EncoderEngine
-from regard.generate.engines import ctranslate2_specs
+from regard.generate.engines import ctranslate2_specs, onnx_graph
 from regard.generate.engines.ctranslate2_common import import_ctranslate2
 from regard.generate.engines.ctranslate2_encoder import CTranslate2Encoder, encoder_refusal
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.ctranslate2_model import WeightFormat, refusal
 from regard.generate.engines.ctranslate2_text_engine import CTranslate2TextEngine
+from regard.generate.engines.onnx_decoder import import_onnxruntime
+from regard.generate.engines.onnx_graph import import_onnx
+from regard.generate.engines.onnx_text_engine import OnnxTextEngine
 from regard.generate.options import Engine, TextEngine
 
 if TYPE_CHECKING:
     from regard.generate.engines.torch_engine import TorchEngine
 
-EngineName = Literal["auto", "torch", "torch-int8", "ctranslate2", "ctranslate2-fp32"]
+EngineName = Literal["auto", "torch", "torch-int8", "ctranslate2", "ctranslate2-fp32", "onnxruntime"]
 _GPU_FILES = ("/proc/driver/nvidia/version", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")  # CUDA, WSL, ROCm
 
 
@@ -53,7 +59,7 @@ def make_engine(
                 f"{shown_name(bundle.folder)}"
             )
     _check(engine, batch)
-    _refuse_int8(bundle, engine)
+    _refuse_text_engines(bundle, engine)
     if engine.startswith("ctranslate2"):
         _check_cpu(engine, device)
         if others:
@@ -79,8 +85,15 @@ def make_text_engine(bundle: Bundle, engine: str = "auto", device: str = "auto",
         )
     if engine == "torch-int8":
         return _int8_engine(bundle, device, batch)
-    if engine == "auto" and _is_cpu(device) and _can_ctranslate2(bundle):
-        return CTranslate2TextEngine(bundle, batch=batch)
+    if engine == "onnxruntime":
+        _check_cpu(engine, device)
+        if reason := onnx_graph.refusal(bundle):
+            raise UserError(f"{shown_name(bundle.folder)}: {reason}; use --engine torch")
+        return OnnxTextEngine(bundle, batch=batch)
+    if engine == "auto" and _is_cpu(device):
+        if _can_onnxruntime(bundle):
+            return OnnxTextEngine(bundle, batch=batch, make_other=lambda: _make_other(bundle, batch))
+        return _make_other(bundle, batch)
     from regard.generate.engines.torch_engine import TorchEngine
 
     return TorchEngine.from_bundle(bundle, device, batch)
@@ -89,7 +102,7 @@ def make_text_engine(bundle: Bundle, engine: str = "auto", device: str = "auto",
 def make_encoder(bundle: Bundle, engine: str = "auto", device: str = "auto", batch: int = 0) -> EncoderEngine:
     """The engine of this name for a model without a decoder."""
     _check(engine, batch)
-    _refuse_int8(bundle, engine)
+    _refuse_text_engines(bundle, engine)
     if engine.startswith("ctranslate2"):
         _check_cpu(engine, device)
         if reason := encoder_refusal(bundle):
@@ -105,7 +118,7 @@ def make_encoder(bundle: Bundle, engine: str = "auto", device: str = "auto", bat
 def make_served_engine(bundle: Bundle, engine: str = "auto", device: str = "auto") -> TorchEngine:
     """The engine of this name for a language model that many clients write with at once."""
     _check(engine, 0)
-    if engine.startswith("ctranslate2"):
+    if engine.startswith("ctranslate2") or engine == "onnxruntime":
         raise UserError(
             f"{shown_name(bundle.folder)}: engine {engine} cannot write for several clients at once, since nobody can join a text "
             "that it has begun; use --engine torch-int8, or leave it out"
@@ -119,11 +132,11 @@ def make_served_engine(bundle: Bundle, engine: str = "auto", device: str = "auto
     return TorchEngine.from_bundle(bundle, device, int8=int8)
 
 
-def _refuse_int8(bundle: Bundle, engine: str) -> None:
-    if engine == "torch-int8":
+def _refuse_text_engines(bundle: Bundle, engine: str) -> None:
+    if engine in ("torch-int8", "onnxruntime"):
         raise UserError(
-            f"{shown_name(bundle.folder)}: engine torch-int8 is for language models; use ctranslate2 with a bundle in int8, "
-            "or leave it out"
+            f"{shown_name(bundle.folder)}: engine {engine} is for language models; use ctranslate2, with a bundle in int8 if you "
+            "want int8, or leave it out"
         )
 
 
@@ -135,6 +148,15 @@ def _int8_engine(bundle: Bundle, device: str, batch: int = 0) -> TorchEngine:
     if reason := int8_refusal():
         raise UserError(f"engine torch-int8 cannot be used: {reason}; use --engine torch")
     return TorchEngine.from_bundle(bundle, "cpu", batch, int8=True)
+
+
+def _make_other(bundle: Bundle, batch: int) -> TextEngine:
+    """On a CPU, the engine for what ONNX Runtime does not do."""
+    if _can_ctranslate2(bundle):
+        return CTranslate2TextEngine(bundle, batch=batch)
+    from regard.generate.engines.torch_engine import TorchEngine
+
+    return TorchEngine.from_bundle(bundle, "cpu", batch)
 
 
 def text_refusal(bundle: Bundle) -> str | None:
@@ -162,6 +184,17 @@ def _can_ctranslate2(bundle: Bundle) -> bool:
         return False
     refusals = {"translate": refusal, "generate": text_refusal}
     return refusals.get(bundle.task, encoder_refusal)(bundle) is None
+
+
+def _can_onnxruntime(bundle: Bundle) -> bool:
+    if not has_wide_vnni() or onnx_graph.refusal(bundle) is not None:
+        return False
+    try:
+        import_onnxruntime()
+        import_onnx()
+    except UserError:
+        return False
+    return True
 
 
 def _is_cpu(device: str) -> bool:

@@ -1,0 +1,298 @@
+"""The engine for language models on CPUs with VNNI: ONNX Runtime, in 8 bits, without torch.
+
+It reads every weight once for a token, where CTranslate2's products for few rows also rearrange them, and so takes less than half
+of the CPU time for a single text; it reads long prompts slower.
+
+- Greedy search and samples, with all rules about repetition, prefixes and ends; scores. Everything else (beams, groups, phrases,
+  a choice of tokens in a prefix) is left to another engine: CTranslate2, or torch where that cannot run the model.
+- A text does not depend on what else is asked for: each row of a product is computed as if it were alone, each prompt is read
+  alone, and samples have the random numbers of torch's engine.
+- Weights have one scale for 64 of them and vectors are rounded likewise, so texts differ in some words from CTranslate2's int8,
+  which has one scale for a row.
+
+`tests/generate/test_onnx_text.py` compares it with torch.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.builtin import shown_name
+from regard.bundle import Bundle
+from regard.errors import RegardError, UserError
+from regard.generate.engines.batches import check_constraints, cut_batches
+from regard.generate.engines.model_cache import cached_folder
+from regard.generate.engines.onnx_decoder import OnnxDecoder, Rows, import_onnxruntime
+from regard.generate.engines.onnx_graph import BLOCK, CONVERTER, FILES, convert, positions
+from regard.generate.engines.text_jobs import TextJob, check_length, make_hypothesis, make_job, opened
+from regard.generate.options import (
+    NO_CONTINUATION,
+    Constraints,
+    Hypothesis,
+    OnFinished,
+    SearchOptions,
+    TextEngine,
+    forbidden_ids,
+)
+from regard.generate.search.one_row import TokenRules, next_token
+from regard.generate.search.seeds import sentence_rng
+from regard.parallel.processes import own_threads
+
+_Array = NDArray[Any]
+
+_BATCH = 32  # texts that are written side by side
+_BATCH_TOKENS = 8_192  # tokens of a batch, prompts and what follows
+_MAX_THREADS = 4  # a step is too short for more
+
+
+@dataclass(eq=False)
+class _Text:
+    """One text as it is written."""
+
+    job: TextJob
+    prompt: tuple[int, ...]  # without the forced prefix
+    tokens: list[int] = field(default_factory=list)  # with the forced prefix
+    log_prob: float = 0.0
+    is_done: bool = False
+
+    @property
+    def forced(self) -> int | None:
+        """The next token, if the prefix forces it."""
+        place, prefix = len(self.tokens), self.job.prefix
+        return prefix[place] if place < len(prefix) else None
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.tokens) >= len(self.job.prefix) + self.job.limit
+
+
+class OnnxTextEngine:
+    """Continues texts with a converted model."""
+
+    def __init__(self, bundle: Bundle, *, batch: int = 0, make_other: Callable[[], TextEngine] | None = None) -> None:
+        """The bundle is converted unless the cache has it. `make_other` makes the engine for what this one cannot do, when it is
+        first needed; without it, that is refused by name."""
+        import_onnxruntime()  # fails before anything is converted
+        tokenizer = bundle.tokenizer
+        self.bundle, self.batch, self._make_other = bundle, batch or _BATCH, make_other
+        self.parallel, self.takes_phrases = 1, False
+        ends = tuple(end for end in dict.fromkeys((tokenizer.eos_id, *tokenizer.stop_ids)) if end >= 0)
+        self.rules = TokenRules(ends, tuple(forbidden_ids(tokenizer)))
+        self.first = tokenizer.bos_id if tokenizer.bos_id >= 0 else tokenizer.eos_id
+        self._max_positions = positions(bundle)
+        self._loading = threading.Lock()
+        self._other: TextEngine | None = None  # once it is needed
+        key = f"int8x{BLOCK}-{CONVERTER}"
+        with cached_folder(bundle, "onnxruntime", key, FILES, lambda folder: convert(bundle, folder)) as folder:
+            self._decoder = OnnxDecoder(folder, min(_MAX_THREADS, own_threads()))
+
+    # --- what is left to others ---
+
+    def _unsupported(self, options: SearchOptions, constraints: Sequence[Constraints]) -> list[str]:
+        """What this engine cannot do, by name."""
+        used = {
+            "a beam": options.beam > 1 and not options.sample,
+            "groups": options.groups > 1,
+            "coverage": options.coverage > 0,
+            "a choice in a prefix": any(not isinstance(one, int) for some in constraints for one in some.prefix),
+            "phrases": any(constraint.phrases for constraint in constraints),
+        }
+        return [name for name, is_used in used.items() if is_used]
+
+    def _other_for(self, what: str) -> TextEngine:
+        """The engine for what this one cannot do; refuses if there is none."""
+        if self._make_other is None:
+            raise UserError(f"engine onnxruntime cannot do {what}; use --engine ctranslate2 or torch, or auto")
+        with self._loading:  # several threads may search at once
+            if self._other is None:
+                self._other = self._make_other()
+            return self._other
+
+    @property
+    def scorer(self) -> TextEngine:
+        """The engine for scoring long texts: the other one, since it reads faster."""
+        return self if self._make_other is None else self._other_for("scoring")
+
+    # --- continuing ---
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        options: SearchOptions,
+        on_finished: OnFinished | None = None,
+        constraints: Sequence[Constraints] = (),
+    ) -> list[list[Hypothesis]]:
+        """As `TextEngine.generate`; `options.max_extra` tokens at most."""
+        check_constraints(constraints)
+        if unsupported := self._unsupported(options, constraints):
+            engine = self._other_for(" and ".join(unsupported))
+            return engine.generate(prompts, options, on_finished, constraints)
+        wishes = constraints or [Constraints()] * len(prompts)
+        given = zip(opened(prompts, self.first), wishes, strict=True)
+        jobs = [make_job(self.bundle, number, *one, options) for number, one in enumerate(given)]
+        results: list[list[Hypothesis]] = [[] for _ in jobs]
+        too_long = {job.number for job in jobs if len(job.prompt) + job.limit > self._max_positions}
+        if too_long:
+            engine, numbers = self._other_for(f"texts of more than {self._max_positions:,} tokens"), sorted(too_long)
+            found = engine.generate([prompts[n] for n in numbers], options, None, [wishes[n] for n in numbers])
+            self._finish(results, numbers, found, on_finished)
+        others = [job for job in jobs if job.number not in too_long]
+        for batch in self._batches(others, options):
+            texts = [text for job in batch for text in self._texts(job, options)]
+            for _ in self._write(texts, options):
+                pass
+            self._finish(results, [job.number for job in batch], self._hypotheses(texts, options), on_finished)
+        return results
+
+    def _finish(
+        self,
+        results: list[list[Hypothesis]],
+        numbers: Sequence[int],
+        found: Sequence[list[Hypothesis]],
+        on_finished: OnFinished | None,
+    ) -> None:
+        for number, some in zip(numbers, found, strict=True):
+            results[number] = some
+        if on_finished is not None:
+            on_finished(numbers)
+
+    def _batches(self, jobs: Sequence[TextJob], options: SearchOptions) -> Iterator[list[TextJob]]:
+        """Jobs that are written side by side, those of similar lengths together."""
+        lengths = [len(job.prompt) + job.limit for job in jobs]
+        order = sorted(range(len(jobs)), key=lambda place: (lengths[place], place))
+        rows = options.beam if options.sample else 1
+        for batch in cut_batches(order, lengths, max(1, self.batch // rows), _BATCH_TOKENS // rows):
+            yield [jobs[place] for place in batch]
+
+    def _texts(self, job: TextJob, options: SearchOptions) -> list[_Text]:
+        """The texts of a job, one for each sample."""
+        prompt = job.prompt[: len(job.prompt) - len(job.prefix)]
+        return [_Text(job, prompt) for _ in range(options.beam if options.sample else 1)]
+
+    def _hypotheses(self, texts: Sequence[_Text], options: SearchOptions) -> list[list[Hypothesis]]:
+        """The best hypotheses of each job, in the order of the texts."""
+        by_job: dict[int, list[Hypothesis]] = {}
+        for text in texts:
+            ids = text.tokens[len(text.job.prefix) :]
+            hypothesis = make_hypothesis(text.job, ids, text.log_prob, options)
+            by_job.setdefault(text.job.number, []).append(hypothesis)
+        return [sorted(some, key=lambda one: -one.score)[: options.nbest] for some in by_job.values()]
+
+    def _write(self, texts: Sequence[_Text], options: SearchOptions) -> Iterator[None]:
+        """Write the texts to their ends, a token at a time."""
+        generators = {text.job.number: sentence_rng(options.seed, text.prompt) for text in texts}
+        capacity = max(len(text.job.prompt) + text.job.limit for text in texts)
+        rows = Rows(self._decoder, len(texts), capacity)
+        logits = self._read_prompts(rows, texts)
+        live = list(texts)
+        while True:
+            numbers = _uniform(texts, live, generators, options)
+            for text, values in zip(live, logits, strict=True):
+                self._extend(text, values, options, numbers[id(text)])
+            yield
+            kept = [place for place, text in enumerate(live) if not text.is_done]
+            if not kept:
+                return
+            if len(kept) < len(live):
+                rows.keep(kept)
+                live = [live[place] for place in kept]
+            logits = rows.step([text.tokens[-1] for text in live])
+
+    def _read_prompts(self, rows: Rows, texts: Sequence[_Text]) -> _Array:
+        """The logits after each text's prompt. Samples of one prompt share its reading."""
+        logits: list[_Array] = []
+        for place, text in enumerate(texts):
+            if place and texts[place - 1].job is text.job:
+                rows.copy(place - 1, place)
+                logits.append(logits[-1].copy())
+            else:
+                logits.append(rows.read(place, text.prompt)[-1])
+        return np.stack(logits)
+
+    def _extend(self, text: _Text, logits: _Array, options: SearchOptions, uniform: float) -> None:
+        """Add the next token, unless the text ends here."""
+        if text.is_full:
+            text.is_done = True
+            return
+        written = (*text.prompt, *text.tokens) if options.counts_text else ()
+        token, log_prob = next_token(logits, written, options, self.rules, uniform, text.forced)
+        if not math.isfinite(log_prob):
+            raise RegardError(f"{shown_name(self.bundle.folder)}: {NO_CONTINUATION}")
+        text.log_prob += log_prob
+        if token in self.rules.ends and text.forced is None:
+            text.is_done = True
+            return
+        text.tokens.append(token)
+        is_prefix = len(text.tokens) <= len(text.job.prefix)
+        ends = text.job.ends
+        text.is_done = text.is_full or (not is_prefix and ends is not None and ends(text.tokens))
+
+    def stream(
+        self, prompt: Sequence[int], options: SearchOptions, constraint: Constraints | None = None
+    ) -> Iterator[tuple[int, ...]]:
+        """As `TextEngine.stream`. With several samples there is only one item, the complete output."""
+        constraint = constraint or Constraints()
+        check_constraints([constraint])
+        if unsupported := self._unsupported(options, [constraint]):
+            yield from self._other_for(" and ".join(unsupported)).stream(prompt, options, constraint)
+            return
+        [begun] = opened([prompt], self.first)
+        job = make_job(self.bundle, 0, begun, constraint, options)
+        if options.beam > 1 or len(job.prompt) + job.limit > self._max_positions:
+            yield self.generate([prompt], options, None, [constraint])[0][0].ids
+            return
+        [text] = self._texts(job, options)
+        for _ in self._write([text], options):
+            if len(text.tokens) >= len(job.prefix):
+                yield tuple(text.tokens)
+        yield tuple(text.tokens)
+
+    # --- scoring ---
+
+    def score(self, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> list[list[float]]:
+        """As `TextEngine.score`."""
+        before = opened(prompts, self.first)
+        whole = [(*prompt, *text) for prompt, text in zip(before, texts, strict=True)]
+        check_length(whole, self._max_positions)
+        return [self._score(ids, len(text)) for ids, text in zip(whole, texts, strict=True)]
+
+    def _score(self, ids: Sequence[int], count: int) -> list[float]:
+        """The log-probabilities of the last `count` tokens, and that the text ends there."""
+        log_probs = self._log_probs(ids, count + 1)
+        labels = np.asarray(ids[len(ids) - count :], dtype=np.int64)
+        values: list[float] = log_probs[np.arange(count), labels].tolist()
+        ends = list(self.rules.ends)
+        return [*values, float(log_probs[-1, ends].max()) if ends else -math.inf]
+
+    def next_log_probs(self, prompt: Sequence[int], prefix: Sequence[int]) -> list[float]:
+        """As `TextEngine.next_log_probs`."""
+        [begun] = opened([prompt], self.first)
+        check_length([[*begun, *prefix]], self._max_positions)
+        values: list[float] = self._log_probs((*begun, *prefix), 1)[0].tolist()
+        return values
+
+    def _log_probs(self, ids: Sequence[int], wanted: int) -> _Array:
+        """Log-probabilities after each of the last `wanted` tokens, (wanted, vocab_size)."""
+        values = Rows(self._decoder, 1, len(ids)).read(0, ids, wanted).astype(np.float64)
+        values -= values.max(axis=1, keepdims=True)
+        values -= np.log(np.exp(values).sum(axis=1, keepdims=True))
+        return values
+
+
+def _uniform(
+    texts: Sequence[_Text], live: Sequence[_Text], generators: dict[int, random.Random], options: SearchOptions
+) -> dict[int, float]:
+    """The random number of each text for its next token. Samples that are done get one, too, as in torch's search, so that a
+    sample does not depend on when the others end."""
+    if not options.sample:
+        return {id(text): 0.0 for text in live}
+    going = {text.job.number for text in live}
+    return {id(text): generators[text.job.number].random() for text in texts if text.job.number in going}
