@@ -153,7 +153,7 @@ def test_a_chat_is_answered_and_kept(browser: Browser, writing: Running, model: 
         chat(page)
         assert not page.get_by_label("how the text begins").is_visible()
         page.get_by_text("System prompt").click()
-        page.get_by_label("what the model is told first").fill("Answer briefly.")
+        page.get_by_label("instructions").fill("Answer briefly.")
         said = [{"role": "system", "content": "Answer briefly."}]
         for question in ("How are you?", "<b>And</b> you?"):
             say(page, question)
@@ -163,9 +163,9 @@ def test_a_chat_is_answered_and_kept(browser: Browser, writing: Running, model: 
         page.reload()
         page.locator("#chat-messages li").nth(3).wait_for()
         assert messages(page) == [one["content"] for one in said[1:]]
-        assert page.get_by_label("what the model is told first").input_value() == "Answer briefly."
+        assert page.get_by_label("instructions").input_value() == "Answer briefly."
         page.get_by_role("button", name="New chat").click()
-        assert messages(page) == [] and page.get_by_label("what the model is told first").input_value()
+        assert messages(page) == [] and page.get_by_label("instructions").input_value()
         page.reload()
         page.get_by_label("your message").wait_for()
         assert messages(page) == []
