@@ -157,7 +157,7 @@ builtin.main()
 # Read by every Python that starts, before the working folder comes to the path: takes away an installed regard.
 NOT_INSTALLED = """
 import os, sys
-sys.path[:] = [entry for entry in sys.path if not os.path.isdir(os.path.join(entry, "regard"))]
+sys.path[:] = [entry for entry in sys.path if not os.path.isfile(os.path.join(entry, "regard", "__init__.py"))]
 sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in getattr(finder, "__module__", "")]
 """
 
