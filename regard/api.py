@@ -35,7 +35,6 @@ from regard.translation.translator import Translator
 from regard.understanding.answers import Classified, Tagged
 from regard.understanding.classifier import Classifier, Text
 from regard.understanding.embedder import Embedder, Vectors
-from regard.understanding.encoder import LabelEncoder
 from regard.understanding.filler import Filled, Filler
 from regard.understanding.index import Index
 from regard.understanding.tagger import Tagger
@@ -76,20 +75,17 @@ class Model:
             continuing = make_text_engine(bundle, engine, device, batch)
             self.engine = cast(Engine, continuing)  # only what all engines have is used of it
             self.writer = Writer(bundle.tokenizer, continuing)
-        elif bundle.task in ("fill", "embed"):
+        elif bundle.task in ("fill", "embed", "classify", "tag"):
             encoder = make_encoder(bundle, engine, device, batch)
             self.engine = cast(Engine, encoder)
             if bundle.task == "fill":
                 self.filler = Filler(bundle, encoder)
-            else:
+            elif bundle.task == "embed":
                 self.embedder = Embedder(bundle, encoder)
-        elif bundle.task in ("classify", "tag"):
-            labelling = LabelEncoder(bundle, device, batch, engine)
-            self.engine = cast(Engine, labelling)
-            if bundle.task == "classify":
-                self.classifier = Classifier(labelling)
+            elif bundle.task == "classify":
+                self.classifier = Classifier(bundle, encoder)
             else:
-                self.tagger = Tagger(labelling)
+                self.tagger = Tagger(bundle, encoder)
         else:
             self.engine = make_engine(bundle, engine, device, batch, others)
         self.max_length = min(one.max_length for one in (bundle, *others))

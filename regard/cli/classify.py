@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     with progress_if(len(texts) > 1000, "classifying", None, "windows") as done:
         found = model.classifier.classify([as_text(text) for text in texts], arguments.threshold, done)
-    say_windows([one.windows for one in found], model.classifier.encoder.max_length)
+    say_windows([one.windows for one in found], model.classifier.max_length)
     print_result(
         arguments, [document(one, arguments.top) for one in found], [line(one, arguments.top) for one in found]
     )

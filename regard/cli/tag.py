@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("--spans needs a model with B- and I- tags, but this one has none; leave it out")
     with progress_if(len(texts) > 1000, "tagging", None, "windows") as done:
         found = model.tagger.tag(texts, done)
-    say_windows([one.windows for one in found], model.tagger.encoder.max_length)
+    say_windows([one.windows for one in found], model.tagger.max_length)
     print_result(arguments, [document(one) for one in found], lines(found, arguments.spans))
 
 

@@ -19,8 +19,8 @@ def find_bundles(models: Sequence[str]) -> list[Bundle]:
         bundle = load_bundle(find_bundle(model))
         if bundle.task not in ("translate", "generate", *ENCODER_TASKS):
             raise UserError(
-                f"{bundle.folder}: must be a model that translates, continues or embeds text or fills blanks, but is one for the "
-                f"task {bundle.task}; name another with -m"
+                f"{bundle.folder}: must be a model that translates, continues, embeds, classifies or tags text or fills blanks, "
+                f"but is one for the task {bundle.task}; name another with -m"
             )
         is_named = bundle.task != "translate"
         pair = ("", served_name(bundle)) if is_named else (bundle.source, bundle.target)

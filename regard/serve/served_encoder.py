@@ -1,5 +1,5 @@
-"""A model without a decoder that is served: it embeds texts or fills blanks. Sequences of all requests share batches, as the
-sentences of translations do."""
+"""A model without a decoder that is served: it embeds, classifies or tags texts, or fills blanks. Sequences of all requests share
+batches, as the sentences of translations do."""
 
 from __future__ import annotations
 
@@ -19,10 +19,15 @@ from regard.serve.fairness import CLIENT, FairShares
 from regard.serve.limits import Limits
 from regard.serve.refusal import Busy, refusing
 from regard.serve.thread_pool import PATIENCE, ThreadPool
+from regard.understanding.answers import Classified, Tagged
+from regard.understanding.classifier import Classifier, Text
 from regard.understanding.embedder import Embedder, Vectors
 from regard.understanding.filler import Filled, Filler
+from regard.understanding.tagger import Tagger
 
-TASKS = ("embed", "fill")  # that are served
+TextSide = Embedder | Filler | Classifier | Tagger
+_TEXT_SIDES: dict[str, type[TextSide]] = {"embed": Embedder, "fill": Filler, "classify": Classifier, "tag": Tagger}
+TASKS = tuple(_TEXT_SIDES)  # that are served
 _OPTIONS = SearchOptions(beam=1)  # nothing is searched, so all requests are alike
 _Output = TypeVar("_Output")
 
@@ -44,7 +49,7 @@ class ServedEncoder:
 
     name: str  # what clients call it
     bundle: Bundle
-    text_side: Embedder | Filler
+    text_side: TextSide
     batcher: Batcher
     texts: ThreadPool  # for tokenizing
     limits: Limits
@@ -73,8 +78,9 @@ class ServedEncoder:
             beam=_OPTIONS.beam,
             shares=shares,
         )
-        text_side = (Filler if bundle.task == "fill" else Embedder)(bundle, made)
-        return cls(name, bundle, text_side, batcher, ThreadPool("texts", 1, shares=shares), limits)
+        return cls(
+            name, bundle, _TEXT_SIDES[bundle.task](bundle, made), batcher, ThreadPool("texts", 1, shares=shares), limits
+        )
 
     async def embed(self, texts: Sequence[str | Sequence[int]]) -> tuple[Vectors, int]:
         """The vectors of texts or token ids, (texts, d_model), and how many tokens were read."""
@@ -85,7 +91,7 @@ class ServedEncoder:
             found = iter(side.read([one for one in some if isinstance(one, str)]))
             return [next(found) if isinstance(one, str) else side.read_ids(one) for one in some]
 
-        windows = await self._read(read, texts)
+        windows = await self._in_thread(read, texts)
         answers = await self._answers([one for text in windows for one in text.inputs])
         return side.join(windows, answers), sum(text.num_tokens for text in windows)
 
@@ -93,18 +99,42 @@ class ServedEncoder:
         """What may stand in the blanks of texts."""
         side = self.text_side
         assert isinstance(side, Filler)
-        read = await self._read(lambda some: [side.read(one) for one in some], texts)
+        read = await self._in_thread(lambda some: [side.read(one) for one in some], texts)
         answers = iter(await self._answers([one for text in read for one in text.inputs]))
         return [side.join(text, [next(answers) for _ in text.inputs], k) for text in read]
 
-    async def _read(self, read: Callable[[Sequence[Any]], _Output], texts: Sequence[Any]) -> _Output:
-        """Tokenize in a thread, unless it takes no time."""
+    async def classify(self, texts: Sequence[Text], threshold: float | None = None) -> list[Classified]:
+        """The labels of texts, or of pairs of texts."""
+        side = self.text_side
+        assert isinstance(side, Classifier)
+        side.check_threshold(threshold)
+        read = await self._in_thread(lambda some: [side.read(one) for one in some], texts)
+        answers = iter(await self._answers([one for windows in read for one in windows]))
+        parts = [[next(answers) for _ in windows] for windows in read]
+        return await self._in_thread(
+            lambda some: [side.join(text, own, threshold) for text, own in zip(some, parts, strict=True)], texts
+        )
+
+    async def tag(self, texts: Sequence[str]) -> list[Tagged]:
+        """The words of texts, with their tags."""
+        side = self.text_side
+        assert isinstance(side, Tagger)
+        read = await self._in_thread(side.read, texts)
+        answers = iter(await self._answers([window.input for one in read for window in one.windows]))
+        return await self._in_thread(
+            lambda _: [side.join(one, [next(answers) for _ in one.windows]) for one in read], texts
+        )
+
+    async def _in_thread(self, work: Callable[[Sequence[Any]], _Output], texts: Sequence[Any]) -> _Output:
+        """What `work` makes of texts: in a thread, unless it takes no time."""
         with refusing("reading the texts"):
-            if sum(map(len, texts)) <= INLINE_CHARACTERS:
-                return read(texts)
-            return await self.texts.run(read, texts)
+            if sum(map(_size, texts)) <= INLINE_CHARACTERS:
+                return work(texts)
+            return await self.texts.run(work, texts)
 
     async def _answers(self, inputs: Sequence[EncoderInput]) -> list[Answer]:
+        if not inputs:  # all texts are empty
+            return []
         tokens = sum(len(one.ids) for one in inputs)
         if tokens > self.limits.tokens:
             raise InputTooLarge(
@@ -121,3 +151,8 @@ class ServedEncoder:
         """Stop the threads. Requests have already been drained; running work gets a few seconds."""
         self.batcher.close(PATIENCE)
         self.texts.close()
+
+
+def _size(text: str | Sequence[Any]) -> int:
+    """The characters of a text or of a pair of texts, or the number of token ids."""
+    return sum(map(len, text)) if isinstance(text, tuple) else len(text)

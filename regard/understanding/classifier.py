@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from regard.bundle import Bundle
 from regard.data.tokenizer import Tokenizer
 from regard.data.windows import cut_windows, room_of
-from regard.errors import UserError
+from regard.errors import InputError
+from regard.generate.encoding import EncoderEngine, EncoderInput
+from regard.progress import OnProgress
 from regard.understanding.answers import Classified, FloatArray, join_windows, probabilities
-from regard.understanding.encoder import Input, LabelEncoder
+from regard.understanding.label_inputs import Framed, as_input, counting, longest_input
 
 Text = str | tuple[str, str]  # a pair is two texts
 DEFAULT_THRESHOLD = 0.5
@@ -19,27 +22,41 @@ DEFAULT_THRESHOLD = 0.5
 class Classifier:
     """Classifies texts with the model of a bundle."""
 
-    def __init__(self, encoder: LabelEncoder) -> None:
-        self.encoder, self.tokenizer = encoder, encoder.bundle.tokenizer
-        self.head = encoder.bundle.config.head_settings
+    def __init__(self, bundle: Bundle, engine: EncoderEngine) -> None:
+        self.bundle, self.engine, self.tokenizer = bundle, engine, bundle.tokenizer
+        self.head = bundle.config.head_settings
+        self.max_length = longest_input(bundle, engine)
 
     def classify(
-        self, texts: Sequence[Text], threshold: float | None = None, on_progress: Callable[[int], None] | None = None
+        self, texts: Sequence[Text], threshold: float | None = None, on_progress: OnProgress | None = None
     ) -> list[Classified]:
         """The labels of each text. `threshold` is the probability from which one of several labels is given (default: the model's).
         An empty text has none."""
-        if threshold is not None and self.head.answer != "several":
-            raise UserError(
-                "threshold is for models with several labels, but this one gives each text one; leave it out"
-            )
-        if threshold is not None and not 0 < threshold < 1:
-            raise UserError(f"threshold must be above 0 and below 1, but is {threshold}")
-        windows = [frame_windows(self.tokenizer, text, self.encoder.max_length) for text in texts]
-        outputs = iter(self.encoder.run([one for several in windows for one in several], on_progress))
-        found = [[next(outputs) for _ in several] for several in windows]
-        return [self._answer(text, parts, threshold) for text, parts in zip(texts, found, strict=True)]
+        self.check_threshold(threshold)
+        windows = [self.read(text) for text in texts]
+        inputs = [one for several in windows for one in several]
+        answers = iter(self.engine.answers(inputs, counting(on_progress)))
+        found = [[next(answers) for _ in several] for several in windows]
+        return [self.join(text, parts, threshold) for text, parts in zip(texts, found, strict=True)]
 
-    def _answer(self, text: Text, parts: Sequence[FloatArray], threshold: float | None) -> Classified:
+    def check_threshold(self, threshold: float | None) -> None:
+        """Refuse a threshold that this model has no use for."""
+        if threshold is None:
+            return
+        if self.head.answer != "several":
+            given = "a number" if self.head.answer == "number" else "one"
+            raise InputError(
+                f"threshold is for models with several labels, but this one gives each text {given}; leave it out"
+            )
+        if not 0 < threshold < 1:
+            raise InputError(f"threshold must be above 0 and below 1, but is {threshold}")
+
+    def read(self, text: Text) -> list[EncoderInput]:
+        """A text as the engine reads it."""
+        return [as_input(self.bundle, one) for one in frame_windows(self.tokenizer, text, self.max_length)]
+
+    def join(self, text: Text, parts: Sequence[FloatArray], threshold: float | None = None) -> Classified:
+        """The labels of a text from what the head says of its windows."""
         shown = text if isinstance(text, str) else "\t".join(text)
         if not parts:
             return Classified(shown, (), {}, None, 0)
@@ -51,12 +68,12 @@ class Classifier:
         by_label = {self.head.labels[number]: float(probs[number]) for number in order}
         if self.head.answer == "one":
             return Classified(shown, (next(iter(by_label)),), by_label, None, len(parts))
-        least = threshold or self.encoder.bundle.decode.threshold or DEFAULT_THRESHOLD
+        least = threshold or self.bundle.decode.threshold or DEFAULT_THRESHOLD
         chosen = tuple(label for label, probability in by_label.items() if probability >= least)
         return Classified(shown, chosen, by_label, None, len(parts))
 
 
-def frame_windows(tokenizer: Tokenizer, text: Text, length: int) -> list[Input]:
+def frame_windows(tokenizer: Tokenizer, text: Text, length: int) -> list[Framed]:
     """A text as the model reads it, in windows of at most `length` tokens; none if it is empty. Of a pair the longer text is cut,
     and the shorter one is read with each part; two long ones are cut side by side."""
     first, second = (text, None) if isinstance(text, str) else text

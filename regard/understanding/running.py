@@ -1,4 +1,4 @@
-"""Runs an encoder on many inputs: sorted by length, packed, in batches of about so many tokens."""
+"""Runs a model that is being trained on many inputs: sorted by length, packed, in batches of about so many tokens."""
 
 from __future__ import annotations
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from regard.bundle import Bundle
 from regard.data.labelled import encode_word, word_prefix
 from regard.data.windows import room_of
+from regard.generate.encoding import EncoderEngine, EncoderInput
+from regard.progress import OnProgress
 from regard.understanding.answers import FloatArray, Span, Tagged, find_spans, has_spans, log_softmax
-from regard.understanding.encoder import Input, LabelEncoder
+from regard.understanding.label_inputs import as_input, counting, longest_input
 
 OVERLAP = 4  # neighbouring windows share this part of their tokens: a quarter
 _WORDS = re.compile(r"\w+(?:['’.\-]\w+)*|[^\w\s]")
@@ -23,7 +26,15 @@ class WordWindow(NamedTuple):
     start: int
     stop: int
     places: list[int]
-    input: Input
+    input: EncoderInput
+
+
+class WordWindows(NamedTuple):
+    """A text as an engine reads it."""
+
+    text: str
+    words: list[str]
+    windows: list[WordWindow]
 
 
 def split_words(text: str, by_spaces: bool) -> list[str]:
@@ -38,28 +49,32 @@ def split_words(text: str, by_spaces: bool) -> list[str]:
 class Tagger:
     """Tags words with the model of a bundle."""
 
-    def __init__(self, encoder: LabelEncoder) -> None:
-        self.encoder, self.tokenizer = encoder, encoder.bundle.tokenizer
-        self.labels = encoder.bundle.config.head_settings.labels
-        self.by_spaces = encoder.bundle.decode.words == "spaces"
+    def __init__(self, bundle: Bundle, engine: EncoderEngine) -> None:
+        self.bundle, self.engine, self.tokenizer = bundle, engine, bundle.tokenizer
+        self.labels = bundle.config.head_settings.labels
+        self.by_spaces = bundle.decode.words == "spaces"
+        self.max_length = longest_input(bundle, engine)
         self._prefix = word_prefix(self.tokenizer)
 
-    def tag(
-        self, texts: Sequence[str | Sequence[str]], on_progress: Callable[[int], None] | None = None
-    ) -> list[Tagged]:
+    def tag(self, texts: Sequence[str | Sequence[str]], on_progress: OnProgress | None = None) -> list[Tagged]:
         """The tags of each text: a string, which is split into words as the model's training text was, or a list of words."""
+        read = self.read(texts)
+        inputs = [window.input for one in read for window in one.windows]
+        answers = iter(self.engine.answers(inputs, counting(on_progress)))
+        return [self.join(one, [next(answers) for _ in one.windows]) for one in read]
+
+    def read(self, texts: Sequence[str | Sequence[str]]) -> list[WordWindows]:
+        """The words of each text, and its windows."""
         known: dict[str, list[int]] = {}
-        words = [split_words(text, self.by_spaces) if isinstance(text, str) else list(text) for text in texts]
-        windows = [self._windows(some, known) for some in words]
-        outputs = iter(self.encoder.run([one.input for several in windows for one in several], on_progress))
-        tagged = []
-        for text, some, several in zip(texts, words, windows, strict=True):
+        read = []
+        for text in texts:
+            words = split_words(text, self.by_spaces) if isinstance(text, str) else list(text)
             shown = text if isinstance(text, str) else " ".join(text)
-            tagged.append(self._answer(shown, some, several, [next(outputs) for _ in several]))
-        return tagged
+            read.append(WordWindows(shown, words, self._windows(words, known)))
+        return read
 
     def _windows(self, words: Sequence[str], known: dict[str, list[int]]) -> list[WordWindow]:
-        room = room_of(self.tokenizer, self.encoder.max_length, is_pair=False)
+        room = room_of(self.tokenizer, self.max_length, is_pair=False)
         pieces = [
             encode_word(self.tokenizer, (self._prefix if place else "") + word.strip(), known)[:room]
             for place, word in enumerate(words)
@@ -71,11 +86,11 @@ class Tagger:
         for word in pieces[start:stop]:
             places.append(len(self.tokenizer.opening) + len(ids))
             ids += word
-        return WordWindow(start, stop, places, self.tokenizer.frame(ids))
+        return WordWindow(start, stop, places, as_input(self.bundle, self.tokenizer.frame(ids)))
 
-    def _answer(
-        self, text: str, words: Sequence[str], windows: Sequence[WordWindow], outputs: Sequence[FloatArray]
-    ) -> Tagged:
+    def join(self, read: WordWindows, outputs: Sequence[FloatArray]) -> Tagged:
+        """The tags of a text from what the head says of its windows."""
+        text, words, windows = read
         tags, probabilities = [""] * len(words), [0.0] * len(words)
         margins = [-1] * len(words)
         for window, output in zip(windows, outputs, strict=True):

@@ -58,10 +58,11 @@ def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 TEXTS = ["The cat sat.", "a bc, sitting", "x"]
 
 
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
 @torch.no_grad()
-def test_answers_are_those_of_transformers(imported: tuple[str, Any, Any, Bundle]) -> None:
+def test_answers_are_those_of_transformers(imported: tuple[str, Any, Any, Bundle], engine: str) -> None:
     kind, original, tokenizer, bundle = imported
-    model = regard.load(bundle.folder)
+    model = regard.load(bundle.folder, engine=engine)
     if kind == "tags":
         words = [["the", "cat", "sitting"], ["a", "bc", ","]]
         for some, tagged in zip(words, model.tag(words), strict=True):
@@ -101,7 +102,7 @@ def test_a_long_text_is_read_in_windows(imported: tuple[str, Any, Any, Bundle]) 
     assert found.windows == len(windows) > 3 and max(len(ids) for ids, _ in windows) <= 24
     content = [i for ids, _ in windows for i in ids[1:-1]]
     assert content == bundle.tokenizer.encode(long.strip())  # nothing is lost
-    outputs = model.classifier.encoder.run(windows)
+    outputs = list(model.classifier.engine.answers(model.classifier.read(long)))
     joined = join_windows(outputs, bundle.config.head_settings.answer)
     if kind == "number":
         assert found.number == pytest.approx(float(np.mean([one[0] for one in outputs])))
@@ -203,8 +204,8 @@ def test_models_of_other_tasks_are_refused(
     kind, _, _, bundle = imported
     other = "classify" if kind == "tags" else "tag"
     assert f"must be a model for the task {other}" in fails(capfd, other, "-m", str(bundle.folder), "x")
-    with pytest.raises(UserError, match="engine must be auto or torch"):
-        regard.load(bundle.folder, engine="ctranslate2")
+    with pytest.raises(UserError, match="engine onnxruntime is for language models"):
+        regard.load(bundle.folder, engine="onnxruntime")
     wrong: Any = [3]
     model = regard.load(bundle.folder)
     with pytest.raises(TypeError, match=r"must be"):

@@ -1,4 +1,4 @@
-"""What models without a decoder answer: /fill, the words for blanks. `openai_embeddings.py` has their vectors."""
+"""What models without a decoder answer: /classify, /tag and /fill. `openai_embeddings.py` has their vectors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from regard.serve.web.libretranslate import ERRORS
 from regard.serve.web.status import HttpRefused
 
 MAX_CANDIDATES = 100
+MAX_LABELS = 10_000  # of a text, in an answer
 _ID_CHARACTERS = 4  # that a token id counts for
-_WHAT = {"embed": "embeds texts", "fill": "fills blanks"}
+_WHAT = {"embed": "embeds texts", "fill": "fills blanks", "classify": "classifies texts", "tag": "tags words"}
 router = APIRouter(tags=["Encoders"], responses=ERRORS)
 
 
@@ -28,12 +29,17 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
 
 
-class EncoderFields(BaseModel):
+class ModelFields(BaseModel):
+    """Which model, and who asks."""
+
+    model: str | None = Field(None, description="a string: the name of a model; not needed where there is only one")
+    api_key: str | None = Field(None, description="a string: the API key, if the server requires one")
+
+
+class EncoderFields(ModelFields):
     """Texts for a model without a decoder."""
 
     q: str | list[str] = Field(description="a string or a list of strings: the texts")
-    model: str | None = Field(None, description="a string: the name of a model; not needed where there is only one")
-    api_key: str | None = Field(None, description="a string: the API key, if the server requires one")
 
     @property
     def texts(self) -> list[str]:
@@ -46,6 +52,77 @@ class FillFields(EncoderFields):
     k: Annotated[int, BeforeValidator(_whole)] = Field(
         5, ge=1, le=MAX_CANDIDATES, description=f"an integer between 1 and {MAX_CANDIDATES}: tokens for each blank"
     )
+
+
+class ClassifyFields(ModelFields):
+    """Texts, or pairs of texts, whose labels are wanted."""
+
+    q: str | list[str | Annotated[list[str], Field(min_length=2, max_length=2)]] = Field(
+        description="a string, or a list of strings and of pairs of strings: the texts"
+    )
+    k: Annotated[int, BeforeValidator(_whole)] = Field(
+        5, ge=1, le=MAX_LABELS, description=f"an integer between 1 and {MAX_LABELS}: labels with their probabilities"
+    )
+    threshold: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="a number above 0 and below 1: of several labels, those from this probability on are given",
+    )
+
+    @property
+    def texts(self) -> list[str | tuple[str, str]]:
+        """The texts as a classifier takes them."""
+        given = [self.q] if isinstance(self.q, str) else self.q
+        return [one if isinstance(one, str) else (one[0], one[1]) for one in given]
+
+
+class ClassifiedReply(BaseModel):
+    """The labels of a text, or its number."""
+
+    labels: list[str] = Field(description="one label; of several, those from the threshold on; none of an empty text")
+    probabilities: dict[str, float] = Field(description="of the labels that were asked for, the likeliest first")
+    number: float | None = Field(description="in place of labels, from a model of numbers")
+    windows: int = Field(description="in how many parts the text was read")
+
+
+class ClassifyReply(BaseModel):
+    """The texts in the order of the request."""
+
+    model: str
+    results: list[ClassifiedReply]
+
+
+class WordReply(BaseModel):
+    """A word with its tag."""
+
+    word: str
+    tag: str
+    probability: float
+
+
+class SpanReply(BaseModel):
+    """Words that belong together, by their B- and I- tags."""
+
+    name: str
+    start: int = Field(description="the first word, counting from 0")
+    stop: int = Field(description="after the last word")
+    text: str
+
+
+class TaggedReply(BaseModel):
+    """The words of a text and, if the tags mark them, its spans."""
+
+    words: list[WordReply]
+    spans: list[SpanReply]
+    windows: int = Field(description="in how many parts the text was read")
+
+
+class TagReply(BaseModel):
+    """The texts in the order of the request."""
+
+    model: str
+    results: list[TaggedReply]
 
 
 class CandidateReply(BaseModel):
@@ -89,6 +166,48 @@ async def fill(request: Request) -> FillReply:
         for one in found
     ]
     return FillReply(model=encoder.name, results=results)
+
+
+@router.post("/classify", openapi_extra=body_of(ClassifyFields))
+async def classify(request: Request) -> ClassifyReply:
+    """The labels of texts, with their probabilities. A long text is read in windows, whose log-probabilities are averaged."""
+    fields = await read_fields(request, ClassifyFields)
+    encoder = find_encoder(request, "classify", fields.model)
+    admit_texts(request, ["".join(one) for one in fields.texts], fields.api_key, "q")
+    found = await encoder.classify(fields.texts, fields.threshold)
+    context_of(request).metrics.characters.inc(request.scope["facts"]["characters"])
+    results = [
+        ClassifiedReply(
+            labels=list(one.labels),
+            probabilities=dict(list(one.probabilities.items())[: max(fields.k, len(one.labels))]),
+            number=one.number,
+            windows=one.windows,
+        )
+        for one in found
+    ]
+    return ClassifyReply(model=encoder.name, results=results)
+
+
+@router.post("/tag", openapi_extra=body_of(EncoderFields))
+async def tag(request: Request) -> TagReply:
+    """The words of texts with their tags, and the spans that B- and I- tags mark."""
+    fields = await read_fields(request, EncoderFields)
+    encoder = find_encoder(request, "tag", fields.model)
+    admit_texts(request, fields.texts, fields.api_key, "q")
+    found = await encoder.tag(fields.texts)
+    context_of(request).metrics.characters.inc(request.scope["facts"]["characters"])
+    results = [
+        TaggedReply(
+            words=[
+                WordReply(word=word, tag=name, probability=probability)
+                for word, name, probability in zip(one.words, one.tags, one.probabilities, strict=True)
+            ],
+            spans=[SpanReply(name=s.name, start=s.start, stop=s.stop, text=s.text) for s in one.spans],
+            windows=one.windows,
+        )
+        for one in found
+    ]
+    return TagReply(model=encoder.name, results=results)
 
 
 def find_encoder(request: Request, task: str, name: str | None) -> ServedEncoder:
