@@ -19,6 +19,7 @@ from regard.models.transformer import Transformer
 from regard.parallel.processes import process_info
 from regard.progress import counted, duration, epochs
 from regard.recipe import Recipe, TrainRecipe, apply_overrides, recipe_from_dict, resolve_paths
+from regard.task_table import TASK_SETTINGS
 from regard.tasks import TASKS
 from regard.tasks.task import Prospect
 from regard.training.check import check_machine
@@ -136,17 +137,26 @@ def _run_lines(recipe: Recipe, records: int, tokens: int, is_dry_run: bool, init
                 ("validation", recipe.data.valid, sets.held_out.valid),
                 ("testing", recipe.data.test, sets.held_out.test),
             )
-            named = [f"{_amount(wanted, len(each), task.NOUN)} for {name}" for name, wanted, each in parts if each]
+            whole = TASK_SETTINGS[recipe.task].has_labels  # records are held out whole, and not the ends of them
+            named = [
+                f"{_amount(wanted, len(each), task.NOUN, whole)} for {name}" for name, wanted, each in parts if each
+            ]
             held_out.append(f"held out: {' and '.join(named)}")
     length = None if speed.rate is None else _epochs(recipe.train, speed.rate, tokens)
     prospect = Prospect(recipe, records, tokens, speed.rate, length, scored, is_dry_run, init_option)
     return [*held_out, *_model_lines(recipe), _duration_line(recipe, speed, tokens), *task.outlook(prospect)]
 
 
-def _amount(wanted: str | float, number: int, noun: str) -> str:
-    """For example "20 pairs", "the last 10% of 1 document"."""
-    share = f"the last {100 * wanted:.3g}% of " if isinstance(wanted, float) else ""
-    return f"{share}{counted(number, noun)}"
+def _amount(wanted: str | float, number: int, noun: str, whole: bool) -> str:
+    """How much is held out.
+
+    >>> _amount("valid.tsv", 20, "pair", False), _amount(0.1, 1, "document", False), _amount(0.1, 1000, "text", True)
+    ('20 pairs', 'the last 10% of 1 document', '1,000 texts (10%)')
+    """
+    if not isinstance(wanted, float):
+        return counted(number, noun)
+    share = f"{100 * wanted:.3g}%"
+    return f"{counted(number, noun)} ({share})" if whole else f"the last {share} of {counted(number, noun)}"
 
 
 def _resolved(recipe: Recipe) -> Recipe:
