@@ -45,6 +45,12 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "modules_to_save": (None, []),
     "lora_bias": (False, None),
     "trainable_token_indices": (None,),
+    "init_lora_weights": (True, False, None, "gaussian", "orthogonal", "eva"),  # others change the base as well
+    "layer_replication": (None, []),
+    "target_parameters": (None, []),
+    "alora_invocation_tokens": (None, []),
+    "use_qalora": (False, None),
+    "arrow_config": (None,),
 }
 
 
@@ -70,7 +76,9 @@ def write_adapter(
             module = name.removesuffix(".weight")
             ranks[module] = rank * (stacked[entry.ours] // len(entry.theirs))
             a, b, share = factors(change.t() if entry.transposed else change, ranks[module])
-            tensors |= {f"{_PREFIX}{module}{_A}": a, f"{_PREFIX}{module}{_B}": b}
+            missing = ranks[module] - len(a)  # of a matrix that is smaller than the rank: the scale counts them, too
+            tensors[f"{_PREFIX}{module}{_A}"] = torch.nn.functional.pad(a, (0, 0, 0, missing))
+            tensors[f"{_PREFIX}{module}{_B}"] = torch.nn.functional.pad(b, (0, missing))
             lost = max(lost, share)
     is_transposed = any(entry.transposed for entry in table)
     with atomic_folder(folder) as temporary:
@@ -263,7 +271,7 @@ def _changes(adapter: Adapter) -> Iterator[tuple[str, Tensor]]:
         raise UserError(f"{path}: must hold pairs of NAME{_A} and NAME{_B}, but has {shorten(odd)}")
     for module in modules:
         a, b = tensors[f"{module}{_A}"].float(), tensors[f"{module}{_B}"].float()
-        if a.ndim != 2 or b.ndim != 2 or b.shape[1] != a.shape[0]:
+        if a.ndim != 2 or b.ndim != 2 or b.shape[1] != a.shape[0] or not len(a):
             raise UserError(f"{path}: the factors of {shorten(module)} must be thin matrices that fit, but do not")
         name = module.removeprefix(_PREFIX)
         yield name, (b @ a).mul_(_scale(adapter, name, a.shape[0]))
