@@ -36,6 +36,7 @@ from regard.weights import check_finite, readable
 CONFIG, WEIGHTS, OWN = "adapter_config.json", "adapter_model.safetensors", "regard.json"
 _PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 _UNUSED_SECONDS = 30 * 24 * 3600.0
+_MAX_ALPHA = 1e9
 _TASKS = {"generate": "CAUSAL_LM", "translate": "SEQ_2_SEQ_LM"}
 # Fields of peft that change what an adapter computes, and the values with which it computes what is done here.
 _PLAIN: dict[str, tuple[Any, ...]] = {
@@ -285,6 +286,6 @@ def _scale(adapter: Adapter, module: str, rank: int) -> float:
     if not isinstance(patterns, dict) or not all(re.fullmatch(r"[\w.]+", pattern) for pattern in patterns):
         raise UserError(f"{where}: alpha_pattern must map names of modules to numbers, but is {shorten(patterns)}")
     alpha = next((own for end, own in patterns.items() if f".{module}".endswith(f".{end}")), alpha)
-    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not abs(alpha) <= _MAX_ALPHA:
         raise UserError(f"{where}: lora_alpha must be a number, but is {shorten(alpha)}")
     return alpha / (math.sqrt(rank) if adapter.config.get("use_rslora") else rank)

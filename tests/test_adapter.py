@@ -185,6 +185,7 @@ def test_an_adapter_of_another_base_is_refused(llama: tuple[Path, Path], tmp_pat
         (("config", "alora_invocation_tokens", [3, 4]), "alora_invocation_tokens must be None"),
         (("empty", "model.layers.0.mlp.up_proj", ()), "must be thin matrices that fit, but do not"),
         (("config", "lora_alpha", "x"), "lora_alpha must be a number, but is 'x'"),
+        (("config", "lora_alpha", 10**400), "lora_alpha must be a number, but is 1000"),
         (("config", "alpha_pattern", {"(a+)+$": 3}), "alpha_pattern must map names of modules to numbers"),
         (("tensor", "model.layers.9.mlp.up_proj", (2, 32)), "which this model does not have"),
         (("tensor", "model.layers.0.mlp.up_proj", (2, 31)), "must have the shape"),
