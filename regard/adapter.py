@@ -36,6 +36,7 @@ from regard.weights import check_finite, readable
 CONFIG, WEIGHTS, OWN = "adapter_config.json", "adapter_model.safetensors", "regard.json"
 _PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 _UNUSED_SECONDS = 30 * 24 * 3600.0
+_MAX_ALPHA = 1e9
 _TASKS = {"generate": "CAUSAL_LM", "translate": "SEQ_2_SEQ_LM"}
 # Fields of peft that change what an adapter computes, and the values with which it computes what is done here.
 _PLAIN: dict[str, tuple[Any, ...]] = {
@@ -45,6 +46,12 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "modules_to_save": (None, []),
     "lora_bias": (False, None),
     "trainable_token_indices": (None,),
+    "init_lora_weights": (True, False, None, "gaussian", "orthogonal", "eva"),  # others change the base as well
+    "layer_replication": (None, []),
+    "target_parameters": (None, []),
+    "alora_invocation_tokens": (None, []),
+    "use_qalora": (False, None),
+    "arrow_config": (None,),
 }
 
 
@@ -70,7 +77,9 @@ def write_adapter(
             module = name.removesuffix(".weight")
             ranks[module] = rank * (stacked[entry.ours] // len(entry.theirs))
             a, b, share = factors(change.t() if entry.transposed else change, ranks[module])
-            tensors |= {f"{_PREFIX}{module}{_A}": a, f"{_PREFIX}{module}{_B}": b}
+            missing = ranks[module] - len(a)  # of a matrix that is smaller than the rank: the scale counts them, too
+            tensors[f"{_PREFIX}{module}{_A}"] = torch.nn.functional.pad(a, (0, 0, 0, missing))
+            tensors[f"{_PREFIX}{module}{_B}"] = torch.nn.functional.pad(b, (0, missing))
             lost = max(lost, share)
     is_transposed = any(entry.transposed for entry in table)
     with atomic_folder(folder) as temporary:
@@ -263,7 +272,7 @@ def _changes(adapter: Adapter) -> Iterator[tuple[str, Tensor]]:
         raise UserError(f"{path}: must hold pairs of NAME{_A} and NAME{_B}, but has {shorten(odd)}")
     for module in modules:
         a, b = tensors[f"{module}{_A}"].float(), tensors[f"{module}{_B}"].float()
-        if a.ndim != 2 or b.ndim != 2 or b.shape[1] != a.shape[0]:
+        if a.ndim != 2 or b.ndim != 2 or b.shape[1] != a.shape[0] or not len(a):
             raise UserError(f"{path}: the factors of {shorten(module)} must be thin matrices that fit, but do not")
         name = module.removeprefix(_PREFIX)
         yield name, (b @ a).mul_(_scale(adapter, name, a.shape[0]))
@@ -277,6 +286,6 @@ def _scale(adapter: Adapter, module: str, rank: int) -> float:
     if not isinstance(patterns, dict) or not all(re.fullmatch(r"[\w.]+", pattern) for pattern in patterns):
         raise UserError(f"{where}: alpha_pattern must map names of modules to numbers, but is {shorten(patterns)}")
     alpha = next((own for end, own in patterns.items() if f".{module}".endswith(f".{end}")), alpha)
-    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not abs(alpha) <= _MAX_ALPHA:
         raise UserError(f"{where}: lora_alpha must be a number, but is {shorten(alpha)}")
     return alpha / (math.sqrt(rank) if adapter.config.get("use_rslora") else rank)

@@ -85,6 +85,17 @@ def test_base_and_adapter_are_the_changed_model(family: str, tmp_path: Path, req
     )  # GPT-2 has queries, keys and values in one, of three times the rank
 
 
+def test_a_rank_above_the_size_of_a_matrix_changes_no_scale(llama: tuple[Path, Path], tmp_path: Path) -> None:
+    base = load_bundle(llama[1])
+    weights, stacked = changed(base)
+    write_adapter(tmp_path / "adapter", base, weights, 200, stacked)
+    found = adapted_weights(base, open_adapter(tmp_path / "adapter"))
+    for name, tensor in weights.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-4, msg=name)
+    ranks = {len(each) for name, each in load_file(tmp_path / "adapter" / WEIGHTS).items() if ".lora_A." in name}
+    assert ranks == {200}  # peft refuses factors of another rank than its configuration has
+
+
 def test_a_rank_that_is_too_low_says_what_it_leaves_out() -> None:
     change = torch.diag(torch.tensor([3.0, 4.0, 0.0]))
     a, b, lost = factors(change, 1)
@@ -170,7 +181,11 @@ def test_an_adapter_of_another_base_is_refused(llama: tuple[Path, Path], tmp_pat
     [
         (("config", "peft_type", "IA3"), "peft_type must be 'LORA', but is 'IA3'"),
         (("config", "use_dora", True), "use_dora must be False, but is True"),
+        (("config", "init_lora_weights", "pissa"), "init_lora_weights must be True, but is 'pissa'"),
+        (("config", "alora_invocation_tokens", [3, 4]), "alora_invocation_tokens must be None"),
+        (("empty", "model.layers.0.mlp.up_proj", ()), "must be thin matrices that fit, but do not"),
         (("config", "lora_alpha", "x"), "lora_alpha must be a number, but is 'x'"),
+        (("config", "lora_alpha", 10**400), "lora_alpha must be a number, but is 1000"),
         (("config", "alpha_pattern", {"(a+)+$": 3}), "alpha_pattern must map names of modules to numbers"),
         (("tensor", "model.layers.9.mlp.up_proj", (2, 32)), "which this model does not have"),
         (("tensor", "model.layers.0.mlp.up_proj", (2, 31)), "must have the shape"),
@@ -190,6 +205,9 @@ def test_what_does_not_fit_is_refused(llama: tuple[Path, Path], tmp_path: Path, 
         path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
     elif kind == "nan":
         next(iter(tensors.values())).fill_(torch.nan)
+    elif kind == "empty":
+        for part, shape in (("A", (0, 32)), ("B", (64, 0))):
+            tensors[f"base_model.model.{name}.lora_{part}.weight"] = torch.ones(shape)
     else:
         tensors[f"base_model.model.{name}.lora_A.weight" if name else "odd"] = torch.ones(value)
         if ".9." in name:

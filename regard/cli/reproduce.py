@@ -68,9 +68,10 @@ def run(arguments: argparse.Namespace) -> None:
     for option, value in (("--parallel", arguments.parallel), ("--minutes", arguments.minutes)):
         if value is not None and not value > 0:
             raise UserError(f"{option} must be above 0, but is {value:g}")
-    from regard.reproduce.data_check import check_data, refuse_missing, result_recipe
+    from regard.reproduce.data_check import check_data, refuse_missing, refuse_unmeasurable, result_recipe
 
     recipe = result_recipe(result, arguments.data, arguments.set)
+    refuse_unmeasurable(result, recipe)
     check = check_data(result, recipe)
     if not arguments.json or arguments.dry_run:
         print_result(arguments, _plan(result, recipe, check), _plan_lines(result, recipe, check, arguments))

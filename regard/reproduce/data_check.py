@@ -64,10 +64,18 @@ def refuse_missing(result: Result, check: DataCheck) -> None:
         return
     shown = ", ".join(check.missing[:_SHOWN])
     more = f" and {len(check.missing) - _SHOWN} more" if len(check.missing) > _SHOWN else ""
+    folder = "its folder" if result.root == "." else f"the folder above {result.root}"
     raise UserError(
-        f"{result.name}: {check.root} lacks {shown}{more}; get the text from {result.where}, and name the folder above "
-        f"{result.root} with --data"
+        f"{result.name}: {check.root} lacks {shown}{more}; get the text from {result.where}, and name {folder} with --data"
     )
+
+
+def refuse_unmeasurable(result: Result, recipe: Recipe) -> None:
+    """A score is of files: to find that they are not named, after hours of training, would be late."""
+    if recipe.settings.has_sides and not (isinstance(recipe.data.test, str) and recipe.data.test):
+        raise UserError(
+            f"{result.name}: data.test must name the files that the score is of, but is {recipe.data.test!r}; leave it out of --set"
+        )
 
 
 def named_files(recipe: Recipe) -> list[str]:

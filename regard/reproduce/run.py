@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from regard.reproduce.data_check import DataCheck
 from regard.reproduce.paper_bleu import PaperScores, paper_scores
 from regard.reproduce.results import Result, Score
 from regard.tasks import TASKS
+from regard.training.checkpoint import scheduled_checkpoints
 from regard.training.finish import average
 from regard.training.folder import RunFolder
 from regard.training.metrics import read_metrics
@@ -53,9 +55,12 @@ def reproduce(result: Result, recipe: Recipe, check: DataCheck, out: Path, chang
 
 def averaged(out: Path, last: int) -> Bundle:
     """The last checkpoints of the run averaged, as in the paper, whatever the validation set says."""
-    place = out / "averaged"
+    place, run = out / "averaged", RunFolder(out / "run")
+    checkpoints = scheduled_checkpoints(run.checkpoints)
+    if place.exists() and checkpoints and checkpoints[-1].name not in str(load_bundle(place).facts["weights"]):
+        shutil.rmtree(place)  # of the run before it went on
     if not place.exists():
-        average(out / "run", last, place, lambda text: None)
+        average(run.path, last, place, lambda text: None)
     return load_bundle(place)
 
 

@@ -135,7 +135,11 @@ class Sweep:
     def end(self, running: Running) -> list[str]:
         """Write down a row that has ended; what failed, if it did."""
         name, place = running.row.variation.name, self.out / "rows" / running.row.variation.folder
-        if code := running.process.returncode:
+        if (code := running.process.returncode) and self.stop_requested:
+            # Ctrl-C reaches the rows, too, which may end before they are asked to.
+            self.say(f"{name}: stopped; it resumes with the next start of the sweep")
+            return []
+        if code:
             lines = running.log.read_text(encoding="utf-8", errors="replace").split("\n")
             last = next((line for line in reversed(lines) if line.strip()), "no output")
             self.say(f"{name}: failed with exit code {code}: {last}")

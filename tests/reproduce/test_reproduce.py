@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from regard.reproduce import results
 from regard.reproduce.data_check import check_data, named_files, result_recipe, text_hash
 from regard.reproduce.records import append_record, read_records
 from regard.reproduce.results import Variation, load_result, read_result, result_names
-from regard.reproduce.sweep import Row, Sweep
+from regard.reproduce.sweep import Row, Running, Sweep
 from regard.reproduce.table3 import compare_rows
 from scripts import variations_page
 from tests.commands import fails
@@ -147,9 +149,39 @@ def test_a_sweep_that_runs_out_of_time_ends_its_rows(data: Path, tmp_path: Path)
     recipe = result_recipe(result, data, ["train.steps=100000", "train.save_every=100"])
     said: list[str] = []
     sweep = Sweep(tmp_path / "out", [Row(result.rows[0], recipe)], said.append)
+    sweep.prepare()  # else a busy machine may spend the time on this
     assert not sweep.run(1, seconds=3)
     assert said[-1] == "base: stopped; it resumes with the next start of the sweep"
     assert sweep.finished() == {}
+
+
+def test_a_row_that_ctrl_c_ends_before_the_sweep_asks_it_to_has_not_failed(data: Path, tmp_path: Path) -> None:
+    """A terminal sends Ctrl-C to the rows, too."""
+    result = load_result("variations")
+    row, said = Row(result.rows[0], result_recipe(result, data)), list[str]()
+    sweep = Sweep(tmp_path, [row], said.append)
+    process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(130)"])
+    process.wait()
+    (tmp_path / "row.log").write_text("stopped\n")
+    running = Running(row, process, 0.0, tmp_path / "row.log")
+    assert sweep.end(running) == [f"base ({tmp_path / 'row.log'}: stopped)"]
+    sweep._request_stop()
+    assert sweep.end(running) == []
+    assert said[-1] == "base: stopped; it resumes with the next start of the sweep"
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_is_averaged_anew(data: Path, tmp_path: Path) -> None:
+    command = ["reproduce", "reversal", "--data", str(data), "--out", str(tmp_path / "out")]
+    assert main(command) == 0
+    assert main([*command, "--set", "train.steps=10"]) == 0
+    found = [record["weights"] for record in read_records(tmp_path / "out" / "results.jsonl")]
+    assert found == ["average of step-000004, step-000006", "average of step-000008, step-000010"]
+
+
+def test_a_test_set_that_is_held_out_is_refused_before_training(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    command = ["reproduce", "reversal", "--data", str(data), "--set", "data.test=5", "--set", "data.valid=5"]
+    assert "data.test must name the files that the score is of, but is 5" in fails(capfd, *command)
 
 
 def test_missing_text_is_one_line_that_says_where_to_get_it(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -233,9 +265,19 @@ def test_a_line_that_a_crash_cut_off_is_left_out(tmp_path: Path) -> None:
     with path.open("a") as file:
         file.write('{"row": 2')
     assert read_records(path) == [{"row": 1}]
-    append_record(path, {"row": 3})
-    with pytest.raises(UserError, match="line 2"):
-        read_records(path)
+    append_record(path, {"row": 3})  # the next run goes on
+    assert read_records(path) == [{"row": 1}, {"row": 3}]
+    with path.open("ab") as file:
+        file.write('{"row": "ü'.encode()[:-1])
+    assert len(read_records(path)) == 2
+    append_record(path, {"row": 4})
+    path.write_bytes(path.read_bytes()[:-1])  # only its end is lost
+    append_record(path, {"row": 5})
+    assert [record["row"] for record in read_records(path)] == [1, 3, 4, 5]
+    for line in ('{"row"', "3", "[1]"):
+        path.write_text(f'{{"row": 1}}\n{line}\n{{"row": 3}}\n')
+        with pytest.raises(UserError, match="line 2: must be a JSON object"):
+            read_records(path)
 
 
 def test_the_document_of_variations_has_every_row_and_where_it_comes_from(tmp_path: Path) -> None:
