@@ -223,11 +223,8 @@ class WordsCorpus:
                     words, tags = [], []
                     continue
                 cells = line.rstrip().split("\t") if "\t" in line else line.split()
-                if (
-                    line.startswith("#")
-                    and (is_conllu or len(cells) == 1 or line.startswith(("# ", "#\t")))
-                    and not words
-                ):
+                is_comment = is_conllu or len(cells) == 1 or line.startswith("# ")  # but "#", a tab and a tag is a word
+                if line.startswith("#") and is_comment and not words:
                     continue
                 if len(cells) == _CONLLU_COLUMNS and not cells[0].isdecimal() and is_conllu:
                     continue  # a range of words such as 1-2, or an empty node such as 1.1

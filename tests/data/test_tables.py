@@ -161,6 +161,8 @@ def test_words_and_tags_of_all_forms(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert [words[2:] for words in WordsCorpus("b", (four,)).sentences()] == [(["EU", "rejects"], ["B-ORG", "O"])]
     assert [words[2:] for words in WordsCorpus("c", (ten,)).sentences()] == [(["do", "n't"], ["AUX", "PART"])]
+    sign = write(tmp_path / "e.conll", "#\tX", "1\tV", "", "# a comment with a\ttab", "x\tN")
+    assert [words[2:] for words in WordsCorpus("e", (sign,)).sentences()] == [(["#", "1"], ["X", "V"]), (["x"], ["N"])]
     by_number = find_words(str(four), Path(), ["1"], "2", ())
     assert next(by_number.sentences())[3] == ["NNP", "VBZ"]
     write(tmp_path / "d.conll", "a\tX", "alone")
