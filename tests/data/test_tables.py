@@ -81,7 +81,10 @@ def test_named_columns_can_be_given_by_number(tmp_path: Path) -> None:
     lines = many("hello # you,greet", "bye # now,leave")
     for path in (
         write(tmp_path / "a.csv", "text,label", *lines),
-        write(tmp_path / "a.jsonl", *('{"text": "%s", "label": "%s"}' % tuple(line.split(",")) for line in lines)),
+        write(
+            tmp_path / "a.jsonl",
+            *(json.dumps(dict(zip(("text", "label"), line.split(","), strict=True))) for line in lines),
+        ),
     ):
         is_csv = path.suffix == ".csv"
         wanted = Columns(("text",), "label", is_csv, "one")

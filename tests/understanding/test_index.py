@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import regard
+from regard import files
 from regard.api import Model
 from regard.builtin import DEFAULTS
 from regard.bundle import Bundle
@@ -185,7 +186,7 @@ def test_a_name_that_is_no_utf8_is_indexed_and_found(
 def test_a_document_that_vanishes_is_named(
     folder: Path, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = indexing.sha256
+    real = files.sha256
 
     def sha256(path: Path) -> str:
         if path.name == "b.md":
