@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 
 from regard.data.corpus import shorten
-from regard.data.tables import Cell, Row
+from regard.data.tables import Cell, Row, header_of, table_suffix
 from regard.errors import UserError
 from regard.settings import Answer
 
@@ -82,15 +82,19 @@ def find_columns(
     if not rows:
         raise UserError(f"{path}: must have a label and a text on each line, but has only a header")
     known = list(names) if names else [str(n + 1) for n in range(max(len(row.cells) for row in rows))]
-    for column in (*text, *([label] if label else [])):
-        _check_column(path, column, known)
+    text = [_check_column(path, column, known) for column in text]
+    label = _check_column(path, label, known) if label else ""
     if not is_json and len(known) < 2:
+        between = _BETWEEN.get(table_suffix(path), "a tab")
         raise UserError(
-            f"{path}, line {rows[0].number}: must have a label and a text with {_BETWEEN.get(path.suffix, 'a tab')} between "
-            f"them, but has one column ({shorten(_plain(rows[0].cells[0]))!r})"
+            f"{path}, line {rows[0].number}: must have a label and a text with {between} between them, but has one column "
+            f"({shorten(_plain(rows[0].cells[0]))!r})"
         )
-    columns = {name: [row.cell(name, names) for row in rows] for name in known}
-    chosen = label or _find_label([name for name in known if name not in text], columns)
+    columns = {name: [row.cell(name, names) for row in rows] for name in (*known, *text, label)}
+    others = [name for name in known if name not in text]
+    if not label and not others:
+        raise UserError(f"{path}: must have a column with the label besides the text, but --text names all of them")
+    chosen = label or _find_label(others, columns)
     texts = tuple(text) or _find_texts([name for name in known if name != chosen], columns, path)
     if chosen in texts:
         raise UserError(f"{path}: the label and the text must be two columns, but both are {_named(chosen)}")
@@ -101,23 +105,28 @@ def find_columns(
 _BETWEEN = {".csv": "a comma"}
 
 
-def _check_column(path: Path, column: str, known: Sequence[str]) -> None:
-    if column in known or (column.isdecimal() and 1 <= int(column) <= len(known)):
-        return
+def _check_column(path: Path, column: str, known: Sequence[str]) -> str:
+    """A column that was given, by its name where it has one of its own."""
+    if column in known:
+        return column
+    if column.isdecimal() and 1 <= int(column) <= len(known):
+        name = known[int(column) - 1]
+        return name if name and known.count(name) == 1 else column
     raise UserError(
         f"{path}: has no column {column!r}, but {', '.join(map(_named, known[:12]))}; name one with --text or --label"
     )
 
 
 def _header(sample: Sequence[Row], has_header: bool) -> tuple[str, ...]:
-    return tuple(_plain(cell) for cell in sample[0].cells) if has_header and not sample[0].names else ()
+    return header_of(sample[0]) if has_header else ()
 
 
 def _has_header(sample: Sequence[Row], given: Sequence[str]) -> bool:
     """Whether the first line names the columns: it has the names that were given, or those that people use."""
     first = [_plain(cell).strip() for cell in sample[0].cells]
-    if any(name and not name.isdecimal() for name in given):
-        return all(name in first for name in given if name and not name.isdecimal())
+    named = [name for name in given if name and not name.isdecimal()]
+    if named and all(name in first for name in named):
+        return True
     if any(_is_number(cell) or len(cell) > 40 for cell in first) or len(set(first)) < len(first):
         return False
     words = {*_LABELS, *_TEXTS, *_NUMBERING, *(name for pair in _PAIRS for name in pair)}

@@ -23,13 +23,14 @@ import numpy as np
 
 from regard.data.columns import SAMPLE, Columns
 from regard.data.corpus import Record, check_corpus, read_lines, shorten
-from regard.data.tables import Cell, Row, read_rows, table_suffix
+from regard.data.tables import Cell, Row, header_of, read_rows, table_suffix
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
 
 BETWEEN = "\t"  # the texts of a pair, the words of a sentence
 NONE = "-"  # none of several labels
 NUMBER = "="  # begins the label of a record that is a number
+LARGEST_NUMBER = 1e18  # as a label: its square is a float32, too
 _WILDCARD = re.compile(r"[*?[]")
 _SPACES = re.compile(r"[\t\n\r]+")
 _CONLLU_COLUMNS = 10
@@ -85,7 +86,7 @@ class TableCorpus:
             header: tuple[str, ...] = ()
             for number, row in enumerate(read_rows(path)):
                 if number == 0 and self.used.header and not row.names:
-                    header = tuple(str(cell) for cell in row.cells)
+                    header = header_of(row)
                     continue
                 yield path, row, header
 
@@ -159,9 +160,10 @@ def _finite(path: Path, row: Row, text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value):
+    if not abs(value) <= LARGEST_NUMBER:  # also NaN
         raise UserError(
-            f"{path}, line {row.number}: the label must be a number, as on other lines, but is {shorten(text)!r}"
+            f"{path}, line {row.number}: the label must be a number, as on other lines, of at most {LARGEST_NUMBER:g}, but is "
+            f"{shorten(text)!r}"
         )
     return value
 
@@ -221,11 +223,8 @@ class WordsCorpus:
                     words, tags = [], []
                     continue
                 cells = line.rstrip().split("\t") if "\t" in line else line.split()
-                if (
-                    line.startswith("#")
-                    and (is_conllu or len(cells) == 1 or line.startswith(("# ", "#\t")))
-                    and not words
-                ):
+                is_comment = is_conllu or len(cells) == 1 or line.startswith("# ")  # but "#", a tab and a tag is a word
+                if line.startswith("#") and is_comment and not words:
                     continue
                 if len(cells) == _CONLLU_COLUMNS and not cells[0].isdecimal() and is_conllu:
                     continue  # a range of words such as 1-2, or an empty node such as 1.1

@@ -168,6 +168,11 @@ def hold_out_by_label(
         chosen = [number for name, count in taken.items() for number in groups[name][:count]]
         groups = {name: rest[taken[name] :] for name, rest in groups.items()}
         sets.append([records[number] for number in sorted(chosen)])
+        if wanted and not chosen:
+            raise UserError(
+                f"the table must have a label with more than {least} different {noun}s to hold out validation or test {noun}s, but "
+                "has none; use a larger one, or name files with data.valid and data.test"
+            )
     return HeldOut(sets[1], sets[0], compared=1)
 
 

@@ -36,6 +36,11 @@ class Row:
         return self.cells[place] if 0 <= place < len(self.cells) else None
 
 
+def header_of(row: Row) -> tuple[str, ...]:
+    """The names of columns in a table's first row, without spaces around them; none if its rows have names of their own."""
+    return () if row.names else tuple(str(cell).strip() for cell in row.cells)
+
+
 def table_suffix(path: Path) -> str:
     """The suffix of a table without that of its packing, such as ".tsv"."""
     return (path.with_suffix("") if path.suffix in COMPRESSION_SUFFIXES else path).suffix.lower()

@@ -58,7 +58,8 @@ def chart(
         return ""
     shown = [Series(curve.name, averaged(curve.points), curve.style, curve.dots) for curve in series]
     values = [y for curve in shown for _, y in curve.points]
-    y_ticks = ticks(0.0 if from_zero else min(values), max(values))
+    zero = [0.0] if from_zero else []  # correlations may lie below it
+    y_ticks = ticks(min(values + zero), max(values + zero))
     x_max = max(x for curve in shown for x, _ in curve.points) or 1.0
     scale = Scale(x_max, y_ticks[0], y_ticks[-1])
     legend = "".join(

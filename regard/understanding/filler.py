@@ -70,7 +70,8 @@ class Filler:
 
     def fill(self, texts: Sequence[str], k: int = 5, on_progress: OnProgress | None = None) -> list[Filled]:
         """The `k` likeliest tokens for each blank of each text."""
-        read = [self.read(text) for text in texts]
+        check_whole("k", k, 1, MAX_CANDIDATES)
+        read = [self._read_one(texts, number) for number in range(len(texts))]
         answers = iter(
             self.engine.answers(
                 [one for text in read for one in text.inputs],
@@ -78,6 +79,15 @@ class Filler:
             )
         )
         return [self.join(text, [next(answers) for _ in text.inputs], k) for text in read]
+
+    def _read_one(self, texts: Sequence[str], number: int) -> BlankText:
+        """One of several texts; an error says which."""
+        try:
+            return self.read(texts[number])
+        except InputError as error:
+            if len(texts) == 1:
+                raise
+            raise InputError(f"text {number + 1:,} of {len(texts):,}: {error}") from None
 
     def read(self, text: str) -> BlankText:
         """Find the blanks of a text, and encode it around them."""

@@ -94,7 +94,7 @@ def update_index(
     out.parent.mkdir(parents=True, exist_ok=True)
     with _Partial(out, {"fingerprint": fingerprint(embedder.bundle), "passage_tokens": size}) as partial:
         known = {one.path: _Rows(one, True, first) for one, first in _with_firsts(old.documents if old else [])}
-        rows, work = _plan(folder, documents, known, partial)
+        rows, work = _plan(folder, documents, known, partial, changes)
         if on_start is not None:
             on_start(len(work))
         try:
@@ -145,19 +145,24 @@ def _with_firsts(documents: Sequence[IndexedDocument]) -> Iterator[tuple[Indexed
 
 
 def _plan(
-    folder: Path, documents: Sequence[Path], known: Mapping[str, _Rows], partial: _Partial
+    folder: Path, documents: Sequence[Path], known: Mapping[str, _Rows], partial: _Partial, changes: Changes
 ) -> tuple[dict[str, _Rows], list[tuple[Path, IndexedDocument]]]:
     """The rows of documents that are known already, and the documents to embed. A file of the same size and time of change is
     taken for the same."""
     rows: dict[str, _Rows] = {}
     work: list[tuple[Path, IndexedDocument]] = []
     for path in documents:
-        name, status = path.relative_to(folder).as_posix(), path.stat()
+        name = path.relative_to(folder).as_posix()
         before = known.get(name)
-        if before and (before.document.size, before.document.changed) == (status.st_size, status.st_mtime_ns):
-            rows[name] = before
+        try:
+            status = path.stat()
+            if before and (before.document.size, before.document.changed) == (status.st_size, status.st_mtime_ns):
+                rows[name] = before
+                continue
+            now = IndexedDocument(name, sha256(path), status.st_size, status.st_mtime_ns, 0)
+        except OSError as error:  # it may not be read, or is gone by now
+            changes.failed.append(f"{path}: cannot be read ({error.strerror})")
             continue
-        now = IndexedDocument(name, sha256(path), status.st_size, status.st_mtime_ns, 0)
         if before and before.document.sha256 == now.sha256:
             rows[name] = before
         elif saved := partial.found.get((name, now.sha256)):
@@ -230,7 +235,7 @@ class _Partial:
     def __init__(self, out: Path, settings: Mapping[str, Any]) -> None:
         self.folder, self.settings = out.with_name(f"{out.name}.partial"), dict(settings)
         self.found: dict[tuple[str, str], _Rows] = {}  # by path and SHA-256
-        self.passages: dict[str, list[Any]] = {}  # by path: place and text of each
+        self.passages: dict[tuple[str, str], list[Any]] = {}  # by the same: place and text of each
         self.is_done = False
         self._rows = 0
         self._lines: list[bytes] = []
@@ -276,7 +281,7 @@ class _Partial:
     def _remember(self, document: IndexedDocument, passages: list[Any]) -> _Rows:
         rows = _Rows(document, False, self._rows)
         self.found[document.path, document.sha256] = rows
-        self.passages[document.path] = passages
+        self.passages[document.path, document.sha256] = passages
         self._rows += document.passages
         return rows
 
@@ -340,7 +345,7 @@ def _write(
             "passage_tokens": size,
             "documents": [asdict(one.document) for one in rows],
         }
-        (temporary / INDEX).write_text(json.dumps(settings, ensure_ascii=False) + "\n", encoding="utf-8")
+        (temporary / INDEX).write_text(json.dumps(settings) + "\n", encoding="ascii")  # names of files may be no UTF-8
         write_manifest(temporary, format=FORMAT)
 
 
@@ -349,5 +354,5 @@ def _lines(rows: _Rows, old: Index | None, partial: _Partial) -> Iterator[bytes]
     if rows.is_old and old is not None:
         yield from old.raw_passages(rows.first, rows.document.passages)
         return
-    for place, text in partial.passages[rows.document.path]:
+    for place, text in partial.passages[rows.document.path, rows.document.sha256]:
         yield json.dumps({"place": place, "text": text}, ensure_ascii=False).encode("utf-8", "replace") + b"\n"

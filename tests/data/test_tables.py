@@ -77,6 +77,36 @@ def test_columns_are_said_and_can_be_given(tmp_path: Path) -> None:
         found(path, text=["1"], label="1")
 
 
+def test_named_columns_can_be_given_by_number(tmp_path: Path) -> None:
+    lines = many("hello # you,greet", "bye # now,leave")
+    for path in (
+        write(tmp_path / "a.csv", "text,label", *lines),
+        write(
+            tmp_path / "a.jsonl",
+            *(json.dumps(dict(zip(("text", "label"), line.split(","), strict=True))) for line in lines),
+        ),
+    ):
+        is_csv = path.suffix == ".csv"
+        wanted = Columns(("text",), "label", is_csv, "one")
+        assert found(path, label="2") == found(path, text=["1"]) == found(path, text=["1"], label="2") == wanted
+        with pytest.raises(UserError, match="both are label"):
+            found(path, text=["2"], label="label")
+        with pytest.raises(UserError, match="besides the text, but --text names all of them"):
+            found(path, text=["text", "label"])
+        with pytest.raises(UserError, match="has no column 'title', but text, label; name one"):
+            found(path, text=["title"])
+    unnamed = write(tmp_path / "b.csv", ",label", *lines)
+    assert found(unnamed, text=["1"], label="2") == Columns(("1",), "label", True, "one")
+
+
+def test_spaces_around_the_names_of_columns_do_not_count(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text, label ", *many("hello # you, greet", "bye # now, leave"))
+    used = found(path, label="label")
+    assert used == found(path) == Columns(("text",), "label", True, "one")
+    records = list(TableCorpus("a", (path,), used, ("greet", "leave")).records())
+    assert {label for record in records for label in record.texts[1:]} == {"0", "1"}
+
+
 @pytest.mark.parametrize("pack", [lzma.open, gzip.open])
 def test_packed_tables_are_read(pack: object, tmp_path: Path) -> None:
     path = tmp_path / ("a.csv.xz" if pack is lzma.open else "a.csv.gz")
@@ -107,10 +137,12 @@ def test_a_wrong_row_is_refused_by_file_and_line(name: str, tmp_path: Path) -> N
     assert wanted in str(error.value)
 
 
-def test_a_number_that_is_none_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.tsv", "1.5\tone", "nan\ttwo")
+@pytest.mark.parametrize("text", ["nan", "inf", "1e300", "-1e30", "two"])
+def test_a_number_that_is_none_or_too_large_is_refused(text: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "1.5\tone", f"{text}\ttwo")
     corpus = TableCorpus("a", (path,), Columns(("2",), "1", False, "number"), ("score",))
-    with pytest.raises(UserError, match="line 2: the label must be a number, as on other lines, but is 'nan'"):
+    wanted = f"line 2: the label must be a number, as on other lines, of at most 1e.18, but is '{text}'"
+    with pytest.raises(UserError, match=wanted):
         list(corpus.records())
 
 
@@ -132,6 +164,8 @@ def test_words_and_tags_of_all_forms(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert [words[2:] for words in WordsCorpus("b", (four,)).sentences()] == [(["EU", "rejects"], ["B-ORG", "O"])]
     assert [words[2:] for words in WordsCorpus("c", (ten,)).sentences()] == [(["do", "n't"], ["AUX", "PART"])]
+    sign = write(tmp_path / "e.conll", "#\tX", "1\tV", "", "# a comment with a\ttab", "x\tN")
+    assert [words[2:] for words in WordsCorpus("e", (sign,)).sentences()] == [(["#", "1"], ["X", "V"]), (["x"], ["N"])]
     by_number = find_words(str(four), Path(), ["1"], "2", ())
     assert next(by_number.sentences())[3] == ["NNP", "VBZ"]
     write(tmp_path / "d.conll", "a\tX", "alone")
@@ -154,6 +188,13 @@ def test_of_each_label_the_same_share_is_held_out() -> None:
     assert not chosen.is_held_out("a text of its own", label) and chosen.is_held_out(text.upper() + "!", "5")
     assert hold_out_by_label(records, 40, 40, seed=3, most=0.4).valid == chosen.valid
     assert hold_out_by_label(records, 40, 40, seed=4, most=0.4).valid != chosen.valid
+
+
+def test_a_table_without_enough_texts_of_any_label_is_refused() -> None:
+    records = [("good day", "0"), ("bad day", "1"), ("fine day", "0")]
+    with pytest.raises(UserError, match="must have a label with more than 2 different texts"):
+        hold_out_by_label(records, 1, 1)
+    assert len(hold_out_by_label(records, 1, 0).valid) == 1
 
 
 def test_numbers_are_held_out_from_all_sizes() -> None:

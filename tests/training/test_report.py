@@ -196,6 +196,14 @@ def test_curve_runs_inside_the_picture_and_shows_values_where_pointed_at() -> No
     assert "step 990" in picture and f"sine {math.sin(990):.3f}" in picture
 
 
+@pytest.mark.parametrize("scores", [[-28.7], [-28.7, -3.0], [-5.0, 12.0]])
+def test_negative_scores_are_drawn_with_zero(scores: list[float]) -> None:
+    points = [(float(step), score) for step, score in enumerate(scores, 1)]
+    picture = chart("Scores", [Series("Spearman", points, "one", dots=True)], str, from_zero=True)
+    heights = [float(y) for y in re.findall(r'cy="([-\d.]+)"', picture)]
+    assert heights and all(0 <= y <= 300 for y in heights)
+
+
 def test_best_validation_is_the_newest_that_was_marked() -> None:
     marked = [valid(1, "", best=True), valid(2, "", best=True), valid(3, "", best=False)]
     assert best_validation(marked) is marked[1]

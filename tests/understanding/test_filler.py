@@ -142,12 +142,16 @@ def test_the_command(models: tuple[Path, Model, str], capsys: pytest.CaptureFixt
     assert lines[0] == filled.filled and len(lines) == 3 and lines[1].endswith(filled.blanks[0][0].text)
     for arguments, message in [
         (["no blank", *named], f"must have a blank, written as {mask} or ___, but has none"),
+        (["a ___", "no blank", *named], f"text 2 of 2: a text to fill must have a blank, written as {mask} or ___"),
         (["a ___"], "fill needs -m MODEL, a masked language model"),
         (["a ___", "-k", "0", *named], "k must be"),
         (["a ___", *named, "--engine", "ctranslate2"], "CTranslate2 does not compute"),
     ]:
         assert main(["fill", *arguments]) == 2
         assert message in capsys.readouterr().err
+    (tmp_path / "empty.txt").touch()
+    assert main(["fill", "-i", str(tmp_path / "empty.txt"), *named]) == 0
+    assert capsys.readouterr().out == ""
 
 
 def test_models_for_other_tasks_are_refused(models: tuple[Path, Model, str]) -> None:

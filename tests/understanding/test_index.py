@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import regard
+from regard import files
 from regard.api import Model
 from regard.builtin import DEFAULTS
 from regard.bundle import Bundle
@@ -163,6 +165,60 @@ def test_an_interrupted_run_continues(
     whole, _ = update_index(folder, tmp_path / "whole", model.embedder)
     assert rows(index) == rows(whole)
     np.testing.assert_allclose(np.array(index.vectors), np.array(whole.vectors), atol=1e-6)
+
+
+def test_a_name_that_is_no_utf8_is_indexed_and_found(
+    model: Model, bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    try:
+        (folder / os.fsdecode(b"n\xe4me.txt")).write_text("Snakes hiss.")
+    except OSError:
+        pytest.skip("this file system takes only UTF-8")
+    named = ("--engine", "torch")
+    assert main(["embed", str(folder), "-m", str(bundle.folder), *named]) == 0
+    assert main(["search", str(tmp_path / "docs.index"), "snakes", *named]) == 0
+    assert r"n\udce4me.txt, line 1" in capsys.readouterr().out
+    assert not update_index(folder, tmp_path / "docs.index", model.embedder)[1].any
+
+
+def test_a_document_that_vanishes_is_named(
+    folder: Path, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = files.sha256
+
+    def sha256(path: Path) -> str:
+        if path.name == "b.md":
+            path.unlink()
+        return real(path)
+
+    monkeypatch.setattr(indexing, "sha256", sha256)
+    index, changes = update_index(folder, tmp_path / "index", model.embedder)
+    assert changes.failed == [f"{folder / 'b.md'}: cannot be read (No such file or directory)"]
+    assert sorted(rows(index)) == ["a.txt", "below/c.html", "rows.csv"]
+
+
+def test_a_document_that_changes_back_during_interruptions_keeps_its_text(
+    folder: Path, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexing, "_TOGETHER", 1)
+    real = model.embedder.embed
+
+    def embed(texts: Sequence[str], *more: Any) -> Any:
+        if any("Title" in text for text in texts):  # b.md, which comes after a.txt
+            raise KeyboardInterrupt
+        return real(texts, *more)
+
+    monkeypatch.setattr(model.embedder, "embed", embed)
+    for content in (TEXT, "Fish swim."):
+        (folder / "a.txt").write_text(content)
+        with pytest.raises(Interrupted):
+            update_index(folder, tmp_path / "index", model.embedder, 12)
+    (folder / "a.txt").write_text(TEXT)
+    monkeypatch.setattr(model.embedder, "embed", real)
+    index, _ = update_index(folder, tmp_path / "index", model.embedder, 12)
+    assert rows(index) == rows(update_index(folder, tmp_path / "whole", model.embedder, 12)[0])
 
 
 def test_another_model_a_damaged_index_and_an_empty_folder_are_one_line(
