@@ -77,7 +77,8 @@ def write_adapter(
             module = name.removesuffix(".weight")
             ranks[module] = rank * (stacked[entry.ours] // len(entry.theirs))
             a, b, share = factors(change.t() if entry.transposed else change, ranks[module])
-            missing = ranks[module] - len(a)  # of a matrix that is smaller than the rank: the scale counts them, too
+            # A matrix may be smaller than the rank; its scale is divided by the whole rank all the same.
+            missing = ranks[module] - len(a)
             tensors[f"{_PREFIX}{module}{_A}"] = torch.nn.functional.pad(a, (0, 0, 0, missing))
             tensors[f"{_PREFIX}{module}{_B}"] = torch.nn.functional.pad(b, (0, missing))
             lost = max(lost, share)
@@ -287,5 +288,5 @@ def _scale(adapter: Adapter, module: str, rank: int) -> float:
         raise UserError(f"{where}: alpha_pattern must map names of modules to numbers, but is {shorten(patterns)}")
     alpha = next((own for end, own in patterns.items() if f".{module}".endswith(f".{end}")), alpha)
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not abs(alpha) <= _MAX_ALPHA:
-        raise UserError(f"{where}: lora_alpha must be a number, but is {shorten(alpha)}")
+        raise UserError(f"{where}: lora_alpha must be a number of at most 1e9, but is {shorten(alpha)}")
     return alpha / (math.sqrt(rank) if adapter.config.get("use_rslora") else rank)

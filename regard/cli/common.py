@@ -192,7 +192,7 @@ def print_result(arguments: argparse.Namespace, document: Any, lines: Sequence[s
     """Write the document as JSON with --json, else the lines, to standard output. Both may quote a file that a stranger made."""
     if arguments.json:
         text = escape_json(json.dumps(document, ensure_ascii=False, indent=2))
-    elif not lines:  # of no texts there is nothing to say, not a blank line
+    elif not lines:  # not even a blank line
         return
     else:
         text = escape("\n".join(lines), keep="\n\t")

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.generate.options import OnFinished
+from regard.progress import OnProgress
 from regard.settings import HeadKind
 
 Answer = NDArray[Any]  # float32
@@ -44,6 +45,11 @@ class EncoderEngine(Protocol):
     def answers(self, inputs: Sequence[EncoderInput], on_finished: OnFinished | None = None) -> Answers:
         """The answer to each input, in their order. It does not depend on what else is asked for, but for rounding."""
         ...
+
+
+def counting(on_progress: OnProgress | None) -> OnFinished | None:
+    """Calls `on_progress` with the number of inputs newly done."""
+    return None if on_progress is None else lambda numbers: on_progress(len(numbers))
 
 
 def no_answers(count: int, kind: HeadKind, width: int) -> Answers:

@@ -10,10 +10,10 @@ from regard.bundle import Bundle
 from regard.data.tokenizer import Tokenizer
 from regard.data.windows import cut_windows, room_of
 from regard.errors import InputError
-from regard.generate.encoding import EncoderEngine, EncoderInput
+from regard.generate.encoding import EncoderEngine, EncoderInput, counting
 from regard.progress import OnProgress
 from regard.understanding.answers import Classified, FloatArray, join_windows, probabilities
-from regard.understanding.label_inputs import Framed, as_input, counting, longest_input
+from regard.understanding.label_inputs import Framed, as_input, longest_input
 
 Text = str | tuple[str, str]  # a pair is two texts
 DEFAULT_THRESHOLD = 0.5

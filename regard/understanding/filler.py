@@ -16,7 +16,7 @@ from regard.bounds import check_whole
 from regard.builtin import shown_name
 from regard.bundle import Bundle
 from regard.errors import InputError, UserError
-from regard.generate.encoding import Answer, EncoderEngine, EncoderInput
+from regard.generate.encoding import Answer, EncoderEngine, EncoderInput, counting
 from regard.progress import OnProgress
 from regard.understanding.windows import window_room
 
@@ -72,12 +72,8 @@ class Filler:
         """The `k` likeliest tokens for each blank of each text."""
         check_whole("k", k, 1, MAX_CANDIDATES)
         read = [self._read_one(texts, number) for number in range(len(texts))]
-        answers = iter(
-            self.engine.answers(
-                [one for text in read for one in text.inputs],
-                None if on_progress is None else lambda numbers: on_progress(len(numbers)),
-            )
-        )
+        inputs = [one for text in read for one in text.inputs]
+        answers = iter(self.engine.answers(inputs, counting(on_progress)))
         return [self.join(text, [next(answers) for _ in text.inputs], k) for text in read]
 
     def _read_one(self, texts: Sequence[str], number: int) -> BlankText:

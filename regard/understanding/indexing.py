@@ -345,7 +345,8 @@ def _write(
             "passage_tokens": size,
             "documents": [asdict(one.document) for one in rows],
         }
-        (temporary / INDEX).write_text(json.dumps(settings) + "\n", encoding="ascii")  # names of files may be no UTF-8
+        # ASCII, since file names may not be valid UTF-8.
+        (temporary / INDEX).write_text(json.dumps(settings) + "\n", encoding="ascii")
         write_manifest(temporary, format=FORMAT)
 
 

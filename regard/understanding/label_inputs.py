@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from regard.bundle import Bundle
 from regard.generate.encoding import EncoderEngine, EncoderInput
-from regard.generate.options import OnFinished
-from regard.progress import OnProgress
 
 Framed = tuple[Sequence[int], Sequence[int]]  # ids with their frame, and their types
 
@@ -21,8 +19,3 @@ def as_input(bundle: Bundle, framed: Framed) -> EncoderInput:
     """The types are for models that have more than one."""
     ids, types = framed
     return EncoderInput(ids, types if bundle.config.front_settings.token_types > 1 else ())
-
-
-def counting(on_progress: OnProgress | None) -> OnFinished | None:
-    """Calls `on_progress` with the number of inputs newly done."""
-    return None if on_progress is None else lambda numbers: on_progress(len(numbers))

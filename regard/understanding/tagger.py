@@ -11,10 +11,10 @@ import numpy as np
 from regard.bundle import Bundle
 from regard.data.labelled import encode_word, word_prefix
 from regard.data.windows import room_of
-from regard.generate.encoding import EncoderEngine, EncoderInput
+from regard.generate.encoding import EncoderEngine, EncoderInput, counting
 from regard.progress import OnProgress
 from regard.understanding.answers import FloatArray, Span, Tagged, find_spans, has_spans, log_softmax
-from regard.understanding.label_inputs import as_input, counting, longest_input
+from regard.understanding.label_inputs import as_input, longest_input
 
 OVERLAP = 4  # neighbouring windows share this part of their tokens: a quarter
 _WORDS = re.compile(r"\w+(?:['’.\-]\w+)*|[^\w\s]")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder, found = tmp_path_factory.mktemp("labels"), {}
     for name, architecture in (("topics", "BertForSequenceClassification"), ("names", "BertForTokenClassification")):
         original = encoders.write_model(folder / f"{name}-original", architecture)
+        if name == "names":
+            settings = json.loads((original / "config.json").read_text())
+            settings |= {"id2label": {"0": "O", "1": "B-X", "2": "I-X"}, "label2id": {"O": 0, "B-X": 1, "I-X": 2}}
+            (original / "config.json").write_text(json.dumps(settings))
         found[name] = import_model(original, folder / name, compare=False).bundle.folder
     return found
 
@@ -56,8 +62,8 @@ def test_tags_are_those_of_the_library(server: Running, folders: dict[str, Path]
     for ours, theirs in zip(answer.json()["results"], regard.load(folders["names"]).tag([*TEXTS, LONG]), strict=True):
         assert [(one["word"], one["tag"]) for one in ours["words"]] == list(zip(theirs.words, theirs.tags, strict=True))
         assert [one["probability"] for one in ours["words"]] == pytest.approx(theirs.probabilities, abs=1e-5)
-        assert ours["windows"] == theirs.windows
-    assert answer.json()["results"][3]["windows"] > 1
+        assert ours["windows"] == theirs.windows and ours["spans"] == [asdict(span) for span in theirs.spans]
+    assert answer.json()["results"][3]["windows"] > 1 and answer.json()["results"][3]["spans"]
     assert server.post("/tag", json={"q": " "}).json()["results"] == [{"words": [], "spans": [], "windows": 0}]
 
 
