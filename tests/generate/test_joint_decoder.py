@@ -361,5 +361,13 @@ def test_a_gpu_writes_in_slots_what_a_cpu_writes(folder: Path, long_folder: Path
         decoder.step()
     while not all(job.is_done for job in jobs):
         decoder.step()
+    same, written = 0, 0
     for job in jobs:
-        assert texts(job) == expected(long_model, job.prompt, job.options)
+        rows = [[token.id for token in row.tokens] for row in job.rows]
+        scored = engine_of(long_model).score([job.prompt] * len(rows), rows)
+        for row, values in zip(job.rows, scored, strict=True):
+            assert [token.log_prob for token in row.tokens] == pytest.approx(values[: len(row.tokens)], abs=1e-4)
+        same += len(texts(job) & expected(long_model, job.prompt, job.options))
+        written += len(rows)
+    # Tokens that are equally likely but for their last bits may change places, and so what is drawn.
+    assert same >= 0.75 * written
