@@ -9,7 +9,6 @@ from (seed, epoch, record) alone: each epoch masks others, and a resumed run the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
@@ -21,18 +20,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.data.arrays import Int64Array, IntArray
-from regard.data.batch import on_device, plan_tiles, split_indices
-from regard.data.corpus import CorpusRange, check_ranges
+from regard.data.batch import framed, on_device, plan_tiles, split_indices
+from regard.data.corpus import CorpusRange
 from regard.data.feed import Packed, Part
+from regard.data.hashing import STEP, UInt64Array, mix, uniform
 from regard.data.sampler import Sampler
 from regard.data.slot_batch import (
-    DEVIATIONS,
     RECORD_STEP,
     TOKEN_STEP,
     BatchLimits,
     Int32Array,
     check_packed,
     make_sections,
+    most_records,
     round_up,
     write_layout,
     write_offsets,
@@ -40,8 +40,6 @@ from regard.data.slot_batch import (
 from regard.data.store import Column
 from regard.errors import UserError
 from regard.layout import SequenceLayout, SlotLayout, tile_groups
-
-UInt64Array = NDArray[np.uint64]
 
 MASKED, CHANGED = 0.8, 0.9  # of the chosen tokens: below the first a mask, below the second another token
 
@@ -90,15 +88,7 @@ class TextPieces:
     def gather(self, pieces: IntArray) -> tuple[Int64Array, Int64Array]:
         """The ids of these pieces, framed and end to end, and their lengths."""
         content, sizes = self._column.gather(pieces)
-        lengths = sizes + len(self.opening) + len(self.closing)
-        ids = np.empty(int(lengths.sum()), np.int64)
-        ids[self.is_content(lengths)] = content
-        ends = lengths.cumsum()
-        for mark, token in enumerate(self.opening):
-            ids[ends - lengths + mark] = token
-        for mark, token in enumerate(self.closing):
-            ids[ends - len(self.closing) + mark] = token
-        return ids, lengths
+        return framed(content, sizes, self.opening, self.closing)
 
     def is_content(self, lengths: Int64Array) -> NDArray[np.bool_]:
         """Which tokens of pieces of these lengths, end to end, are text, and not their frame."""
@@ -144,28 +134,16 @@ class Masking:
         order = np.argsort(piece.astype(np.uint64) << np.uint64(40) | draws >> np.uint64(24), kind="stable")
         chosen = np.sort(order[np.arange(len(piece)) - starts[piece] < self.count(sizes)[piece]])
         places, labels = content[chosen], ids[content[chosen]]
-        kind = _uniform(_mix(draws[chosen] ^ np.uint64(1)))
-        other = self.others[_mix(draws[chosen] ^ np.uint64(2)) % np.uint64(len(self.others))]
+        kind = uniform(mix(draws[chosen] ^ np.uint64(1)))
+        other = self.others[mix(draws[chosen] ^ np.uint64(2)) % np.uint64(len(self.others))]
         ids[places] = np.where(kind < MASKED, self.mask_id, np.where(kind < CHANGED, other, labels))
         return MaskedPieces(ids, lengths, places, labels)
 
     def _draws(self, records: Int64Array, sizes: Int64Array, places: Int64Array, epoch: int) -> UInt64Array:
         """A random number for each token of text, from (seed, epoch, record, place) alone."""
         [base] = np.random.SeedSequence([self.seed % 2**64, epoch]).generate_state(1, np.uint64)
-        pieces = _mix(_mix(records.astype(np.uint64)) + base)
-        return _mix(np.repeat(pieces, sizes) + places.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
-
-
-def _mix(values: UInt64Array) -> UInt64Array:
-    """Numbers whose bits all depend on all bits of the values (the finalizer of splitmix64)."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
-
-
-def _uniform(values: UInt64Array) -> NDArray[np.float64]:
-    """Numbers in [0, 1)."""
-    return (values >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        pieces = mix(mix(records.astype(np.uint64)) + base)
+        return mix(np.repeat(pieces, sizes) + places.astype(np.uint64) * STEP)
 
 
 # --- batches ---
@@ -272,15 +250,7 @@ class MaskedSlots:
 
 def fit_masked_slots(pieces: TextPieces, masking: Masking, tokens: int, length: int) -> MaskedSlots:
     """Slots that random batches of `tokens` nearly fill: a batch almost always runs out of tokens first."""
-    total = np.zeros(3)
-    for _, weight, start, stop in check_ranges(pieces.corpora, len(pieces.costs)):
-        costs = pieces.costs[start:stop].astype(np.float64)
-        total += weight * np.array([len(costs), costs.sum(), costs @ costs])  # whole numbers: exact in any order
-    if total[0] == 0.0:
-        raise UserError("an epoch must have at least one document, but the corpora and their weights give none")
-    mean, square = (total[1:] / total[0]).tolist()
-    number = tokens / mean
-    sequences = number + DEVIATIONS * math.sqrt(number * max(0.0, square - mean**2)) / mean
+    sequences = most_records(pieces.costs, pieces.corpora, tokens, "document")
     tokens = round_up(max(tokens, length), TOKEN_STEP)
     sequences = round_up(sequences + -(-tokens // length), RECORD_STEP)
     # Of n tokens at most share * n + 1/2 are chosen, but at least one.
