@@ -1,4 +1,4 @@
-"""Vectors of texts: pairs that mean the same, such as a sentence and its translation; of all texts in a batch, the other text of the
+"""Vectors of texts: pairs that mean the same, such as a sentence and its translation; of all texts in a batch, the other text of a
 pair must be the nearest."""
 
 from __future__ import annotations
