@@ -46,7 +46,7 @@ Documents = Literal["file", "paragraph", "line"]
 Schedule = Literal["paper", "linear", "cosine", "wsd"]
 Optimizer = Literal["adam", "adamw", "muon"]
 Precision = Literal["auto", "fp32", "bf16"]
-Monitor = Literal["loss", "bleu", "score", "accuracy", "f1", "macro_f1", "spearman", "pearson"]
+Monitor = Literal["loss", "bleu", "score", "accuracy", "f1", "macro_f1", "spearman", "pearson", "retrieval"]
 Unit = Literal["subword", "character"]
 Words = Literal["spaces", "split"]
 BUILT_IN = "builtin:"  # prefix of a built-in model in written recipes, so that it is not taken for a folder
@@ -56,6 +56,7 @@ MAX_SHARE = 0.4  # of the text, for each of validation and test
 CHARACTER_VOCABULARY = 400  # what a vocabulary of characters is taken to have until it is made
 UNKNOWN_LABEL = "label"  # stands for the labels until they are known
 INIT = "init"  # the preset that stands for the shape of the model in train.init
+_MONITORS = {"translate": ("loss", "bleu"), "embed": ("loss", "retrieval")}
 _LABEL_MONITORS = ("score", "accuracy", "f1", "macro_f1", "spearman", "pearson")
 FAST_PARTS = (
     "slots",
@@ -79,13 +80,14 @@ class CorpusEntry:
 
 @dataclass(frozen=True)
 class DataRecipe:
-    """The text to train, validate and test on: pairs of sentences to `translate`, documents to `generate` and `fill`."""
+    """The text to train, validate and test on: pairs of sentences to `translate`, of texts that mean the same to `embed`, documents
+    to `generate` and `fill`."""
 
-    source: str  # `translate`: label of the source side; a language code if it is a language
-    target: str  # `translate`: label of the target side
-    # Training text: a corpus or a list of them, each a path or `{ path = "...", weight = 2.0 }`. To translate, "corpus.{en,de}.xz"
-    # names a pair of files, "corpus.tsv" one tab-separated file. To generate and fill, "books/*.txt" names text files. `*` matches
-    # several; .gz, .xz and .zst are unpacked.
+    source: str  # `translate`, `embed`: label of the source side; a language code if it is a language
+    target: str  # `translate`, `embed`: label of the target side
+    # Training text: a corpus or a list of them, each a path or `{ path = "...", weight = 2.0 }`. To translate and embed,
+    # "corpus.{en,de}.xz" names a pair of files, "corpus.tsv" one tab-separated file. To generate and fill, "books/*.txt" names text
+    # files. `*` matches several; .gz, .xz and .zst are unpacked.
     train: tuple[CorpusEntry, ...]
     # Validation corpus, or the number of pairs or documents to hold out from the training text (at most a tenth of it). To generate
     # and fill also a share: 0.1 holds out the last tenth of each document.
@@ -96,10 +98,10 @@ class DataRecipe:
     root: str = "."  # folder that paths are relative to, itself relative to the recipe's folder
     # Longest sequence in tokens. `translate`: training drops longer pairs, translation splits longer lines. `generate`: the length
     # of the rows that the text is cut into, 1,024 if unset. `fill`: documents are cut into pieces of at most this length, 512 if
-    # unset.
+    # unset. `embed`: training drops longer pairs, 128 if unset.
     max_length: int = 256
-    max_ratio: float = 4.0  # `translate`: pairs whose lengths differ by more than this factor are dropped
-    deduplicate: bool = False  # `translate`: drop repeated pairs
+    max_ratio: float = 4.0  # `translate`, `embed`: pairs whose lengths differ by more than this factor are dropped
+    deduplicate: bool = False  # `translate`, `embed`: drop repeated pairs
     documents: Documents = "file"  # `generate`, `fill`: what is a document; paragraphs end at a blank line
     across_documents: bool = False  # `generate`: tokens also attend to the documents before their own in the row
     # `classify`: the column with the text, or two for pairs of texts, by name or number; `tag`: that with the words. Unset: found.
@@ -203,9 +205,12 @@ class TrainRecipe:
     average: int = 5  # number of last checkpoints to average into the model; 1: no averaging
     ema: float = 0.0  # decay of an exponential moving average of the weights, used instead of `average`; 0: off
     mask: float = 0.15  # `fill`: share of the tokens that are masked, drawn anew each epoch
-    # `translate`, `classify`, `tag`: validation metric that decides which checkpoint is best; else the loss does. `score`, the
-    # default with labels: the first one that is measured (accuracy of one label, F1 of several and of B-/I- tags, Spearman of
-    # numbers).
+    whole_words: bool = False  # `fill`: mask all tokens of a word or none (whole-word masking)
+    # `embed`: cosines are divided by it before the softmax over the batch; smaller: nearer texts count more.
+    temperature: float = 0.05
+    # Validation metric that decides which checkpoint is best; of language models the loss does. `translate`: loss or BLEU. `embed`:
+    # loss or retrieval, the default. `classify`, `tag`: `score`, the default, is the first one that is measured (accuracy of one
+    # label, F1 of several and of B-/I- tags, Spearman of numbers).
     monitor: Monitor = "loss"
     # `classify`, `tag`: what an example of each label counts: "balanced", in inverse proportion to how often the label occurs, or a
     # table, { spam = 5.0 }; others count 1. Weights are scaled so that their mean over the data is 1.
@@ -249,7 +254,7 @@ class Recipe:
     train: TrainRecipe = field(default_factory=TrainRecipe)
     decode: DecodeRecipe = field(default_factory=DecodeRecipe)
     # What is learnt: `translate`; language models, `generate` of the next token and `fill` of masked ones; labels, `classify` of
-    # texts and `tag` of words.
+    # texts and `tag` of words; `embed`, vectors of texts.
     task: str = DEFAULT_TASK
 
     @property
@@ -279,7 +284,10 @@ class Recipe:
     @property
     def name(self) -> str:
         """A name for the run folder."""
-        return f"{self.data.source}-{self.data.target}" if self.settings.has_sides else self.task
+        sides = f"{self.data.source}-{self.data.target}"
+        if self.task == DEFAULT_TASK:
+            return sides
+        return f"{self.task}-{sides}" if self.settings.has_sides else self.task
 
     def with_defaults(self, protect: bool, guard: bool) -> Recipe:
         """The recipe with these values for `tokenizer.protect` and `decode.guard` where they are unset."""
@@ -408,8 +416,8 @@ def recipe_from_dict(values: Mapping[str, Any], where: str = "recipe") -> Recipe
             )
         has_own_shape = name == "model" and part.get("preset") == INIT
         defaults = TASK_SETTINGS[task].defaults.get(name, {})
-        if has_own_shape:
-            defaults = {key: value for key, value in defaults.items() if key == "head"}
+        if has_own_shape:  # the rest is that of the model in train.init
+            defaults = {"head": {"kind": defaults["head"]["kind"]}} if "head" in defaults else {}
         tables = {key: {**value, **part.get(key, {})} for key, value in defaults.items() if isinstance(value, dict)}
         sections[name] = {**defaults, **part, **tables}
     _apply_depth(sections, values, TASK_SETTINGS[task], where)
@@ -688,6 +696,8 @@ def _check_ranges(recipe: Recipe, where: str) -> None:
     if not 0 < recipe.tokenizer.character_coverage <= 1:
         coverage = recipe.tokenizer.character_coverage
         raise UserError(f"{where}: tokenizer.character_coverage must be above 0 and at most 1, but is {coverage}")
+    if not 0 < train.temperature < math.inf:  # also rejects NaN
+        raise UserError(f"{where}: train.temperature must be a number above 0, but is {train.temperature}")
     if not 0 < train.mask < 1:
         raise UserError(f"{where}: train.mask must be above 0 and below 1, but is {train.mask}")
     if not data.max_ratio >= 1:  # also rejects NaN
@@ -747,16 +757,18 @@ def _check_train(recipe: Recipe, where: str) -> None:
 
 def _check_labelled(recipe: Recipe, where: str) -> None:
     """What only the tasks with labels have, and what they lack."""
-    train, with_labels = recipe.train, recipe.settings.has_labels
-    if train.monitor not in (("loss", *_LABEL_MONITORS) if with_labels else ("loss", "bleu")):
-        wanted = ", ".join(("loss", *_LABEL_MONITORS) if with_labels else ("loss", "bleu"))
+    train, settings = recipe.train, recipe.settings
+    wanted = ("loss", *_LABEL_MONITORS) if settings.has_labels else _MONITORS.get(recipe.task, ("loss",))
+    if train.monitor not in wanted:
         raise UserError(
-            f"{where}: train.monitor must be one of {wanted} for {recipe.settings.title}, but is {train.monitor!r}"
+            f"{where}: train.monitor must be one of {', '.join(wanted)} for {settings.title}, but is {train.monitor!r}"
         )
-    if with_labels and train.rdrop:
-        raise UserError(f"{where}: train.rdrop must be 0 for {recipe.settings.title}, but is {train.rdrop}")
-    if with_labels and train.shard:
-        raise UserError(f"{where}: train.shard must be false for {recipe.settings.title}")
+    if settings.has_own_head and train.rdrop:
+        raise UserError(f"{where}: train.rdrop must be 0 for {settings.title}, but is {train.rdrop}")
+    if settings.has_own_head and train.shard:
+        raise UserError(f"{where}: train.shard must be false for {settings.title}")
+    if recipe.task == "embed" and train.label_smoothing:
+        raise UserError(f"{where}: train.label_smoothing must be 0 for {settings.title}, which has no labels")
     weights = train.class_weights
     if isinstance(weights, str) and weights not in ("", "balanced"):
         raise UserError(f"{where}: train.class_weights must be 'balanced' or a table of numbers, but is {weights!r}")

@@ -36,6 +36,7 @@ FIGURES = {
     "accuracy": Figure("accuracy", "accuracy", ".2f", higher_is_better=True),
     "f1": Figure("F1", "F1", ".2f", higher_is_better=True),
     "macro_f1": Figure("macro F1", "macro F1", ".2f", higher_is_better=True),
+    "retrieval": Figure("retrieval accuracy", "retrieval", ".2f", higher_is_better=True),
     "spearman": Figure("Spearman", "Spearman", ".2f", higher_is_better=True),
     "pearson": Figure("Pearson", "Pearson", ".2f", higher_is_better=True),
 }
@@ -81,6 +82,7 @@ class TaskSettings:
     marks: int = 0  # tokens that a sequence may have beyond data.max_length
     tokens: str = "tokens"  # those that batches and speed are counted in
     has_labels: bool = False  # a record has labels, and the model a head for them
+    has_own_head: bool = False  # the head is its own: a run may start from the encoder of another task
 
     @property
     def required(self) -> str:
@@ -128,7 +130,7 @@ TASK_SETTINGS: dict[str, TaskSettings] = {
         title="the task fill",
         noun="document",
         scored="Documents",
-        fields=_fields(data="documents", train="mask"),
+        fields=_fields(data="documents", train="mask whole_words"),
         defaults={"data": {"max_length": 512}, "model": {"decoder_layers": 0}, "train": {"label_smoothing": 0.0}},
     ),
     "classify": TaskSettings(
@@ -138,6 +140,7 @@ TASK_SETTINGS: dict[str, TaskSettings] = {
         fields=_fields(data="text label header separator", train="monitor class_weights", decode="threshold"),
         defaults=_labelled("classes"),
         has_labels=True,
+        has_own_head=True,
     ),
     "tag": TaskSettings(
         title="the task tag",
@@ -146,6 +149,20 @@ TASK_SETTINGS: dict[str, TaskSettings] = {
         fields=_fields(data="text label", train="monitor class_weights", decode="words"),
         defaults=_labelled("tags"),
         has_labels=True,
+        has_own_head=True,
+    ),
+    "embed": TaskSettings(
+        title="the task embed",
+        noun="pair",
+        scored="Pairs",
+        fields=_fields(data="source target max_ratio deduplicate", train="monitor temperature"),
+        defaults={
+            "data": {"max_length": 128},
+            "model": {"decoder_layers": 0, "head": {"kind": "vector", "pooling": "mean", "normalize": True}},
+            "train": {"label_smoothing": 0.0, "monitor": "retrieval"},
+        },
+        has_sides=True,
+        has_own_head=True,
     ),
 }
 

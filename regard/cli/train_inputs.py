@@ -11,7 +11,7 @@ from regard.errors import UserError
 from regard.files import check_regular
 from regard.task_table import TABLE_SUFFIXES, TEXT_SUFFIXES, WORDS_SUFFIXES
 
-TASKS = ("translate", "generate", "classify", "tag")  # those that settings are chosen for
+TASKS = ("translate", "generate", "classify", "tag", "embed")  # those that settings are chosen for
 # What files look like that are no text to train on, by suffix.
 _OTHER_DATA = {
     "a table": (".json", ".parquet", ".xlsx", ".ods", ".arrow"),

@@ -41,6 +41,26 @@ def with_marks(ids: IntArray, lengths: IntArray, mark: int, at_end: bool) -> Ten
     return torch.from_numpy(out)
 
 
+def framed(ids: IntArray, lengths: Int64Array, opening: IntArray, closing: IntArray) -> tuple[Int64Array, Int64Array]:
+    """Sequences end to end, each with the marks `opening` before it and `closing` after it, and their lengths.
+
+    >>> ids, lengths = framed(np.array([7, 8, 9]), np.array([1, 2]), np.array([1]), np.array([2]))
+    >>> ids.tolist(), lengths.tolist()
+    ([1, 7, 2, 1, 8, 9, 2], [3, 4])
+    """
+    marks = len(opening) + len(closing)
+    whole = lengths + marks
+    out = np.empty(int(whole.sum()), dtype=np.int64)
+    # A token moves right by the marks of all sequences before its own, and by those that open its own.
+    out[np.arange(len(ids)) + np.repeat(np.arange(len(lengths)) * marks + len(opening), lengths)] = ids
+    ends = whole.cumsum()
+    for mark, token in enumerate(opening):
+        out[ends - whole + mark] = token
+    for mark, token in enumerate(closing):
+        out[ends - len(closing) + mark] = token
+    return out, whole
+
+
 def plan_tiles(*columns: IntArray) -> tuple[Int64Array, list[int]]:
     """The order and the tiles in which a batch of mixed lengths is computed: (order, records in each tile).
 

@@ -4,12 +4,12 @@
     ids      <s> The cat <mask> on the dog . </s>           labels   sat (at 3), mat (at 6)
 
 Of the chosen tokens eight in ten become `<mask>`, one in ten another token, and one in ten stays. Which ones are chosen is drawn
-from (seed, epoch, record) alone: each epoch masks others, and a resumed run the same ones.
+from (seed, epoch, record) alone: each epoch masks others (RoBERTa's dynamic masking), and a resumed run the same ones. With whole
+words all tokens of a word are chosen or none, so that none is guessed from the rest of its word.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
@@ -21,28 +21,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.data.arrays import Int64Array, IntArray
-from regard.data.batch import on_device, plan_tiles, split_indices
-from regard.data.corpus import CorpusRange, check_ranges
+from regard.data.batch import framed, on_device, plan_tiles, split_indices
+from regard.data.corpus import CorpusRange
 from regard.data.feed import Packed, Part
+from regard.data.hashing import STEP, UInt64Array, mix, uniform
 from regard.data.sampler import Sampler
 from regard.data.slot_batch import (
-    DEVIATIONS,
     RECORD_STEP,
     TOKEN_STEP,
     BatchLimits,
     Int32Array,
     check_packed,
     make_sections,
+    most_records,
     round_up,
     write_layout,
     write_offsets,
 )
 from regard.data.store import Column
+from regard.data.whole_words import WordTable
 from regard.errors import UserError
 from regard.layout import SequenceLayout, SlotLayout, tile_groups
 
-UInt64Array = NDArray[np.uint64]
-
+LONGEST_WORD = 8  # tokens; a longer word, such as an address, counts as several
 MASKED, CHANGED = 0.8, 0.9  # of the chosen tokens: below the first a mask, below the second another token
 
 
@@ -90,15 +91,7 @@ class TextPieces:
     def gather(self, pieces: IntArray) -> tuple[Int64Array, Int64Array]:
         """The ids of these pieces, framed and end to end, and their lengths."""
         content, sizes = self._column.gather(pieces)
-        lengths = sizes + len(self.opening) + len(self.closing)
-        ids = np.empty(int(lengths.sum()), np.int64)
-        ids[self.is_content(lengths)] = content
-        ends = lengths.cumsum()
-        for mark, token in enumerate(self.opening):
-            ids[ends - lengths + mark] = token
-        for mark, token in enumerate(self.closing):
-            ids[ends - len(self.closing) + mark] = token
-        return ids, lengths
+        return framed(content, sizes, self.opening, self.closing)
 
     def is_content(self, lengths: Int64Array) -> NDArray[np.bool_]:
         """Which tokens of pieces of these lengths, end to end, are text, and not their frame."""
@@ -117,6 +110,14 @@ class MaskedPieces(NamedTuple):
     places: Int64Array  # (labels,) the rows of the chosen tokens
     labels: Int64Array  # (labels,) what stood there
 
+    def with_at_most(self, labels: int) -> MaskedPieces:
+        """The same with only the first labels, if there are more; the other tokens are as they were."""
+        if len(self.labels) <= labels:
+            return self
+        ids = self.ids.copy()
+        ids[self.places[labels:]] = self.labels[labels:]
+        return MaskedPieces(ids, self.lengths, self.places[:labels], self.labels[:labels])
+
 
 @dataclass(frozen=True)
 class Masking:
@@ -126,9 +127,10 @@ class Masking:
     mask_id: int
     others: Int64Array  # the ids that may take the place of a chosen token
     seed: int
+    words: WordTable | None = None  # choose whole words
 
     def count(self, sizes: Int64Array) -> Int64Array:
-        """How many tokens are chosen in pieces with so many tokens of text."""
+        """How many tokens are chosen in pieces with so many tokens of text; of whole words about as many."""
         chosen: Int64Array = np.rint(self.share * sizes).astype(np.int64)
         return np.maximum(chosen, 1)
 
@@ -140,32 +142,46 @@ class Masking:
         piece = np.repeat(np.arange(len(sizes)), sizes)
         starts = sizes.cumsum() - sizes
         draws = self._draws(records, sizes, np.arange(len(piece)) - starts[piece], epoch)
-        # One sort by piece, then by chance: the first ones of each piece are chosen.
-        order = np.argsort(piece.astype(np.uint64) << np.uint64(40) | draws >> np.uint64(24), kind="stable")
-        chosen = np.sort(order[np.arange(len(piece)) - starts[piece] < self.count(sizes)[piece]])
+        if self.words is None:
+            order = _by_chance(piece, draws)
+            chosen = np.sort(order[np.arange(len(piece)) - starts[piece] < self.count(sizes)[piece]])
+        else:
+            begins = self.words.begins(ids[content])
+            begins[starts[sizes > 0]] = True
+            chosen = _whole_words(piece, draws, begins, self.count(sizes))
         places, labels = content[chosen], ids[content[chosen]]
-        kind = _uniform(_mix(draws[chosen] ^ np.uint64(1)))
-        other = self.others[_mix(draws[chosen] ^ np.uint64(2)) % np.uint64(len(self.others))]
+        kind = uniform(mix(draws[chosen] ^ np.uint64(1)))
+        other = self.others[mix(draws[chosen] ^ np.uint64(2)) % np.uint64(len(self.others))]
         ids[places] = np.where(kind < MASKED, self.mask_id, np.where(kind < CHANGED, other, labels))
         return MaskedPieces(ids, lengths, places, labels)
 
     def _draws(self, records: Int64Array, sizes: Int64Array, places: Int64Array, epoch: int) -> UInt64Array:
         """A random number for each token of text, from (seed, epoch, record, place) alone."""
         [base] = np.random.SeedSequence([self.seed % 2**64, epoch]).generate_state(1, np.uint64)
-        pieces = _mix(_mix(records.astype(np.uint64)) + base)
-        return _mix(np.repeat(pieces, sizes) + places.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+        pieces = mix(mix(records.astype(np.uint64)) + base)
+        return mix(np.repeat(pieces, sizes) + places.astype(np.uint64) * STEP)
 
 
-def _mix(values: UInt64Array) -> UInt64Array:
-    """Numbers whose bits all depend on all bits of the values (the finalizer of splitmix64)."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+def _by_chance(piece: Int64Array, draws: UInt64Array) -> Int64Array:
+    """The order that sorts by piece, then by chance."""
+    return np.argsort(piece.astype(np.uint64) << np.uint64(40) | draws >> np.uint64(24), kind="stable")
 
 
-def _uniform(values: UInt64Array) -> NDArray[np.float64]:
-    """Numbers in [0, 1)."""
-    return (values >> np.uint64(11)).astype(np.float64) * 2.0**-53
+def _whole_words(piece: Int64Array, draws: UInt64Array, begins: NDArray[np.bool_], counts: Int64Array) -> Int64Array:
+    """The tokens of randomly chosen words, about `counts` of each piece: words are taken in random order as long as their middle
+    lies within the count, the first one in any case. `piece` is that of each token, `begins` whether it begins a word."""
+    first = np.flatnonzero(begins)
+    place = np.arange(len(piece)) - first[begins.cumsum() - 1]
+    begins = begins | (place % LONGEST_WORD == 0)
+    first, word = np.flatnonzero(begins), begins.cumsum() - 1
+    sizes, owner = np.bincount(word), piece[first]
+    order = _by_chance(owner, draws[first])
+    sizes, owner = sizes[order], owner[order]
+    before = sizes.cumsum() - sizes
+    before -= before[np.searchsorted(owner, owner)]  # within the piece
+    taken = np.zeros(len(order), np.bool_)
+    taken[order] = (before == 0) | (2 * before + sizes <= 2 * counts[owner])
+    return np.flatnonzero(taken[word])
 
 
 # --- batches ---
@@ -272,18 +288,11 @@ class MaskedSlots:
 
 def fit_masked_slots(pieces: TextPieces, masking: Masking, tokens: int, length: int) -> MaskedSlots:
     """Slots that random batches of `tokens` nearly fill: a batch almost always runs out of tokens first."""
-    total = np.zeros(3)
-    for _, weight, start, stop in check_ranges(pieces.corpora, len(pieces.costs)):
-        costs = pieces.costs[start:stop].astype(np.float64)
-        total += weight * np.array([len(costs), costs.sum(), costs @ costs])  # whole numbers: exact in any order
-    if total[0] == 0.0:
-        raise UserError("an epoch must have at least one document, but the corpora and their weights give none")
-    mean, square = (total[1:] / total[0]).tolist()
-    number = tokens / mean
-    sequences = number + DEVIATIONS * math.sqrt(number * max(0.0, square - mean**2)) / mean
+    sequences = most_records(pieces.costs, pieces.corpora, tokens, "document")
     tokens = round_up(max(tokens, length), TOKEN_STEP)
     sequences = round_up(sequences + -(-tokens // length), RECORD_STEP)
-    # Of n tokens at most share * n + 1/2 are chosen, but at least one.
+    # Of n tokens at most share * n + 1/2 are chosen, but at least one. Whole words exceed that by chance in some pieces, but hardly
+    # ever in all; if so, the last ones of the batch are not masked.
     return MaskedSlots(tokens, sequences, round_up(masking.share * tokens + sequences, RECORD_STEP), length)
 
 
@@ -299,19 +308,26 @@ class MaskedPacking:
         return split_indices(indices, self.pieces.costs[indices], parts)
 
     def pack(self, parts: Sequence[Part], own: slice, sampler: Sampler) -> Packed:
-        """Only masked tokens have labels."""
+        """Only masked tokens have labels. How many whole words have is known once they are drawn, those of other processes, too."""
         costs = np.concatenate([self.pieces.costs[part.indices] for part in parts])
-        sizes = costs - len(self.pieces.opening) - len(self.pieces.closing)
-        count, tokens = int(self.masking.count(sizes).sum()), int(costs.sum())
+        tokens = int(costs.sum())
+        if self.masking.words is None:
+            sizes = costs - len(self.pieces.opening) - len(self.pieces.closing)
+            count, drawn = int(self.masking.count(sizes).sum()), [self._draw(part) for part in parts[own]]
+        else:
+            every = [self._draw(part) for part in parts]
+            count, drawn = sum(len(masked.labels) for masked, _ in every), every[own]
         if self.slots is None:
-            return Packed([self._batch(part) for part in parts[own]], count, tokens)
-        masked = [self.masking.mask(self.pieces, part.indices, part.epoch) for part in parts[own]]
-        return Packed([self.slots.pack(each, count) for each in masked], count, tokens)
+            return Packed([make_masked_batch(*each) for each in drawn], count, tokens)
+        return Packed([self.slots.pack(masked, count) for masked, _ in drawn], count, tokens)
 
-    def _batch(self, part: Part) -> MaskedBatch:
+    def _draw(self, part: Part) -> tuple[MaskedPieces, list[int]]:
+        """The masked pieces of a micro-batch, and the pieces of each tile, which only batches of any shape have."""
+        if self.slots is not None:
+            masked = self.masking.mask(self.pieces, part.indices, part.epoch)
+            return masked.with_at_most(self.slots.labels), []
         order, tile_sizes = plan_tiles(self.pieces.costs[part.indices] - 1)  # it counts one mark itself
-        masked = self.masking.mask(self.pieces, part.indices[order], part.epoch)
-        return make_masked_batch(masked, tile_sizes)
+        return self.masking.mask(self.pieces, part.indices[order], part.epoch), tile_sizes
 
     def without_labels(self, part: Part) -> MaskedBatch:
         """A batch that adds nothing to the loss."""

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.data.arrays import Int64Array, IntArray
-from regard.data.corpus import CorpusRange
+from regard.data.corpus import CorpusRange, check_ranges
+from regard.errors import UserError
 
 Int32Array = NDArray[np.int32]
 
@@ -118,6 +119,20 @@ def write_sentences(ids: IntArray, ends: Int64Array, eos_id: int, out: Int32Arra
     inside[ends - 1] = False
     out[:used][inside] = ids
     out[ends - 1] = eos_id
+
+
+def most_records(costs: Int64Array, corpora: Sequence[CorpusRange], tokens: int, noun: str) -> float:
+    """How many records random batches of so many tokens hold at most: hardly one has more. `costs` are the tokens of each record;
+    `noun` is what people call one."""
+    total = np.zeros(3)
+    for _, weight, start, stop in check_ranges(corpora, len(costs)):
+        own = costs[start:stop].astype(np.float64)
+        total += weight * np.array([len(own), own.sum(), own @ own])  # whole numbers: exact in any order
+    if total[0] == 0.0:
+        raise UserError(f"an epoch must have at least one {noun}, but the corpora and their weights give none")
+    mean, square = (total[1:] / total[0]).tolist()
+    number = tokens / mean
+    return float(number + DEVIATIONS * math.sqrt(number * max(0.0, square - mean**2)) / mean)
 
 
 def round_up(value: float, step: int) -> int:

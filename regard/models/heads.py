@@ -80,8 +80,11 @@ def pool(hidden: Tensor, layout: Layout, is_mean: bool) -> Tensor:
     counted = torch.ones_like(ids) if is_mean else (layout.positions == 0).long()
     counts = ids.new_zeros(layout.num_sequences + 1).index_add(0, ids, counted)
     share = counted / counts.clamp(min=1)[ids]
-    sums = hidden.new_zeros(layout.num_sequences + 1, hidden.shape[1])
-    return sums.index_add(0, ids, hidden * share[:, None].to(hidden.dtype))[:-1]
+    wide = torch.promote_types(
+        hidden.dtype, torch.float32
+    )  # a sum of many small shares in bf16 would lose most of its digits
+    sums = hidden.new_zeros(layout.num_sequences + 1, hidden.shape[1], dtype=wide)
+    return sums.index_add(0, ids, hidden.to(wide) * share[:, None].to(wide))[:-1].to(hidden.dtype)
 
 
 def make_head(config: HeadConfig, stack: StackConfig) -> nn.Module:

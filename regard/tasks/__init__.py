@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regard.tasks import classify, fill, generate, tag, translate
+from regard.tasks import classify, embed, fill, generate, tag, translate
 from regard.tasks.task import Task
 
 TASKS: dict[str, Task] = {
@@ -11,4 +11,5 @@ TASKS: dict[str, Task] = {
     "fill": fill,
     "classify": classify,
     "tag": tag,
+    "embed": embed,
 }

@@ -30,6 +30,7 @@ from regard.data.masking import (
 from regard.data.sampler import Sampler
 from regard.data.store import Store, store_in_memory
 from regard.data.tokenizer import Tokenizer
+from regard.data.whole_words import WordTable
 from regard.device import pick_device
 from regard.errors import UserError
 from regard.evaluate import Scores, likelihood_scores
@@ -122,7 +123,8 @@ def make_masking(recipe: Recipe, tokenizer: Tokenizer) -> Masking:
         )
     control = {*forbidden_ids(tokenizer), *tokenizer.opening, *tokenizer.closing, tokenizer.eos_id, tokenizer.mask_id}
     others: Int64Array = np.setdiff1d(np.arange(tokenizer.vocab_size), np.array(sorted(control)))
-    return Masking(recipe.train.mask, tokenizer.mask_id, others, recipe.train.seed)
+    words = WordTable.of(tokenizer) if recipe.train.whole_words else None
+    return Masking(recipe.train.mask, tokenizer.mask_id, others, recipe.train.seed, words)
 
 
 def make_batches(recipe: Recipe, store: Store, tokenizer: Tokenizer, with_slots: bool) -> tuple[Sampler, Packing]:

@@ -64,7 +64,7 @@ def plan(inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -> Plan
     corpus = Corpus(source.name, source, target)
     check_corpus(corpus)
     languages = _languages(source, target, given.get("data", {}))
-    root, spec = _corpus_spec(source, target)
+    root, spec = corpus_spec(source, target)
     tiers = CPU_TIERS if on_cpu else GPU_TIERS
     is_tuned = bool(given.get("train", {}).get("init"))
 
@@ -107,9 +107,9 @@ def _languages(source: Path, target: Path, given: dict[str, Any]) -> tuple[str, 
     return found[0], found[1]
 
 
-def _corpus_spec(source: Path, target: Path) -> tuple[str, str]:
-    """The two files as a recipe names them: their common folder, and a corpus pattern relative to it."""
-    paths = source.resolve(), target.resolve()
+def corpus_spec(*files: Path) -> tuple[str, str]:
+    """One or two files as a recipe names them: their common folder, and a corpus pattern relative to it."""
+    paths = [path.resolve() for path in files]
     root = os.path.commonpath([path.parent for path in paths])
     names = [path.relative_to(root).as_posix() for path in paths]
     for name in names:
@@ -117,4 +117,4 @@ def _corpus_spec(source: Path, target: Path) -> tuple[str, str]:
             raise UserError(
                 f"{name}: file names must not contain {{ }} , * ? [, which recipes use for patterns; rename it"
             )
-    return root, f"{{{names[0]},{names[1]}}}"
+    return root, names[0] if len(names) == 1 else f"{{{names[0]},{names[1]}}}"

@@ -88,7 +88,7 @@ def fast_path(
 
 def plain_path_field(train: TrainRecipe, config: ModelConfig) -> str:
     """The field of the recipe that rules out the fast path; empty: none does."""
-    if config.head_settings.kind != "tokens":
+    if config.head_settings.kind not in ("tokens", "vector"):
         return f"a head for {config.head_settings.kind}"
     if train.shard or train.recompute:
         return "train.shard" if train.shard else "train.recompute"

@@ -48,7 +48,7 @@ def resolve_recipe(recipe: Recipe, started: Recipe | None = None) -> Recipe:
         bundle = load_init_bundle(recipe)
         shape = bundle.config.to_dict()
         del shape["vocab_size"]
-        if recipe.settings.has_labels:
+        if recipe.settings.has_own_head:
             _check_encoder(recipe, bundle)
             head = bundle.config.head_settings
             shape = {key: value for key, value in shape.items() if key not in _OF_HEAD}
@@ -78,10 +78,10 @@ def _check_encoder(recipe: Recipe, bundle: Bundle) -> None:
 def start_head(recipe: Recipe, head: HeadConfig) -> dict[str, Any]:
     """The settings of a new head on this model: those that it has for vectors of texts, else the task's own."""
     kind = recipe.settings.defaults["model"]["head"]["kind"]
-    settings: dict[str, Any] = {"kind": kind, "dropout": head.dropout or NEW_HEAD_DROPOUT}
-    if kind == "classes":
-        settings["pooling"] = head.pooling if head.kind in ("classes", "vector") else "mean"
-    return settings
+    pooling = {"pooling": head.pooling if head.kind in ("classes", "vector") else "mean"}
+    if kind == "vector":
+        return {"kind": kind, **pooling, "normalize": head.normalize or head.kind != "vector"}
+    return {"kind": kind, "dropout": head.dropout or NEW_HEAD_DROPOUT, **(pooling if kind == "classes" else {})}
 
 
 def check_init(recipe: Recipe) -> None:
@@ -89,7 +89,7 @@ def check_init(recipe: Recipe) -> None:
     if not recipe.train.init:
         return
     bundle = load_init_bundle(recipe)
-    if recipe.task != bundle.task and not recipe.settings.has_labels:
+    if recipe.task != bundle.task and not recipe.settings.has_own_head:
         raise UserError(
             f"task must be {bundle.task!r}, that of the model in train.init, but is {recipe.task!r}; a run goes on with its "
             f"model's task"
@@ -112,7 +112,7 @@ def check_init(recipe: Recipe) -> None:
 def _check_shape(recipe: Recipe, bundle: Bundle) -> None:
     """Refuse settings of the model other than those of the init model: the first that differs by value, others by name."""
     wanted, there = (dataclasses.asdict(config) for config in (recipe.model.config(1000), bundle.config))
-    free = {*_FREE, *(_OF_HEAD if recipe.settings.has_labels else ())}
+    free = {*_FREE, *(_OF_HEAD if recipe.settings.has_own_head else ())}
     differ = [name for name in wanted if name not in free and wanted[name] != there[name]]
     if not differ:
         return
@@ -153,7 +153,7 @@ def tokenizer_from_init(recipe: Recipe, lines: Callable[[], Iterator[str]], say:
 def init_notes(recipe: Recipe) -> list[str]:
     """A note where the init model translates other languages: that may be intended, and may be a mistake."""
     bundle, data = load_init_bundle(recipe), recipe.data
-    if (bundle.source, bundle.target) == (data.source, data.target):
+    if bundle.task != "translate" or (bundle.source, bundle.target) == (data.source, data.target):
         return []
     fits = f"{data.source}-{data.target}"
     hint = f"; the built-in model {fits} matches" if fits in builtin_models() else ""
@@ -169,7 +169,7 @@ def load_init_weights(recipe: Recipe, model: Transformer, tokenizer: Tokenizer) 
     if added:
         spelled = [bundle.tokenizer.spell(piece) for piece in tokenizer.pieces(added)]
         weights = {name: _with_new_rows(t, spelled) if name in _BY_PIECE else t for name, t in weights.items()}
-    if recipe.settings.has_labels:
+    if recipe.settings.has_own_head:
         weights = _with_own_head(model, weights, bundle)
     model.load_state_dict(weights)
 

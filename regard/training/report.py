@@ -23,13 +23,14 @@ from regard.training.metrics import best_validation
 
 Record = Mapping[str, Any]
 
-_OF_LABELS = ("accuracy", "f1", "macro_f1", "spearman", "pearson")
+_OF_LABELS = ("accuracy", "f1", "macro_f1", "spearman", "pearson", "retrieval")
 _SHOWN_VERSIONS = 6  # of a sample
 _FIRST = (
     "bleu",
     "f1",
     "accuracy",
     "spearman",
+    "retrieval",
     "bits_per_byte",
     "loss",
 )  # the first of these that a test set was scored by has a tile
@@ -49,9 +50,9 @@ def render_report(name: str, recipe: Mapping[str, Any], records: Sequence[Record
     test = [record for record in records if record["kind"] == "test"]
     notes = [record for record in records if record["kind"] == "note"]
     data, settings = recipe.get("data", {}), TASK_SETTINGS[recipe.get("task", DEFAULT_TASK)]
-    title = (
-        f"{data['source']} → {data['target']}" if settings.has_sides and "source" in data and "target" in data else name
-    )
+    arrow = "↔" if settings.has_own_head else "→"  # vectors have no direction
+    has_sides = settings.has_sides and "source" in data and "target" in data
+    title = f"{data['source']} {arrow} {data['target']}" if has_sides else name
     written = datetime.now().strftime("%Y-%m-%d %H:%M")
     body = [
         f'<header><p class="over">Training report</p><h1>{escaped(title)}</h1><p>{escaped(name)} · {written}</p></header>',
@@ -124,7 +125,7 @@ def _curves(train: Sequence[Record], valid: Sequence[Record]) -> str:
                 Series("chrF", points(valid, "chrf"), "two", dots=True),
                 *(
                     Series(FIGURES[key].name, points(valid, key), color, dots=True)
-                    for key, color in zip(_OF_LABELS, ("one", "one", "two", "one", "two"), strict=True)
+                    for key, color in zip(_OF_LABELS, ("one", "one", "two", "one", "two", "one"), strict=True)
                 ),
             ],
             lambda value: f"{value:.1f}",

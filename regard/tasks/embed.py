@@ -1,0 +1,173 @@
+"""Vectors of texts: pairs that mean the same, such as a sentence and its translation; of all texts in a batch, the other text of a
+pair must be the nearest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.bundle import Bundle
+from regard.config import ModelConfig
+from regard.data.corpus import Corpus, CorpusRange, RecordSource, Texts
+from regard.data.encoding_workers import encode_sides as encode_records
+from regard.data.feed import Packing
+from regard.data.sampler import Sampler
+from regard.data.store import Column, Store
+from regard.data.text_pairs import (
+    TextPairBatch,
+    TextPairPacking,
+    TextPairs,
+    TextPairSlotBatch,
+    TextPairSlots,
+    fit_pair_slots,
+    make_pair_batch,
+)
+from regard.data.tokenizer import Tokenizer
+from regard.device import pick_device
+from regard.evaluate import Scores
+from regard.generate.engines.torch_engine import load_model
+from regard.models.contrastive import contrastive_loss
+from regard.models.heads import SequenceHead
+from regard.models.loss import Loss
+from regard.models.token_loss import TokenLoss
+from regard.models.transformer import Transformer
+from regard.progress import counted
+from regard.recipe import Recipe, TrainRecipe
+from regard.tasks.counting import PIECES_PER_WORD
+from regard.tasks.defaults import baseline, begin, complete, examine
+from regard.tasks.embed_plan import outlook, plan, too_little, verdict
+from regard.tasks.retrieval import RetrievalValidator
+from regard.tasks.task import Say
+from regard.tasks.translate import (
+    clean_options,
+    find_corpora,
+    find_corpus,
+    hold_out,
+    read,
+    vocabulary_lines,
+    write_held_out,
+)
+
+__all__ = [
+    "COLUMNS", "HELD_OUT", "NOUN", "about_store", "baseline", "begin", "clean_options", "complete", "count", "describe", "doubts",
+    "encode_records", "examine", "find_corpora", "find_corpus", "hold_out", "loss", "made_up_batch", "make_batches",
+    "make_validator", "measure_weights", "outlook", "plan", "read", "score_test_set", "too_little", "typical_length", "verdict",
+    "vocabulary_lines", "write_held_out",
+]  # fmt: skip
+
+NOUN = "pair"
+COLUMNS = Corpus.columns
+HELD_OUT = "{name}.{{source,target}}"
+SENTENCE = 20  # tokens of the texts that the speed is measured by
+
+
+# --- the data ---
+
+
+def describe(recipe: Recipe) -> str:
+    return f"vectors of {recipe.data.source} and {recipe.data.target}"
+
+
+def doubts(recipe: Recipe, corpora: Sequence[RecordSource]) -> list[str]:
+    """Which side is which does not matter."""
+    return []
+
+
+def count(corpus: RecordSource, recipe: Recipe, note: Say) -> tuple[int, int]:
+    """The tokens of both sides."""
+    pairs = words = 0
+    for record in corpus.records(note):
+        pairs += 1
+        words += sum(max(1, len(text.split()), len(text) // 12) for text in record.texts)
+    return pairs, int(words * PIECES_PER_WORD) + 2 * pairs
+
+
+def make_pairs(recipe: Recipe, store: Store, tokenizer: Tokenizer) -> TextPairs:
+    return TextPairs(store, recipe.data.max_length, tokenizer.opening, tokenizer.closing)
+
+
+def about_store(recipe: Recipe, store: Store, tokenizer: Tokenizer, config: ModelConfig) -> list[str]:
+    """Pairs that are far too long have been dropped; of others the marks around a text may take the place of its last tokens."""
+    pairs = make_pairs(recipe, store, tokenizer)
+    if not pairs.num_cut:
+        return []
+    return [
+        f"{counted(pairs.num_cut, 'pair')} with a text cut at its end: {recipe.data.max_length} tokens include the marks around a "
+        "text (data.max_length)"
+    ]
+
+
+# --- batches, and the loss ---
+
+
+def make_batches(recipe: Recipe, store: Store, tokenizer: Tokenizer, with_slots: bool) -> tuple[Sampler, Packing]:
+    """Batches with pairs of all lengths; a pair costs the tokens of both texts."""
+    train = recipe.train
+    pairs, slots, tokens = make_pairs(recipe, store, tokenizer), None, train.batch_tokens
+    if with_slots:
+        tokens = -(-train.batch_tokens // train.accumulate)
+        slots = fit_pair_slots(pairs, tokens, recipe.data.max_length, train.temperature)
+    sampler = Sampler(pairs.costs, tokens, train.seed, pairs.corpora, slots, noun=NOUN)
+    return sampler, TextPairPacking(pairs, train.temperature, slots)
+
+
+def loss(model: Transformer, batch: TextPairBatch | TextPairSlotBatch, token_loss: TokenLoss) -> Loss:
+    """The loss of finding the other text of each pair among those of this micro-batch alone: with `train.accumulate` or several
+    processes a text has fewer negatives, and not those of the whole update."""
+    assert isinstance(model.head, SequenceHead)
+    pooled = model.head.pooled(model.states(batch.ids, batch.layout), batch.layout)
+    with torch.autocast(pooled.device.type, enabled=False):  # cosines in bf16 have two digits
+        # (sequences, d_model) -> (pairs, 2, d_model); sequences of empty rows come last
+        vectors = pooled[: batch.groups.numel()].view(len(batch.groups), 2, -1)
+        return contrastive_loss(vectors, batch.groups, batch.scale)
+
+
+def typical_length(recipe: Recipe) -> int:
+    """Of both texts of a pair together."""
+    return 2 * min(SENTENCE, recipe.data.max_length)
+
+
+def made_up_batch(
+    config: ModelConfig, tokens: int, length: int, with_slots: bool
+) -> tuple[Any, TextPairSlots | None, int]:
+    """Pairs of random ids, with texts of half this length."""
+    number, half = max(1, tokens // length), max(1, length // 2)
+    ids = np.random.default_rng(0).integers(config.vocab_size, size=2 * number * half)
+    columns = {
+        name: Column(part, np.arange(number + 1) * half) for name, part in zip(COLUMNS, np.split(ids, 2), strict=True)
+    }
+    pairs = TextPairs(Store(columns, [CorpusRange("", 1.0, 0, number)], {}), half)
+    gathered, temperature = pairs.gather(np.arange(number)), TrainRecipe.temperature
+    if not with_slots:
+        return make_pair_batch(gathered, temperature), None, 2 * number
+    slots = fit_pair_slots(pairs, number * 2 * half, half, temperature)
+    return slots.pack(gathered, 2 * number), slots, 2 * number
+
+
+# --- measuring, and the finished model ---
+
+
+def make_validator(
+    recipe: Recipe, records: Sequence[Texts], tokenizer: Tokenizer, loss_only: bool
+) -> RetrievalValidator:
+    return RetrievalValidator(records, tokenizer, recipe.data.max_length, recipe.train.temperature)
+
+
+def score_test_set(recipe: Recipe, bundle: Bundle, records: Sequence[Texts]) -> Scores:
+    device = pick_device(recipe.train.device)
+    validator = make_validator(recipe, records, bundle.tokenizer, loss_only=False)
+    return validator.scores(load_model(bundle).to(device), device, None)
+
+
+def measure_weights(
+    recipe: Recipe,
+    weights: dict[str, Tensor],
+    tokenizer: Tokenizer,
+    records: Sequence[Texts],
+    device: torch.device,
+) -> dict[str, Any]:
+    return {}
