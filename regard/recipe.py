@@ -215,6 +215,8 @@ class TrainRecipe:
     # `classify`, `tag`: what an example of each label counts: "balanced", in inverse proportion to how often the label occurs, or a
     # table, { spam = 5.0 }; others count 1. Weights are scaled so that their mean over the data is 1.
     class_weights: str | dict[str, float] = ""
+    # `classify`, `tag`, with `init`: fit a new head by regression on the encoder's vectors before the first step.
+    fit_head: bool = False
     patience: int = 0  # stop after this many validations without a new best; 0: never
     validate_every: int = 0  # steps between validations; 0: ten validations per run
     validate_sentences: int = (
@@ -767,6 +769,8 @@ def _check_labelled(recipe: Recipe, where: str) -> None:
         raise UserError(f"{where}: train.rdrop must be 0 for {settings.title}, but is {train.rdrop}")
     if settings.has_own_head and train.shard:
         raise UserError(f"{where}: train.shard must be false for {settings.title}")
+    if train.fit_head and not train.init:
+        raise UserError(f"{where}: train.fit_head needs train.init, the encoder whose vectors the head is fitted to")
     if recipe.task == "embed" and train.label_smoothing:
         raise UserError(f"{where}: train.label_smoothing must be 0 for {settings.title}, which has no labels")
     weights = train.class_weights

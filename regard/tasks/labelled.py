@@ -37,6 +37,7 @@ from regard.progress import counted
 from regard.recipe import ModelRecipe, Recipe
 from regard.tasks.bag_of_words import BagOfWords, WordTags
 from regard.tasks.counting import PIECES_PER_WORD
+from regard.tasks.head_fitting import fit_new_head
 from regard.tasks.label_validation import LabelValidator
 from regard.tasks.task import Baseline, Say
 from regard.understanding.answers import has_spans
@@ -211,6 +212,12 @@ def begin(model: Transformer, store: Store) -> None:
         values = np.asarray(store["label"].ids).astype("<u2").view(np.float32)
         with torch.no_grad():
             model.head.output.bias.fill_(float(values.mean()))  # type: ignore[union-attr, operator]
+
+
+def fit_head(recipe: Recipe, model: Transformer, store: Store, tokenizer: Tokenizer, device: torch.device) -> None:
+    if recipe.train.fit_head:
+        texts = make_texts(store, tokenizer, recipe.data.max_length, model.config)
+        fit_new_head(model, texts, class_weights(recipe, texts, model.config.head_settings.labels), device)
 
 
 def loss(model: Transformer, batch: LabelledBatch, token_loss: TokenLoss) -> Loss:

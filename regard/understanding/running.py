@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from regard.layout import SequenceLayout
+from regard.models.heads import SequenceHead
 from regard.models.transformer import Transformer
 from regard.nn.attention import set_kernel
 from regard.nn.linear import set_row_tile
@@ -24,9 +25,11 @@ def run_encoder(
     autocast: torch.dtype | None = None,
     on_progress: Callable[[int], None] | None = None,
     batch_tokens: int = BATCH_TOKENS,
+    before_output: bool = False,
 ) -> list[FloatArray]:
-    """What the head says of each input, ids and their types, in order: (classes,), or (tokens, tags). Leaves the model in
-    evaluation mode. `on_progress` is called with the number of inputs newly done."""
+    """The answer of the head to each input, ids and their types, in order: (classes,), or (tokens, tags); or, `before_output`, the
+    vectors that its output layer gets. Leaves the model in evaluation mode. `on_progress` is called with the number of inputs just
+    done."""
     model.eval()
     set_kernel(model, "auto")
     set_row_tile(model, 0)
@@ -39,7 +42,12 @@ def run_encoder(
         if model.config.front_settings.token_types > 1:
             types = torch.tensor([i for number in batch for i in inputs[number][1]], dtype=torch.int64).to(device)
         with torch.autocast(device.type, autocast, enabled=autocast is not None):
-            output = model(ids.to(device), SequenceLayout.from_lengths(lengths, device), token_types=types)
+            layout = SequenceLayout.from_lengths(lengths, device)
+            if before_output:
+                output = model.states(ids.to(device), layout, token_types=types)
+                output = model.head.pooled(output, layout) if isinstance(model.head, SequenceHead) else output
+            else:
+                output = model(ids.to(device), layout, token_types=types)
         rows: FloatArray = output.float().cpu().numpy()
         parts = np.split(rows, np.cumsum(lengths)[:-1]) if by_token else list(rows)
         for number, part in zip(batch, parts, strict=True):
