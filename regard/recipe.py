@@ -289,6 +289,11 @@ class Recipe:
             return sides
         return f"{self.task}-{sides}" if self.settings.has_sides else self.task
 
+    @property
+    def takes_pairs(self) -> bool | None:
+        """Whether a classifier reads pairs of texts; None for other tasks, and before the columns are known."""
+        return len(self.data.text) > 1 if self.task == "classify" and self.data.text else None
+
     def with_defaults(self, protect: bool, guard: bool) -> Recipe:
         """The recipe with these values for `tokenizer.protect` and `decode.guard` where they are unset."""
         tokenizer, decode = self.tokenizer, self.decode

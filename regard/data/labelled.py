@@ -38,6 +38,15 @@ _CONLLU_COLUMNS = 10
 Say = Callable[[str], None]
 
 
+def on_one_line(text: str) -> str:
+    """A text as records have it: a space for tabs and line breaks, none at the ends.
+
+    >>> on_one_line(" one\ttwo\r\nthree ")
+    'one two three'
+    """
+    return _SPACES.sub(" ", text).strip()
+
+
 def find_files(spec: str, root: Path) -> tuple[Path, ...]:
     """The files that `spec` names: one, or those that match a pattern."""
     if not spec.strip():
@@ -108,7 +117,7 @@ class TableCorpus:
             raise UserError(
                 f"{path}, line {row.number}: the text must be text, but is a list; name its column with --text"
             )
-        return _SPACES.sub(" ", cell or "").strip()
+        return on_one_line(cell or "")
 
     def _label(self, path: Path, row: Row, cell: Cell) -> str:
         names = self.names_in(cell)
@@ -248,7 +257,7 @@ class WordsCorpus:
             raise UserError(
                 f"{path}, line {number}: must have {wanted}, but is {shorten(line)!r}; a blank line ends a sentence"
             )
-        return _SPACES.sub(" ", cells[word - 1]).strip(), cells[tag - 1].strip()
+        return on_one_line(cells[word - 1]), cells[tag - 1].strip()
 
 
 def find_words(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from regard.bundle import Bundle
+from regard.data.labelled import on_one_line
 from regard.data.tokenizer import Tokenizer
 from regard.data.windows import cut_windows, room_of
 from regard.errors import InputError
@@ -30,14 +31,48 @@ class Classifier:
     def classify(
         self, texts: Sequence[Text], threshold: float | None = None, on_progress: OnProgress | None = None
     ) -> list[Classified]:
-        """The labels of each text. `threshold` is the probability from which one of several labels is given (default: the model's).
-        An empty text has none."""
+        """The labels of each text; an empty text has none. A model of several labels gives those with a probability of at least
+        `threshold` (default: the model's own)."""
         self.check_threshold(threshold)
+        self.check_pairs(texts)
         windows = [self.read(text) for text in texts]
         inputs = [one for several in windows for one in several]
         answers = iter(self.engine.answers(inputs, counting(on_progress)))
         found = [[next(answers) for _ in several] for several in windows]
         return [self.join(text, parts, threshold) for text, parts in zip(texts, found, strict=True)]
+
+    def split_lines(self, lines: Sequence[str]) -> list[Text]:
+        """Lines as people write them: a tab separates the two texts of a pair, unless the model was trained on single texts."""
+        if self.bundle.takes_pairs is False:
+            return list(lines)
+        texts: list[Text] = []
+        for number, line in enumerate(lines, 1):
+            first, tab, second = line.partition("\t")
+            if self.bundle.takes_pairs and "\t" in second:
+                raise InputError(
+                    f"text {number:,} of {len(lines):,} must be two texts with one tab between them, but has "
+                    f"{line.count(tab)} tabs"
+                )
+            texts.append((first, second) if tab else line)
+        return texts
+
+    def check_pairs(self, texts: Sequence[Text]) -> None:
+        """Refuse pairs for a model that was trained on single texts, and single texts for one that was trained on pairs."""
+        wanted = self.bundle.takes_pairs
+        for number, text in enumerate(texts if wanted is not None else (), 1):
+            is_pair = not isinstance(text, str)
+            if is_pair == wanted or not "".join(text).strip():
+                continue
+            which = f"text {number:,} of {len(texts):,}" if len(texts) > 1 else "the text"
+            if wanted:
+                raise InputError(
+                    f"{which} must be a pair, since this model was trained on pairs of texts, but is a single text; put a tab "
+                    "between the two (in Python and JSON: two strings)"
+                )
+            raise InputError(
+                f"{which} must be a single text, since this model was trained on single texts, but is a pair; join the two or "
+                "leave one out"
+            )
 
     def check_threshold(self, threshold: float | None) -> None:
         """Refuse a threshold that this model has no use for."""
@@ -53,6 +88,8 @@ class Classifier:
 
     def read(self, text: Text) -> list[EncoderInput]:
         """A text as the engine reads it."""
+        if "imported" not in self.bundle.facts:  # as in training
+            text = on_one_line(text) if isinstance(text, str) else (on_one_line(text[0]), on_one_line(text[1]))
         return [as_input(self.bundle, one) for one in frame_windows(self.tokenizer, text, self.max_length)]
 
     def join(self, text: Text, parts: Sequence[FloatArray], threshold: float | None = None) -> Classified:
