@@ -69,7 +69,7 @@ class Bundle:
     prompts: Mapping[str, str] = field(
         default_factory=dict
     )  # of the task embed: what may be put before a text, by name
-    takes_pairs: bool | None = None  # of the task classify: whether it was trained on pairs of texts; None: not recorded
+    takes_pairs: bool | None = None  # of the task classify: whether it reads pairs of texts; None: not recorded
 
     def __repr__(self) -> str:
         layers = "+".join(str(stack.layers) for stack in self.config.stacks.values())

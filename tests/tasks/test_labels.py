@@ -316,6 +316,12 @@ def test_what_is_no_table_with_labels_is_refused(tmp_path: Path, capfd: pytest.C
     (tmp_path / "alone.tsv").write_text("only text\nmore text\n", encoding="utf-8")
     assert "must have a label and a text with a tab between them" in fails(capfd, "train", str(tmp_path / "alone.tsv"))
     write_data(tmp_path, "classify")
+    (tmp_path / "empty.tsv").write_text("\tno label\n", encoding="utf-8")
+    for name in ("valid", "test"):
+        options = [f"--{name}", str(tmp_path / "empty.tsv"), "--out", str(tmp_path / name), "--steps", "1"]
+        assert main(["train", str(tmp_path / "train.tsv"), *options]) == 2
+        said = capfd.readouterr().err
+        assert f"data.{name} must have at least one text, but {tmp_path / 'empty.tsv'} has none" in said
     (tmp_path / "test.tsv").write_text("fruit\tan apple\n", encoding="utf-8")
     command = [
         "train",
@@ -362,7 +368,10 @@ def test_a_bundle_says_whether_it_takes_pairs(runs: Runs, tmp_path: Path, capfd:
     )
     assert "must have one column of text" in fails(capfd, "evaluate", "-m", str(single), str(table))
     # What is made from a bundle says the same.
-    for verb in (["average", str(pairs), "-o"], ["export", "-m", str(pairs), "--to", "bundle", "--weights", "int8", "-o"]):
+    for verb in (
+        ["average", str(pairs), "-o"],
+        ["export", "-m", str(pairs), "--to", "bundle", "--weights", "int8", "-o"],
+    ):
         assert main([*verb, str(tmp_path / verb[0])]) == 0
         assert load_bundle(tmp_path / verb[0]).takes_pairs is True
 
