@@ -41,7 +41,7 @@ Say = Callable[[str], None]
 def on_one_line(text: str) -> str:
     """A text as records have it: a space for tabs and line breaks, none at the ends.
 
-    >>> on_one_line(" one\ttwo\r\nthree ")
+    >>> on_one_line(" one\\ttwo\\r\\nthree ")
     'one two three'
     """
     return _SPACES.sub(" ", text).strip()

@@ -204,6 +204,24 @@ def test_mistakes_of_the_command_are_one_line(
         assert said.count("\n") == 1 and message.replace("\\", "") in said
 
 
+def test_a_file_that_cannot_be_written_is_named(
+    model: tuple[Path, Bundle], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "vectors.npy"
+    command = ["embed", "a", "-m", str(model[1].folder), "--to", str(out)]
+
+    def refuse(path: Path, data: bytes) -> int:  # root, who may run tests, can write everywhere
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", refuse)
+        assert main(command) == 1
+    assert capsys.readouterr().err == f"regard: {out}: Permission denied\n"
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)
+    assert main(command) == 2
+    assert f"{out}: cannot be written, since the folder {tmp_path} is read-only" in capsys.readouterr().err
+
+
 def test_parquet_has_texts_and_vectors(model: tuple[Path, Bundle], tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     out = tmp_path / "vectors.parquet"
