@@ -291,8 +291,8 @@ class Recipe:
 
     @property
     def takes_pairs(self) -> bool | None:
-        """Whether a classifier reads pairs of texts; None for other tasks, and before the columns are known."""
-        return len(self.data.text) > 1 if self.task == "classify" and self.data.text else None
+        """Whether the rows of tables have two texts; None for other tasks, and before the columns are known."""
+        return len(self.data.text) > 1 if self.settings.has_tables and self.data.text else None
 
     def with_defaults(self, protect: bool, guard: bool) -> Recipe:
         """The recipe with these values for `tokenizer.protect` and `decode.guard` where they are unset."""

@@ -82,6 +82,7 @@ class TaskSettings:
     marks: int = 0  # tokens that a sequence may have beyond data.max_length
     tokens: str = "tokens"  # those that batches and speed are counted in
     has_labels: bool = False  # a record has labels, and the model a head for them
+    has_tables: bool = False  # records are rows of tables, with one text or two
     has_own_head: bool = False  # the head is its own: a run may start from the encoder of another task
 
     @property
@@ -140,6 +141,7 @@ TASK_SETTINGS: dict[str, TaskSettings] = {
         fields=_fields(data="text label header separator", train="monitor class_weights", decode="threshold"),
         defaults=_labelled("classes"),
         has_labels=True,
+        has_tables=True,
         has_own_head=True,
     ),
     "tag": TaskSettings(

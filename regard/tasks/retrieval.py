@@ -11,7 +11,7 @@ import torch
 
 from regard.data.corpus import Texts
 from regard.data.tokenizer import Tokenizer
-from regard.data.windows import room_of
+from regard.data.windows import text_room
 from regard.evaluate import Metric, Scores
 from regard.models.contrastive import contrastive_loss
 from regard.models.transformer import Transformer
@@ -69,7 +69,7 @@ class RetrievalValidator:
 
     def __post_init__(self) -> None:
         self._set = RetrievalSet(self.pairs)
-        room = room_of(self.tokenizer, self.max_length, is_pair=False)
+        room = text_room(self.tokenizer, self.max_length)
         self._inputs = [
             [self.tokenizer.frame(ids[:room]) for ids in self.tokenizer.encode_batch(side)] for side in self._set.sides
         ]

@@ -9,7 +9,7 @@ import numpy as np
 from regard.bundle import Bundle
 from regard.data.labelled import on_one_line
 from regard.data.tokenizer import Tokenizer
-from regard.data.windows import cut_windows, room_of
+from regard.data.windows import cut_windows, pair_windows, text_room
 from regard.errors import InputError
 from regard.generate.encoding import EncoderEngine, EncoderInput, counting
 from regard.progress import OnProgress
@@ -118,31 +118,13 @@ def frame_windows(tokenizer: Tokenizer, text: Text, length: int) -> list[Framed]
     if second is None:
         if not ids:
             return []
-        room = room_of(tokenizer, length, is_pair=False)
-        return [tokenizer.frame(ids[start:stop]) for start, stop in cut_windows(len(ids), room)]
+        room = text_room(tokenizer, length)
+        return [tokenizer.frame(ids[start:stop]) for start, stop in cut_windows(ids, room, tokenizer)]
     others = tokenizer.encode(second.strip())
     if not ids or not others:
         return []
-    room = room_of(tokenizer, length, is_pair=True)
+    room = text_room(tokenizer, length, is_pair=True)
     return [
         tokenizer.frame(ids[slice(*one)], others[slice(*other)])
-        for one, other in pair_windows(len(ids), len(others), room)
+        for one, other in pair_windows(ids, others, room, tokenizer)
     ]
-
-
-def pair_windows(first: int, second: int, room: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """The parts of two texts that are read together.
-
-    >>> pair_windows(2, 9, 8)
-    [((0, 2), (0, 4)), ((0, 2), (4, 9))]
-    """
-    if first + second <= room:
-        return [((0, first), (0, second))]
-    half = room // 2
-    if first <= half:
-        return [((0, first), window) for window in cut_windows(second, room - first)]
-    if second <= half:
-        return [(window, (0, second)) for window in cut_windows(first, room - second)]
-    ones, others = cut_windows(first, half), cut_windows(second, room - half)
-    count = max(len(ones), len(others))
-    return [(ones[n * len(ones) // count], others[n * len(others) // count]) for n in range(count)]

@@ -18,6 +18,7 @@ from typing import IO, Any, Self
 import numpy as np
 
 from regard.bounds import check_whole
+from regard.data.windows import text_room
 from regard.errors import Interrupted, UserError
 from regard.files import atomic_folder, lock, read_json, sha256, write_all, write_atomic, write_manifest
 from regard.progress import OnProgress
@@ -38,7 +39,6 @@ from regard.understanding.index import (
     prompt_for,
 )
 from regard.understanding.passages import Passage, make_passages, read_paragraphs
-from regard.understanding.windows import window_room
 
 PASSAGE_TOKENS = 128
 _TOGETHER = 512  # passages that are embedded and saved at a time
@@ -136,7 +136,7 @@ def _old_index(folder: Path, out: Path, embedder: Embedder) -> Index | None:
 
 
 def _passage_size(given: int | None, old: Index | None, embedder: Embedder) -> int:
-    room = window_room(embedder.tokenizer, embedder.engine.max_length)
+    room = text_room(embedder.tokenizer, embedder.engine.max_length)
     if given is None:
         return old.passage_tokens if old else min(PASSAGE_TOKENS, room)
     check_whole("passage_tokens", given, 1, room)

@@ -10,7 +10,7 @@ import numpy as np
 
 from regard.bundle import Bundle
 from regard.data.labelled import encode_word, word_prefix
-from regard.data.windows import room_of
+from regard.data.windows import text_room
 from regard.generate.encoding import EncoderEngine, EncoderInput, counting
 from regard.progress import OnProgress
 from regard.understanding.answers import FloatArray, Span, Tagged, find_spans, has_spans, log_softmax
@@ -74,7 +74,7 @@ class Tagger:
         return read
 
     def _windows(self, words: Sequence[str], known: dict[str, list[int]]) -> list[WordWindow]:
-        room = room_of(self.tokenizer, self.max_length, is_pair=False)
+        room = text_room(self.tokenizer, self.max_length)
         pieces = [
             encode_word(self.tokenizer, (self._prefix if place else "") + word.strip(), known)[:room]
             for place, word in enumerate(words)

@@ -13,10 +13,10 @@ import pytest
 import regard
 from regard.bundle import Bundle, load_bundle
 from regard.cli import main
+from regard.data.windows import cut_windows
 from regard.errors import UserError
 from regard.export import export
 from regard.importing.transformers import import_model
-from regard.understanding.windows import cut_windows
 from tests import encoders
 
 TEXTS = ["The cat sat on the mat.", "x", "Der Hund schläft nicht, sagte sie.", "Who is there?"]
@@ -107,10 +107,10 @@ def test_windows_are_cut_where_a_word_begins(model: tuple[Path, Bundle]) -> None
     ids = tokenizer.encode("The cats were sitting on the mat. " * 9)
     assert not all(piece.startswith("\u2581") for piece in tokenizer.pieces(ids))
     for room in (14, 22):
-        windows = cut_windows(ids, room, tokenizer)
+        windows = [ids[start:stop] for start, stop in cut_windows(ids, room, tokenizer)]
         assert [i for one in windows for i in one] == ids and max(map(len, windows)) <= room
         assert all(tokenizer.pieces(one[:1])[0].startswith("\u2581") for one in windows)
-    assert cut_windows(ids[:5], 5, tokenizer) == [ids[:5]]
+    assert cut_windows(ids[:5], 5, tokenizer) == [(0, 5)] and cut_windows([], 5, tokenizer) == [(0, 0)]
 
 
 def test_exported_folders_come_back_the_same(model: tuple[Path, Bundle], tmp_path: Path) -> None:
