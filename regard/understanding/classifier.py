@@ -90,7 +90,7 @@ class Classifier:
         """A text as the engine reads it."""
         if "imported" not in self.bundle.facts:  # as in training
             text = on_one_line(text) if isinstance(text, str) else (on_one_line(text[0]), on_one_line(text[1]))
-        return [as_input(self.bundle, one) for one in frame_windows(self.tokenizer, text, self.max_length)]
+        return [as_input(self.bundle.config, one) for one in frame_windows(self.tokenizer, text, self.max_length)]
 
     def join(self, text: Text, parts: Sequence[FloatArray], threshold: float | None = None) -> Classified:
         """The labels of a text from what the head says of its windows."""

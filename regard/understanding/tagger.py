@@ -86,7 +86,7 @@ class Tagger:
         for word in pieces[start:stop]:
             places.append(len(self.tokenizer.opening) + len(ids))
             ids += word
-        return WordWindow(start, stop, places, as_input(self.bundle, self.tokenizer.frame(ids)))
+        return WordWindow(start, stop, places, as_input(self.bundle.config, self.tokenizer.frame(ids)))
 
     def join(self, read: WordWindows, outputs: Sequence[FloatArray]) -> Tagged:
         """The tags of a text from what the head says of its windows."""
