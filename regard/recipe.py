@@ -56,8 +56,6 @@ MAX_SHARE = 0.4  # of the text, for each of validation and test
 CHARACTER_VOCABULARY = 400  # what a vocabulary of characters is taken to have until it is made
 UNKNOWN_LABEL = "label"  # stands for the labels until they are known
 INIT = "init"  # the preset that stands for the shape of the model in train.init
-_MONITORS = {"translate": ("loss", "bleu"), "embed": ("loss", "retrieval")}
-_LABEL_MONITORS = ("score", "accuracy", "f1", "macro_f1", "spearman", "pearson")
 FAST_PARTS = (
     "slots",
     "attention",
@@ -290,6 +288,11 @@ class Recipe:
         if self.task == DEFAULT_TASK:
             return sides
         return f"{self.task}-{sides}" if self.settings.has_sides else self.task
+
+    @property
+    def takes_pairs(self) -> bool | None:
+        """Whether the rows of tables have two texts; None for other tasks, and before the columns are known."""
+        return len(self.data.text) > 1 if self.settings.has_tables and self.data.text else None
 
     def with_defaults(self, protect: bool, guard: bool) -> Recipe:
         """The recipe with these values for `tokenizer.protect` and `decode.guard` where they are unset."""
@@ -760,10 +763,9 @@ def _check_train(recipe: Recipe, where: str) -> None:
 def _check_labelled(recipe: Recipe, where: str) -> None:
     """What only the tasks with labels have, and what they lack."""
     train, settings = recipe.train, recipe.settings
-    wanted = ("loss", *_LABEL_MONITORS) if settings.has_labels else _MONITORS.get(recipe.task, ("loss",))
-    if train.monitor not in wanted:
+    if train.monitor not in settings.monitors:
         raise UserError(
-            f"{where}: train.monitor must be one of {', '.join(wanted)} for {settings.title}, but is {train.monitor!r}"
+            f"{where}: train.monitor must be one of {', '.join(settings.monitors)} for {settings.title}, but is {train.monitor!r}"
         )
     if settings.has_own_head and train.rdrop:
         raise UserError(f"{where}: train.rdrop must be 0 for {settings.title}, but is {train.rdrop}")

@@ -12,11 +12,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.data.labelled_batch import LabelledTexts
+from regard.generate.engines.encoder_engine import TorchEncoder
 from regard.models.heads import SequenceHead, TagHead
 from regard.models.transformer import Transformer
 from regard.progress import progress
 from regard.tasks.regression import Dense, fit_linear
-from regard.understanding.running import run_encoder
+from regard.understanding.label_inputs import as_input
 
 MAX_WINDOWS = 20_000  # texts, or parts of long ones, to fit on; more are sampled evenly
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0)  # inverse penalties to choose from
@@ -42,12 +43,13 @@ def head_inputs(model: Transformer, texts: LabelledTexts, device: torch.device) 
     """What the output layer gets, (rows, d_model), and the target of each row: of texts their windows, of tags their words."""
     step = -(-len(texts.windows) // MAX_WINDOWS)
     windows = range(0, len(texts.windows), step)
-    inputs = [texts.framed(window)[:2] for window in windows]
+    engine = TorchEncoder(model, device=device, in_training=True, before_output=True)
+    inputs = [as_input(model.config, texts.framed(window)[:2]) for window in windows]
     with progress("fitting the head", len(inputs), "texts") as on_progress:
-        found = run_encoder(model, inputs, device, on_progress=on_progress, before_output=True)
+        found = engine.answers(inputs, lambda numbers: on_progress(len(numbers)))
     if not texts.has_tags:
         records = torch.tensor([texts.windows[window].record for window in windows])
-        return torch.from_numpy(np.stack(found)), texts.targets[records]
+        return torch.from_numpy(np.asarray(found)), texts.targets[records]
     tags = [np.array(texts.tags(window)) for window in windows]
     rows = np.concatenate([vectors[own >= 0] for vectors, own in zip(found, tags, strict=True)])
     return torch.from_numpy(rows), torch.from_numpy(np.concatenate([own[own >= 0] for own in tags]))

@@ -192,16 +192,9 @@ def about_store(recipe: Recipe, store: Store, tokenizer: Tokenizer, config: Mode
     notes = []
     if texts.num_windowed:
         share = 100 * texts.num_windowed / len(store)
-        notes.append(
-            f"{counted(texts.num_windowed, 'text')} ({share:.1f}%) longer than {length} tokens: trained in windows, each with the "
-            f"label of its text (data.max_length)"
-            if not texts.has_tags
-            else f"{counted(texts.num_windowed, 'sentence')} longer than {length} tokens: trained in windows (data.max_length)"
-        )
-    if texts.num_cut:
-        notes.append(
-            f"{counted(texts.num_cut, 'pair')} longer than {length} tokens: the longer text is cut at its end (data.max_length)"
-        )
+        what = counted(texts.num_windowed, "sentence" if texts.has_tags else "pair" if recipe.takes_pairs else "text")
+        label = "" if texts.has_tags else ", each with the label of the whole"
+        notes.append(f"{what} ({share:.1f}%) longer than {length} tokens: trained in windows{label} (data.max_length)")
     return notes
 
 
