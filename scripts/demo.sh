@@ -36,14 +36,14 @@ echo "Scores of en-de on the Tatoeba test set, which it was not trained on:"
 echo
 echo "Search by meaning: the built-in encoder reads the folder docs, and finds what answers a question:"
 "$regard" embed docs --index "$work/docs.index" 2>"$work/log" || { cat "$work/log"; exit 1; }
-for question in "May I use it where there is no network?" "How do I keep names from being translated?"; do
+for question in "Does my text leave my computer?" "Which languages can it detect?"; do
     printf '\n  %s\n' "$question"
     COLUMNS=100 "$regard" search "$work/docs.index" "$question" -k 1 | sed 's/^/  /'
 done
 
 echo
 echo "A classifier from 350 labelled requests (data/snips), from the built-in encoder:"
-"$regard" train data/snips/requests.tsv --out "$work/requests" --set train.epochs=6 >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+"$regard" train data/snips/requests.tsv --out "$work/requests" --set train.epochs=4 >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 sed -n 's/^scores  /  /p' "$work/log"
 printf '%s\n' 'play some jazz' 'will it rain in Kyoto tomorrow?' 'a table for two at seven, please' 'that novel deserves four stars' |
     "$regard" classify -m "$work/requests" 2>"$work/log" | sed 's/^/  /' || { cat "$work/log"; exit 1; }
