@@ -20,7 +20,7 @@ Sentences longer than its position table always go to torch.
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -37,7 +37,8 @@ from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.ctranslate2_model import WeightFormat, refusal
 from regard.generate.engines.ctranslate2_text_engine import CTranslate2TextEngine
 from regard.generate.engines.onnx_decoder import import_onnxruntime
-from regard.generate.engines.onnx_graph import import_onnx
+from regard.generate.engines.onnx_builder import import_onnx
+from regard.generate.engines.onnx_encoder import OnnxEncoder
 from regard.generate.engines.onnx_text_engine import OnnxTextEngine
 from regard.generate.options import Engine, TextEngine
 
@@ -59,7 +60,7 @@ def make_engine(
                 f"{shown_name(bundle.folder)}"
             )
     _check(engine, batch)
-    _refuse_text_engines(bundle, engine)
+    _refuse_engines(bundle, engine, {"torch-int8": "language models", "onnxruntime": "language models and encoders"})
     if engine.startswith("ctranslate2"):
         _check_cpu(engine, device)
         if others:
@@ -102,7 +103,7 @@ def make_text_engine(bundle: Bundle, engine: str = "auto", device: str = "auto",
 def make_encoder(bundle: Bundle, engine: str = "auto", device: str = "auto", batch: int = 0) -> EncoderEngine:
     """The engine of this name for a model without a decoder."""
     _check(engine, batch)
-    _refuse_text_engines(bundle, engine)
+    _refuse_engines(bundle, engine, {"torch-int8": "language models"})
     if engine.startswith("ctranslate2"):
         _check_cpu(engine, device)
         if reason := encoder_refusal(bundle):
@@ -110,6 +111,9 @@ def make_encoder(bundle: Bundle, engine: str = "auto", device: str = "auto", bat
         return CTranslate2Encoder(bundle, "fp32" if engine == "ctranslate2-fp32" else None, batch)
     if engine == "auto" and _is_cpu(device) and _can_ctranslate2(bundle):
         return CTranslate2Encoder(bundle, batch=batch)
+    if engine == "onnxruntime":
+        _check_cpu(engine, device)
+        return OnnxEncoder(bundle, batch)
     from regard.generate.engines.encoder_engine import TorchEncoder
 
     return TorchEncoder.from_bundle(bundle, device, batch)
@@ -132,10 +136,11 @@ def make_served_engine(bundle: Bundle, engine: str = "auto", device: str = "auto
     return TorchEngine.from_bundle(bundle, device, int8=int8)
 
 
-def _refuse_text_engines(bundle: Bundle, engine: str) -> None:
-    if engine in ("torch-int8", "onnxruntime"):
+def _refuse_engines(bundle: Bundle, engine: str, others: Mapping[str, str]) -> None:
+    """Refuse engines that are for other models, with what they are for."""
+    if engine in others:
         raise UserError(
-            f"{shown_name(bundle.folder)}: engine {engine} is for language models; use ctranslate2, with a bundle in int8 if you "
+            f"{shown_name(bundle.folder)}: engine {engine} is for {others[engine]}; use ctranslate2, with a bundle in int8 if you "
             "want int8, or leave it out"
         )
 
