@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from regard.bundle import Bundle
+from regard.data.labelled import DEFAULT_THRESHOLD
 from regard.data.tokenizer import Tokenizer
 from regard.data.windows import cut_windows, room_of
 from regard.errors import InputError
@@ -16,7 +17,6 @@ from regard.understanding.answers import Classified, FloatArray, join_windows, p
 from regard.understanding.label_inputs import Framed, as_input, longest_input
 
 Text = str | tuple[str, str]  # a pair is two texts
-DEFAULT_THRESHOLD = 0.5
 
 
 class Classifier:

@@ -6,10 +6,11 @@
                         with language models, and with bundles stored so
     ctranslate2-fp32    the same in fp32
     torch-int8          torch on CPUs with VNNI, for language models: linear layers in int8, everything else in fp32
-    onnxruntime         language models in 8 bits, fastest for few texts; the same extra; see `onnx_text_engine.py`
+    onnxruntime         on CPUs, the same extra: language models in 8 bits, fastest for few texts (`onnx_text_engine.py`); encoders
+                        in fp32, also those that CTranslate2 does not run (`onnx_encoder.py`)
     auto                on a CPU: onnxruntime for language models, if the CPU has AVX-512 VNNI, for which it was measured; else
-                        ctranslate2; each if it is installed and supports the model; else torch. A server writes with torch-int8
-                        on a CPU if it can (`joint_decoder.py` says why)
+                        ctranslate2; for encoders that it does not run onnxruntime; each if it is installed and supports the model;
+                        else torch. A server writes with torch-int8 on a CPU if it can (`joint_decoder.py` says why)
 
 Chosen by name, ctranslate2 refuses by name what it cannot do: models with an unsupported setting, GPUs, ensembles, search
 options beyond those of its engines, phrases that must appear; for translation also streaming. With `auto`, torch takes over for
@@ -107,12 +108,14 @@ def make_encoder(bundle: Bundle, engine: str = "auto", device: str = "auto", bat
     if engine.startswith("ctranslate2"):
         _check_cpu(engine, device)
         if reason := encoder_refusal(bundle):
-            raise UserError(f"{shown_name(bundle.folder)}: {reason}; use --engine torch, or auto")
+            raise UserError(f"{shown_name(bundle.folder)}: {reason}; use --engine onnxruntime or torch, or auto")
         return CTranslate2Encoder(bundle, "fp32" if engine == "ctranslate2-fp32" else None, batch)
     if engine == "auto" and _is_cpu(device) and _can_ctranslate2(bundle):
         return CTranslate2Encoder(bundle, batch=batch)
     if engine == "onnxruntime":
         _check_cpu(engine, device)
+        return OnnxEncoder(bundle, batch)
+    if engine == "auto" and _is_cpu(device) and _has_onnxruntime():
         return OnnxEncoder(bundle, batch)
     from regard.generate.engines.encoder_engine import TorchEncoder
 
@@ -192,8 +195,11 @@ def _can_ctranslate2(bundle: Bundle) -> bool:
 
 
 def _can_onnxruntime(bundle: Bundle) -> bool:
-    if not has_wide_vnni() or onnx_graph.refusal(bundle) is not None:
-        return False
+    return has_wide_vnni() and onnx_graph.refusal(bundle) is None and _has_onnxruntime()
+
+
+def _has_onnxruntime() -> bool:
+    """Whether ONNX Runtime is installed, with what converts models for it."""
     try:
         import_onnxruntime()
         import_onnx()
