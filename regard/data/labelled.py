@@ -338,5 +338,7 @@ def encode_word(tokenizer: Tokenizer, word: str, known: dict[str, list[int]]) ->
 def word_prefix(tokenizer: Tokenizer) -> str:
     """What stands before a word inside a sentence so that its ids are those that it has there: a space, where the vocabulary has
     pieces with one that it does not put there itself (GPT-2, RoBERTa)."""
+    if tokenizer.kind == "ids":
+        return ""
     one, inside = tokenizer.encode("a"), tokenizer.encode(" a")
     return " " if one != inside and tokenizer.encode("a a") == one + inside else ""
