@@ -91,8 +91,8 @@ def make_settings(bundle: Bundle, session: Any, max_length: int) -> dict[str, An
 
 @torch.no_grad()
 def _check_batch(bundle: Bundle, session: Any, samples: Samples) -> None:
-    """All samples in one batch, padded beyond the longest, with kinds of tokens if the model has some: compare them with the original
-    as `samples` are, and a vector's states, too."""
+    """Compare all samples in one batch, padded beyond the longest, with kinds of tokens if the model has some; of vectors also their
+    states."""
     model, lengths = load_model(bundle), [len(ids) for ids in samples.src]
     mask = (np.arange(max(lengths) + _MORE) < np.array(lengths)[:, None]).astype(np.int64)
     draw = np.random.default_rng(1)
@@ -100,7 +100,9 @@ def _check_batch(bundle: Bundle, session: Any, samples: Samples) -> None:
     given = {name: draw.integers(kinds, size=mask.shape) for name in ("token_type_ids",)}
     given |= {"input_ids": np.full_like(mask, samples.src[0][0]), "attention_mask": mask}  # padding may be any token
     given["input_ids"][mask == 1] = [i for ids in samples.src for i in ids]
-    answers = [torch.from_numpy(one) for one in session.run(None, {one.name: given[one.name] for one in session.get_inputs()})]
+    answers = [
+        torch.from_numpy(one) for one in session.run(None, {one.name: given[one.name] for one in session.get_inputs()})
+    ]
     layout, is_token = SequenceLayout.from_lengths(lengths), torch.from_numpy(mask).bool()
     types = torch.from_numpy(given["token_type_ids"])[is_token] if kinds > 1 else None
     ids = torch.tensor([i for one in samples.src for i in one])

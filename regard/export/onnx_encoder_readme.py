@@ -122,17 +122,15 @@ def make_readme(bundle: Bundle, settings: Mapping[str, Any]) -> str:
     """How to use the folder without Regard or torch."""
     title, does = _TITLES[bundle.task]
     has_tokenizer = bundle.tokenizer.kind != "ids"
-    if bundle.task == "tag":
-        encode = _WORDS if has_tokenizer else _WORD_IDS
-    else:
-        encode = _TEXT if has_tokenizer else _IDS
-    imports = ["onnxruntime", *(["re"] if bundle.task == "tag" else []), *(["tokenizers"] if has_tokenizer else [])]
+    by_words = bundle.task == "tag"
+    with_tokenizer, without = (_WORDS, _WORD_IDS) if by_words else (_TEXT, _IDS)
+    imports = ["onnxruntime", *(["re"] if by_words else []), *(["tokenizers"] if has_tokenizer else [])]
     return _PAGE.format(
         title=title,
         does=does,
         packages=" tokenizers" if has_tokenizer else "",
         imports=", ".join(imports),
-        encode=encode,
+        encode=with_tokenizer if has_tokenizer else without,
         answer=_answer(bundle, has_tokenizer),
         table="\n".join(_table(bundle, settings)),
         notes="\n".join(f"- {note}" for note in _notes(bundle, settings)),

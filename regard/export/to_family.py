@@ -130,7 +130,9 @@ def write_tokenizer(bundle: Bundle, folder: Path) -> None:
         return
     refuse_pair(bundle)
     content = (
-        tokenizer.models[0] if tokenizer.kind == "huggingface" else json.dumps(own_json(tokenizer, bundle.task)).encode()
+        tokenizer.models[0]
+        if tokenizer.kind == "huggingface"
+        else json.dumps(own_json(tokenizer, bundle.task)).encode()
     )
     (folder / "tokenizer.json").write_bytes(content)
     pieces = tokenizer.raw_pieces()

@@ -22,8 +22,8 @@ def refuse_pair(bundle: Bundle) -> None:
 
 
 def own_json(tokenizer: Tokenizer, task: str) -> dict[str, Any]:
-    """Regard's joint vocabulary as a tokenizer.json that puts around a text what Regard does. It takes a literal U+2581 for a space,
-    as sentencepiece does."""
+    """Regard's joint vocabulary as a tokenizer.json that puts around a text what Regard does. It takes a literal U+2581 for a
+    space, as sentencepiece does."""
     pieces = tokenizer.pieces(range(tokenizer.vocab_size))
     is_text = [tokenizer.has_text(i) for i in range(len(pieces))]
     controls = [i for i, text in enumerate(is_text) if not text and not tokenizer.is_byte(i)]
@@ -69,9 +69,7 @@ def encoder_json(bundle: Bundle, max_length: int) -> dict[str, Any]:
     """The tokenizer of an encoder, complete: it frames a text, and cuts what is beyond `max_length` tokens."""
     refuse_pair(bundle)
     tokenizer = bundle.tokenizer
-    content = (
-        json.loads(tokenizer.models[0]) if tokenizer.kind == "huggingface" else own_json(tokenizer, bundle.task)
-    )
+    content = json.loads(tokenizer.models[0]) if tokenizer.kind == "huggingface" else own_json(tokenizer, bundle.task)
     cut = {"max_length": max_length, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
     frame = make_frame(tokenizer, tokenizer.opening, tokenizer.between, tokenizer.closing)
     return {**content, "truncation": cut, "padding": None, "post_processor": frame}

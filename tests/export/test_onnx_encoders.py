@@ -31,8 +31,7 @@ from tests import encoders
 from tests.build import HEADS, ONE_STACK, build, tiny_config
 from tests.commands import fails
 from tests.families.checkpoints import CASES, find_goldens, make_original
-from tests.generate.test_onnx_encoder_graph import save
-from tests.tiny import reversal_pairs
+from tests.tiny import reversal_pairs, save_encoder
 
 GOLDENS = find_goldens()
 STAGED = ["albert-rxnmapper", "roberta-sapiens-vh", "made-here/bert", "made-here/roberta"]
@@ -58,7 +57,11 @@ def their_outputs(original: Any, given: dict[str, np.ndarray[Any, Any]], count: 
     """The logits, or a vector and the states that it is made of, padding left out."""
     with torch.no_grad():
         found = original(**{name: torch.from_numpy(value) for name, value in given.items()})
-    names = ["pooler_output", "last_hidden_state"] if count == 2 else ["logits" if "logits" in found else "prediction_logits"]
+    names = (
+        ["pooler_output", "last_hidden_state"]
+        if count == 2
+        else ["logits" if "logits" in found else "prediction_logits"]
+    )
     return [without_padding(found[name].numpy(), given) for name in names]
 
 
@@ -163,7 +166,9 @@ def test_the_page_gives_the_labels_of_transformers(answer: str, tmp_path: Path) 
     more = {"several": SEVERAL, "number": NUMBER}.get(answer, {})
     config = json.loads((original / "config.json").read_text(encoding="utf-8")) | more
     if answer == "number":
-        model = transformers.BertForSequenceClassification.from_pretrained(original, num_labels=1, ignore_mismatched_sizes=True)
+        model = transformers.BertForSequenceClassification.from_pretrained(
+            original, num_labels=1, ignore_mismatched_sizes=True
+        )
         model.save_pretrained(original)
         config = json.loads((original / "config.json").read_text(encoding="utf-8"))
         config |= {"problem_type": "regression", "id2label": {"0": "score"}, "label2id": {"score": 0}}
@@ -208,8 +213,10 @@ def test_the_page_fills_masks_as_transformers_does(architecture: str, mask: str,
 def test_a_model_with_a_vocabulary_of_regards_own(task: str, tmp_path: Path) -> None:
     """What the page writes is what Regard answers."""
     name = {"embed": "vector", "classify": "classes", "tag": "tags"}
-    settings = HEADS[name[task]] if task in name else {"decoder_layers": 0, "positions": "rotary", "norm_position": "pre"}
-    bundle = save(tmp_path / "bundle", build(tiny_config(vocab_size=345, **settings)))
+    settings = (
+        HEADS[name[task]] if task in name else {"decoder_layers": 0, "positions": "rotary", "norm_position": "pre"}
+    )
+    bundle = save_encoder(tmp_path / "bundle", build(tiny_config(vocab_size=345, **settings)))
     out = export(bundle, "onnx", tmp_path / "out").folder
     model = regard.load(bundle.folder, device="cpu", engine="torch")
     texts = [source for source, _ in reversal_pairs(5, 6)] + [" two  spaces", "Käse, 漢"]
@@ -263,24 +270,28 @@ def test_a_model_without_a_tokenizer_takes_ids(name: str, tmp_path: Path) -> Non
 
 
 def test_wrong_numbers_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = save(tmp_path / "bundle", build(tiny_config(vocab_size=345, **HEADS["vector-of-length-1"])))
+    bundle = save_encoder(tmp_path / "bundle", build(tiny_config(vocab_size=345, **HEADS["vector-of-length-1"])))
     write = onnx_encoder.convert
 
     def damaged(bundle: Bundle, folder: Path) -> None:
         write(bundle, folder)
         model = onnx.load(str(folder / MODEL))
         [weight] = [one for one in model.graph.initializer if one.name == "encoder.layers.1.feed_forward.outer.weight"]
-        weight.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight) * np.float32(1.01), weight.name))
+        weight.CopyFrom(
+            onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight) * np.float32(1.01), weight.name)
+        )
         onnx.save(model, str(folder / MODEL))
 
     monkeypatch.setattr(onnx_encoder, "convert", damaged)
-    with pytest.raises(RegardError, match=r"the onnx model does not compute what the original does: numbers of vectors"):
+    with pytest.raises(
+        RegardError, match=r"the onnx model does not compute what the original does: numbers of vectors"
+    ):
         export(bundle, "onnx", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_mask_or_kinds_of_tokens_that_do_nothing_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = save(tmp_path / "bundle", build(tiny_config(vocab_size=345, **ONE_STACK["bert"])))
+    bundle = save_encoder(tmp_path / "bundle", build(tiny_config(vocab_size=345, **ONE_STACK["bert"])))
     real = onnx_encoder.open_session
 
     class Forgetful:
@@ -299,15 +310,15 @@ def test_a_mask_or_kinds_of_tokens_that_do_nothing_are_noticed(tmp_path: Path, m
 
 
 def test_another_tokenizer_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = save(tmp_path / "bundle", build(tiny_config(vocab_size=345, **HEADS["vector"])))
+    bundle = save_encoder(tmp_path / "bundle", build(tiny_config(vocab_size=345, **HEADS["vector"])))
     write = onnx_encoder.encoder_json
     monkeypatch.setattr(onnx_encoder, "encoder_json", lambda *given: {**write(*given), "post_processor": None})
-    with pytest.raises(RegardError, match="the exported tokenizer encodes .* to other ids than the bundle"):
+    with pytest.raises(RegardError, match=r"the exported tokenizer encodes .* to other ids than the bundle"):
         export(bundle, "onnx", tmp_path / "out")
 
 
 def test_the_command_names_what_was_compared(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    bundle = save(tmp_path / "bundle", build(tiny_config(vocab_size=345, **HEADS["vector"])))
+    bundle = save_encoder(tmp_path / "bundle", build(tiny_config(vocab_size=345, **HEADS["vector"])))
     command = ["export", "--to", "onnx", "-m", str(bundle.folder)]
     assert main([*command, "-o", str(tmp_path / "out")]) == 0
     assert "numbers of vectors (in root mean squares) differ from the original by" in capfd.readouterr().out
@@ -319,7 +330,7 @@ def test_the_command_names_what_was_compared(tmp_path: Path, capfd: pytest.Captu
 
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
 def test_a_missing_package_is_named(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = save(tmp_path / "bundle", build(tiny_config(vocab_size=345, **HEADS["vector"])))
+    bundle = save_encoder(tmp_path / "bundle", build(tiny_config(vocab_size=345, **HEADS["vector"])))
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UserError, match=rf"needs the package {package}\b.*pip install 'regard\[export\]'"):
         export(bundle, "onnx", tmp_path / "out")

@@ -129,7 +129,8 @@ def test_what_an_engine_cannot_do_is_refused_by_name_or_given_to_one_that_can(
 ) -> None:
     _, bundle = filling
     with pytest.raises(
-        UserError, match=r"CTranslate2 does not compute model\.head\.kind = 'tokens' here; use --engine onnxruntime or torch"
+        UserError,
+        match=r"CTranslate2 does not compute model\.head\.kind = 'tokens' here; use --engine onnxruntime or torch",
     ):
         make_encoder(bundle, "ctranslate2", "cpu")
     for engine in ("ctranslate2", "onnxruntime"):

@@ -17,7 +17,7 @@ from regard.bundle import Bundle
 from regard.generate.encoding import Answer, Answers, EncoderInput, no_answers, token_batches
 from regard.generate.engines.model_cache import cached_folder
 from regard.generate.engines.onnx_decoder import import_onnxruntime, open_session
-from regard.generate.engines.onnx_encoder_graph import CONVERTER, DATA, MODEL, convert, longest_input
+from regard.generate.engines.onnx_encoder_graph import CONVERTER, MODEL, convert, longest_input
 from regard.generate.options import OnFinished
 from regard.parallel.processes import own_threads
 

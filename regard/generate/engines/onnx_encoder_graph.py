@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from regard.bundle import Bundle
 from regard.generate.engines.ctranslate2_model import read_weights, sinusoids
 from regard.generate.engines.onnx_builder import GraphBuilder, frequencies
-from regard.settings import GATED, Activation, StackConfig
+from regard.settings import GATED, Activation
 
 _Array = NDArray[Any]
 
@@ -49,7 +49,10 @@ def convert(bundle: Bundle, folder: Path, is_engine: bool = False) -> None:
     graph = _EncoderGraph(bundle, read_weights(bundle), is_engine)
     onnx = graph.onnx
     model = onnx.helper.make_model(
-        graph.finish(), opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="regard"
+        graph.finish(),
+        opset_imports=[onnx.helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+        producer_name="regard",
     )
     apart = sum(len(array.raw_data) for array in graph.arrays.values()) > _MAX_BYTES * 0.95
     onnx.save_model(
@@ -113,7 +116,9 @@ class _EncoderGraph(GraphBuilder):
         if activation == "silu":
             return self.node("Mul", [x, self.node("Sigmoid", [x], f"{name}.sigmoid")], name)
         if activation == "gelu":
-            share = self.node("Erf", [self.node("Div", [x, self.number(math.sqrt(2.0))], f"{name}.scaled")], f"{name}.erf")
+            share = self.node(
+                "Erf", [self.node("Div", [x, self.number(math.sqrt(2.0))], f"{name}.scaled")], f"{name}.erf"
+            )
         else:
             squares = self.node("Mul", [x, x], f"{name}.squares")
             cubes = self.node("Mul", [squares, x], f"{name}.cubes")
@@ -162,7 +167,7 @@ class _EncoderGraph(GraphBuilder):
     # --- attention ---
 
     def score_bias(self, places: str) -> str:
-        """What is added to the scores, (B, 1, 1, L), or (B, H, L, L) with relative positions: padding is hidden. Not with -inf, which
+        """What is added to the scores, (B, 1, 1, L), or (B, H, L, L) with relative positions: padding is hidden. Not by -inf, which
         gives NaN for a sequence of nothing but padding."""
         is_token = self.node("Cast", ["attention_mask"], "is_token", to=self.onnx.TensorProto.BOOL)
         lowest = self.number(float(np.finfo(np.float32).min))
@@ -251,7 +256,9 @@ class _EncoderGraph(GraphBuilder):
             parts.append(found)
         q, k, v = parts
         scale = stack.score_scale or stack.d_head**-0.5
-        scores = self.node("MatMul", [self.node("Mul", [q, self.number(scale)], f"{name}.q.scaled"), k], f"{name}.scores")
+        scores = self.node(
+            "MatMul", [self.node("Mul", [q, self.number(scale)], f"{name}.q.scaled"), k], f"{name}.scores"
+        )
         weights = self.node("Softmax", [self.node("Add", [scores, bias], f"{name}.biased")], f"{name}.weights", axis=-1)
         mixed = self.node("MatMul", [weights, v], f"{name}.mixed")
         # (B, H, L, D) -> (B, L, H, D) -> (B, L, H * D)
@@ -265,7 +272,9 @@ class _EncoderGraph(GraphBuilder):
         stack = self.stack
         inner = self.linear(x, f"{ours}.inner", f"{name}.inner")
         if stack.activation not in GATED:
-            return self.linear(self.activate(inner, stack.activation, f"{name}.active"), f"{ours}.outer", f"{name}.outer")
+            return self.linear(
+                self.activate(inner, stack.activation, f"{name}.active"), f"{ours}.outer", f"{name}.outer"
+            )
         # (B, L, 2 * d_ff) -> the gate, (B, L, d_ff), and what it multiplies
         gate = self.node("Split", [inner, self.whole(stack.d_ff, stack.d_ff)], f"{name}.gate", outputs=2, axis=-1)
         active = self.activate(gate, _UNGATED[stack.activation], f"{name}.active")
@@ -357,7 +366,9 @@ class _EncoderGraph(GraphBuilder):
             return {"pooled": (pooled, ["batch", width])}
         if self.head.normalize:
             size = self.node("ReduceL2", [pooled], "size", axes=[-1], keepdims=1)
-            pooled = self.node("Div", [pooled, self.node("Max", [size, self.number(1e-12)], "size.some")], "scaled.pooled")
+            pooled = self.node(
+                "Div", [pooled, self.node("Max", [size, self.number(1e-12)], "size.some")], "scaled.pooled"
+            )
         return {
             "sentence_embedding": (pooled, ["batch", width]),
             "last_hidden_state": (states, ["batch", "length", width]),

@@ -20,8 +20,8 @@ from safetensors.numpy import save_file
 from regard.builtin import shown_name
 from regard.bundle import Bundle
 from regard.errors import UserError
-from regard.generate.engines.onnx_builder import GraphBuilder, frequencies, import_onnx
 from regard.generate.engines.ctranslate2_model import read_weights, sinusoids
+from regard.generate.engines.onnx_builder import GraphBuilder, frequencies, import_onnx
 from regard.settings import StackConfig
 
 _Array = NDArray[Any]

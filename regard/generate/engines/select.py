@@ -37,8 +37,8 @@ from regard.generate.engines.ctranslate2_encoder import CTranslate2Encoder, enco
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.ctranslate2_model import WeightFormat, refusal
 from regard.generate.engines.ctranslate2_text_engine import CTranslate2TextEngine
-from regard.generate.engines.onnx_decoder import import_onnxruntime
 from regard.generate.engines.onnx_builder import import_onnx
+from regard.generate.engines.onnx_decoder import import_onnxruntime
 from regard.generate.engines.onnx_encoder import OnnxEncoder
 from regard.generate.engines.onnx_text_engine import OnnxTextEngine
 from regard.generate.options import Engine, TextEngine
