@@ -91,8 +91,8 @@ def make_settings(bundle: Bundle, session: Any, max_length: int) -> dict[str, An
 
 @torch.no_grad()
 def _check_batch(bundle: Bundle, session: Any, samples: Samples) -> None:
-    """Compare all samples in one batch, padded beyond the longest, with kinds of tokens if the model has some; of vectors also their
-    states."""
+    """Compare all samples in one batch, padded beyond the longest, with kinds of tokens if the model has some; of vectors also
+    their states."""
     model, lengths = load_model(bundle), [len(ids) for ids in samples.src]
     mask = (np.arange(max(lengths) + _MORE) < np.array(lengths)[:, None]).astype(np.int64)
     draw = np.random.default_rng(1)
