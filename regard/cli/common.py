@@ -61,9 +61,9 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         "--engine",
         default="auto",
         choices=("auto", "torch", "torch-int8", "ctranslate2", "ctranslate2-fp32", "onnxruntime"),
-        help="auto: on CPUs onnxruntime (language models, with AVX-512 VNNI) or ctranslate2, if installed and able to run the "
-        "model, else torch; ctranslate2 and onnxruntime run language models in 8 bits, ctranslate2-fp32 in fp32; torch-int8 is for "
-        "language models on CPUs, and what a server writes with there (default: auto)",
+        help="auto: on CPUs onnxruntime (language models, with AVX-512 VNNI), ctranslate2, or onnxruntime (encoders), if installed "
+        "and able to run the model, else torch; ctranslate2 and onnxruntime run language models in 8 bits, ctranslate2-fp32 in "
+        "fp32; torch-int8 is for language models on CPUs, and what a server writes with there (default: auto)",
     )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
     parser.add_argument(

@@ -30,6 +30,7 @@ from regard.errors import UserError
 BETWEEN = "\t"  # the texts of a pair, the words of a sentence
 NONE = "-"  # none of several labels
 NUMBER = "="  # begins the label of a record that is a number
+DEFAULT_THRESHOLD = 0.5  # the probability from which a text has one of several labels
 LARGEST_NUMBER = 1e18  # as a label: its square is a float32, too
 _WILDCARD = re.compile(r"[*?[]")
 _SPACES = re.compile(r"[\t\n\r]+")
@@ -327,6 +328,21 @@ def encode_tagged(tokenizer: Tokenizer, records: Sequence[Record]) -> list[list[
     return columns
 
 
+def word_pattern(by_spaces: bool) -> str:
+    """The regular expression that finds the words of a text: what stands between spaces or, unless `by_spaces`, also punctuation
+    marks by themselves."""
+    return r"\S+" if by_spaces else r"\w+(?:['’.\-]\w+)*|[^\w\s]"
+
+
+def split_words(text: str, by_spaces: bool) -> list[str]:
+    """The words of a text; see `word_pattern`.
+
+    >>> split_words("It's in Berlin, e.g. here.", by_spaces=False)
+    ["It's", 'in', 'Berlin', ',', 'e.g', '.', 'here', '.']
+    """
+    return re.findall(word_pattern(by_spaces), text)
+
+
 def encode_word(tokenizer: Tokenizer, word: str, known: dict[str, list[int]]) -> list[int]:
     """The ids of a word, at least one; `known` keeps those of words that come again."""
     found = known.get(word)
@@ -339,5 +355,7 @@ def encode_word(tokenizer: Tokenizer, word: str, known: dict[str, list[int]]) ->
 def word_prefix(tokenizer: Tokenizer) -> str:
     """What stands before a word inside a sentence so that its ids are those that it has there: a space, where the vocabulary has
     pieces with one that it does not put there itself (GPT-2, RoBERTa)."""
+    if tokenizer.kind == "ids":
+        return ""
     one, inside = tokenizer.encode("a"), tokenizer.encode(" a")
     return " " if one != inside and tokenizer.encode("a a") == one + inside else ""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from regard.bundle import Bundle
-from regard.data.labelled import on_one_line
+from regard.data.labelled import DEFAULT_THRESHOLD, on_one_line
 from regard.data.tokenizer import Tokenizer
 from regard.data.windows import cut_windows, pair_windows, text_room
 from regard.errors import InputError
@@ -17,7 +17,6 @@ from regard.understanding.answers import Classified, FloatArray, join_windows, p
 from regard.understanding.label_inputs import Framed, as_input, longest_input
 
 Text = str | tuple[str, str]  # a pair is two texts
-DEFAULT_THRESHOLD = 0.5
 
 
 class Classifier:

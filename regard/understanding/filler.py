@@ -104,12 +104,18 @@ class Filler:
 
     def _encode(self, parts: Sequence[str]) -> list[int]:
         mask = self.tokenizer.mask_id
-        mixed: list[str | int] = [parts[0]]
-        for part in parts[1:]:
-            mixed += [mask, part]
         if self.tokenizer.kind == "huggingface":
+            mixed: list[str | int] = [parts[0]]
+            for part in parts[1:]:
+                mixed += [mask, part]
             return self.tokenizer.encode_controls(mixed)
-        return self.tokenizer.encode_parts(mixed)
+        # As in training, a mask stands for a piece with the space before it, and nothing is put before what follows.
+        *before, last = parts
+        texts = [*(part.removesuffix(" ") for part in before), last]
+        ids = self.tokenizer.encode(texts[0])
+        for text in texts[1:]:
+            ids += [mask, *self.tokenizer.encode(text, at_start=False)]
+        return ids
 
     def _input(self, ids: Sequence[int], places: Sequence[int]) -> EncoderInput:
         before = len(self.tokenizer.opening)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from regard.bundle import Bundle
-from regard.data.labelled import encode_word, word_prefix
+from regard.data.labelled import encode_word, split_words, word_prefix
 from regard.data.windows import text_room
 from regard.generate.encoding import EncoderEngine, EncoderInput, counting
 from regard.progress import OnProgress
@@ -17,7 +16,6 @@ from regard.understanding.answers import FloatArray, Span, Tagged, find_spans, h
 from regard.understanding.label_inputs import as_input, longest_input
 
 OVERLAP = 4  # neighbouring windows share this part of their tokens: a quarter
-_WORDS = re.compile(r"\w+(?:['’.\-]\w+)*|[^\w\s]")
 
 
 class WordWindow(NamedTuple):
@@ -35,15 +33,6 @@ class WordWindows(NamedTuple):
     text: str
     words: list[str]
     windows: list[WordWindow]
-
-
-def split_words(text: str, by_spaces: bool) -> list[str]:
-    """The words of a text: what stands between spaces or, unless `by_spaces`, also punctuation marks by themselves.
-
-    >>> split_words("It's in Berlin, e.g. here.", by_spaces=False)
-    ["It's", 'in', 'Berlin', ',', 'e.g', '.', 'here', '.']
-    """
-    return text.split() if by_spaces else _WORDS.findall(text)
 
 
 class Tagger:

@@ -224,8 +224,8 @@ def test_models_of_other_tasks_are_refused(
     kind, _, _, bundle = imported
     other = "classify" if kind == "tags" else "tag"
     assert f"must be a model for the task {other}" in fails(capfd, other, "-m", str(bundle.folder), "x")
-    with pytest.raises(UserError, match="engine onnxruntime is for language models"):
-        regard.load(bundle.folder, engine="onnxruntime")
+    with pytest.raises(UserError, match="engine torch-int8 is for language models"):
+        regard.load(bundle.folder, engine="torch-int8")
     wrong: Any = [3]
     model = regard.load(bundle.folder)
     with pytest.raises(TypeError, match=r"must be"):
