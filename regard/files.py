@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from regard.errors import RegardError, UserError
+from regard.errors import NoRoom, UserError
 from regard.escaping import shorten
 
 MANIFEST = "manifest.json"
@@ -81,7 +81,7 @@ def writing(path: Path, size: int) -> Iterator[None]:
         if reason is None:
             raise
         named = Path(*(_TEMPORARY.sub(r"\1", part) for part in path.parts))
-        raise RegardError(
+        raise NoRoom(
             f"{named}: cannot be written, since {reason}; it needs {size:,} bytes: make room, then run the command again"
         ) from error
 
