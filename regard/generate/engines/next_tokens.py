@@ -14,6 +14,7 @@ from regard.generate.engines.decoder_jobs import DecoderJob, Row, Token
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.generate.options import NO_CONTINUATION, SearchOptions
 from regard.generate.search.allowed import forbid, forbid_loops, forbid_repeated_ngrams, merge_ends, penalise_repeated
+from regard.generate.search.order import likeliest
 from regard.generate.search.sampling import draw
 from regard.generate.search.seeds import sentence_rng
 from regard.layout import SequenceLayout
@@ -79,7 +80,7 @@ class TokenChoice:
             numbers = torch.tensor(uniform, dtype=torch.float64, device=log_probs.device)
             chosen = draw(log_probs, numbers, options)[:, 0]
         else:
-            chosen = log_probs[:, 0].topk(2, dim=-1).indices[:, 0]
+            chosen = log_probs[:, 0].argmax(dim=-1)  # of equals the first, as in `order.py`
         self._keep(jobs, chosen, given[:, 0], log_probs[:, 0])
 
     def _keep(self, jobs: Sequence[DecoderJob], chosen: Tensor, given: Tensor, allowed: Tensor) -> None:
@@ -89,8 +90,8 @@ class TokenChoice:
         most = max(job.top for job in jobs)
         tops: list[tuple[list[float], list[int]]] = []
         if most:
-            best = given.topk(min(most, given.shape[1]), dim=-1)
-            tops = list(zip(best.values.tolist(), best.indices.tolist(), strict=True))
+            values_of, tokens_of = likeliest(given, min(most, given.shape[1]))
+            tops = list(zip(values_of.tolist(), tokens_of.tolist(), strict=True))
         owners = [(job, row) for job in jobs for row in job.rows]
         for number, ((job, row), token) in enumerate(zip(owners, chosen.tolist(), strict=True)):
             if row.is_done:
@@ -117,9 +118,9 @@ def read_prompt(engine: TorchEngine, prompt: Sequence[int], top: int) -> list[To
         found = []
         for part, labels in zip(states.split(_SCORED), ids[1:].split(_SCORED), strict=True):
             log_probs = torch.log_softmax(model.logits(part).float(), dim=-1)
-            best = log_probs.topk(min(max(1, top), log_probs.shape[1]), dim=-1)
+            best, tokens = likeliest(log_probs, min(max(1, top), log_probs.shape[1]))
             values = log_probs.gather(1, labels[:, None])[:, 0].tolist()
-            pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            pairs = zip(tokens.tolist(), best.tolist(), strict=True)
             found += [
                 Token(label, value, tuple(zip(*pair, strict=True))[:top])
                 for label, value, pair in zip(labels.tolist(), values, pairs, strict=True)
