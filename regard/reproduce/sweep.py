@@ -70,7 +70,7 @@ class Sweep:
         return done
 
     def run(self, parallel: int, seconds: float = math.inf) -> bool:
-        """Run what is left, `parallel` rows at a time, for at most so many seconds. True: all rows are done. Ctrl-C and SIGTERM
+        """Run the unfinished rows, `parallel` at a time, for at most `seconds`. True: all rows are done. Ctrl-C and SIGTERM
         stop it (`stop_requested`)."""
         self.stop_requested = False
         with on_interrupt(self._request_stop, second_ends=False):

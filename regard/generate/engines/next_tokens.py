@@ -1,4 +1,4 @@
-"""The next token of each text that a server writes, by the options of its job, and the log-probabilities that a client asks for."""
+"""Chooses the next token of each text that a server writes, by the options of its job, and reports log-probabilities."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from regard.generate.search.sampling import draw
 from regard.generate.search.seeds import sentence_rng
 from regard.layout import SequenceLayout
 
-_SCORED = 512  # tokens of a prompt whose logits are held at a time
+_SCORED = 512  # prompt tokens whose logits are in memory at a time
 
 
 def prepare_job(engine: TorchEngine, job: DecoderJob) -> None:
@@ -39,7 +39,7 @@ def newest_tokens(jobs: Sequence[DecoderJob]) -> list[int]:
 
 @dataclass(frozen=True)
 class TokenChoice:
-    """Which tokens end a text, and which it may not have."""
+    """Chooses tokens, given those that end a text and those that may not appear."""
 
     eos_id: int
     stop_ids: Sequence[int]
@@ -58,7 +58,7 @@ class TokenChoice:
             self._extend(alike, logits if len(rows) == len(logits) else logits[rows])
 
     def _extend(self, jobs: Sequence[DecoderJob], logits: Tensor) -> None:
-        """`extend` for jobs whose options differ in nothing that matters here."""
+        """`extend` for jobs with the same options."""
         options, eos_id = jobs[0].options, self.eos_id
         logits = logits.float()[:, None]  # (rows, 1, V)
         text = _texts(jobs, logits.device) if options.counts_text else None
@@ -137,7 +137,7 @@ def _places(jobs: Sequence[DecoderJob]) -> Iterator[range]:
 
 
 def _alike(jobs: Sequence[DecoderJob]) -> list[list[DecoderJob]]:
-    """Jobs whose tokens are chosen in the same way."""
+    """Jobs grouped by the options that matter for a single token."""
     groups: dict[SearchOptions, list[DecoderJob]] = {}
     for job in jobs:
         groups.setdefault(replace(job.options, beam=1, nbest=1, max_extra=0, seed=0), []).append(job)
@@ -145,7 +145,7 @@ def _alike(jobs: Sequence[DecoderJob]) -> list[list[DecoderJob]]:
 
 
 def _texts(jobs: Sequence[DecoderJob], device: torch.device) -> Tensor:
-    """What each row has read and written, (rows, 1, T), with -1 before shorter ones."""
+    """The prompt and text of each row, (rows, 1, T), left-padded with -1."""
     texts = [[*job.prompt, *(token.id for token in row.tokens)] for job in jobs for row in job.rows]
     longest = max(map(len, texts))
     return torch.tensor([[*[-1] * (longest - len(text)), *text] for text in texts], device=device)[:, None]
