@@ -234,6 +234,8 @@ def merge(base: Bundle, adapter: Adapter, folder: Path) -> Bundle:
         facts={**base.facts, "adapter": _name(adapter.folder, "adapter"), "init": _name(base.folder, "model")},
         alignment=base.alignment,
         task=base.task,
+        prompts=base.prompts,
+        takes_pairs=base.takes_pairs,
     )
 
 

@@ -69,12 +69,6 @@ def say_windows(windows: Sequence[int], length: int) -> None:
         sys.stderr.write(f"note: {what} longer than {length} tokens, read in up to {max(several)} windows\n")
 
 
-def as_text(text: str) -> str | tuple[str, str]:
-    """A tab makes a pair."""
-    first, tab, second = text.partition("\t")
-    return (first, second) if tab else text
-
-
 def run(arguments: argparse.Namespace) -> None:
     if arguments.top < 1:
         raise UserError(f"--top must be at least 1, but is {arguments.top}")
@@ -84,8 +78,9 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("--top is for labels, but this model gives a number; leave it out")
     from regard.progress import progress_if
 
+    split = model.classifier.split_lines(texts)
     with progress_if(len(texts) > 1000, "classifying", None, "windows") as done:
-        found = model.classifier.classify([as_text(text) for text in texts], arguments.threshold, done)
+        found = model.classifier.classify(split, arguments.threshold, done)
     say_windows([one.windows for one in found], model.classifier.max_length)
     print_result(
         arguments, [document(one, arguments.top) for one in found], [line(one, arguments.top) for one in found]

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 
 from regard.data.corpus import shorten
-from regard.data.tables import Cell, Row, header_of, table_suffix
+from regard.data.tables import Cell, Nested, Row, header_of, table_suffix
 from regard.errors import UserError
 from regard.settings import Answer
 
@@ -91,6 +91,11 @@ def find_columns(
             f"({shorten(_plain(rows[0].cells[0]))!r})"
         )
     columns = {name: [row.cell(name, names) for row in rows] for name in (*known, *text, label)}
+    for name, option in (*((one, "--text") for one in text), (label, "--label")):
+        for row, cell in zip(rows, columns[name] if name else (), strict=False):
+            if isinstance(cell, Nested):
+                raise nested_cell(path, row, cell, name, option)
+    known = [name for name in known if not any(isinstance(cell, Nested) for cell in columns[name])]
     others = [name for name in known if name not in text]
     if not label and not others:
         raise UserError(f"{path}: must have a column with the label besides the text, but --text names all of them")
@@ -103,6 +108,14 @@ def find_columns(
 
 
 _BETWEEN = {".csv": "a comma"}
+
+
+def nested_cell(path: Path, row: Row, cell: Nested, column: str, option: str) -> UserError:
+    """The error for a JSON object where a text or label should be."""
+    what = "a text" if option == "--text" else "a label or a list of labels"
+    return UserError(
+        f"{path}, line {row.number}: {_named(column)} must be {what}, but is {cell.shown}; name another column with {option}"
+    )
 
 
 def _check_column(path: Path, column: str, known: Sequence[str]) -> str:
@@ -209,6 +222,8 @@ def _is_number(value: str) -> bool:
 
 
 def _plain(cell: Cell) -> str:
+    if isinstance(cell, Nested):
+        return cell.shown
     return ", ".join(cell) if isinstance(cell, list) else cell or ""
 
 

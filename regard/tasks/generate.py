@@ -33,7 +33,7 @@ from regard.models.loss import Loss
 from regard.models.token_loss import TokenLoss
 from regard.models.transformer import Transformer
 from regard.recipe import Recipe
-from regard.tasks.defaults import about_store, baseline, begin, complete, examine
+from regard.tasks.defaults import about_store, baseline, begin, complete, examine, fit_head
 from regard.tasks.measuring import BATCH_TOKENS, sum_nll
 from regard.tasks.samples import ContinuationSampler
 from regard.tasks.text import (
@@ -73,6 +73,7 @@ __all__ = [
     "examine",
     "find_corpora",
     "find_corpus",
+    "fit_head",
     "hold_out",
     "loss",
     "made_up_batch",

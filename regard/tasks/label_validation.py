@@ -14,6 +14,7 @@ from regard.data.corpus import Texts
 from regard.data.labelled import BETWEEN
 from regard.data.labelled_batch import LabelledTexts
 from regard.evaluate import Scores
+from regard.generate.engines.encoder_engine import TorchEncoder
 from regard.models.transformer import Transformer
 from regard.understanding.answers import (
     FloatArray,
@@ -23,7 +24,7 @@ from regard.understanding.answers import (
     log_softmax,
     probabilities,
 )
-from regard.understanding.running import run_encoder
+from regard.understanding.label_inputs import as_input
 
 KEYS = {
     "loss": "loss", "accuracy": "accuracy", "F1": "f1", "macro F1": "macro_f1", "Spearman": "spearman", "Pearson": "pearson",
@@ -50,9 +51,10 @@ class LabelValidator:
 
     def outputs(self, model: Transformer, device: torch.device, autocast: torch.dtype | None) -> list[FloatArray]:
         """The logits of each record, (classes,), its windows joined; or of each of its words, (words, tags)."""
-        inputs = [self.texts.framed(window)[:2] for window in range(len(self.texts.windows))]
+        inputs = [as_input(model.config, self.texts.framed(window)[:2]) for window in range(len(self.texts.windows))]
+        engine = TorchEncoder(model, device=device, in_training=True, autocast=autocast)
         by_record: list[list[FloatArray]] = [[] for _ in range(self.texts.num_records)]
-        for number, output in enumerate(run_encoder(model, inputs, device, autocast)):
+        for number, output in enumerate(engine.answers(inputs)):
             if self.texts.has_tags:
                 output = output[np.array(self.texts.tags(number)) >= 0]
             by_record[self.texts.windows[number].record].append(output)

@@ -153,7 +153,7 @@ def tokenizer_from_init(recipe: Recipe, lines: Callable[[], Iterator[str]], say:
 def init_notes(recipe: Recipe) -> list[str]:
     """A note where the init model translates other languages: that may be intended, and may be a mistake."""
     bundle, data = load_init_bundle(recipe), recipe.data
-    if bundle.task != "translate" or (bundle.source, bundle.target) == (data.source, data.target):
+    if not bundle.source or (bundle.source, bundle.target) == (data.source, data.target):
         return []
     fits = f"{data.source}-{data.target}"
     hint = f"; the built-in model {fits} matches" if fits in builtin_models() else ""

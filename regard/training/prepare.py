@@ -127,8 +127,9 @@ def choose_evaluation_sets(
     # Files first: reading them is quick, so a mistake shows at once.
     valid = [] if num_valid else list(task.read(task.find_corpus(str(data.valid), recipe), say))
     test = [] if num_test or not data.test else list(task.read(task.find_corpus(str(data.test), recipe), say))
-    if not num_valid and not valid:
-        raise UserError(f"data.valid must hold at least one {task.NOUN}, but {data.valid} is empty")
+    for name, spec, records in (("valid", data.valid, valid), ("test", data.test, test)):
+        if isinstance(spec, str) and (spec or name == "valid") and not records:
+            raise UserError(f"data.{name} must have at least one {task.NOUN}, but {spec} has none; name another file")
     if not (num_valid or num_test):
         return EvaluationSets(list(corpora), None, valid, test)
     held_out, left = task.hold_out(corpora, num_valid, num_test, recipe.train.seed, say)

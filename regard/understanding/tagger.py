@@ -10,7 +10,7 @@ import numpy as np
 
 from regard.bundle import Bundle
 from regard.data.labelled import encode_word, word_prefix
-from regard.data.windows import room_of
+from regard.data.windows import text_room
 from regard.generate.encoding import EncoderEngine, EncoderInput, counting
 from regard.progress import OnProgress
 from regard.understanding.answers import FloatArray, Span, Tagged, find_spans, has_spans, log_softmax
@@ -74,7 +74,7 @@ class Tagger:
         return read
 
     def _windows(self, words: Sequence[str], known: dict[str, list[int]]) -> list[WordWindow]:
-        room = room_of(self.tokenizer, self.max_length, is_pair=False)
+        room = text_room(self.tokenizer, self.max_length)
         pieces = [
             encode_word(self.tokenizer, (self._prefix if place else "") + word.strip(), known)[:room]
             for place, word in enumerate(words)
@@ -86,7 +86,7 @@ class Tagger:
         for word in pieces[start:stop]:
             places.append(len(self.tokenizer.opening) + len(ids))
             ids += word
-        return WordWindow(start, stop, places, as_input(self.bundle, self.tokenizer.frame(ids)))
+        return WordWindow(start, stop, places, as_input(self.bundle.config, self.tokenizer.frame(ids)))
 
     def join(self, read: WordWindows, outputs: Sequence[FloatArray]) -> Tagged:
         """The tags of a text from what the head says of its windows."""
