@@ -128,7 +128,9 @@ def plan(inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -> Plan
         if not amount.characters:
             raise UserError(f"{shown}: must have text, but has none")
         tier = pick_tier(tiers, amount)
-        found = f"{shown}: {counted(amount.documents, 'document')}, {_size(amount.num_bytes)}, "
+        others = num_others(inputs)
+        left_out = f" ({counted(others, 'other file')} left out)" if others else ""
+        found = f"{shown}: {counted(amount.documents, 'document')}, {_size(amount.num_bytes)}{left_out}, "
         by_character = not tier.vocab_size and not is_tuned
         return Decision(
             values(tier, held_out(amount, has_chats)), found, amount.documents, amount.num_tokens(by_character)
@@ -219,6 +221,17 @@ def folder_patterns(folder: Path) -> list[str]:
             f"but has none"
         )
     return patterns
+
+
+def num_others(inputs: Sequence[Path]) -> int:
+    """The number of files in the folders that are no text by their names; hidden ones do not count."""
+    return sum(
+        file.is_file() and not file.name.endswith(folder_endings())
+        for path in inputs
+        if path.is_dir()
+        for file in path.rglob("*")
+        if not any(part.startswith(".") for part in file.relative_to(path).parts)
+    )
 
 
 def _size(num_bytes: int) -> str:

@@ -320,6 +320,15 @@ def test_the_choice_is_said(tmp_path: Path, quick: None) -> None:
     assert not any("small" in line or "target" in line for line in lines)
 
 
+def test_files_of_a_folder_that_are_left_out_are_counted(tmp_path: Path, quick: None) -> None:
+    (tmp_path / ".git").mkdir()
+    for name in ("one.txt", "two.md", "cover.png", "story.docx", ".hidden.png", ".git/config"):
+        (tmp_path / name).write_text(verse(400))
+    choice = choose_recipe("generate", [tmp_path], ["train.device=cpu"])
+    first = choice.describe(is_dry_run=True)[0]
+    assert "2 documents" in first and first.endswith(" kB (2 other files left out), a language model")
+
+
 def test_too_many_epochs_of_little_text_are_said() -> None:
     recipe = recipe_from_dict({"task": "generate", "data": {"train": "x", "valid": 0.1}, "train": {"minutes": 2}})
     prospect = Prospect(recipe, 1, 40, 9_000.0, 27_000.0, (), False, "--init")
