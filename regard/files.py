@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from regard.errors import RegardError, UserError
+from regard.errors import NoRoom, UserError
 from regard.escaping import shorten
 
 MANIFEST = "manifest.json"
@@ -80,7 +80,7 @@ def writing(path: Path, size: int) -> Iterator[None]:
         reason = no_room(error)
         if reason is None:
             raise
-        raise RegardError(
+        raise NoRoom(
             f"{final_name(path)}: cannot be written, since {reason}; it needs {size:,} bytes: make room, then run the command again"
         ) from error
 

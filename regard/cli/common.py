@@ -140,8 +140,8 @@ def naming_options(more: Sequence[str] = ()) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        named = _option_names(tuple(more))
-        raise UserError(named.sub(lambda match: f"--{match[0].replace('_', '-')}", str(error))) from None
+        named = _option_names(tuple(more)).sub(lambda match: f"--{match[0].replace('_', '-')}", str(error))
+        raise UserError(re.sub(r"^n(?= must be )", "-n", named)) from None
 
 
 def given_search(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -137,7 +137,11 @@ def write_tokenizer(bundle: Bundle, folder: Path) -> None:
     (folder / "tokenizer.json").write_bytes(content)
     pieces = tokenizer.raw_pieces()
     opening, closing = tokenizer.opening[:1], tokenizer.closing[-1:]
-    ids = {"unk": tokenizer.unk_id, "eos": tokenizer.eos_id, "pad": tokenizer.pad_id, "mask": tokenizer.mask_id}
+    ids = {"unk": tokenizer.unk_id, "eos": tokenizer.eos_id, "pad": tokenizer.pad_id}
+    if (
+        bundle.task == "fill" or tokenizer.kind == "huggingface"
+    ):  # elsewhere Regard's own vocabulary has another use for it
+        ids["mask"] = tokenizer.mask_id
     if bundle.task in ("translate", "generate"):
         ids["bos"] = tokenizer.bos_id if bundle.task == "generate" else -1
     else:

@@ -1,4 +1,4 @@
-"""Language modelling: documents in full rows, the loss of each next token; measured in nats per token and bits per byte."""
+"""Language modelling: predict each next token of documents in full rows; measured in nats per token and bits per byte."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def make_validator(recipe: Recipe, records: Sequence[Texts], tokenizer: Tokenize
 
 @dataclass
 class TextValidator:
-    """Measures the likelihood of documents, in rows that do not overlap, from their first token on; and continues some of them."""
+    """Measures the likelihood of documents in rows that do not overlap, first tokens included, and continues some of them."""
 
     rows: TextRows
     num_bytes: int  # of the documents in UTF-8

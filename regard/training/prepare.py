@@ -17,7 +17,7 @@ from regard.data.split import HeldOut
 from regard.data.store import Store, add_checksums, prepare_store, store_key
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
-from regard.files import read_json, write_atomic
+from regard.files import atomic_folder, read_json, write_atomic
 from regard.progress import counted, progress
 from regard.recipe import Recipe, load_recipe
 from regard.tasks import TASKS
@@ -65,9 +65,13 @@ def adopt_prepared(recipe: Recipe, folder: RunFolder, other: RunFolder) -> None:
             f"{other.path}: must be a run of the same [data] and [tokenizer] to share its text, but is not; name another, or "
             "delete it"
         )
-    for mine, source in ((folder.tokenizer, other.tokenizer), (folder.store, other.store)):
-        if not mine.exists():
-            shutil.copytree(source, mine, copy_function=_link)
+    for mine, source, last in (
+        (folder.tokenizer, other.tokenizer, "tokenizer.json"),
+        (folder.store, other.store, "store.json"),
+    ):
+        if not (mine / last).is_file():
+            with atomic_folder(mine) as temporary:
+                shutil.copytree(source, temporary, copy_function=_link, dirs_exist_ok=True)
 
 
 def _link(source: str, target: str) -> None:
