@@ -89,9 +89,8 @@ def sorted_labels(found: Sequence[str]) -> list[str]:
 def check_labels(labels: Sequence[str], where: str) -> None:
     """Refuse what cannot be the labels of a model."""
     if len(labels) < 2:
-        raise UserError(
-            f"{where}: must have at least two different labels, but has {len(labels)} ({', '.join(labels)})"
-        )
+        found = f"only one ({labels[0]})" if labels else "none"
+        raise UserError(f"{where}: must have at least two different labels, but has {found}")
     if len(labels) > MAX_LABELS:
         raise UserError(
             f"{where}: must have at most {MAX_LABELS:,} different labels, but has {len(labels):,}; see --label"

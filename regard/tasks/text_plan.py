@@ -17,7 +17,7 @@ from regard.errors import UserError
 from regard.models.presets import LLAMA_BLOCK, gated_width
 from regard.progress import counted
 from regard.recipe import FINE_TUNING_LR, MAX_SHARE
-from regard.task_table import TEXT_SUFFIXES
+from regard.task_table import TABLE_SUFFIXES, TEXT_SUFFIXES, WORDS_SUFFIXES
 from regard.tasks.task import Decision, Plan
 
 CHARACTERS_PER_PIECE = 4.0  # roughly, with a subword vocabulary
@@ -216,9 +216,12 @@ def folder_patterns(folder: Path) -> list[str]:
     """A pattern for each kind of text file in a folder and its subfolders."""
     patterns = [f"**/*{ending}" for ending in folder_endings() if next(folder.rglob(f"*{ending}"), None) is not None]
     if not patterns:
+        labelled = sorted(
+            path for path in folder.rglob("*") if path.suffix.lower() in (*TABLE_SUFFIXES, *WORDS_SUFFIXES)
+        )
         raise UserError(
             f"{folder}: must have text files ({', '.join(TEXT_SUFFIXES)}, also packed as {', '.join(COMPRESSION_SUFFIXES)}), "
-            f"but has none"
+            f"but has none{f'; name a table itself: regard train {labelled[0]}' if labelled else ''}"
         )
     return patterns
 

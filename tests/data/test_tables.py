@@ -49,6 +49,12 @@ CASES = {
     "pairs with numbers": ("a.tsv", many("5.0\ta plane # flies\tan air # plane", "3.8\ta man # plays\ta woman # sings"),
                            Columns(("2", "3"), "1", False, "number")),
     "few whole numbers are labels": ("a.tsv", many("0\tit is # bad", "1\tit is # good"), Columns(("2",), "1", False, "one")),
+    "a header with names of its own": (
+        "a.csv", ["Satz,die Klasse", *many("hello # you,greet", "bye # you,leave", times=15)],
+        Columns(("Satz",), "die Klasse", True, "one"),
+    ),
+    "a first label that is rare": ("a.tsv", ["rare\tso it is", *many("red\ta # thing", "blue\tmy # thing", times=15), "once\tx y"],
+                                   Columns(("2",), "1", False, "one")),
     "several labels": ("a.tsv", many("red|big\ta # thing", "red\tmy # thing", "big|old\tan # thing", "old\tone # thing"),
                        Columns(("2",), "1", False, "several", "|")),
     "JSON": ("a.jsonl", [json.dumps({"text": f"so {n} it is", "label": "ab"[n % 2]}) for n in range(6)],
@@ -62,6 +68,12 @@ CASES = {
 def test_columns_are_found(name: str, tmp_path: Path) -> None:
     file, lines, wanted = CASES[name]
     assert found(write(tmp_path / file, *lines)) == wanted
+
+
+def test_a_wrong_name_is_answered_with_the_names_of_the_header(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "review,my sentiment", "so good,yes", "so bad,no")
+    with pytest.raises(UserError, match=r"a.csv: has no column 'sentiment', but review, my sentiment; name one"):
+        found(path, text=["review"], label="sentiment")
 
 
 def test_columns_are_said_and_can_be_given(tmp_path: Path) -> None:
@@ -161,6 +173,10 @@ def test_a_json_object_is_neither_a_text_nor_a_label(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match=message):
         found(path, label="meta")
+    write(path, *(json.dumps({"label": {"name": "a"}, "text": f"so {n} it is"}) for n in range(6)))
+    with pytest.raises(UserError, match=r"line 1: label must be a label or a list of labels"):
+        found(path)
+    write(path, *map(json.dumps, rows))
     with pytest.raises(UserError, match=r"line 1: meta must be a text, but is .*; name another column with --text"):
         found(path, text=["meta"])
     for cell in ({"name": "a"}, [["a"]]):  # beyond the rows that are looked at

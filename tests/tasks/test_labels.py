@@ -313,7 +313,9 @@ def test_what_is_no_table_with_labels_is_refused(tmp_path: Path, capfd: pytest.C
     (tmp_path / "pairs.tsv").write_text("".join(f"a sentence {n}\tein Satz {n}\n" for n in range(30)), encoding="utf-8")
     assert "must be labels, which most rows share" in fails(capfd, "train", str(tmp_path / "pairs.tsv"))
     (tmp_path / "one.tsv").write_text("x\ta text\nx\tanother\n", encoding="utf-8")
-    assert "must have at least two different labels, but has 1 (x)" in fails(capfd, "train", str(tmp_path / "one.tsv"))
+    assert "must have at least two different labels, but has only one (x)" in fails(
+        capfd, "train", str(tmp_path / "one.tsv")
+    )
     (tmp_path / "alone.tsv").write_text("only text\nmore text\n", encoding="utf-8")
     assert "must have a label and a text with a tab between them" in fails(capfd, "train", str(tmp_path / "alone.tsv"))
     write_data(tmp_path, "classify")
@@ -352,7 +354,9 @@ def test_a_bundle_says_whether_it_takes_pairs(runs: Runs, tmp_path: Path, capfd:
     given = ["pear\tapple", "pear apple", "pear\napple"]
     assert len({str(one.probabilities) for one in regard.load(single).classify(given)}) == 1
     assert main(["classify", "-m", str(single), "--json", *given[:2]]) == 0
-    one, other = json.loads(capfd.readouterr().out)
+    captured = capfd.readouterr()
+    assert "note: tabs in 1 text are read as spaces; regard evaluate scores a table with labels" in captured.err
+    one, other = json.loads(captured.out)
     assert one["probabilities"] == other["probabilities"] and one["text"] == given[0]
     assert main(["classify", "-m", str(pairs), "--json", "pear\tapple", ""]) == 0
     [one, empty] = json.loads(capfd.readouterr().out)

@@ -168,6 +168,8 @@ def test_the_verbs_print_labels_and_tags(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"the cat\nx\n")))
     assert main([verb, "-m", folder]) == 0
     assert capfd.readouterr().out == by_argument
+    said = fails(capfd, verb, "-m", folder, "the cat", str(tmp_path / "in.txt"))
+    assert f"in.txt is a file; -i {tmp_path / 'in.txt'} reads the texts in it" in said
     assert main([verb, "-m", folder, "--json", "the cat " * 30]) == 0
     captured = capfd.readouterr()
     [document] = json.loads(captured.out)
