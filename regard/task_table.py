@@ -83,6 +83,8 @@ class TaskSettings:
     tokens: str = "tokens"  # those that batches and speed are counted in
     has_labels: bool = False  # a record has labels, and the model a head for them
     has_own_head: bool = False  # the head is its own: a run may start from the encoder of another task
+    can_smooth: bool = True  # its loss has labels, which may be smoothed
+    monitors: tuple[str, ...] = ("loss",)  # validation metrics that may decide
 
     @property
     def required(self) -> str:
@@ -103,6 +105,7 @@ def _labelled(head: str) -> Mapping[str, Mapping[str, Any]]:
     }
 
 
+_OF_LABELS = ("loss", "score", "accuracy", "f1", "macro_f1", "spearman", "pearson")
 DEFAULT_TASK = "translate"
 TASK_SETTINGS: dict[str, TaskSettings] = {
     DEFAULT_TASK: TaskSettings(
@@ -116,6 +119,7 @@ TASK_SETTINGS: dict[str, TaskSettings] = {
             decode="beam alpha max_extra guard",
         ),
         has_sides=True,
+        monitors=("loss", "bleu"),
         marks=1,  # the end mark
         tokens="target tokens",
     ),
@@ -141,6 +145,7 @@ TASK_SETTINGS: dict[str, TaskSettings] = {
         defaults=_labelled("classes"),
         has_labels=True,
         has_own_head=True,
+        monitors=_OF_LABELS,
     ),
     "tag": TaskSettings(
         title="the task tag",
@@ -150,6 +155,7 @@ TASK_SETTINGS: dict[str, TaskSettings] = {
         defaults=_labelled("tags"),
         has_labels=True,
         has_own_head=True,
+        monitors=_OF_LABELS,
     ),
     "embed": TaskSettings(
         title="the task embed",
@@ -163,6 +169,8 @@ TASK_SETTINGS: dict[str, TaskSettings] = {
         },
         has_sides=True,
         has_own_head=True,
+        can_smooth=False,
+        monitors=("loss", "retrieval"),
     ),
 }
 

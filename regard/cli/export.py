@@ -33,7 +33,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write the export, and print how far its log-probabilities are from the original's."""
+    """Write the export, and print how far its numbers are from the original's."""
     from regard.bundle import find_bundle, load_bundle
     from regard.export import export
 
@@ -59,8 +59,9 @@ def run(arguments: argparse.Namespace) -> None:
     if difference.rise is not None:
         document["loss_rise"] = difference.rise
         mean, rise = "", f"; on text that it writes itself, its loss rises by {difference.rise:.2g} nats a token{limit}"
+    compared = "vector components" if bundle.task == "embed" else "token log-probabilities"
     line = (
-        f"{report.folder}: written for {arguments.to}, weights in {report.weights}; token log-probabilities differ from the "
+        f"{report.folder}: written for {arguments.to}, weights in {report.weights}; {compared} differ from the "
         f"original by {difference.mean:.2g} on average{mean} and {difference.largest:.2g} at most{largest}{rise}"
     )
     print_result(arguments, document, [line, *(f"note: {note}" for note in report.notes)])

@@ -148,39 +148,49 @@ def write_tokenizer(bundle: Bundle, folder: Path) -> None:
         ids |= {"cls": opening[0] if opening else -1, "sep": closing[0] if closing else -1}
         ids["eos"] = -1
     named = {f"{name}_token": pieces[i] for name, i in ids.items() if i in pieces}
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **named, "model_max_length": bundle.max_length}
+    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **named}
+    settings["model_max_length"] = bundle.max_length
+    if bundle.config.front_settings.token_types > 1:  # transformers leaves out the types of a pair's texts unless asked
+        settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     if tokenizer.chat is not None:
         (folder / "chat_template.jinja").write_text(tokenizer.chat.source, encoding="utf-8")
     _write_json(folder / "tokenizer_config.json", {**settings, "clean_up_tokenization_spaces": False})
 
 
 def _own_json(tokenizer: Tokenizer, task: str) -> dict[str, Any]:
-    """Regard's joint vocabulary as a tokenizer.json that begins a prompt as Regard does. It takes a literal U+2581 for a space, as
-    sentencepiece does."""
+    """Regard's joint vocabulary as a tokenizer.json that begins a prompt, and frames an encoder's input, as Regard does. It takes a
+    literal U+2581 for a space, as sentencepiece does."""
     pieces = tokenizer.pieces(range(tokenizer.vocab_size))
     is_text = [tokenizer.has_text(i) for i in range(len(pieces))]
     controls = [i for i, text in enumerate(is_text) if not text and not tokenizer.is_byte(i)]
     not_text = {i for i, text in enumerate(is_text) if not text}
     added = [added_token(i, pieces[i], special=True) for i in controls]
     own = bpe_json(pieces, tokenizer.scores(), not_text, tokenizer.unk_id, prefix=True)
-    opening = [(i, pieces[i]) for i in tokenizer.prompt_opening] if task == "generate" else []
-    return {
-        "version": "1.0",
-        "added_tokens": added,
-        **own,
-        **({"post_processor": _beginning(opening)} if opening else {}),
-    }
+    frame = {} if task == "translate" else _frame(tokenizer, task, pieces)
+    return {"version": "1.0", "added_tokens": added, **own, **({"post_processor": frame} if frame else {})}
 
 
-def _beginning(opening: Sequence[tuple[int, str]]) -> dict[str, Any]:
-    """The part `post_processor` of a tokenizer.json that puts these tokens, ids and names, before a text."""
-    before = [{"SpecialToken": {"id": name, "type_id": 0}} for _, name in opening]
-    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+def _frame(tokenizer: Tokenizer, task: str, pieces: Sequence[str]) -> dict[str, Any]:
+    """The part `post_processor` of a tokenizer.json: the control tokens around a text or a pair; empty if there are none."""
+    marks = tokenizer.opening, tokenizer.between, tokenizer.closing
+    opening, between, closing = marks if task != "generate" else (tokenizer.prompt_opening, (), ())
+    second = 0 if task == "generate" else 1  # type of the second text
+
+    def controls(ids: Sequence[int], kind: int) -> list[dict[str, Any]]:
+        return [{"SpecialToken": {"id": pieces[i], "type_id": kind}} for i in ids]
+
+    def text(name: str, kind: int) -> dict[str, Any]:
+        return {"Sequence": {"id": name, "type_id": kind}}
+
+    used = dict.fromkeys((*opening, *between, *closing))
+    if not used:
+        return {}
+    before = [*controls(opening, 0), text("A", 0)]
     return {
         "type": "TemplateProcessing",
-        "single": [*before, first],
-        "pair": [*before, first, second],
-        "special_tokens": {name: {"id": name, "ids": [i], "tokens": [name]} for i, name in opening},
+        "single": [*before, *controls(closing, 0)],
+        "pair": [*before, *controls(between, 0), text("B", second), *controls(closing, second)],
+        "special_tokens": {pieces[i]: {"id": pieces[i], "ids": [i], "tokens": [pieces[i]]} for i in used},
     }
 
 
@@ -191,7 +201,8 @@ def check_tokenizer(bundle: Bundle, theirs: Any, samples: Samples) -> None:
     opening = list(ours.controls.source_opening if ours.controls is not None else ())
     for text in [ours.decode(ids).replace("\u2581", "") for ids in samples.src + samples.tgt]:
         ids = ours.encode(text, "target")
-        expected = [*opening, *ours.frame(ids)[0]] if ours.controls is not None else [*prompt, *ids]
+        is_framed = ours.controls is not None or bundle.task not in ("translate", "generate")
+        expected = [*opening, *ours.frame(ids)[0]] if is_framed else [*prompt, *ids]
         if list(theirs(text, split_special_tokens=True)["input_ids"]) != expected:
             raise RegardError(
                 f"the exported tokenizer encodes {text!r} to other ids than the bundle; nothing was written. Please report it with "
