@@ -148,7 +148,10 @@ def write_tokenizer(bundle: Bundle, folder: Path) -> None:
         ids |= {"cls": opening[0] if opening else -1, "sep": closing[0] if closing else -1}
         ids["eos"] = -1
     named = {f"{name}_token": pieces[i] for name, i in ids.items() if i in pieces}
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **named, "model_max_length": bundle.max_length}
+    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **named}
+    settings["model_max_length"] = bundle.max_length
+    if bundle.config.front_settings.token_types > 1:  # transformers leaves out the types of a pair's texts unless asked
+        settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     if tokenizer.chat is not None:
         (folder / "chat_template.jinja").write_text(tokenizer.chat.source, encoding="utf-8")
     _write_json(folder / "tokenizer_config.json", {**settings, "clean_up_tokenization_spaces": False})

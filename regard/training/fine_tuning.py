@@ -20,6 +20,7 @@ from regard.models.transformer import Transformer
 from regard.progress import counted
 from regard.recipe import FINE_TUNING_LR, INIT, ModelRecipe, Recipe, check_positions
 from regard.settings import HeadConfig
+from regard.task_table import DEFAULT_TASK
 from regard.tasks import TASKS
 
 # Settings that may differ from the init model; its weights fix all others.
@@ -153,7 +154,7 @@ def tokenizer_from_init(recipe: Recipe, lines: Callable[[], Iterator[str]], say:
 def init_notes(recipe: Recipe) -> list[str]:
     """A note where the init model translates other languages: that may be intended, and may be a mistake."""
     bundle, data = load_init_bundle(recipe), recipe.data
-    if not bundle.source or (bundle.source, bundle.target) == (data.source, data.target):
+    if bundle.task != DEFAULT_TASK or (bundle.source, bundle.target) == (data.source, data.target):
         return []
     fits = f"{data.source}-{data.target}"
     hint = f"; the built-in model {fits} matches" if fits in builtin_models() else ""
