@@ -283,7 +283,7 @@ class EncoderExplainer:
         texts = [text] if isinstance(text, str) else list(text)
         if not all(texts):
             raise InputError("there is no text to explain; give a text that is not empty")
-        reads = [read_vectors(embedder, one, window) for one in texts]
+        reads = read_vectors(embedder, texts, window)
         recorded = [self._record(read) for read in reads]
         readings = [self._reading(read, recorder, 0) for read, (_, recorder) in zip(reads, recorded, strict=True)]
         similarity = self._similarity(*(states for states, _ in recorded)) if len(texts) == 2 else None

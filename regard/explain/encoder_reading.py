@@ -41,11 +41,15 @@ def read_classified(classifier: Classifier, text: Text, window: int | None) -> R
     return _read(classifier.tokenizer, windows[number - 1], texts, number, len(windows))
 
 
-def read_vectors(embedder: Embedder, text: str, window: int | None) -> ReadWindow:
-    """One window of a text whose vector is made."""
-    [read] = embedder.read([text])
-    number = _number("window", min(window or 1, len(read.inputs)), len(read.inputs))
-    return _read(embedder.tokenizer, read.inputs[number - 1], [text], number, len(read.inputs))
+def read_vectors(embedder: Embedder, texts: Sequence[str], window: int | None) -> list[ReadWindow]:
+    """One window of each text whose vector is made; the last of one that has fewer."""
+    read = embedder.read(texts)
+    wanted = _number("window", window or 1, max(len(one.inputs) for one in read))
+    found = []
+    for text, one in zip(texts, read, strict=True):
+        number = min(wanted, len(one.inputs))
+        found.append(_read(embedder.tokenizer, one.inputs[number - 1], [text], number, len(one.inputs)))
+    return found
 
 
 def read_tagged(tagger: Tagger, text: str, at: int | None) -> ReadWindow:

@@ -64,8 +64,9 @@ function head(data, written) {
 
 // --- predictions ---
 
-// A card with the candidates of each prediction; `choose(attribution)` is called for one that words were found for.
-function predictions(data, reading, choose) {
+// A card with the candidates of each prediction; `choose(attribution)` is called for one that words were found for, `ask(prediction,
+// candidate)` for another, where a server can find them.
+function predictions(data, reading, choose, ask) {
   const [title, lead] = TASKS[data.model.task];
   const own = section("predictions", title, lead);
   const buttons = new Map();
@@ -80,9 +81,11 @@ function predictions(data, reading, choose) {
       const why = attributed(candidate.id);
       const bar = element("i", { "aria-hidden": "true" });
       bar.style.width = `${(candidate.probability * 100).toFixed(1)}%`;
-      const row = element(why ? "button" : "div", why ? { type: "button", "aria-pressed": "false" } : { class: "plain-row" }, bar,
+      const isButton = why || ask?.(place, candidate);
+      const row = element(isButton ? "button" : "div", isButton ? { type: "button", "aria-pressed": "false" } : { class: "plain-row" }, bar,
         element("span", { dir: "auto" }, text(candidate.text)), element("span", {}, percent(candidate.probability)));
       if (why) { row.addEventListener("click", () => choose(why)); buttons.set(why, row); }
+      else if (isButton) { row.classList.add("more"); row.addEventListener("click", ask(place, candidate)); }
       return element("li", {}, row);
     });
     const word = prediction.word === null ? "" : reading.side.words[prediction.word];
@@ -116,7 +119,8 @@ function decided(data, reading, spans) {
     const rest = order.length > WORDS ? ` ${order.length - WORDS} words with less are not listed.` : "";
     const off = one.error > 0.05 * Math.max(1, Math.abs(one.value - one.hidden_value)) ? ` The sum misses this by ${number(one.error)}: read the numbers with care.` : "";
     const what = one.probability === null ? "The number" : "The log-odds";
-    status.textContent = `${what}: ${number(one.value)}; with every word hidden ${number(one.hidden_value)}.${rest}${off}`;
+    const anyway = one.hidden_probability >= 0.5 ? " The model gives this answer without the words, too, so few of them speak for it." : "";
+    status.textContent = `${what}: ${number(one.value)}; with every word hidden ${number(one.hidden_value)}.${anyway}${rest}${off}`;
   };
   return [own, draw];
 }
@@ -175,7 +179,8 @@ function attentionOf(data, reading, id, title) {
   return attention(own, id, title);
 }
 
-function show(place, data) {
+// On a page with a server, `ask(prediction, candidate)` returns what a click on an answer does, or null.
+function show(place, data, ask = null) {
   const { readings, model } = data;
   const written = readings.map((reading, i) => lines(reading, i ? "p" : "h1"));
   const [header, facts] = head(data, written);
@@ -195,7 +200,7 @@ function show(place, data) {
       const hidden = one.probability === null ? number(one.hidden_value, 3) : percent(one.hidden_probability);
       facts.replaceChildren(...(word === null ? [] : [`${quoted(reading.side.words[word])}: `]), element("b", { class: "answer" }, answer), ` · with every word hidden ${hidden} · ${shape}`);
     };
-    const [answers, buttons] = data.predictions.some((one) => one.candidates.length) ? predictions(data, reading, choose) : [null, new Map()];
+    const [answers, buttons] = data.predictions.some((one) => one.candidates.length) ? predictions(data, reading, choose, ask) : [null, new Map()];
     parts.push(...(answers ? [answers] : []), list);
     choose(data.attributions[0]);
   } else {
@@ -209,7 +214,7 @@ function show(place, data) {
   }
   readings.forEach((reading, i) => {
     const title = readings.length > 1 ? `Attention in the ${i ? "second" : "first"} text` : "Attention";
-    parts.push(attentionOf(data, reading, i ? "attention-2" : "attention", title));
+    parts.push(attentionOf(data, reading, i ? "attention-in-second" : "attention-in-text", title));
   });
   const nav = element("nav", { "aria-label": "sections" }, ...parts.map((part) => element("a", { href: `#${part.id}` }, part.querySelector("h2").textContent)));
   place.replaceChildren(element("main", {}, header, nav, ...parts, element("p", { class: "caution" }, data.caution), element("footer", {}, "Made with Regard.")));

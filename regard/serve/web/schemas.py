@@ -448,7 +448,7 @@ class ExplainFields(BaseModel):
     """A sentence whose translation is to be explained, or a text for a model without a decoder."""
 
     q: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=2, max_length=2)] = Field(
-        description="a string that is not empty, or a list of two strings for models that read two texts"
+        description="one sentence, or a text for a model without a decoder, or a list of two texts for one that reads two"
     )
     source: str | None = Field(None, description="the language code of the sentence")
     target: str | None = Field(None, description="the language code to translate into")
