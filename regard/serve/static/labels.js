@@ -74,7 +74,11 @@ export function startLabels(encoders) {
   }
 
   at("read").addEventListener("submit", (event) => { event.preventDefault(); read(); });
-  model.addEventListener("change", () => { showFields(); if (hasStarted) read(); });
+  model.addEventListener("change", () => {
+    showFields();
+    const lacksBlank = task() === "fill" && !/___|\[MASK\]|<mask>/.test(text.value);
+    if (lacksBlank) showStatus("Write ___ where a word is missing."); else if (hasStarted) read();
+  });
   document.addEventListener("regard-key", () => { if (hasStarted) read(); });
   showFields();
   return { onShow() { if (!hasStarted) read(); } };

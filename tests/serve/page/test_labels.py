@@ -156,6 +156,8 @@ def test_tags_blanks_and_similar_words(browser: Browser, server: Running, models
         page.locator("#predictions .step").nth(2).locator("[aria-pressed=true]").wait_for()
         assert page.locator("#read-out .facts").inner_text().startswith("“a”: ")
         assert not page.locator("#read-second").is_visible()
+        page.get_by_label("Read by").select_option("my-fill")
+        assert page.locator("#read-said").inner_text() == "Write ___ where a word is missing."
         read(page, "my-fill", "we ___ a dog")
         filled = models["my-fill"].fill("we ___ a dog")
         assert (
