@@ -45,6 +45,10 @@ _LABELS = 5  # of a text, that are attributed to words
 _ATTRIBUTED = 768  # pieces times answers that are attributed; at least the chosen one is
 _DIGITS = 6
 
+_TEXT_SIDES: dict[str, type[Classifier | Tagger | Filler | Embedder]] = {
+    "classify": Classifier, "tag": Tagger, "fill": Filler, "embed": Embedder
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Question:
@@ -72,8 +76,7 @@ class EncoderExplainer:
         self._reader = TorchEncoder(
             self.model, max_length=min(bundle.max_length, MAX_READ)
         )  # says how long windows are
-        kinds = {"classify": Classifier, "tag": Tagger, "fill": Filler, "embed": Embedder}
-        self._text_side = kinds[bundle.task](bundle, self._reader)
+        self._text_side = _TEXT_SIDES[bundle.task](bundle, self._reader)
 
     def explain(
         self,
@@ -140,19 +143,20 @@ class EncoderExplainer:
             answer: Tensor = self.model.head(packed, SequenceLayout.from_lengths([tokens] * copies))
             return answer[:, None]
         places = torch.tensor(list(read.places))
-        rows = states.index_select(1, places)  # (copies, predictions, d_model)
+        # (copies, predictions, d_model) -> (copies * predictions, d_model)
+        rows = states.index_select(1, places).flatten(0, 1)
         if kind == "tags":
-            tagged: Tensor = self.model.head(
-                rows.flatten(0, 1), SequenceLayout.from_lengths([1] * (copies * len(places)))
-            )
-            return tagged.unflatten(0, (copies, -1))
-        return self.model.logits(rows.flatten(0, 1)).unflatten(0, (copies, -1))
+            answer = self.model.head(rows, SequenceLayout.from_lengths([1] * len(rows)))
+        else:
+            answer = self.model.logits(rows)
+        # (copies * predictions, classes) -> (copies, predictions, classes)
+        return answer.view(copies, len(places), -1)
 
     def _predictions(self, read: ReadWindow, logits: Tensor, top: int) -> list[Prediction]:
         if self._is_number:
             return [Prediction(None, [], _short(logits[0, 0]))]
-        words = [read.side.pieces[place].word for place in read.places] or [None]
-        return [Prediction(word, self._candidates(row, top)) for word, row in zip(words, logits, strict=True)]
+        words: list[int | None] = [read.side.pieces[place].word for place in read.places]
+        return [Prediction(word, self._candidates(row, top)) for word, row in zip(words or [None], logits, strict=True)]
 
     def _candidates(self, row: Tensor, top: int) -> list[Candidate]:
         shares = self._probabilities(row)

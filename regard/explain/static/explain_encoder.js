@@ -4,9 +4,10 @@
 const { attention, element, fill, matrix, number, percent, quoted, roving, section, visible } = globalThis.regardExplain;
 const WORDS = 15; // that are listed with their numbers
 const CANDIDATES = 5; // of each word or blank
+const DRAWN = 60; // words of each text in the matrix of pairs
 const LONG = 240; // characters: longer texts are written smaller
 const TASKS = {
-  classify: ["Labels", "How likely each label is. Choose one that has words behind it, to see which words decided it.", "label of a text"],
+  classify: ["Labels", "How likely each label is. Choose one to see which words decided it.", "label of a text"],
   tag: ["Tags", "How likely each tag is, word by word. Choose a tag to see which words decided it.", "tags of words"],
   fill: ["Blanks", "How likely each token is in the blanks. Choose one to see which words decided it.", "blanks in a text"],
   embed: ["", "", "vector of a text"],
@@ -114,7 +115,7 @@ function decided(data, reading, spans) {
       const bar = element("i");
       bar.style.setProperty("--share", `${((Math.abs(value) / most) * 50).toFixed(1)}%`);
       return element("tr", {}, element("td", { dir: "auto" }, spans.get(word).textContent),
-        element("td", { class: `bar${value < 0 ? " against" : ""}`, "aria-hidden": "true" }, bar), element("td", { class: "number" }, signed(value)));
+        element("td", { class: `part-bar${value < 0 ? " against" : ""}`, "aria-hidden": "true" }, bar), element("td", { class: "number" }, signed(value)));
     }));
     const rest = order.length > WORDS ? ` ${order.length - WORDS} words with less are not listed.` : "";
     const off = one.error > 0.05 * Math.max(1, Math.abs(one.value - one.hidden_value)) ? ` The sum misses this by ${number(one.error)}: read the numbers with care.` : "";
@@ -151,8 +152,14 @@ function pairs(data, [first, second], written) {
   });
   const stage = element("div", { class: "matrix scroll" });
   const status = element("p", { class: "said", "aria-live": "polite" }, "Point at a cell, or move through the matrix with the arrow keys.");
-  own.append(element("div", { class: "card" }, stage, status, element("p", { class: "note method" }, `How it is computed: ${data.method}.`)));
-  const draw = () => stage.replaceChildren(matrix({ rows: first.side.words, columns: second.side.words, values, status, width: stage.clientWidth,
+  // Of long texts the words that add most, in their order.
+  const biggestOf = (total) => [...total.keys()].sort((a, b) => Math.abs(total[b]) - Math.abs(total[a])).slice(0, DRAWN).sort((a, b) => a - b);
+  const [shownRows, shownColumns] = totals.map(biggestOf);
+  const isCut = totals.some((total) => total.length > DRAWN);
+  const note = isCut ? [element("p", { class: "note" }, `Of each text the ${DRAWN} words that add most are drawn.`)] : [];
+  own.append(element("div", { class: "card" }, ...note, stage, status, element("p", { class: "note method" }, `How it is computed: ${data.method}.`)));
+  const draw = () => stage.replaceChildren(matrix({ rows: shownRows.map((word) => first.side.words[word]), columns: shownColumns.map((word) => second.side.words[word]),
+    values: shownRows.map((row) => shownColumns.map((column) => values[row][column])), status, width: stage.clientWidth,
     label: "parts of the cosine, words of the first text by words of the second", format: (value) => signed(value, 4),
     shade: (value) => [value < 0 ? "var(--warm)" : "var(--accent)", Math.abs(value) / most] }));
   own.ready = () => { settle(); draw(); onResize(stage, draw); };
