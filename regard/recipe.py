@@ -56,8 +56,6 @@ MAX_SHARE = 0.4  # of the text, for each of validation and test
 CHARACTER_VOCABULARY = 400  # what a vocabulary of characters is taken to have until it is made
 UNKNOWN_LABEL = "label"  # stands for the labels until they are known
 INIT = "init"  # the preset that stands for the shape of the model in train.init
-_MONITORS = {"translate": ("loss", "bleu"), "embed": ("loss", "retrieval")}
-_LABEL_MONITORS = ("score", "accuracy", "f1", "macro_f1", "spearman", "pearson")
 FAST_PARTS = (
     "slots",
     "attention",
@@ -215,6 +213,8 @@ class TrainRecipe:
     # `classify`, `tag`: what an example of each label counts: "balanced", in inverse proportion to how often the label occurs, or a
     # table, { spam = 5.0 }; others count 1. Weights are scaled so that their mean over the data is 1.
     class_weights: str | dict[str, float] = ""
+    # `classify`, `tag`, with `init`: fit a new head by regression on the encoder's vectors before the first step.
+    fit_head: bool = False
     patience: int = 0  # stop after this many validations without a new best; 0: never
     validate_every: int = 0  # steps between validations; 0: ten validations per run
     validate_sentences: int = (
@@ -288,6 +288,11 @@ class Recipe:
         if self.task == DEFAULT_TASK:
             return sides
         return f"{self.task}-{sides}" if self.settings.has_sides else self.task
+
+    @property
+    def takes_pairs(self) -> bool | None:
+        """Whether the rows of tables have two texts; None for other tasks, and before the columns are known."""
+        return len(self.data.text) > 1 if self.settings.has_tables and self.data.text else None
 
     def with_defaults(self, protect: bool, guard: bool) -> Recipe:
         """The recipe with these values for `tokenizer.protect` and `decode.guard` where they are unset."""
@@ -758,15 +763,16 @@ def _check_train(recipe: Recipe, where: str) -> None:
 def _check_labelled(recipe: Recipe, where: str) -> None:
     """What only the tasks with labels have, and what they lack."""
     train, settings = recipe.train, recipe.settings
-    wanted = ("loss", *_LABEL_MONITORS) if settings.has_labels else _MONITORS.get(recipe.task, ("loss",))
-    if train.monitor not in wanted:
+    if train.monitor not in settings.monitors:
         raise UserError(
-            f"{where}: train.monitor must be one of {', '.join(wanted)} for {settings.title}, but is {train.monitor!r}"
+            f"{where}: train.monitor must be one of {', '.join(settings.monitors)} for {settings.title}, but is {train.monitor!r}"
         )
     if settings.has_own_head and train.rdrop:
         raise UserError(f"{where}: train.rdrop must be 0 for {settings.title}, but is {train.rdrop}")
     if settings.has_own_head and train.shard:
         raise UserError(f"{where}: train.shard must be false for {settings.title}")
+    if train.fit_head and not train.init:
+        raise UserError(f"{where}: train.fit_head needs train.init, the encoder whose vectors the head is fitted to")
     if recipe.task == "embed" and train.label_smoothing:
         raise UserError(f"{where}: train.label_smoothing must be 0 for {settings.title}, which has no labels")
     weights = train.class_weights

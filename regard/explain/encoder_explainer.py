@@ -145,12 +145,14 @@ class EncoderExplainer:
         places = torch.tensor(list(read.places))
         # (copies, predictions, d_model) -> (copies * predictions, d_model)
         rows = states.index_select(1, places).flatten(0, 1)
-        if kind == "tags":
-            answer = self.model.head(rows, SequenceLayout.from_lengths([1] * len(rows)))
-        else:
-            answer = self.model.logits(rows)
+        answer = self._tagged(rows) if kind == "tags" else self.model.logits(rows)
         # (copies * predictions, classes) -> (copies, predictions, classes)
         return answer.view(copies, len(places), -1)
+
+    def _tagged(self, rows: Tensor) -> Tensor:
+        """What the head says of tokens, each for itself: (tokens, d_model) -> (tokens, tags)."""
+        tagged: Tensor = self.model.head(rows, SequenceLayout.from_lengths([1] * len(rows)))
+        return tagged
 
     def _predictions(self, read: ReadWindow, logits: Tensor, top: int) -> list[Prediction]:
         if self._is_number:
