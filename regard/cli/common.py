@@ -72,7 +72,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_search(parser: argparse.ArgumentParser) -> None:
+def add_search(parser: argparse._ActionsContainer) -> None:
     """--beam and --alpha."""
     parser.add_argument(
         "--beam", type=int, metavar="N", help="beam width; 1 is greedy search (default: the model's, usually 4)"

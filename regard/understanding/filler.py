@@ -134,11 +134,12 @@ class Filler:
         logits = logits.astype(np.float64)
         probabilities = np.exp(logits - logits.max())
         probabilities /= probabilities.sum()
-        allowed = np.where(self._is_text, probabilities, -1.0)
+        allowed = np.where(self.is_text, probabilities, -1.0)
         best = np.argsort(-allowed, kind="stable")[:k]
-        return tuple(self._candidate(int(i), float(probabilities[i])) for i in best if self._is_text[i])
+        return tuple(self.candidate(int(i), float(probabilities[i])) for i in best if self.is_text[i])
 
-    def _candidate(self, token: int, probability: float) -> Candidate:
+    def candidate(self, token: int, probability: float) -> Candidate:
+        """A token as text."""
         [piece] = self.tokenizer.pieces([token])
         joins = self._marks_words and not piece.startswith(_SPACE)
         return Candidate(piece.replace(_SPACE, " ").strip() or piece, probability, joins)
@@ -148,8 +149,14 @@ class Filler:
         """Whether the vocabulary tells beginnings of words from the rest of them."""
         return any(piece.startswith(_SPACE) for piece in self.tokenizer.pieces(range(self.tokenizer.vocab_size)))
 
+    def find_token(self, text: str) -> int | None:
+        """The token that is this text: one that begins a word, or else one that continues it."""
+        known = {piece: i for i, piece in enumerate(self.tokenizer.pieces(range(self.tokenizer.vocab_size)))}
+        found = (known.get(piece) for piece in (_SPACE + text, text))
+        return next((i for i in found if i is not None and self.is_text[i]), None)
+
     @cached_property
-    def _is_text(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def is_text(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Which tokens are text: (vocab_size,)."""
         tokenizer = self.tokenizer
         special = {*tokenizer.control_names.values(), *tokenizer.tag_ids, *tokenizer.span_ids}

@@ -66,7 +66,7 @@ def test_a_piece_that_continues_a_word_joins_it(models: tuple[Path, Model, str])
         next(
             i
             for i, piece in enumerate(pieces)
-            if filler._is_text[i] and piece.startswith("\u2581") == begins and piece.strip("\u2581").isalpha()
+            if filler.is_text[i] and piece.startswith("\u2581") == begins and piece.strip("\u2581").isalpha()
         )
         for begins in (False, True)
     )
