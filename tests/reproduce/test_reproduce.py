@@ -367,3 +367,60 @@ def test_the_document_of_variations_has_every_row_and_where_it_comes_from(tmp_pa
     assert all(f"| {row.name} |" in text for row in variations if not row.name.startswith("base"))
     for part in ("base, 4 seeds", "seeds 1, 2, 3, 4", "2026-11-18, a GPU", "23 minutes", "Against the paper:"):
         assert part in text, part
+
+
+LABELS = """task = "classify"
+[data]
+train = "train.tsv*"
+valid = 0.2
+test = "test.tsv*"
+text = "2"
+label = "1"
+header = false
+[tokenizer]
+vocab_size = 300
+[model]
+preset = "tiny"
+encoder_layers = 1
+[train]
+steps = 3
+batch_tokens = 200
+device = "cpu"
+"""
+LABELS_RESULT = """title = "Colours"
+recipe = "../colours.toml"
+root = "text"
+device = "a CPU"
+minutes = 0.1
+where = "example.org"
+[published]
+score = 50
+metric = "accuracy"
+what = "a paper"
+[sha256]
+"test.tsv*" = "{sha256}"
+"""
+
+
+def test_a_classifier_is_reproduced_with_the_score_of_its_test_set(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, count in (("train", 60), ("test", 20)):
+        lines = (f"{('red', 'blue')[n % 2]}\ta {('rose', 'sky')[n % 2]} of number {n}\n" for n in range(count))
+        (data / "text" / f"{name}.tsv").write_text("".join(lines), encoding="utf-8")
+    (tmp_path / "recipes" / "colours.toml").write_text(LABELS)
+    sha256 = text_hash(data / "text" / "test.tsv")
+    (tmp_path / "recipes" / "reproduce" / "colours.toml").write_text(LABELS_RESULT.format(sha256=sha256))
+    out = tmp_path / "out"
+    assert main(["reproduce", "colours", "--data", str(data), "--out", str(out)]) == 0
+    printed = capfd.readouterr().out
+    assert "1 compared" in printed
+    [record] = read_records(out / "results.jsonl")
+    facts = json.loads((out / "colours" / "run" / "model" / "config.json").read_text(encoding="utf-8"))["facts"]
+    accuracy = facts["test"]["metrics"]["accuracy"]["score"]
+    assert (record["metric"], record["score"]) == ("accuracy", accuracy) and "macro F1" in record["scores"]
+    assert f"published: 50 accuracy (a paper); here {accuracy - 50:+.2f}" in printed
+    assert "bag of words: 100.00 accuracy, trained in" in printed
+    assert "50 accuracy" in (out / "results.html").read_text(encoding="utf-8")
+    refused = fails(capfd, "reproduce", "colours", "--data", str(data), "--set", "data.test=0.1")
+    assert "data.test must name the files" in refused
