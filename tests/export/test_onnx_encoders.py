@@ -23,6 +23,8 @@ from regard.bundle import Bundle
 from regard.cli import main
 from regard.errors import RegardError, UserError
 from regard.export import export, onnx_encoder
+from regard.export.tokenizer_json import check_encoder_json, encoder_json, sample_texts
+from regard.export.verify import Samples
 from regard.generate.encoding import EncoderInput
 from regard.generate.engines.onnx_encoder_graph import MODEL
 from regard.generate.engines.select import make_encoder
@@ -307,6 +309,14 @@ def test_a_mask_or_kinds_of_tokens_that_do_nothing_are_noticed(tmp_path: Path, m
         monkeypatch.setattr(onnx_encoder, "open_session", lambda *a, name=name: Forgetful(name, real(*a)))
         with pytest.raises(RegardError, match="the onnx model does not compute what the original does"):
             export(bundle, "onnx", tmp_path / "out")
+
+
+def test_a_sample_that_begins_with_spaces_is_no_mistake(tmp_path: Path) -> None:
+    for task, settings in {"fill": ONE_STACK["bert"], "embed": HEADS["vector"]}.items():
+        bundle = save_encoder(tmp_path / task, build(tiny_config(vocab_size=345, **settings)))
+        content = encoder_json(bundle, 24)
+        samples = Samples([bundle.tokenizer.encode("  a b")], [[]], [[]])
+        check_encoder_json(bundle, content, sample_texts(bundle, samples))
 
 
 def test_another_tokenizer_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
