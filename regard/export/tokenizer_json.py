@@ -67,8 +67,8 @@ def make_frame(
 
 
 def sample_texts(bundle: Bundle, samples: Samples) -> list[str]:
-    """The text of the samples, by which tokenizers are compared. Only Regard can write U+2581; and where a vocabulary of its own fills
-    in blanks, the other takes a space before a text for the one that begins its first word."""
+    """The text of the samples, by which tokenizers are compared. Only Regard can write U+2581; and where a vocabulary of its own
+    fills in blanks, the other takes a space before a text for the one that begins its first word."""
     texts = [bundle.tokenizer.decode(ids).replace("\u2581", "") for ids in samples.src + samples.tgt]
     return [text.lstrip(" ") for text in texts] if bundle.task == "fill" else texts
 

@@ -16,7 +16,7 @@ import torch
 from regard.bundle import Bundle
 from regard.data.huggingface import Controls
 from regard.errors import InputError, UserError
-from regard.generate.engines import onnx_decoder, onnx_graph, onnx_text_engine, select
+from regard.generate.engines import onnx_builder, onnx_decoder, onnx_graph, onnx_text_engine, select
 from regard.generate.engines.ctranslate2_text_engine import CTranslate2TextEngine
 from regard.generate.engines.onnx_text_engine import OnnxTextEngine
 from regard.generate.engines.select import make_text_engine
@@ -138,7 +138,7 @@ def test_rotary_frequencies_are_those_of_torch(scaling: dict[str, Any], bundle: 
     assert bundle.config.decoder_stack is not None
     stack = replace(bundle.config.decoder_stack, rotary_scaling=scaling, rotary_dim=32, rotary_base=5e5)
     expected = Rotary(stack).frequencies(torch.device("cpu")).numpy()
-    np.testing.assert_allclose(onnx_graph.frequencies(stack), expected, rtol=2e-6)
+    np.testing.assert_allclose(onnx_builder.frequencies(stack), expected, rtol=2e-6)
 
 
 # --- searching ---
