@@ -93,7 +93,8 @@ class Rows:
         return binding
 
     def _run(self, binding: Any, ids: _Array, before: _Array, wanted: Sequence[int]) -> _Array:
-        """Read ids (B, S), each row after so many tokens (B,); the logits of the wanted places, (B, N, vocab_size)."""
+        """Read ids (B, S); `before` (B,) is the number of tokens that each row has read already. Returns the logits of the wanted
+        places, (B, N, vocab_size)."""
         rows, count = ids.shape
         x = self._decoder.vectors(ids, before[:, None] + np.arange(count))
         given = {

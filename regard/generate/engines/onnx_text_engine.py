@@ -135,14 +135,14 @@ class OnnxTextEngine:
         if unsupported := self._unsupported(options, constraints):
             engine = self._other_for(" and ".join(unsupported))
             return engine.generate(prompts, options, on_finished, constraints)
-        wishes = constraints or [Constraints()] * len(prompts)
-        given = zip(opened(prompts, self.first), wishes, strict=True)
-        jobs = [make_job(self.bundle, number, *one, options) for number, one in enumerate(given)]
+        given = constraints or [Constraints()] * len(prompts)
+        pairs = zip(opened(prompts, self.first), given, strict=True)
+        jobs = [make_job(self.bundle, number, *pair, options) for number, pair in enumerate(pairs)]
         results: list[list[Hypothesis]] = [[] for _ in jobs]
         too_long = {job.number for job in jobs if len(job.prompt) + job.limit > self._max_positions}
         if too_long:
             engine, numbers = self._other_for(f"texts of more than {self._max_positions:,} tokens"), sorted(too_long)
-            found = engine.generate([prompts[n] for n in numbers], options, None, [wishes[n] for n in numbers])
+            found = engine.generate([prompts[n] for n in numbers], options, None, [given[n] for n in numbers])
             self._finish(results, numbers, found, on_finished)
         others = [job for job in jobs if job.number not in too_long]
         for batch in self._batches(others, options):
