@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.cli.classify import as_text
 from regard.cli.common import MODEL, add_search, naming_options, verb
 from regard.errors import UserError
 from regard.escaping import escape, for_terminal, shorten
@@ -149,7 +148,7 @@ def _translation(arguments: argparse.Namespace, bundle: Bundle, text: str, force
 def _encoded(arguments: argparse.Namespace, bundle: Bundle, text: str) -> EncoderExplanation:
     from regard.explain.encoder_explainer import EncoderExplainer
 
-    given = as_text(text) if bundle.task in ("classify", "embed") else text
+    given = _pair_or_text(text, bundle) if bundle.task in ("classify", "embed") else text
     with naming_options(("label", "token", "at", "window", "top")):
         return EncoderExplainer(bundle).explain(
             given,
@@ -159,6 +158,12 @@ def _encoded(arguments: argparse.Namespace, bundle: Bundle, text: str) -> Encode
             window=arguments.window,
             top=arguments.top,
         )
+
+
+def _pair_or_text(line: str, bundle: Bundle) -> str | tuple[str, str]:
+    """A line as people write it: a tab separates the two texts of a pair, unless the model was trained on single texts."""
+    first, tab, second = line.partition("\t")
+    return (first, second) if tab and bundle.takes_pairs is not False else line
 
 
 def _forced(pairs: Sequence[str]) -> dict[int, str]:
