@@ -148,22 +148,16 @@ def _translation(arguments: argparse.Namespace, bundle: Bundle, text: str, force
 def _encoded(arguments: argparse.Namespace, bundle: Bundle, text: str) -> EncoderExplanation:
     from regard.explain.encoder_explainer import EncoderExplainer
 
-    given = _pair_or_text(text, bundle) if bundle.task in ("classify", "embed") else text
+    explainer = EncoderExplainer(bundle)
     with naming_options(("label", "token", "at", "window", "top")):
-        return EncoderExplainer(bundle).explain(
-            given,
+        return explainer.explain(
+            explainer.split_line(text),
             label=arguments.label,
             token=arguments.token,
             at=arguments.at,
             window=arguments.window,
             top=arguments.top,
         )
-
-
-def _pair_or_text(line: str, bundle: Bundle) -> str | tuple[str, str]:
-    """A line as people write it: a tab separates the two texts of a pair, unless the model was trained on single texts."""
-    first, tab, second = line.partition("\t")
-    return (first, second) if tab and bundle.takes_pairs is not False else line
 
 
 def _forced(pairs: Sequence[str]) -> dict[int, str]:
