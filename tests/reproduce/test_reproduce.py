@@ -110,6 +110,7 @@ def test_a_sweep_goes_on_where_it_was_stopped(data: Path, tmp_path: Path, capfd:
     out = tmp_path / "out"
     command = ["reproduce", "variations", "--data", str(data), "--out", str(out)]
     assert main([*command, "--rows", "base", "--parallel", "2"]) == 0
+    assert "rows       2: base; base, seed 2" in capfd.readouterr().out
     rows = out / "variations" / "rows.jsonl"
     assert sorted(record["row"] for record in read_records(rows)) == ["base", "base, seed 2"]
     first = rows.read_text()
@@ -153,6 +154,11 @@ def test_a_sweep_that_runs_out_of_time_ends_its_rows(data: Path, tmp_path: Path)
     assert not sweep.run(1, seconds=3)
     assert said[-1] == "base: stopped; it resumes with the next start of the sweep"
     assert sweep.finished() == {}
+    # The time of a row is that of all its starts.
+    spent = float((tmp_path / "out" / "rows" / "base.seconds").read_text())
+    assert spent > 0
+    assert not sweep.run(1, seconds=3)
+    assert float((tmp_path / "out" / "rows" / "base.seconds").read_text()) > spent + 1
 
 
 def test_a_row_that_ctrl_c_ends_before_the_sweep_asks_it_to_has_not_failed(data: Path, tmp_path: Path) -> None:
