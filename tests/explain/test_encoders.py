@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import random
@@ -307,6 +308,18 @@ def test_what_makes_no_sense_is_refused(
     with pytest.raises(UserError) as refused:
         explain(task, text, **options)
     assert message in str(refused.value)
+
+
+def test_pairs_are_for_models_of_pairs(encoder_models: dict[str, tuple[Path, Bundle]]) -> None:
+    bundle = bundle_of(encoder_models, "classify")
+    single, pairs = (EncoderExplainer(dataclasses.replace(bundle, takes_pairs=some)) for some in (False, True))
+    assert single.split("a\tb") == "a\tb" and pairs.split("a\tb") == ("a", "b")
+    with pytest.raises(UserError, match="must be a single text"):
+        single.explain(("a", "b"))
+    with pytest.raises(UserError, match="must be a pair"):
+        pairs.explain("a")
+    assert EncoderExplainer(bundle_of(encoder_models, "tag")).split("a\tb") == "a\tb"
+    assert EncoderExplainer(bundle_of(encoder_models, "embed")).split("a\tb") == ("a", "b")
 
 
 def test_a_model_explains_with_its_own_weights(
