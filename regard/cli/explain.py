@@ -148,10 +148,10 @@ def _translation(arguments: argparse.Namespace, bundle: Bundle, text: str, force
 def _encoded(arguments: argparse.Namespace, bundle: Bundle, text: str) -> EncoderExplanation:
     from regard.explain.encoder_explainer import EncoderExplainer
 
-    explainer = EncoderExplainer(bundle)
     with naming_options(("label", "token", "at", "window", "top")):
+        explainer = EncoderExplainer(bundle)
         return explainer.explain(
-            explainer.split_line(text),
+            explainer.split(text),
             label=arguments.label,
             token=arguments.token,
             at=arguments.at,

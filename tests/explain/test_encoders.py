@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import random
@@ -21,9 +22,10 @@ from regard.explain.attribution import integrated_gradients, log_odds
 from regard.explain.encoder_explainer import EncoderExplainer
 from regard.explain.encoder_explanation import Attribution, EncoderExplanation
 from regard.explain.explanation import by_words
-from regard.explain.lines import window_note
+from regard.explain.lines import lines, window_note
 from regard.generate.encoding import EncoderInput
 from regard.generate.engines.encoder_engine import TorchEncoder
+from regard.importing.transformers import import_model
 from regard.understanding.tagger import split_words
 from tests import encoders
 from tests.explain.encoder_models import DECIDING, text_with
@@ -307,6 +309,52 @@ def test_what_makes_no_sense_is_refused(
     with pytest.raises(UserError) as refused:
         explain(task, text, **options)
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("answer", ["several", "number"])
+def test_several_labels_and_numbers_have_their_own_logits(tmp_path: Path, answer: str) -> None:
+    original = encoders.write_model(tmp_path / "original", "BertForSequenceClassification")
+    problem, labels = (
+        ("multi_label_classification", encoders.LABELS) if answer == "several" else ("regression", {0: "score"})
+    )
+    config = transformers.AutoConfig.from_pretrained(original)
+    config.problem_type, config.id2label = problem, labels
+    config.label2id = {label: n for n, label in labels.items()}
+    torch.manual_seed(2)
+    model = transformers.BertForSequenceClassification(config).eval()
+    model.save_pretrained(original)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(original)
+    bundle = import_model(original, tmp_path / "bundle", compare=False).bundle
+    found = EncoderExplainer(bundle).explain(TEXT)
+    inputs = tokenizer(TEXT, return_tensors="pt")
+    hidden = {**inputs, "input_ids": torch.where(inputs["input_ids"] > 4, tokenizer.mask_token_id, inputs["input_ids"])}
+    with torch.no_grad():
+        with_words, without = model(**inputs).logits[0], model(**hidden).logits[0]
+    for one in found.attributions:
+        assert one.value == pytest.approx(float(with_words[one.id]), abs=1e-5)
+        assert one.hidden_value == pytest.approx(float(without[one.id]), abs=1e-5)
+        assert sum(one.pieces) == pytest.approx(one.value - one.hidden_value, abs=one.error + 1e-4)
+    if answer == "number":
+        [one], [prediction] = found.attributions, found.predictions
+        assert one.probability is None and prediction.number == one.value and not prediction.candidates
+        assert next(lines(found)).startswith(f"score {one.value:.4f} (with the words hidden ")
+        with pytest.raises(UserError, match="label is for models with labels, but this one gives a number"):
+            EncoderExplainer(bundle).explain(TEXT, label="score")
+    else:
+        wanted = {labels[n]: share for n, share in enumerate(with_words.sigmoid().tolist())}
+        assert {one.text: one.probability for one in found.predictions[0].candidates} == pytest.approx(wanted, abs=1e-5)
+
+
+def test_pairs_are_for_models_of_pairs(encoder_models: dict[str, tuple[Path, Bundle]]) -> None:
+    bundle = bundle_of(encoder_models, "classify")
+    single, pairs = (EncoderExplainer(dataclasses.replace(bundle, takes_pairs=some)) for some in (False, True))
+    assert single.split("a\tb") == "a\tb" and pairs.split("a\tb") == ("a", "b")
+    with pytest.raises(UserError, match="must be a single text"):
+        single.explain(("a", "b"))
+    with pytest.raises(UserError, match="must be a pair"):
+        pairs.explain("a")
+    assert EncoderExplainer(bundle_of(encoder_models, "tag")).split("a\tb") == "a\tb"
+    assert EncoderExplainer(bundle_of(encoder_models, "embed")).split("a\tb") == ("a", "b")
 
 
 def test_a_model_explains_with_its_own_weights(
