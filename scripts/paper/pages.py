@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,13 +34,14 @@ def markdown(parts: Sequence[Part], results: Results) -> str:
 
 
 def _shown(cell: Cell, output: Output) -> Iterator[str]:
+    """The output of a cell, with a line beside it, so that nobody takes it for code."""
     shown = output.printed.rstrip("\n")
     if cell.figure is None and "text/markdown" not in output.value:
         shown = "\n".join(filter(None, (shown, output.value.get("text/plain"))))
     if shown:
-        yield f"```text\n{shown}\n```"
+        yield textwrap.indent(f"```text\n{shown}\n```", "> ", lambda line: True)
     if cell.figure is not None:
-        yield f"![{output.description}](paper/{cell.figure}.svg)"
+        yield f"![{cell.description}](paper/{cell.figure}.svg)"
     elif "text/markdown" in output.value:
         yield output.value["text/markdown"]
 
@@ -51,7 +53,7 @@ def notebook(parts: Sequence[Part], results: Results) -> str:
         if isinstance(part, Cell):
             if prose:
                 cells.append(_cell("markdown", prose, len(cells)))
-            cells.append(_cell("code", text, len(cells), next(outputs), part.figure))
+            cells.append(_cell("code", text, len(cells), next(outputs)))
             prose = ""
         else:
             prose = f"{prose}\n\n{text}" if prose else text
@@ -99,13 +101,11 @@ def link(excerpt: Excerpt) -> str:
     return f"[`{found.path}:{found.begin}`](../{found.path}#L{found.begin})"
 
 
-def _cell(kind: str, text: str, number: int, output: Output | None = None, figure: str | None = None) -> dict[str, Any]:
+def _cell(kind: str, text: str, number: int, output: Output | None = None) -> dict[str, Any]:
     name = hashlib.sha256(f"{number} {text if kind == 'code' else ''}".encode()).hexdigest()[:12]
     cell: dict[str, Any] = {"cell_type": kind, "id": name, "metadata": {}, "source": text.splitlines(keepends=True)}
     if output is not None:
         cell |= {"execution_count": None, "outputs": list(_outputs(output))}
-        if figure:
-            cell["metadata"] = {"regard": {"figure": figure, "description": output.description}}
     return cell
 
 
@@ -134,7 +134,7 @@ def _stored(cell: dict[str, Any]) -> Output:
             printed = "".join(output["text"])
         else:
             value = {kind: "".join(lines) for kind, lines in output["data"].items()}
-    return Output(printed, value, cell["metadata"].get("regard", {}).get("description", ""))
+    return Output(printed, value)
 
 
 def code_cells(document: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import shlex
 import tempfile
@@ -69,7 +70,7 @@ class Bars:
     form: str = "{:.2f}"  # of the number at its end
 
 
-def draw(panels: Sequence[Grid | Lines | Bars], description: str, size: tuple[float, float] = (9.0, 3.2)) -> Picture:
+def draw(panels: Sequence[Grid | Lines | Bars], size: tuple[float, float] = (9.0, 3.2)) -> Picture:
     """Panels side by side."""
 
     def fill(figure: Figure) -> None:
@@ -81,28 +82,10 @@ def draw(panels: Sequence[Grid | Lines | Bars], description: str, size: tuple[fl
             else:
                 _draw_bars(axes, panel)
 
-    return _picture(fill, description, size)
+    return _picture(fill, size)
 
 
-def points(
-    groups: Mapping[str, Sequence[tuple[float, float, str]]], x: str, y: str, description: str,
-    size: tuple[float, float] = (9.0, 3.8),
-) -> Picture:  # fmt: skip
-    """Named points, a colour for each group."""
-
-    def fill(figure: Figure) -> None:
-        [axes] = _side_by_side(figure, [None])
-        for (group, members), colour in zip(groups.items(), COLOURS, strict=False):
-            axes.scatter([p[0] for p in members], [p[1] for p in members], s=22, color=colour, label=group)
-            for across, up, name in members:
-                axes.annotate(name, (across, up), (3, 3), textcoords="offset points", fontsize=6.5, color=colour)
-        axes.set(xlabel=x, ylabel=y)
-        axes.legend()
-
-    return _picture(fill, description, size)
-
-
-def explain(command: str, description: str) -> Picture:
+def explain(command: str) -> Picture:
     """The figure that `regard explain ...` writes: the same command with -o FILE.svg."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "figure.svg"
@@ -110,26 +93,24 @@ def explain(command: str, description: str) -> Picture:
         assert words[:2] == ["regard", "explain"]
         code = _quietly([*words[1:], "-o", str(path)])
         assert code == 0
-        return Picture(on_white(path.read_text(encoding="utf-8")), description)
+        return Picture(on_white(path.read_text(encoding="utf-8")))
 
 
 def _quietly(arguments: list[str]) -> int:
     """Run a command of Regard without what it prints."""
-    import contextlib
-
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         return main(arguments)
 
 
-def _picture(draw: Callable[[Figure], None], description: str, size: tuple[float, float]) -> Picture:
+def _picture(fill: Callable[[Figure], None], size: tuple[float, float]) -> Picture:
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=size, facecolor=PAPER, layout="constrained")
         FigureCanvasSVG(figure)
-        draw(figure)
+        fill(figure)
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     svg = file.getvalue()
-    return Picture(svg[svg.index("<svg") :], description)
+    return Picture(svg[svg.index("<svg") :])
 
 
 def _side_by_side(figure: Figure, panels: Sequence[Any]) -> list[Axes]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.paper.excerpts import ROOT
+from scripts.paper.measured import measured, published
 from scripts.paper.source import EXPRESSION, Cell, Part, Prose
 
 
@@ -21,7 +22,6 @@ class Output:
 
     printed: str = ""
     value: dict[str, str] = field(default_factory=dict)
-    description: str = ""  # of a picture
 
 
 @dataclass
@@ -44,7 +44,8 @@ def run(parts: Sequence[Part]) -> Results:
                 results.outputs.append(run_cell(part.code, namespace))
             elif isinstance(part, Prose):
                 found = EXPRESSION.findall(part.text)
-                results.values += [(expression, str(eval(expression, namespace))) for expression in found]
+                names = {**namespace, "measured": measured, "published": published}
+                results.values += [(expression, str(eval(expression, names))) for expression in found]
     finally:
         os.chdir(before)
     return results
@@ -53,7 +54,7 @@ def run(parts: Sequence[Part]) -> Results:
 def run_cell(code: str, namespace: dict[str, Any]) -> Output:
     """
     >>> run_cell("print(1)\\n2", {})
-    Output(printed='1\\n', value={'text/plain': '2'}, description='')
+    Output(printed='1\\n', value={'text/plain': '2'})
     """
     body = ast.parse(code).body
     last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
@@ -61,7 +62,7 @@ def run_cell(code: str, namespace: dict[str, Any]) -> Output:
     with contextlib.redirect_stdout(printed):
         exec(compile(ast.Module(body, []), "<cell>", "exec"), namespace)
         value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), namespace) if last else None
-    return Output(printed.getvalue(), {} if value is None else _shown(value), getattr(value, "description", ""))
+    return Output(printed.getvalue(), {} if value is None else _shown(value))
 
 
 def _shown(value: Any) -> dict[str, str]:

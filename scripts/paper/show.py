@@ -12,13 +12,12 @@ _OPENING = re.compile(r"<svg[^>]*>")
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure as SVG, and its description for those who do not see it."""
+    """A figure as SVG."""
 
     svg: str
-    description: str
 
     def __repr__(self) -> str:
-        return f"<Picture: {self.description}>"
+        return "<Picture>"
 
     def _repr_svg_(self) -> str:
         return self.svg

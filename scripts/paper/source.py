@@ -1,12 +1,19 @@
 """The source of the walk: Markdown files in scripts/paper/text, cut into prose, excerpts of the code and cells that run.
 
-<!-- code: regard/nn/block.py::Layer.run -->                    a function, a class or a method
-<!-- code: recipes/wmt-base.toml from "[train]" to "warmup" -->  lines of it, or of a file
-```python cell                                                  runs; its output follows it
-```python cell figure=masks                                     its last expression is a Picture: docs/paper/masks.svg
-```python cell notebook                                         as above, but shown in the notebook alone
-{{ expression }}                                                in prose: its value after the cells before it
-@@regard/config.py::ModelConfig from "norm_eps"@@               in prose: a link to a name, or to a line of it
+<!-- code: regard/nn/block.py::Layer.run -->
+    a function, a class or a method
+<!-- code: recipes/wmt-base.toml from "[train]" to "warmup" -->
+    lines of it, or of a file
+```python cell
+    runs; its output follows it
+```python cell figure=masks: Three maps of weights.
+    its last expression is a Picture: docs/paper/masks.svg, and how it is described to those who do not see it
+```python cell notebook
+    runs, but is shown in the notebook alone
+{{ expression }}
+    in prose: its value after the cells before it
+@@regard/config.py::ModelConfig from "norm_eps"@@
+    in prose: a link to a name, or to a line of it
 """
 
 from __future__ import annotations
@@ -22,7 +29,7 @@ LINK = re.compile(r'@@(?P<path>[^\s:@]+)(?:::(?P<name>[^\s@]+))?(?: from "(?P<fi
 _CODE = re.compile(
     r'<!-- code: (?P<path>[^\s:]+)(?:::(?P<name>\S+))?(?: from "(?P<first>.+?)" to "(?P<last>.+?)")? -->'
 )
-_CELL = re.compile(r"```python cell(?P<notebook> notebook)?(?: figure=(?P<figure>[\w-]+))?")
+_CELL = re.compile(r"```python cell(?P<notebook> notebook)?(?: figure=(?P<figure>[\w-]+): (?P<description>[^\]]+))?")
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,7 @@ class Cell:
 
     code: str
     figure: str | None = None  # the name of the figure that it makes
+    description: str = ""  # of the figure
     notebook_only: bool = False
 
 
@@ -62,7 +70,7 @@ def read_parts(folder: Path = TEXT) -> list[Part]:
 def parse(text: str, name: str = "text") -> list[Part]:
     """
     >>> parse("One.\\n\\n```python cell\\n1 + 1\\n```\\nTwo.")
-    [Prose(text='One.'), Cell(code='1 + 1', figure=None, notebook_only=False), Prose(text='Two.')]
+    [Prose(text='One.'), Cell(code='1 + 1', figure=None, description='', notebook_only=False), Prose(text='Two.')]
     """
     parts: list[Part] = []
     prose: list[str] = []
@@ -91,7 +99,7 @@ def _special(line: str, lines: Iterator[str], name: str) -> Part | None:
         code = []
         for inside in lines:
             if inside == "```":
-                return Cell("\n".join(code), found["figure"], found["notebook"] is not None)
+                return Cell("\n".join(code), found["figure"], found["description"] or "", found["notebook"] is not None)
             code.append(inside)
         raise ValueError(f"{name}: a cell does not end: {line}")
     return None
