@@ -38,3 +38,5 @@ printf '  %-58s %s\n' \
     "$regard serve" "the page and the API on http://127.0.0.1:8000" \
     "$regard explain -o page.html 'It was too tired.'" "attention, candidates, beam and saliency" \
     "$regard train your.en your.de" "a model from your own text"
+echo
+echo "The paper, sentence by sentence, beside the code that runs it: docs/paper.md (or in Jupyter: docs/paper.ipynb)"

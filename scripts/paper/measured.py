@@ -10,7 +10,9 @@ from scripts.paper.excerpts import ROOT
 
 def published(name: str) -> float:
     """The paper's score of a result that `regard reproduce` knows."""
-    return load_result(name).published.score
+    score = load_result(name).published.score
+    assert score is not None
+    return score
 
 
 def measured(row: str, column: str) -> str:

@@ -48,7 +48,8 @@ def _shown(cell: Cell, output: Output) -> Iterator[str]:
 
 def notebook(parts: Sequence[Part], results: Results) -> str:
     """The text of docs/paper.ipynb."""
-    outputs, cells, prose = iter(results.outputs), [], ""
+    outputs, prose = iter(results.outputs), ""
+    cells: list[dict[str, Any]] = []
     for part, text in zip(parts, _texts(parts, results), strict=True):
         if isinstance(part, Cell):
             if prose:

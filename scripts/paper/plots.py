@@ -14,6 +14,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import torch
+from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
@@ -22,10 +23,10 @@ from regard.cli import main
 from regard.explain.figure import COLOURS
 from scripts.paper.show import Picture, on_white
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.hashsalt": "regard", "font.size": 9.5, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False,
     "axes.grid": True, "grid.color": "#e3e6ea", "axes.axisbelow": True, "legend.frameon": False, "legend.fontsize": 8.5,
-    "axes.prop_cycle": mpl.cycler(color=COLOURS),
+    "axes.prop_cycle": cycler(color=COLOURS),
 }  # fmt: skip
 INK, PAPER = "#1f2328", "#ffffff"
 

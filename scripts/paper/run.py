@@ -61,7 +61,11 @@ def run_cell(code: str, namespace: dict[str, Any]) -> Output:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(ast.Module(body, []), "<cell>", "exec"), namespace)
-        value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), namespace) if last else None
+        value = (
+            eval(compile(ast.Expression(last.value), "<cell>", "eval"), namespace)
+            if isinstance(last, ast.Expr)
+            else None
+        )
     return Output(printed.getvalue(), {} if value is None else _shown(value))
 
 

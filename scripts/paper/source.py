@@ -96,7 +96,7 @@ def _special(line: str, lines: Iterator[str], name: str) -> Part | None:
         found = _CELL.fullmatch(line)
         if found is None:
             raise ValueError(f"{name}: not a cell: {line}")
-        code = []
+        code: list[str] = []
         for inside in lines:
             if inside == "```":
                 return Cell("\n".join(code), found["figure"], found["description"] or "", found["notebook"] is not None)
