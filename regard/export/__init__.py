@@ -45,9 +45,10 @@ def export(bundle: Bundle, to: str, out: Path, weights: str | None = None) -> Re
     weights = weights or TARGETS[to][0]
     if weights not in TARGETS[to]:
         raise UserError(f"--weights must be one of {', '.join(TARGETS[to])} for --to {to}, but is {weights!r}")
-    if bundle.task != "translate" and to == "onnx":
+    if bundle.task == "generate" and to == "onnx":
         raise UserError(
-            f"--to {to} takes models for the task translate, but this one is for the task {bundle.task}; use --to transformers"
+            f"--to {to} takes models for the tasks translate, embed, classify, tag and fill, but this one is for the task "
+            "generate; use --to transformers"
         )
     check_new_folder(out)
     module = importlib.import_module(f"regard.export.{_MODULES[to]}")

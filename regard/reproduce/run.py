@@ -17,6 +17,7 @@ from regard.recipe import Recipe
 from regard.reproduce.data_check import DataCheck
 from regard.reproduce.paper_bleu import PaperScores, paper_scores
 from regard.reproduce.results import Result, Score
+from regard.task_table import DEFAULT_TASK
 from regard.tasks import TASKS
 from regard.training.checkpoint import scheduled_checkpoints
 from regard.training.finish import average
@@ -41,7 +42,7 @@ def reproduce(result: Result, recipe: Recipe, check: DataCheck, out: Path, chang
     bundle = train(recipe, out / "run", resume=True)
     if result.average:
         bundle = averaged(out, result.average)
-    scores = translated_scores(recipe, bundle, out) if recipe.settings.has_sides else None
+    scores = translated_scores(recipe, bundle, out) if recipe.task == DEFAULT_TASK else None
     record = make_record(result, recipe, check, bundle, changed)
     record["minutes of this start"] = round((time.perf_counter() - begun) / 60, 2)
     if scores is None:
@@ -94,8 +95,8 @@ def make_record(
         "title": result.title,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         **{key: facts[key] for key in kept if key in facts},
-        "beam": recipe.decode.beam if recipe.settings.has_sides else None,
-        "alpha": recipe.decode.alpha if recipe.settings.has_sides else None,
+        "beam": recipe.decode.beam if recipe.task == DEFAULT_TASK else None,
+        "alpha": recipe.decode.alpha if recipe.task == DEFAULT_TASK else None,
         "seed": recipe.train.seed,
         "changed": list(changed),
         "other text": list(check.differing),

@@ -287,6 +287,7 @@ def save_model(
         max_length=recipe.data.max_length,
         facts=facts,
         task=recipe.task,
+        takes_pairs=recipe.takes_pairs,
         **{"decode": recipe.decode, **measured},
     )
 

@@ -17,7 +17,7 @@ from regard.data.split import HeldOut
 from regard.data.store import Store, add_checksums, prepare_store, store_key
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
-from regard.files import read_json, write_atomic
+from regard.files import atomic_folder, read_json, write_atomic
 from regard.progress import counted, progress
 from regard.recipe import Recipe, load_recipe
 from regard.tasks import TASKS
@@ -65,9 +65,13 @@ def adopt_prepared(recipe: Recipe, folder: RunFolder, other: RunFolder) -> None:
             f"{other.path}: must be a run of the same [data] and [tokenizer] to share its text, but is not; name another, or "
             "delete it"
         )
-    for mine, source in ((folder.tokenizer, other.tokenizer), (folder.store, other.store)):
-        if not mine.exists():
-            shutil.copytree(source, mine, copy_function=_link)
+    for mine, source, last in (
+        (folder.tokenizer, other.tokenizer, "tokenizer.json"),
+        (folder.store, other.store, "store.json"),
+    ):
+        if not (mine / last).is_file():
+            with atomic_folder(mine) as temporary:
+                shutil.copytree(source, temporary, copy_function=_link, dirs_exist_ok=True)
 
 
 def _link(source: str, target: str) -> None:
@@ -123,8 +127,9 @@ def choose_evaluation_sets(
     # Files first: reading them is quick, so a mistake shows at once.
     valid = [] if num_valid else list(task.read(task.find_corpus(str(data.valid), recipe), say))
     test = [] if num_test or not data.test else list(task.read(task.find_corpus(str(data.test), recipe), say))
-    if not num_valid and not valid:
-        raise UserError(f"data.valid must hold at least one {task.NOUN}, but {data.valid} is empty")
+    for name, spec, records in (("valid", data.valid, valid), ("test", data.test, test)):
+        if isinstance(spec, str) and (spec or name == "valid") and not records:
+            raise UserError(f"data.{name} must have at least one {task.NOUN}, but {spec} has none; name another file")
     if not (num_valid or num_test):
         return EvaluationSets(list(corpora), None, valid, test)
     held_out, left = task.hold_out(corpora, num_valid, num_test, recipe.train.seed, say)

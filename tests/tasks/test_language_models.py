@@ -142,7 +142,7 @@ def test_a_run_goes_on_with_the_task_and_shape_of_its_model(runs: Runs, tmp_path
     begin, end = content.index("[model]"), content.index("[train]")
     shaped = content.replace("d_ff = 64", "d_ff = 48").replace('norm_position = "pre"', 'norm = "rms"')
     other = content[:begin] + '[model]\npreset = "init"\n' + content[end:]
-    wrong_task = "task must be 'generate', that of the model in train.init, but is 'fill'"
+    wrong_task = "train.init must be a model for the task fill, but .* is one for the task generate"
     wrong_shape = r"model.d_ff must be 64, as in .* train.init, but is 48 \(also different: norm_position, norm\); set"
     filling = other.replace('task = "generate"', 'task = "fill"')
     for name, text, message in (("task", filling, wrong_task), ("shape", shaped, wrong_shape)):

@@ -167,6 +167,32 @@ def test_an_interrupted_run_continues(
     np.testing.assert_allclose(np.array(index.vectors), np.array(whole.vectors), atol=1e-6)
 
 
+def test_indexes_inside_the_folder_are_no_documents(
+    folder: Path, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, below = folder / "mine", folder / "below.index"
+    update_index(folder / "below", below, model.embedder)  # an index of a part of the folder
+    real = model.embedder.embed
+
+    def embed(texts: Sequence[str], *more: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(model.embedder, "embed", embed)
+    with pytest.raises(Interrupted):
+        update_index(folder, out, model.embedder)
+    assert (folder / "mine.partial" / "settings.json").is_file()
+    monkeypatch.setattr(model.embedder, "embed", real)
+    elsewhere, changes = update_index(folder, tmp_path / "other", model.embedder)
+    assert {one.path for one in elsewhere.documents} == {"a.txt", "b.md", "below/c.html", "rows.csv"}
+    assert changes.skipped == [str(folder / "photo.jpg")]
+    inside, _ = update_index(folder, out, model.embedder)
+    assert rows(inside) == rows(elsewhere)
+    again, changes = update_index(folder, out, model.embedder)
+    assert not changes.any and len(again) == len(inside)
+    with pytest.raises(UserError, match="must be a folder of documents, but is an index; search it"):
+        update_index(out, tmp_path / "third", model.embedder)
+
+
 def test_a_name_that_is_no_utf8_is_indexed_and_found(
     model: Model, bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

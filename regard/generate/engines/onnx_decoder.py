@@ -39,17 +39,22 @@ def import_onnxruntime() -> Any:
     return package
 
 
+def open_session(path: Path, threads: int) -> Any:
+    """A graph that is ready to run on the CPU. Threads may share it."""
+    package = import_onnxruntime()
+    settings = package.SessionOptions()
+    settings.intra_op_num_threads = threads
+    settings.log_severity_level = 3
+    # Threads that wait for work sleep: spinning takes the cores from whatever else runs, and then each step waits for them.
+    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return package.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+
+
 class OnnxDecoder:
     """A converted model. Threads may share it."""
 
     def __init__(self, folder: Path, threads: int) -> None:
-        package = import_onnxruntime()
-        settings = package.SessionOptions()
-        settings.intra_op_num_threads = threads
-        settings.log_severity_level = 3
-        # Threads that wait for work sleep: spinning takes the cores from whatever else runs, and then each step waits for them.
-        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self.session = package.InferenceSession(str(folder / FILES[0]), settings, providers=["CPUExecutionProvider"])
+        self.session = open_session(folder / FILES[0], threads)
         front = load_file(folder / FILES[2])
         self._integers, self._scales, self._factor = front["integers"], front["scales"], front["factor"]
         self._positions = front.get("positions")

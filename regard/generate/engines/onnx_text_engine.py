@@ -1,14 +1,14 @@
 """The engine for language models on CPUs with VNNI: ONNX Runtime, in 8 bits, without torch.
 
-It reads every weight once for a token, where CTranslate2's products for few rows also rearrange them, and so takes less than half
-of the CPU time for a single text; it reads long prompts slower.
+It reads every weight once per token, while CTranslate2's products for few rows also rearrange them. So a single text takes less
+than half of CTranslate2's CPU time; long prompts are read more slowly.
 
-- Greedy search and samples, with all rules about repetition, prefixes and ends; scores. Everything else (beams, groups, phrases,
-  a choice of tokens in a prefix) is left to another engine: CTranslate2, or torch where that cannot run the model.
-- A text does not depend on what else is asked for: each row of a product is computed as if it were alone, each prompt is read
-  alone, and samples have the random numbers of torch's engine.
-- Weights have one scale for 64 of them and vectors are rounded likewise, so texts differ in some words from CTranslate2's int8,
-  which has one scale for a row.
+- Does greedy search and samples with all rules about repetition, prefixes and ends, and scores. Everything else (beams, groups,
+  phrases, a choice of tokens in a prefix) is left to another engine: CTranslate2, or torch where that cannot run the model.
+- A text does not depend on the others: each row of a product is computed as if it were alone, each prompt is read alone, and
+  samples use the random numbers of torch's engine.
+- Each 64 weights share a scale, and vectors are rounded likewise, so some words differ from CTranslate2's int8, which has one scale
+  per row.
 
 `tests/generate/test_onnx_text.py` compares it with torch.
 """
@@ -48,14 +48,14 @@ from regard.parallel.processes import own_threads
 
 _Array = NDArray[Any]
 
-_BATCH = 32  # texts that are written side by side
-_BATCH_TOKENS = 8_192  # tokens of a batch, prompts and what follows
+_BATCH = 32  # texts written side by side
+_BATCH_TOKENS = 8_192  # tokens per batch, prompts and continuations
 _MAX_THREADS = 4  # a step is too short for more
 
 
 @dataclass(eq=False)
 class _Text:
-    """One text as it is written."""
+    """One text while it is written."""
 
     job: TextJob
     prompt: tuple[int, ...]  # without the forced prefix
@@ -78,8 +78,8 @@ class OnnxTextEngine:
     """Continues texts with a converted model."""
 
     def __init__(self, bundle: Bundle, *, batch: int = 0, make_other: Callable[[], TextEngine] | None = None) -> None:
-        """The bundle is converted unless the cache has it. `make_other` makes the engine for what this one cannot do, when it is
-        first needed; without it, that is refused by name."""
+        """Convert the bundle unless the cache has it. `make_other` makes the engine for what this one cannot do, on first use;
+        without it, such options are refused by name."""
         import_onnxruntime()  # fails before anything is converted
         tokenizer = bundle.tokenizer
         self.bundle, self.batch, self._make_other = bundle, batch or _BATCH, make_other
@@ -89,15 +89,15 @@ class OnnxTextEngine:
         self.first = tokenizer.bos_id if tokenizer.bos_id >= 0 else tokenizer.eos_id
         self._max_positions = positions(bundle)
         self._loading = threading.Lock()
-        self._other: TextEngine | None = None  # once it is needed
+        self._other: TextEngine | None = None  # made on first use
         key = f"int8x{BLOCK}-{CONVERTER}"
         with cached_folder(bundle, "onnxruntime", key, FILES, lambda folder: convert(bundle, folder)) as folder:
             self._decoder = OnnxDecoder(folder, min(_MAX_THREADS, own_threads()))
 
-    # --- what is left to others ---
+    # --- the other engine ---
 
     def _unsupported(self, options: SearchOptions, constraints: Sequence[Constraints]) -> list[str]:
-        """What this engine cannot do, by name."""
+        """The names of the options that this engine cannot handle."""
         used = {
             "a beam": options.beam > 1 and not options.sample,
             "groups": options.groups > 1,
@@ -108,7 +108,7 @@ class OnnxTextEngine:
         return [name for name, is_used in used.items() if is_used]
 
     def _other_for(self, what: str) -> TextEngine:
-        """The engine for what this one cannot do; refuses if there is none."""
+        """The engine that takes over; a UserError if there is none."""
         if self._make_other is None:
             raise UserError(f"engine onnxruntime cannot do {what}; use --engine ctranslate2 or torch, or auto")
         with self._loading:  # several threads may search at once
@@ -118,7 +118,7 @@ class OnnxTextEngine:
 
     @property
     def scorer(self) -> TextEngine:
-        """The engine for scoring long texts: the other one, since it reads faster."""
+        """The engine for scoring long texts: the other one if there is one, since it reads faster."""
         return self if self._make_other is None else self._other_for("scoring")
 
     # --- continuing ---
@@ -165,7 +165,7 @@ class OnnxTextEngine:
             on_finished(numbers)
 
     def _batches(self, jobs: Sequence[TextJob], options: SearchOptions) -> Iterator[list[TextJob]]:
-        """Jobs that are written side by side, those of similar lengths together."""
+        """Jobs to write side by side, grouped by similar length."""
         lengths = [len(job.prompt) + job.limit for job in jobs]
         order = sorted(range(len(jobs)), key=lambda place: (lengths[place], place))
         rows = options.beam if options.sample else 1
@@ -207,7 +207,7 @@ class OnnxTextEngine:
             logits = rows.step([text.tokens[-1] for text in live])
 
     def _read_prompts(self, rows: Rows, texts: Sequence[_Text]) -> _Array:
-        """The logits after each text's prompt. Samples of one prompt share its reading."""
+        """The logits after each text's prompt, which is read once for all of its samples."""
         logits: list[_Array] = []
         for place, text in enumerate(texts):
             if place and texts[place - 1].job is text.job:
@@ -290,8 +290,8 @@ class OnnxTextEngine:
 def _uniform(
     texts: Sequence[_Text], live: Sequence[_Text], generators: dict[int, random.Random], options: SearchOptions
 ) -> dict[int, float]:
-    """The random number of each text for its next token. Samples that are done get one, too, as in torch's search, so that a
-    sample does not depend on when the others end."""
+    """The random number of each text for its next token. As in torch's search, finished samples draw one, too, so that a sample
+    does not depend on when the others end."""
     if not options.sample:
         return {id(text): 0.0 for text in live}
     going = {text.job.number for text in live}
