@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.cli.classify import as_text
 from regard.cli.common import MODEL, add_search, naming_options, verb
 from regard.errors import UserError
 from regard.escaping import escape, for_terminal, shorten
@@ -149,10 +148,10 @@ def _translation(arguments: argparse.Namespace, bundle: Bundle, text: str, force
 def _encoded(arguments: argparse.Namespace, bundle: Bundle, text: str) -> EncoderExplanation:
     from regard.explain.encoder_explainer import EncoderExplainer
 
-    given = as_text(text) if bundle.task in ("classify", "embed") else text
+    explainer = EncoderExplainer(bundle)
     with naming_options(("label", "token", "at", "window", "top")):
-        return EncoderExplainer(bundle).explain(
-            given,
+        return explainer.explain(
+            explainer.split_line(text),
             label=arguments.label,
             token=arguments.token,
             at=arguments.at,

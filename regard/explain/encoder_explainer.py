@@ -102,12 +102,20 @@ class EncoderExplainer:
         if isinstance(side, Embedder):
             return self._compare(text, side, window)
         if isinstance(side, Classifier):
+            side.check_pairs([text])
             return self._answer(text, read_classified(side, text, window), label, None, top)
         if not isinstance(text, str):
             raise InputError(f"a model for the task {self.bundle.task} reads one text, but got two; give one")
         if isinstance(side, Tagger):
             return self._answer(text, read_tagged(side, text, at), label, at, top)
         return self._answer(text, read_blanks(side, text, at), token, at, top)
+
+    def split_line(self, line: str) -> Text:
+        """A line as people write it: a tab separates two texts where the model takes two."""
+        if isinstance(self._text_side, Classifier):
+            return self._text_side.split_lines([line])[0]
+        first, tab, second = line.partition("\t")
+        return (first, second) if tab and isinstance(self._text_side, Embedder) else line
 
     # --- predictions, and what decided them ---
 

@@ -176,13 +176,13 @@ def load_init_weights(recipe: Recipe, model: Transformer, tokenizer: Tokenizer) 
 
 
 def keeps_head(model: Transformer, bundle: Bundle) -> bool:
-    """Whether a run goes on with the head of its init model: it has the same labels."""
+    """Whether a run goes on with the head of its init model: it has the same labels, and pools in the same way."""
     own, there = model.config.head_settings, bundle.config.head_settings
-    return (own.kind, own.labels, own.answer) == (there.kind, there.labels, there.answer)
+    return all(getattr(own, name) == getattr(there, name) for name in ("kind", "labels", "answer", "pooling"))
 
 
 def _with_own_head(model: Transformer, weights: dict[str, Tensor], bundle: Bundle) -> dict[str, Tensor]:
-    """The init model's weights with the model's own head, which is new unless the labels are the same. BERT's pooler is kept."""
+    """The init model's weights with the model's own head, which is new unless `keeps_head`. BERT's pooler is kept."""
     found = {}
     for name, tensor in model.state_dict().items():
         is_new = name.startswith("head.") and not (name.startswith("head.pooler.") and name in weights)
