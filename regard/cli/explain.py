@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.cli.common import MODEL, add_search, naming_options, verb
+from regard.cli.languages import add_direction
 from regard.errors import UserError
 from regard.escaping import escape, for_terminal, shorten
 
@@ -30,6 +31,7 @@ def add(verbs: Any) -> None:
         help='a sentence (default: "The animal didn\'t cross the street because it was too tired")',
     )
     parser.add_argument("-m", "--model", metavar="MODEL", help=MODEL)
+    add_direction(parser)
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="page.html, figure.svg, figure.png or data.json"
     )
@@ -67,6 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
     from regard.explain.explanation import EXAMPLE
     from regard.explain.save import FIGURES, check_path
     from regard.generate.options import SearchOptions
+    from regard.translation.directions import choose_direction
 
     named = {name: getattr(arguments, name) for name in ("attention", "layer", "head", "word", "pieces")}
     given = {f"--{name}": value for name, value in named.items() if value not in (None, False)}
@@ -78,12 +81,14 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"{' and '.join(given)}: for figures only; add -o figure.svg, or leave out")
     force = _forced(arguments.force)
     bundle = load_bundle(find_bundle(arguments.model), "translate")
+    text = EXAMPLE if arguments.text is None else arguments.text
+    bundle = bundle.toward(*choose_direction(bundle.pairs, arguments.from_language, arguments.to_language, [text]))
     with naming_options():
         search = SearchOptions.of(bundle).changed(arguments.beam, arguments.alpha, 1)
     from regard.explain.explainer import Explainer
 
     explanation = Explainer(bundle).explain(
-        EXAMPLE if arguments.text is None else arguments.text,
+        text,
         search,
         target=arguments.target,
         prefix=arguments.prefix,
