@@ -93,8 +93,8 @@ LIMITS = [
 
 
 def sources_of(corpora: Sequence[str]) -> list[str]:
-    """Where these corpora come from: "europarl/train-00.{en,de}", "distilled/europarl-train-00.{en,de}", "made/people.{en,de}"; of a
-    model for both directions "en-fr/made/people.{en,fr}".
+    """Where these corpora come from: "europarl/train-00.{en,de}", "distilled/europarl-train-00.{en,de}", "made/people.{en,de}"; of
+    a model for both directions "en-fr/made/people.{en,fr}".
     """
     folders = {folder for corpus in corpora for folder in _folders_of(corpus)}
     known = [source for folder, source in SOURCES.items() if folder in folders]
