@@ -311,8 +311,8 @@ class Recipe:
 
     def of_entry(self, entry: CorpusEntry) -> Recipe:
         """The recipe with the languages of a corpus for its own."""
-        sides = {"source": entry.source or self.data.source, "target": entry.target or self.data.target}
-        return dataclasses.replace(self, data=dataclasses.replace(self.data, **sides))
+        source, target = entry.source or self.data.source, entry.target or self.data.target
+        return dataclasses.replace(self, data=dataclasses.replace(self.data, source=source, target=target))
 
     def held_out_names(self, name: str) -> dict[tuple[str, str], str]:
         """What the files of the records held out as `name` begin with, by direction."""

@@ -25,8 +25,8 @@ def write_corpora(folder: Path, name: str, count: int, seed: int) -> list[dict[s
         for side, language in enumerate(pair):
             path = folder / f"{name}.{'-'.join(pair)}.{language}"
             path.write_text("".join(f"{row[side]}\n" for row in rows), encoding="utf-8")
-        path = f"{name}.{'-'.join(pair)}.{{source,target}}"
-        entries.append({"path": path, "source": pair[0], "target": pair[1]})
+        named = f"{name}.{'-'.join(pair)}.{{source,target}}"
+        entries.append({"path": named, "source": pair[0], "target": pair[1]})
     return entries
 
 
