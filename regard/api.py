@@ -19,8 +19,10 @@ from regard.bundle import Bundle, find_bundle, load_bundle
 from regard.data.corpus import check_file
 from regard.errors import RegardError, UserError
 from regard.evaluate import sentence_scorer
-from regard.explain.explanation import EXAMPLE, Explanation
+from regard.explain.encoder_explanation import check_task
+from regard.explain.explanation import EXAMPLE
 from regard.files import write_atomic
+from regard.generate.encoding import EncoderEngine
 from regard.generate.engines.onnx_text_engine import OnnxTextEngine
 from regard.generate.engines.select import make_encoder, make_engine, make_text_engine
 from regard.generate.options import Engine, SearchOptions
@@ -46,6 +48,7 @@ from regard.writing.scoring import TextScore, TextScorer
 from regard.writing.writer import Chat, Writer, Written
 
 if TYPE_CHECKING:
+    from regard.explain.encoder_explainer import EncoderExplainer
     from regard.explain.explainer import Explainer
 
 _USABLE = ("translate", "generate", "fill", "embed", "classify", "tag")  # tasks whose models a Model runs
@@ -478,27 +481,45 @@ class Model:
 
     def explain(
         self,
-        text: str = EXAMPLE,
+        text: Text = EXAMPLE,
         *,
         target: str | None = None,
         prefix: str | None = None,
         force: Mapping[int, str] | None = None,
         beam: int | None = None,
         alpha: float | None = None,
+        label: str | None = None,
+        token: str | None = None,
+        at: int | None = None,
+        window: int | None = None,
         top: int = 8,
-    ) -> Explanation:
-        """Attention, candidates, beam and saliency of one translation. A notebook shows the result as a page.
+    ) -> Any:
+        """How a translation (`Explanation`), or what an encoder says about a text (`EncoderExplanation`), came about. A notebook
+        shows the result as a page. `top` is the number of candidates at each place. Always fp32 on the CPU.
 
-        `target` is a translation to explain instead of the model's. `prefix` forces how the translation begins, `force` maps
-        positions, counting from 1, to forced words. `top` is the number of candidates at each step. Always fp32 on the CPU.
+        Of a translation: attention, candidates, beam and saliency. `target` is a translation to explain instead of the model's,
+        `prefix` forces how it begins, `force` maps positions, counting from 1, to forced words.
+
+        Of labels, tags and blanks: attention, probabilities, and which words decided. `label` is the label or tag, `token` the
+        token to explain instead of the likeliest; `at` the word or blank, counting from 1; `window` the part of a long text. Of
+        vectors: attention and, of a pair of texts, which words make them similar. A pair of texts is a tuple.
 
         >>> load("tests/golden/bundle-1").explain("a b c", force={1: "b"}).target.words[0]
         'b'
         """
+        given = {
+            "target": target, "prefix": prefix, "force": force, "beam": beam, "alpha": alpha, "label": label, "token": token,
+            "at": at, "window": window,
+        }  # fmt: skip
+        check_task(self.bundle.task, [name for name, value in given.items() if value is not None])
+        if self.bundle.task != "translate":
+            if not _is_pair(text):
+                check_text("text", text)
+            return self._encoder_explainer.explain(text, label=label, token=token, at=at, window=window, top=top)
         check_text("text", text)
         options = self.search_options(beam, alpha, 1).search
-        return self.toward(sample=[text])._explainer.explain(
-            text, options, target=target, prefix=prefix, force=force, top=top
+        return self.toward(sample=[cast(str, text)])._explainer.explain(
+            cast(str, text), options, target=target, prefix=prefix, force=force, top=top
         )
 
     @cached_property
@@ -506,6 +527,12 @@ class Model:
         from regard.explain.explainer import Explainer
 
         return Explainer(self.bundle, self.engine)
+
+    @cached_property
+    def _encoder_explainer(self) -> EncoderExplainer:
+        from regard.explain.encoder_explainer import EncoderExplainer
+
+        return EncoderExplainer(self.bundle, cast(EncoderEngine, self.engine))
 
     def _needs(self, task: str) -> None:
         """Refuse what only models of another task do."""

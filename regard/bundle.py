@@ -72,6 +72,7 @@ class Bundle:
     # Source and target of each direction of a model that is told the target language; empty in a model for one direction. `source`
     # and `target` are the chosen one, the first unless `toward` chose another.
     directions: tuple[tuple[str, str], ...] = ()
+    takes_pairs: bool | None = None  # of the task classify: whether it reads pairs of texts; None: not recorded
 
     def __repr__(self) -> str:
         layers = "+".join(str(stack.layers) for stack in self.config.stacks.values())
@@ -158,6 +159,7 @@ def save_bundle(
     task: str = "translate",
     prompts: Mapping[str, str] | None = None,
     directions: Sequence[tuple[str, str]] = (),
+    takes_pairs: bool | None = None,
 ) -> Bundle:
     """Write a bundle atomically, replacing one in the same folder. `weights` are already in the form that `stored` names. `source`
     and `target` are languages, and empty where the task is not translation."""
@@ -189,6 +191,8 @@ def save_bundle(
             settings["alignment"] = alignment.to_json()
         if prompts:
             settings["prompts"] = dict(prompts)
+        if takes_pairs is not None:  # earlier versions ignore it
+            settings["takes_pairs"] = takes_pairs
         text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
         (temporary / CONFIG).write_text(text, encoding="utf-8")
         (temporary / "tokenizer").mkdir()
@@ -196,7 +200,7 @@ def save_bundle(
         (temporary / RECIPE).write_text(recipe_toml, encoding="utf-8")
         bundle = Bundle(
             temporary, config, source, target, decode, max_length, dict(facts), stored, alignment, task=task,
-            prompts=dict(prompts or {}), directions=tuple(directions),
+            prompts=dict(prompts or {}), directions=tuple(directions), takes_pairs=takes_pairs,
         )  # fmt: skip
         (temporary / CARD).write_text(make_card(bundle), encoding="utf-8")
         write_manifest(temporary, format=number)
@@ -328,6 +332,7 @@ def _from_settings(folder: Path, settings: Mapping[str, Any]) -> Bundle:
         task=task,
         prompts=_read_prompts(settings, task),
         directions=_read_directions(settings, task),
+        takes_pairs=_read_takes_pairs(settings, task),
     )
     try:
         make_card(bundle)  # looks at every fact that Regard uses
@@ -380,6 +385,17 @@ def _read_prompts(settings: Mapping[str, Any], task: str) -> dict[str, str]:
     if prompts and task != "embed":
         raise UserError(f"prompts must not be there for the task {task}, but is {shorten(prompts)}")
     return prompts
+
+
+def _read_takes_pairs(settings: Mapping[str, Any], task: str) -> bool | None:
+    given = settings.get("takes_pairs")
+    if given is None and "takes_pairs" not in settings:
+        return None
+    if not isinstance(given, bool):
+        raise UserError(f"takes_pairs must be true or false, but is {shorten(given)}")
+    if task != "classify":
+        raise UserError(f"takes_pairs must not be there for the task {task}, but is {shorten(given)}")
+    return given
 
 
 def load_weights(bundle: Bundle) -> dict[str, Tensor]:

@@ -90,6 +90,8 @@ def _table(bundle: Bundle) -> list[str]:
         f"| d_model, d_ff, heads | {config.d_model}, {config.d_ff}, {config.num_heads} |",
         f"| vocabulary | {config.vocab_size:,} |",
     ]
+    if bundle.takes_pairs:
+        lines.append("| input | pairs of texts |")
     if config.head_settings.answer != "one":
         lines.append(f"| answer | {'several labels' if config.head_settings.answer == 'several' else 'a number'} |")
     if labels := config.head_settings.labels:

@@ -57,8 +57,6 @@ MAX_SHARE = 0.4  # of the text, for each of validation and test
 CHARACTER_VOCABULARY = 400  # what a vocabulary of characters is taken to have until it is made
 UNKNOWN_LABEL = "label"  # stands for the labels until they are known
 INIT = "init"  # the preset that stands for the shape of the model in train.init
-_MONITORS = {"translate": ("loss", "bleu"), "embed": ("loss", "retrieval")}
-_LABEL_MONITORS = ("score", "accuracy", "f1", "macro_f1", "spearman", "pearson")
 FAST_PARTS = (
     "slots",
     "attention",
@@ -219,8 +217,8 @@ class TrainRecipe:
     average: int = 5  # number of last checkpoints to average into the model; 1: no averaging
     ema: float = 0.0  # decay of an exponential moving average of the weights, used instead of `average`; 0: off
     mask: float = 0.15  # `fill`: share of the tokens that are masked, drawn anew each epoch
-    whole_words: bool = False  # `fill`: mask all tokens of a word or none (whole-word masking)
-    # `embed`: cosines are divided by it before the softmax over the batch; smaller: nearer texts count more.
+    whole_words: bool = False  # `fill`: choose a share of the words, and all tokens of each (whole-word masking)
+    # `embed`: cosines are divided by it before the softmax over the batch; the smaller, the more the nearest negatives count.
     temperature: float = 0.05
     # Validation metric that decides which checkpoint is best; of language models the loss does. `translate`: loss or BLEU. `embed`:
     # loss or retrieval, the default. `classify`, `tag`: `score`, the default, is the first one that is measured (accuracy of one
@@ -229,6 +227,8 @@ class TrainRecipe:
     # `classify`, `tag`: what an example of each label counts: "balanced", in inverse proportion to how often the label occurs, or a
     # table, { spam = 5.0 }; others count 1. Weights are scaled so that their mean over the data is 1.
     class_weights: str | dict[str, float] = ""
+    # `classify`, `tag`, with `init`: fit a new head by regression on the encoder's vectors before the first step.
+    fit_head: bool = False
     patience: int = 0  # stop after this many validations without a new best; 0: never
     validate_every: int = 0  # steps between validations; 0: ten validations per run
     validate_sentences: int = (
@@ -302,6 +302,11 @@ class Recipe:
         if self.task == DEFAULT_TASK:
             return sides
         return f"{self.task}-{sides}" if self.settings.has_sides else self.task
+
+    @property
+    def takes_pairs(self) -> bool | None:
+        """Whether the rows of tables have two texts; None for other tasks, and before the columns are known."""
+        return len(self.data.text) > 1 if self.settings.has_tables and self.data.text else None
 
     @property
     def has_tags(self) -> bool:
@@ -843,24 +848,25 @@ def _check_train(recipe: Recipe, where: str) -> None:
             raise UserError(f"{where}: {reason} with train.lora")
     if train.rdrop and not recipe.model.config(vocab_size=1000).dropout:
         raise UserError(f"{where}: train.rdrop needs model.dropout above 0, since its two passes must differ")
-    _check_labelled(recipe, where)
+    _check_head(recipe, where)
     if train.monitor == "bleu" and not train.validate_sentences:
         raise UserError(f"{where}: train.monitor = 'bleu' needs train.validate_sentences above 0")
 
 
-def _check_labelled(recipe: Recipe, where: str) -> None:
-    """What only the tasks with labels have, and what they lack."""
+def _check_head(recipe: Recipe, where: str) -> None:
+    """Settings of tasks whose head does not predict tokens."""
     train, settings = recipe.train, recipe.settings
-    wanted = ("loss", *_LABEL_MONITORS) if settings.has_labels else _MONITORS.get(recipe.task, ("loss",))
-    if train.monitor not in wanted:
+    if train.monitor not in settings.monitors:
         raise UserError(
-            f"{where}: train.monitor must be one of {', '.join(wanted)} for {settings.title}, but is {train.monitor!r}"
+            f"{where}: train.monitor must be one of {', '.join(settings.monitors)} for {settings.title}, but is {train.monitor!r}"
         )
     if settings.has_own_head and train.rdrop:
         raise UserError(f"{where}: train.rdrop must be 0 for {settings.title}, but is {train.rdrop}")
     if settings.has_own_head and train.shard:
         raise UserError(f"{where}: train.shard must be false for {settings.title}")
-    if recipe.task == "embed" and train.label_smoothing:
+    if train.fit_head and not train.init:
+        raise UserError(f"{where}: train.fit_head needs train.init, the encoder whose vectors the head is fitted to")
+    if not settings.can_smooth and train.label_smoothing:
         raise UserError(f"{where}: train.label_smoothing must be 0 for {settings.title}, which has no labels")
     weights = train.class_weights
     if isinstance(weights, str) and weights not in ("", "balanced"):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.cli.common import print_result, verb
 from regard.errors import UserError
+from regard.task_table import DEFAULT_TASK
 
 if TYPE_CHECKING:
     from regard.recipe import Recipe
@@ -126,7 +127,7 @@ def _plan_lines(result: Result, recipe: Recipe, check: DataCheck, arguments: arg
         f"train      {result.command} --set data.root={check.root}",
         f"time       {result.minutes:g} minutes on {result.device}",
     ]
-    if recipe.settings.has_sides:
+    if recipe.task == DEFAULT_TASK:
         weights = f"average of the last {result.average} checkpoints" if result.average else "the run's model"
         lines.append(
             f"evaluate   {recipe.data.test}: {weights}, beam {recipe.decode.beam}, alpha {recipe.decode.alpha:g}"

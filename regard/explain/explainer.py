@@ -98,7 +98,7 @@ class Explainer:
         of a prefix, unless a space follows it.
         """
         is_whole = prefix is not None and prefix[-1:].isspace()
-        text, target, prefix = _clean(text), target and _clean(target), prefix and _clean(prefix)
+        text, target, prefix = clean(text), target and clean(target), prefix and clean(prefix)
         if not text:
             raise UserError("there is no text to explain; give a sentence")
         if target == "":
@@ -201,7 +201,7 @@ class Explainer:
         source, target = self._side([*src, eos], "source"), self._side(labels, "target")
         recorded = run_recorded(self.recorded_model, [*src, eos], [bos, *tgt])
         steps = self._steps(recorded.log_probs.detach(), labels, num_forced + given, top)
-        attention = {kind: [_rounded(layer) for layer in recorded.weights[kind]] for kind in ATTENTION_KINDS}
+        attention = {kind: [rounded(layer) for layer in recorded.weights[kind]] for kind in ATTENTION_KINDS}
         return Explanation(
             model=ModelFacts(
                 self.bundle.source, self.bundle.target, config.encoder_layers, config.decoder_layers, config.num_heads,
@@ -282,8 +282,8 @@ def saliency(recorded: RecordedPass, labels: Sequence[int]) -> Saliency:
         source, decoder_input = (
             (gradient * vector).sum(-1).detach() for gradient, vector in zip(gradients, recorded.embedded, strict=True)
         )
-        of_source.append(_rounded(source))
-        of_input.append(_rounded(decoder_input))
+        of_source.append(rounded(source))
+        of_input.append(rounded(decoder_input))
     return Saliency(of_source, of_input)
 
 
@@ -317,12 +317,12 @@ def align(
     return WordAlignment(chosen.layer, weights, links, list(chosen.heads), chosen.shift)
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """Strip the text and replace lone surrogates by U+FFFD, as the tokenizer does."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").strip()
 
 
-def _rounded(values: Tensor) -> list:  # type: ignore[type-arg]  # nested as deep as the tensor
+def rounded(values: Tensor) -> list:  # type: ignore[type-arg]  # nested as deep as the tensor
     """Nested lists of numbers that are short in JSON."""
     factor = 10**_DIGITS
     return (values.double() * factor).round().div(factor).tolist()  # type: ignore[no-any-return]

@@ -1,4 +1,5 @@
-"""Exports bundles to ONNX: three graphs over padded tensors, and one file of weights that they share.
+"""Exports bundles to ONNX. An encoder is one graph (`onnx_encoder.py`); a translation model is three over padded tensors, and one
+file of weights that they share:
 
     encoder.onnx  decoder.onnx  decoder_step.onnx  weights.bin  tokenizer/  config.json  README.md
 
@@ -27,6 +28,7 @@ from regard.bundle import Bundle
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
+from regard.export.onnx_encoder import write_encoder
 from regard.export.padded import PaddedDecoder, PaddedEncoder, PaddedStep, prepare_for_tracing
 from regard.export.verify import TOLERANCE, Samples
 from regard.generate.engines.torch_engine import load_model
@@ -63,9 +65,12 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
     """Write the bundle's graphs into `folder` and score the samples with them in ONNX Runtime."""
     if weights != "fp32":
         raise UserError(f"--weights must be fp32 for --to onnx, but is {weights!r}")
+    if bundle.config.decoder_stack is None:
+        require_packages(("onnx", "onnxruntime"))
+        return write_encoder(bundle, folder, samples)
     if unknown := bundle.config.unsupported(("output_bias",), _KNOWN):
         raise UserError(f"{unknown} cannot be exported to ONNX yet; use the bundle itself")
-    require_packages()
+    require_packages(_PACKAGES)
     model = load_model(bundle)
     prepare_for_tracing(model, longest_table(bundle))
     graphs = make_graphs(model)
@@ -79,9 +84,9 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
     return score(folder, settings, samples, TOLERANCE[weights])
 
 
-def require_packages() -> None:
+def require_packages(names: Sequence[str]) -> None:
     """Refuse the export if one of its packages is missing, before anything slow is done."""
-    for name in _PACKAGES:
+    for name in names:
         try:
             importlib.import_module(name)
         except ImportError as error:

@@ -70,7 +70,7 @@ class Sweep:
         return done
 
     def run(self, parallel: int, seconds: float = math.inf) -> bool:
-        """Run what is left, `parallel` rows at a time, for at most so many seconds. True: all rows are done. Ctrl-C and SIGTERM
+        """Run the unfinished rows, `parallel` at a time, for at most `seconds`. True: all rows are done. Ctrl-C and SIGTERM
         stop it (`stop_requested`)."""
         self.stop_requested = False
         with on_interrupt(self._request_stop, second_ends=False):
@@ -128,13 +128,16 @@ class Sweep:
         log = place.with_name(f"{place.name}.log")
         with log.open("ab") as file:
             command = [sys.executable, "-m", "regard.reproduce.row", str(recipe), str(place), str(self.prepared)]
-            process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+            # The row ends when this pipe closes, however this process ends.
+            process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.PIPE)
         self.say(f"{row.variation.name}: started, {log}")
         return Running(row, process, time.monotonic(), log)
 
     def end(self, running: Running) -> list[str]:
         """Write down a row that has ended; what failed, if it did."""
         name, place = running.row.variation.name, self.out / "rows" / running.row.variation.folder
+        with running.process:
+            pass  # closes its pipe
         if (code := running.process.returncode) and self.stop_requested:
             # Ctrl-C reaches the rows, too, which may end before they are asked to.
             self.say(f"{name}: stopped; it resumes with the next start of the sweep")
@@ -157,7 +160,8 @@ class Sweep:
         for each in running:
             each.process.send_signal(signal.SIGTERM)
         for each in running:
-            code = each.process.wait()
+            with each.process as process:
+                code = process.wait()
             if not code:  # it had just finished
                 self.end(each)
             else:

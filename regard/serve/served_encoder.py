@@ -108,6 +108,7 @@ class ServedEncoder:
         side = self.text_side
         assert isinstance(side, Classifier)
         side.check_threshold(threshold)
+        side.check_pairs(texts)
         read = await self._in_thread(lambda some: [side.read(one) for one in some], texts)
         answers = iter(await self._answers([one for windows in read for one in windows]))
         parts = [[next(answers) for _ in windows] for windows in read]

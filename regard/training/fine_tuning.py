@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.builtin import builtin_models
+from regard.builtin import builtin_models, shown_name
 from regard.bundle import Bundle, find_bundle, load_bundle, load_weights
 from regard.data.extend import extend_tokenizer, unknown_characters
 from regard.data.tokenizer import Tokenizer, check_joint
@@ -20,6 +20,7 @@ from regard.models.transformer import Transformer
 from regard.progress import counted
 from regard.recipe import FINE_TUNING_LR, INIT, ModelRecipe, Recipe, check_positions
 from regard.settings import HeadConfig
+from regard.task_table import DEFAULT_TASK
 from regard.tasks import TASKS
 
 # Settings that may differ from the init model; its weights fix all others.
@@ -92,8 +93,8 @@ def check_init(recipe: Recipe) -> None:
     bundle = load_init_bundle(recipe)
     if recipe.task != bundle.task and not recipe.settings.has_own_head:
         raise UserError(
-            f"task must be {bundle.task!r}, that of the model in train.init, but is {recipe.task!r}; a run goes on with its "
-            f"model's task"
+            f"train.init must be a model for the task {recipe.task}, but {shown_name(bundle.folder)} is one for the task "
+            f"{bundle.task}; name another, or train it on data for {bundle.task}"
         )
     _check_shape(recipe, bundle)
     if recipe.train.rdrop and not recipe.model.config(1000).dropout:
@@ -160,7 +161,7 @@ def tokenizer_from_init(recipe: Recipe, lines: Callable[[], Iterator[str]], say:
 def init_notes(recipe: Recipe) -> list[str]:
     """A note where the init model translates other languages: that may be intended, and may be a mistake."""
     bundle, data = load_init_bundle(recipe), recipe.data
-    if bundle.task != "translate" or set(data.directions) <= set(bundle.pairs):
+    if bundle.task != DEFAULT_TASK or set(data.directions) <= set(bundle.pairs):
         return []
     fits = f"{data.source}-{data.target}"
     hint = f"; the built-in model {fits} matches" if fits in builtin_models() and len(data.directions) == 1 else ""
@@ -182,13 +183,13 @@ def load_init_weights(recipe: Recipe, model: Transformer, tokenizer: Tokenizer) 
 
 
 def keeps_head(model: Transformer, bundle: Bundle) -> bool:
-    """Whether a run goes on with the head of its init model: it has the same labels."""
+    """Whether a run goes on with the head of its init model: it has the same labels, and pools in the same way."""
     own, there = model.config.head_settings, bundle.config.head_settings
-    return (own.kind, own.labels, own.answer) == (there.kind, there.labels, there.answer)
+    return all(getattr(own, name) == getattr(there, name) for name in ("kind", "labels", "answer", "pooling"))
 
 
 def _with_own_head(model: Transformer, weights: dict[str, Tensor], bundle: Bundle) -> dict[str, Tensor]:
-    """The init model's weights with the model's own head, which is new unless the labels are the same. BERT's pooler is kept."""
+    """The init model's weights with the model's own head, which is new unless `keeps_head`. BERT's pooler is kept."""
     found = {}
     for name, tensor in model.state_dict().items():
         is_new = name.startswith("head.") and not (name.startswith("head.pooler.") and name in weights)

@@ -17,7 +17,7 @@ from regard.data.split import HeldOut
 from regard.data.store import Store, add_checksums, prepare_store, store_key
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
-from regard.files import read_json, write_atomic
+from regard.files import atomic_folder, read_json, write_atomic
 from regard.progress import counted, progress
 from regard.recipe import CorpusEntry, Recipe, load_recipe
 from regard.tasks import TASKS
@@ -65,9 +65,13 @@ def adopt_prepared(recipe: Recipe, folder: RunFolder, other: RunFolder) -> None:
             f"{other.path}: must be a run of the same [data] and [tokenizer] to share its text, but is not; name another, or "
             "delete it"
         )
-    for mine, source in ((folder.tokenizer, other.tokenizer), (folder.store, other.store)):
-        if not mine.exists():
-            shutil.copytree(source, mine, copy_function=_link)
+    for mine, source, last in (
+        (folder.tokenizer, other.tokenizer, "tokenizer.json"),
+        (folder.store, other.store, "store.json"),
+    ):
+        if not (mine / last).is_file():
+            with atomic_folder(mine) as temporary:
+                shutil.copytree(source, temporary, copy_function=_link, dirs_exist_ok=True)
 
 
 def _link(source: str, target: str) -> None:
@@ -131,9 +135,10 @@ def choose_evaluation_sets(
         [texts for corpus in find_evaluation_corpora(spec, recipe) for texts in task.read(corpus, say)]
         for spec in (data.valid, data.test)
     )
-    if not num_valid and not valid:
-        named = data.valid if isinstance(data.valid, str) else "the corpora together"
-        raise UserError(f"data.valid must hold at least one {task.NOUN}, but {named} is empty")
+    for name, spec, records in (("valid", data.valid, valid), ("test", data.test, test)):
+        if isinstance(spec, str | tuple) and (spec or name == "valid") and not records:
+            named = spec if isinstance(spec, str) else ", ".join(entry.path for entry in spec)
+            raise UserError(f"data.{name} must have at least one {task.NOUN}, but {named} has none; name another file")
     if not (num_valid or num_test):
         return EvaluationSets(list(corpora), None, valid, test)
     held_out, left = task.hold_out(corpora, num_valid, num_test, recipe.train.seed, say)

@@ -95,4 +95,5 @@ async def settings(request: Request) -> PageSettings:
         training=context.watch is not None,
         writers=list(service.writers),
         chatting=[name for name, writer in service.writers.items() if writer.has_chat],
+        encoders={name: encoder.bundle.task for name, encoder in service.encoders.items()},
     )

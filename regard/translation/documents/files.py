@@ -152,12 +152,16 @@ def find_documents(source: Path, target: Path, force: bool, resume: bool) -> Fol
     return job
 
 
-def walk(source: Path, target: Path) -> Iterator[Path]:
-    """The files of a folder and of those below it, in order, without hidden ones and the folder `target`."""
+def walk(source: Path, target: Path, leave_out: Callable[[Path], bool] = lambda folder: False) -> Iterator[Path]:
+    """The files of a folder and of those below it, in order, without hidden ones, the folder `target` and those to `leave_out`."""
     inside = target.resolve()
     for folder, folders, names in os.walk(source):
         here = Path(folder)
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and (here / name).resolve() != inside)
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".") and (here / name).resolve() != inside and not leave_out(here / name)
+        )
         yield from (here / name for name in sorted(names) if not name.startswith(".") and (here / name).is_file())
 
 
