@@ -7,7 +7,8 @@ additive attention, scaled against unscaled scores, and how far back each can lo
     python -m benchmarks.claims --page docs/claims.md                # no measurement: the page and its plots from the JSON file
     python -m benchmarks.claims --smoke                              # seconds, on a CPU: everything at a tiny size
 
-Each section is a function in benchmarks/paper_claims/ that prints a table; its rows are written as soon as it ends.
+Each section is a module in benchmarks/paper_claims/. Its rows are written as they are measured: after a time limit or a crash the
+same command goes on with what is missing, and leaves out sections that are complete (--again measures them anew).
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ import torch
 
 from benchmarks.common import machine, print_facts
 from benchmarks.paper_claims import layers, recall, scores, translation
-from benchmarks.paper_claims.bench import Bench, Row
+from benchmarks.paper_claims.bench import Bench, Row, Rows
 from benchmarks.paper_claims.page import write_page
 from benchmarks.train_throughput import free
 from regard.device import compute_dtype, pick_device
-from regard.errors import RegardError
+from regard.errors import RegardError, UserError
 from regard.files import write_atomic
 from regard.recipe import Recipe, load_recipe
 
@@ -69,11 +70,25 @@ def load_results(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
-def save_section(path: Path, name: str, rows: Sequence[Row], facts: Row) -> None:
+def save_section(path: Path, name: str, rows: Sequence[Row], facts: Row, is_complete: bool) -> None:
     """Write a section's rows beside those of the other sections."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    results = {**load_results(path), name: {"facts": facts, "rows": rows}}
+    results = {**load_results(path), name: {"facts": facts, "complete": is_complete, "rows": rows}}
     write_atomic(path, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+
+
+def earlier_section(arguments: argparse.Namespace, name: str, facts: Row) -> dict[str, Any]:
+    """What an earlier start has measured of a section with the same settings on the same kind of machine."""
+    section = load_results(arguments.out).get(name)
+    if section is None or arguments.again:
+        return {"rows": [], "complete": False, "facts": {}}
+    differ = [key for key, value in facts.items() if key != "date" and section["facts"].get(key) != value]
+    if differ:
+        raise UserError(
+            f"{arguments.out}: section {name} was measured with other settings ({', '.join(differ)}); use --again to measure it "
+            f"anew, or another file with --out"
+        )
+    return {"complete": False, **section}  # earlier files do not say
 
 
 def run_section(name: str, bench: Bench, arguments: argparse.Namespace) -> None:
@@ -85,18 +100,27 @@ def run_section(name: str, bench: Bench, arguments: argparse.Namespace) -> None:
         train = ", ".join(entry.path for entry in recipe.data.train)
         facts |= {"recipe": arguments.recipe.name, "train": train, "test": str(recipe.data.test)}
         facts |= {"target tokens an update": recipe.train.batch_tokens, "minutes each": arguments.minutes}
-        rows = translation.measure(
-            bench, recipe, arguments.minutes, lambda rows: save_section(arguments.out, name, rows, facts)
-        )
     elif name == "recall":
-        rows = recall.measure(bench, arguments.recall_seconds)
         facts["seconds each"] = arguments.recall_seconds
+    earlier = earlier_section(arguments, name, facts)
+    if earlier["complete"]:
+        print(f"{name}: measured before, on {earlier['facts']['date']} (--again measures it anew)", flush=True)
+        return
+    spent = earlier["facts"].get("section, s", 0.0)
+
+    def keep(rows: Sequence[Row], is_complete: bool = False) -> None:
+        facts["section, s"] = round(spent + time.perf_counter() - begun, 1)
+        save_section(arguments.out, name, rows, facts, is_complete)
+
+    if name == "translation":
+        rows = translation.measure(bench, recipe, arguments.minutes, earlier["rows"], keep)
+    elif name == "recall":
+        rows = recall.measure(bench, arguments.recall_seconds, Rows(earlier["rows"], keep))
     else:
-        rows = {"layers": layers.measure, "scores": scores.measure}[name](bench)
-    facts["section, s"] = round(time.perf_counter() - begun, 1)
+        rows = {"layers": layers.measure, "scores": scores.measure}[name](bench, Rows(earlier["rows"], keep))
+    keep(rows, is_complete=True)
     print_facts(facts)
     SHOW[name](rows)
-    save_section(arguments.out, name, rows, facts)
     print(f"\n{name}: {facts['section, s']} s; written to {arguments.out}\n", flush=True)
     free(bench.device)
 
@@ -113,6 +137,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, to see that everything runs")
+    parser.add_argument("--again", action="store_true", help="measure complete sections anew")
     parser.add_argument("--out", type=Path, default=RESULTS, help="the JSON file (default: %(default)s)")
     parser.add_argument(
         "--page",

@@ -203,8 +203,8 @@ class TrainRecipe:
     average: int = 5  # number of last checkpoints to average into the model; 1: no averaging
     ema: float = 0.0  # decay of an exponential moving average of the weights, used instead of `average`; 0: off
     mask: float = 0.15  # `fill`: share of the tokens that are masked, drawn anew each epoch
-    whole_words: bool = False  # `fill`: mask all tokens of a word or none (whole-word masking)
-    # `embed`: cosines are divided by it before the softmax over the batch; smaller: nearer texts count more.
+    whole_words: bool = False  # `fill`: choose a share of the words, and all tokens of each (whole-word masking)
+    # `embed`: cosines are divided by it before the softmax over the batch; the smaller, the more the nearest negatives count.
     temperature: float = 0.05
     # Validation metric that decides which checkpoint is best; of language models the loss does. `translate`: loss or BLEU. `embed`:
     # loss or retrieval, the default. `classify`, `tag`: `score`, the default, is the first one that is measured (accuracy of one
@@ -755,13 +755,13 @@ def _check_train(recipe: Recipe, where: str) -> None:
             raise UserError(f"{where}: {reason} with train.lora")
     if train.rdrop and not recipe.model.config(vocab_size=1000).dropout:
         raise UserError(f"{where}: train.rdrop needs model.dropout above 0, since its two passes must differ")
-    _check_labelled(recipe, where)
+    _check_head(recipe, where)
     if train.monitor == "bleu" and not train.validate_sentences:
         raise UserError(f"{where}: train.monitor = 'bleu' needs train.validate_sentences above 0")
 
 
-def _check_labelled(recipe: Recipe, where: str) -> None:
-    """What only the tasks with labels have, and what they lack."""
+def _check_head(recipe: Recipe, where: str) -> None:
+    """Settings of tasks whose head does not predict tokens."""
     train, settings = recipe.train, recipe.settings
     if train.monitor not in settings.monitors:
         raise UserError(
@@ -773,7 +773,7 @@ def _check_labelled(recipe: Recipe, where: str) -> None:
         raise UserError(f"{where}: train.shard must be false for {settings.title}")
     if train.fit_head and not train.init:
         raise UserError(f"{where}: train.fit_head needs train.init, the encoder whose vectors the head is fitted to")
-    if recipe.task == "embed" and train.label_smoothing:
+    if not settings.can_smooth and train.label_smoothing:
         raise UserError(f"{where}: train.label_smoothing must be 0 for {settings.title}, which has no labels")
     weights = train.class_weights
     if isinstance(weights, str) and weights not in ("", "balanced"):

@@ -85,6 +85,7 @@ class TaskSettings:
     has_tables: bool = False  # records are rows of tables, with one text or two
     monitors: tuple[str, ...] = ("loss",)  # what train.monitor may be
     has_own_head: bool = False  # the head is its own: a run may start from the encoder of another task
+    can_smooth: bool = True  # its loss has labels, which may be smoothed
 
     @property
     def required(self) -> str:
@@ -171,6 +172,7 @@ TASK_SETTINGS: dict[str, TaskSettings] = {
         monitors=("loss", "retrieval"),
         has_sides=True,
         has_own_head=True,
+        can_smooth=False,
     ),
 }
 

@@ -80,9 +80,10 @@ Only `data.source`, `data.target`, `data.train`, `data.valid` and one of `train.
 required. Fields of the file override the preset, and `--set section.key=value` on the command line overrides both. An unknown
 key is an error. `regard train RECIPE.toml --dump-recipe` prints the resolved recipe.
 
-A recipe may begin with `task`, before the first section: `"translate"` (the default), `"generate"` (a language model of text)
-or `"fill"` (a masked language model). A field that begins with the name of a task is for that task alone; others refuse it.
-`generate` has no encoder and `fill` no decoder, and both set `train.label_smoothing` to 0 unless the recipe says otherwise.
+A recipe may begin with `task`, before the first section: `"translate"` (the default), `"generate"` (a language model of text),
+`"fill"` (a masked language model), `"classify"` and `"tag"` (labels of texts and of words) or `"embed"` (vectors of texts). A field
+that begins with the name of a task is for that task alone; others refuse it. `generate` has no encoder and the tasks after it no
+decoder; all of them set `train.label_smoothing` to 0 unless the recipe says otherwise, and `embed` refuses any other value.
 """
 
 

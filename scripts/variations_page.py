@@ -9,7 +9,7 @@ from typing import Any
 
 from regard.reproduce.records import read_records
 from regard.reproduce.results import Variation, load_result
-from regard.reproduce.table3 import compare_rows, summary, table_lines
+from regard.reproduce.table3 import compare_rows, not_run, summary, table_lines
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "variations.md"
 
@@ -34,7 +34,9 @@ def render(variations: Sequence[Variation], records: Mapping[str, Mapping[str, A
             "",
             *table,
             "",
-            f"{summary(lines)}." + (f" Against the paper: {'; '.join(differing)}." if differing else ""),
+            f"{summary(lines)}."
+            + (f" Against the paper: {'; '.join(differing)}." if differing else "")
+            + not_run(variations, records),
             "",
             f"({first['date']}, {first['device']}, torch {first['torch']}; seeds {', '.join(map(str, seeds))} of the base row, 1 "
             f"of the others; {minutes:.0f} minutes, added up over rows that may have run at the same time. Perplexity is that of a "

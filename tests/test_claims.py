@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from benchmarks.claims import main, parse
-from benchmarks.paper_claims import layers
+from benchmarks.paper_claims import layers, recall
 from benchmarks.paper_claims.convolutional import ConvolutionalReader, ConvolutionalTranslator
 from benchmarks.paper_claims.greedy import greedy
 from benchmarks.paper_claims.grid import fit_width, num_parameters
@@ -31,11 +33,59 @@ def test_all_sections_run_and_make_a_page(tmp_path: Path, capsys: pytest.Capture
     sizes = [row["parameters"] for row in results["translation"]["rows"]]
     assert max(sizes) < 1.1 * min(sizes)  # closer at real widths, where a step of the width adds less
     assert "where recurrence wins" in capsys.readouterr().out
+    # A contender that was not translated with is trained again, the others are not.
+    results["translation"]["rows"] = [
+        row for row in results["translation"]["rows"] if not row.get("chosen") or row["contender"] != "LSTM"
+    ]
+    results["translation"]["complete"] = False
+    out.write_text(json.dumps(results))
+    capsys.readouterr()
+    main(["--smoke", "--device", "cpu", "--out", str(out), "--only", "translation"])
+    printed = capsys.readouterr().out
+    assert "Transformer: measured before" in printed and "convolution: measured before" in printed
+    again = [row["contender"] for row in json.loads(out.read_text())["translation"]["rows"] if row.get("chosen")]
+    assert again == chosen and "LSTM, rate" in printed
     main(["--page", str(page), "--out", str(out)])
     text = page.read_text()
     for name in results:
         assert f"](claims-{name}.svg)" in text
         assert (tmp_path / f"claims-{name}.svg").read_text().startswith("<?xml")
+
+
+def test_a_start_that_was_cut_short_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, page, calls = tmp_path / "claims.json", tmp_path / "claims.md", []
+    command = ["--smoke", "--device", "cpu", "--only", "recall", "--recall-seconds", "0.01", "--out", str(out)]
+    train = recall.timed_training
+
+    def counted(*arguments: Any, cut: int) -> Any:
+        calls.append(1)
+        if len(calls) == cut:
+            raise KeyboardInterrupt
+        return train(*arguments)
+
+    monkeypatch.setattr(recall, "timed_training", partial(counted, cut=4))
+    with pytest.raises(KeyboardInterrupt):
+        main(command)
+    before = json.loads(out.read_text())["recall"]
+    assert len(before["rows"]) == 3 and not before["complete"]
+    main(["--page", str(page), "--out", str(out)])
+    assert "Not all of this section has been measured." in page.read_text()
+    monkeypatch.setattr(recall, "timed_training", partial(counted, cut=-1))
+    main(command)
+    after = json.loads(out.read_text())["recall"]
+    assert len(after["rows"]) == 8 and len(calls) == 4 + 5 and after["complete"]
+    for old, new in zip(before["rows"], after["rows"], strict=False):
+        assert {**old, "chosen": None} == {**new, "chosen": None}
+    assert sum(row.get("chosen", False) for row in after["rows"]) == 4
+    assert after["facts"]["section, s"] > before["facts"]["section, s"]
+    main(command)
+    assert "recall: measured before" in capsys.readouterr().out and len(calls) == 9
+    with pytest.raises(SystemExit, match=r"section recall was measured with other settings \(seed\); use --again"):
+        main([*command, "--seed", "2"])
+    main([*command, "--seed", "2", "--again"])
+    assert len(calls) == 9 + 8
 
 
 @pytest.mark.parametrize("kind", RIVALS)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,6 +30,24 @@ class Bench:
     @property
     def number_format(self) -> torch.dtype:
         return self.dtype or torch.float32
+
+
+@dataclass
+class Rows:
+    """The rows of a section, written as they are measured. Those of an earlier start that was cut short are not measured again."""
+
+    earlier: Sequence[Row] = ()
+    write: Callable[[list[Row]], None] = lambda rows: None
+    rows: list[Row] = field(default_factory=list)
+
+    def measured(self, key: Row, measure: Callable[..., Row], *arguments: Any) -> Row:
+        """The row of an earlier start with the values of `key`, or else `key` with the values that `measure` returns."""
+        found = next((row for row in self.earlier if row.items() >= key.items()), None)
+        row = {**key, **measure(*arguments)} if found is None else found
+        self.rows.append(row)
+        if found is None:
+            self.write(self.rows)
+        return row
 
 
 class Lead:

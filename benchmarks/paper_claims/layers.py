@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.common import print_table
-from benchmarks.paper_claims.bench import GIB, Bench, Row, rounded, time_calls
+from benchmarks.paper_claims.bench import GIB, Bench, Row, Rows, rounded, time_calls
 from benchmarks.paper_claims.convolutional import KERNEL
 
 LENGTHS = (10, 32, 128, 512, 1024, 2048, 4096)
@@ -136,32 +137,28 @@ def time_generation(name: str, width: int, length: int, bench: Bench) -> float:
     return time_calls(lambda: nn.LSTM.forward(layer, x, (state[0], state[1])), bench.device, SECONDS, 3)
 
 
-def measure(bench: Bench) -> list[Row]:
+def measure(bench: Bench, rows: Rows) -> list[Row]:
     """Rows of kind "layer" (a batch of TOKENS, or one sequence), "generation" and "crossover"."""
     lengths, widths = (LENGTHS, WIDTHS) if not bench.smoke else ((4, 16), (16, 32))
     tokens, generated = (TOKENS, GENERATED) if not bench.smoke else (32, (4, 16))
-    rows: list[Row] = []
     for width in widths:
         for length in lengths:
             for texts in dict.fromkeys((max(1, tokens // length), 1)):
                 for name in FOLLOWING:
-                    seconds = time_layer(name, width, length, texts, bench)
-                    row = {
-                        "kind": "layer",
-                        "layer": name,
-                        "d": width,
-                        "n": length,
-                        "texts": texts,
-                        "ms": None if seconds is None else seconds * 1e3,
-                    }
-                    rows.append(rounded(row))
+                    key = {"kind": "layer", "layer": name, "d": width, "n": length, "texts": texts}
+                    rows.measured(key, _milliseconds, time_layer, name, width, length, texts, bench)
         print(f"layers of width {width}: done", flush=True)
     for width in widths:
         for length in generated:
             for name in (FUSED, LSTM):
-                ms = 1e3 * time_generation(name, width, length, bench)
-                rows.append(rounded({"kind": "generation", "layer": name, "d": width, "n": length, "ms": ms}))
-    return [*rows, *crossovers(rows)]
+                key = {"kind": "generation", "layer": name, "d": width, "n": length}
+                rows.measured(key, _milliseconds, time_generation, name, width, length, bench)
+    return [*rows.rows, *crossovers(rows.rows)]
+
+
+def _milliseconds(measure: Callable[..., float | None], *arguments: Any) -> Row:
+    seconds = measure(*arguments)
+    return rounded({"ms": None if seconds is None else seconds * 1e3})
 
 
 def crossovers(rows: Sequence[Row]) -> list[Row]:

@@ -91,17 +91,17 @@ def translation_text(rows: Sequence[Row]) -> str:
             continue
         other = chosen[name]
         needed, spent = seconds_to(ours["curve"], other["validation loss"]), other["curve"][-1][0]
-        when = "never" if needed is None else f"after {needed:.1f} of {spent:.1f} seconds"
+        reaches = "never reaches" if needed is None else f"needs {needed:.1f} of {spent:.1f} seconds to reach"
         difference = ours["test BLEU"] - other["test BLEU"]
         ends = [ours["by length"][place]["BLEU"] - other["by length"][place]["BLEU"] for place in (0, -1)]
         said.append(
-            f"The Transformer reaches the {name}'s last validation loss {when}; its test BLEU is {difference:+.2f} against the "
-            f"{name}, {ends[0]:+.2f} on the shortest sentences and {ends[1]:+.2f} on the longest."
+            f"The Transformer {reaches} the {name}'s final validation loss; its test BLEU differs from the {name}'s by "
+            f"{difference:+.2f}, by {ends[0]:+.2f} on the shortest sentences and by {ends[1]:+.2f} on the longest."
         )
     parts = [
-        "Models of equal size on the same pairs, in updates of as many tokens, each for the same minutes and with two learning "
-        "rates. The plain path is the same Transformer without compilation, fused kernels and CUDA graph: what the others, "
-        "which run as torch runs them, would have to be compared with if only the architecture counted.",
+        "Models of equal size on the same pairs, in updates of equally many tokens, each for the same minutes and at two learning "
+        "rates, of which the validation loss picks one. The plain path is the same Transformer without compilation, fused kernels "
+        "and CUDA graph: compare it with the others, which run as torch runs them, to see the architecture alone.",
         " ".join(said),
         table(shown),
         "BLEU of the chosen runs by words of the source sentence:",
@@ -242,12 +242,21 @@ TEXTS: dict[str, Callable[[Sequence[Row]], str]] = {
 
 
 def write_page(results: dict[str, Any], path: Path) -> None:
-    """The page, and a plot beside it for each section that was measured."""
+    """The page, and a plot beside it for each section that was measured. Of a section that was cut short only contenders that were
+    translated with are shown."""
     parts = [INTRODUCTION.rstrip()]
     for name, title in TITLES.items():
-        if name in results:
-            rows, facts = results[name]["rows"], results[name]["facts"]
+        if name not in results:
+            continue
+        rows, facts, is_complete = results[name]["rows"], results[name]["facts"], results[name].get("complete", True)
+        if not is_complete:
+            done = {row["contender"] for row in rows if row.get("chosen")} if name == "translation" else set()
+            rows = [row for row in rows if row.get("contender") in done]
+        parts.append(f"## {title}")
+        if rows:
             plot = path.with_name(f"{path.stem}-{name}.svg")
             DRAW[name](rows, plot)
-            parts += [f"## {title}", f"![{title}]({plot.name})", TEXTS[name](rows), f"({facts_line(facts)}.)"]
+            parts += [f"![{title}]({plot.name})", TEXTS[name](rows), f"({facts_line(facts)}.)"]
+        if not is_complete:
+            parts.append("Not all of this section has been measured.")
     path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.common import print_table, synchronize
-from benchmarks.paper_claims.bench import Bench, Lead, Row, rounded
+from benchmarks.paper_claims.bench import Bench, Lead, Row, Rows, rounded
 from benchmarks.paper_claims.convolutional import ConvolutionalReader
 from benchmarks.paper_claims.grid import fit_width, num_parameters
 from benchmarks.paper_claims.recurrent import RecurrentReader
@@ -218,40 +218,38 @@ def usable(model: Answers, task: Recall, bench: Bench) -> Bench:
     return bench
 
 
-def measure(given: Bench, seconds: float) -> list[Row]:
+def measure(bench: Bench, seconds: float, rows: Rows) -> list[Row]:
     """A row for each model and learning rate; the better one of each is marked."""
-    task = make_task(given)
-    rows: list[Row] = []
-    for name, build in make_readers(task, given).items():
+    task = make_task(bench)
+    for name, build in make_readers(task, bench).items():
         tried = []
         for rate in RATES:
-            torch.manual_seed(given.seed)
-            model = build().to(given.device).train()
-            bench = usable(model, task, given)
-            row: Row = {
-                "number format": "bf16" if bench.dtype else "fp32",
-                "model": name,
-                "parameters": num_parameters(model),
-                "rate": rate,
-            }
-            row |= rounded(timed_training(model, task, bench, rate, seconds))
-            reader = model.reader
-            row["sees, tokens"] = reader.reach if isinstance(reader, ConvolutionalReader) else None
-            model.eval()
-            row["on other texts, %"] = (
-                100
-                * sum(accuracy(model, task, bench, each, CHOSEN) for each in distances(bench))
-                / len(distances(bench))
+            key = {"model": name, "rate": rate}
+            tried.append(rows.measured(key, _run, build, rate, task, bench, seconds))
+            print(
+                f"recall, {name}, rate {rate:g}: {tried[-1]['updates']:,} updates, {tried[-1]['accuracy, %']}",
+                flush=True,
             )
-            row["accuracy, %"] = {
-                str(each): round(100 * accuracy(model, task, bench, each), 2) for each in distances(bench)
-            }
-            row["chance, %"] = 100 / task.values
-            tried.append(row)
-            print(f"recall, {name}, rate {rate:g}: {row['updates']:,} updates, {row['accuracy, %']}", flush=True)
         max(tried, key=lambda row: float(row["on other texts, %"]))["chosen"] = True
-        rows += tried
-    return rows
+    return rows.rows
+
+
+def _run(build: Callable[[], Answers], rate: float, task: Recall, given: Bench, seconds: float) -> Row:
+    """Train one model at one learning rate, and measure it at all distances."""
+    torch.manual_seed(given.seed)
+    model = build().to(given.device).train()
+    bench = usable(model, task, given)
+    row: Row = {"number format": "bf16" if bench.dtype else "fp32", "parameters": num_parameters(model)}
+    row |= rounded(timed_training(model, task, bench, rate, seconds))
+    reader = model.reader
+    row["sees, tokens"] = reader.reach if isinstance(reader, ConvolutionalReader) else None
+    model.eval()
+    found = {each: 100 * accuracy(model, task, bench, each) for each in distances(bench)}
+    others = [100 * accuracy(model, task, bench, each, CHOSEN) for each in distances(bench)]
+    row["on other texts, %"] = sum(others) / len(others)
+    row["accuracy, %"] = {str(each): round(value, 2) for each, value in found.items()}
+    row["chance, %"] = 100 / task.values
+    return row
 
 
 def show(rows: Sequence[Row]) -> None:

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.common import print_table
-from benchmarks.paper_claims.bench import GIB, Bench, Row, peak_gib, rounded, time_calls
-from benchmarks.paper_claims.recall import Answers, Recall, TransformerReader, accuracy, make_task, train_updates
+from benchmarks.paper_claims.bench import GIB, Bench, Row, Rows, peak_gib, rounded, time_calls
+from benchmarks.paper_claims.recall import Answers, TransformerReader, accuracy, make_task, train_updates
 from regard.config import ModelConfig
 from regard.nn.attention import SelfAttention
 
@@ -48,30 +48,33 @@ def attend_by(name: str, d_k: int, bench: Bench) -> Callable[[Tensor, Tensor, Te
     return {ADDITIVE: additive, DOT: dot, FUSED: fused}[name]
 
 
-def compare_functions(bench: Bench) -> list[Row]:
+def compare_functions(bench: Bench, rows: Rows) -> None:
     """Time and memory, forward and backward, over length and d_k."""
-    lengths, widths, heads = ((8, 16), (4, 8), 2) if bench.smoke else (LENGTHS, D_KS, HEADS)
-    rows: list[Row] = []
+    lengths, widths = ((8, 16), (4, 8)) if bench.smoke else (LENGTHS, D_KS)
     for d_k in widths:
         for length in lengths:
             for name in (DOT, FUSED, ADDITIVE):
-                row: Row = {"kind": "function", "attention": name, "d_k": d_k, "n": length, "ms": None, "GiB": None}
-                rows.append(row)
-                if name == ADDITIVE and 4 * heads * length**2 * d_k * bench.number_format.itemsize > MAX_GIB * GIB:
-                    continue
-                torch.manual_seed(bench.seed)
-                shape = (heads, length, d_k)
-                q, k, v = (torch.randn(shape, device=bench.device, dtype=bench.number_format) for _ in range(3))
-                for tensor in (q, k, v):
-                    tensor.requires_grad_()
-                attend = attend_by(name, d_k, bench)
+                key = {"kind": "function", "attention": name, "d_k": d_k, "n": length}
+                rows.measured(key, _cost, key, bench)
 
-                def run() -> None:
-                    torch.autograd.grad(attend(q, k, v).sum(), (q, k, v))  # noqa: B023 - called within the turn
 
-                seconds = time_calls(run, bench.device, SECONDS / (10 if bench.smoke else 1), 1 if bench.smoke else 3)
-                row |= rounded({"ms": 1e3 * seconds, "GiB": peak_gib(run, bench.device)})
-    return rows
+def _cost(key: Row, bench: Bench) -> Row:
+    """Milliseconds and GiB of one kind of attention; None where it would take more memory than MAX_GIB."""
+    name, d_k, length, heads = key["attention"], key["d_k"], key["n"], 2 if bench.smoke else HEADS
+    if name == ADDITIVE and 4 * heads * length**2 * d_k * bench.number_format.itemsize > MAX_GIB * GIB:
+        return {"ms": None, "GiB": None}
+    torch.manual_seed(bench.seed)
+    shape = (heads, length, d_k)
+    q, k, v = (torch.randn(shape, device=bench.device, dtype=bench.number_format) for _ in range(3))
+    for tensor in (q, k, v):
+        tensor.requires_grad_()
+    attend = attend_by(name, d_k, bench)
+
+    def run() -> None:
+        torch.autograd.grad(attend(q, k, v).sum(), (q, k, v))
+
+    seconds = time_calls(run, bench.device, SECONDS / (10 if bench.smoke else 1), 1 if bench.smoke else 3)
+    return rounded({"ms": 1e3 * seconds, "GiB": peak_gib(run, bench.device)})
 
 
 def softmax_of_scores(bench: Bench) -> list[Row]:
@@ -110,37 +113,41 @@ def unit_queries_and_keys(model: nn.Module, d_model: int) -> None:
                 module.qkv.weight[: module.d_query + module.d_key].normal_(std=d_model**-0.5)
 
 
-def train_scaled(bench: Bench, task: Recall) -> list[Row]:
-    """The loss of a small Transformer after so many updates, scaled and unscaled."""
-    rows: list[Row] = []
-    updates = 3 if bench.smoke else UPDATES
+def train_scaled(bench: Bench, rows: Rows) -> None:
+    """The loss of a small Transformer after UPDATES updates, scaled and unscaled."""
     for d_k in D_KS[:2] if bench.smoke else D_KS:
-        for scaled in (True, False):
-            torch.manual_seed(bench.seed)
-            config = ModelConfig(
-                task.vocab_size, d_model=128, d_ff=512, num_heads=4, d_head=d_k, encoder_layers=0, decoder_layers=2,
-                dropout=0.0, norm_position="pre", score_scale=0.0 if scaled else 1.0,
-            )  # fmt: skip
-            model = Answers(TransformerReader(config), config.d_model, task)
-            unit_queries_and_keys(model, config.d_model)
-            model.to(bench.device).train()
-            losses = train_updates(model, task, bench, 1e-3, updates, distance=16)
-            row = {
-                "kind": "training",
-                "d_k": d_k,
-                "scores": "scaled" if scaled else "unscaled",
-                "updates": updates,
-                "loss": sum(losses[-20:]) / len(losses[-20:]),
-                "accuracy, %": 100 * accuracy(model, task, bench, distance=16),
-            }
-            rows.append({**rounded(row), "losses": [round(loss, 4) for loss in losses]})
-    return rows
+        for name in ("scaled", "unscaled"):
+            key = {"kind": "training", "d_k": d_k, "scores": name}
+            rows.measured(key, _trained, key, bench)
 
 
-def measure(bench: Bench) -> list[Row]:
-    rows = compare_functions(bench)
+def _trained(key: Row, bench: Bench) -> Row:
+    """The loss and the accuracy of one Transformer."""
+    task, updates = make_task(bench), 3 if bench.smoke else UPDATES
+    torch.manual_seed(bench.seed)
+    config = ModelConfig(
+        task.vocab_size, d_model=128, d_ff=512, num_heads=4, d_head=key["d_k"], encoder_layers=0, decoder_layers=2,
+        dropout=0.0, norm_position="pre", score_scale=0.0 if key["scores"] == "scaled" else 1.0,
+    )  # fmt: skip
+    model = Answers(TransformerReader(config), config.d_model, task)
+    unit_queries_and_keys(model, config.d_model)
+    model.to(bench.device).train()
+    losses = train_updates(model, task, bench, 1e-3, updates, distance=16)
+    row = {
+        "updates": updates,
+        "loss": sum(losses[-20:]) / len(losses[-20:]),
+        "accuracy, %": 100 * accuracy(model, task, bench, distance=16),
+    }
+    return {**rounded(row), "losses": [round(loss, 4) for loss in losses]}
+
+
+def measure(bench: Bench, rows: Rows) -> list[Row]:
+    compare_functions(bench, rows)
     print("dot product and additive: done", flush=True)
-    return [*rows, *softmax_of_scores(bench), *train_scaled(bench, make_task(bench))]
+    for row in softmax_of_scores(bench):
+        rows.measured({key: row[key] for key in ("kind", "d_k", "scores")}, dict, row)
+    train_scaled(bench, rows)
+    return rows.rows
 
 
 def show(rows: Sequence[Row]) -> None:

@@ -247,14 +247,22 @@ def race_of(bench: Bench, recipe: Recipe, folder: Path, minutes: float) -> Race:
     return Race(bench, recipe, data, minutes * 60.0, validator, data.test[:60] if bench.smoke else data.test)
 
 
-def measure(bench: Bench, recipe: Recipe, minutes: float, keep: Callable[[list[Row]], None]) -> list[Row]:
-    """A row for each contender and learning rate; `keep` gets the rows after each of them."""
-    rows: list[Row] = []
+def measure(
+    bench: Bench, recipe: Recipe, minutes: float, earlier: Sequence[Row], keep: Callable[[list[Row]], None]
+) -> list[Row]:
+    """A row for each contender and learning rate; `keep` gets the rows after each of them. Contenders that an earlier start has
+    finished, their translations included, are not trained again."""
+    finished = {row["contender"]: row["rate"] for row in earlier if row.get("chosen")}
+    rows: list[Row] = [row for row in earlier if row["contender"] in finished]
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         race = race_of(bench, recipe, Path(folder), minutes)
         names = [TRANSFORMER, *([PLAIN] if bench.device.type == "cuda" else []), LSTM, CONVOLUTION]
         best_rate = 0.0
         for name in names:
+            if name in finished:
+                best_rate = finished[name] if name == TRANSFORMER else best_rate
+                print(f"{name}: measured before", flush=True)
+                continue
             best: Run | None = None
             for rate in (best_rate,) if name == PLAIN else RATES[name]:
                 run = (run_rival if name in GROUPS else run_transformer)(race, name, rate)
@@ -275,7 +283,7 @@ def measure(bench: Bench, recipe: Recipe, minutes: float, keep: Callable[[list[R
             keep(rows)
             del best
             free(bench.device)
-    return rows
+    return sorted(rows, key=lambda row: names.index(row["contender"]))
 
 
 def _row(run: Run, race: Race) -> Row:

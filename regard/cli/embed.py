@@ -172,7 +172,7 @@ def _write(path: Path, texts: Sequence[str], vectors: Vectors) -> None:
 
 
 def _embed_folder(folder: Path, arguments: argparse.Namespace) -> None:
-    from regard.progress import progress
+    from regard.progress import counted, progress
 
     if not folder.is_dir():
         raise UserError(
@@ -197,12 +197,14 @@ def _embed_folder(folder: Path, arguments: argparse.Namespace) -> None:
     if changes.failed:
         some = "; ".join(changes.failed[:_NAMED_FILES]) + ("; ..." if len(changes.failed) > _NAMED_FILES else "")
         raise RegardError(
-            f"{len(changes.failed):,} documents could not be read and are not in the index: {escape(some)}"
+            f"{counted(len(changes.failed), 'document')} could not be read, left out of the index: {escape(some)}"
         )
 
 
 def _summary(out: Path, documents: int, passages: int, changes: Changes) -> str:
+    from regard.progress import counted
+
     counts = {"added": changes.added, "changed": changes.changed, "removed": changes.removed}
     what = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "up to date"
-    skipped = f"; {len(changes.skipped):,} files of other kinds left out" if changes.skipped else ""
-    return f"{out}: {documents:,} documents, {passages:,} passages ({what}{skipped})"
+    skipped = f"; {counted(len(changes.skipped), 'file')} of other kinds left out" if changes.skipped else ""
+    return f"{out}: {counted(documents, 'document')}, {counted(passages, 'passage')} ({what}{skipped})"

@@ -1,5 +1,5 @@
-"""`regard evaluate`: scores of a model or of a file of translations, and comparison of two systems; language models on minimal
-pairs and multiple choice."""
+"""`regard evaluate`: scores of a model or of a file of translations, and comparison of two systems; text vectors by retrieval;
+language models on minimal pairs and multiple choice."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ def add(verbs: Any) -> None:
         "evaluate",
         run,
         "score a model or a file with BLEU, chrF and TER; compare two systems",
-        "Score a model's translations of --source, or a file of translations, against --reference; or a language model on minimal "
-        "pairs (--pairs) or multiple choice (--choices); or a model with labels on a table.",
+        "Score a model's translations of --source, or a file of translations, against --reference; or a model of text vectors by "
+        "how often the nearest line of --reference is the one beside it (or beside an equal line), and the other way round; or "
+        "a language model on minimal pairs (--pairs) or multiple choice (--choices); or a model with labels on a table.",
     )
     parser.add_argument(
         "table",
@@ -132,6 +133,9 @@ def run(arguments: argparse.Namespace) -> None:
             raise UserError("evaluate needs --source FILE to translate with a model, or --hypothesis FILE to score")
         sources = list(read_lines(arguments.source))
         check_pairs(arguments, sources, references)
+        if arguments.model and any(_makes_vectors(name) for name in arguments.model):
+            _evaluate_vectors(arguments, sources, references)
+            return
         if arguments.model and len(arguments.model) > 1:
             _explain_ensemble(arguments)
         model = load_model(arguments)
@@ -175,6 +179,38 @@ def _evaluate_labels(arguments: argparse.Namespace) -> None:
     scores, said = evaluate_table(bundle, arguments.table, text, arguments.label or "", arguments.device)
     for note in said:
         sys.stderr.write(f"{escape(note)}\n")
+    print_result(arguments, scores.to_json(), scores.lines())
+
+
+def _makes_vectors(name: str) -> bool:
+    from regard.bundle import find_bundle, read_bundle
+
+    return read_bundle(find_bundle(name)).task == "embed"
+
+
+def _evaluate_vectors(arguments: argparse.Namespace, sources: list[str], references: list[str]) -> None:
+    """Print how often the nearest text of the other file is one that means the same."""
+    others = {"--against": arguments.against, "-o": arguments.output, "--adapter": arguments.adapter}
+    others |= {"--target-language": arguments.target_language, "--beam": arguments.beam, "--alpha": arguments.alpha}
+    others |= {"--prefix": arguments.prefix, "--phrase": arguments.phrases, "--keep": arguments.keep}
+    others |= {"--glossary": arguments.glossary}
+    others |= {f"--{name.replace('_', '-')}": value for name, value in given_search(arguments).items()}
+    if given := [name for name, value in others.items() if value is not None]:
+        raise UserError(f"{arguments.model[0]} makes vectors, and does not translate; leave out {' and '.join(given)}")
+    if len(arguments.model) > 1:
+        raise UserError("evaluate takes one model of text vectors at a time; name one with -m")
+    from regard.tasks.retrieval import RetrievalSet
+
+    pairs = list(zip(sources, references, strict=True))
+    filled = [(source, reference) for source, reference in pairs if source.strip() and reference.strip()]
+    if not filled:
+        raise UserError(f"{arguments.source}: must have at least one line with text beside text, but has none")
+    if left_out := len(pairs) - len(filled):
+        sys.stderr.write(f"note: {left_out:,} of {len(pairs):,} pairs left out, since a side is empty\n")
+    texts = RetrievalSet(filled, (arguments.source.name, arguments.reference.name))
+    model = load_model(arguments, task="embed")
+    first, second = (model.embed(side, progress=True) for side in texts.sides)
+    scores = texts.scores(first, second)
     print_result(arguments, scores.to_json(), scores.lines())
 
 

@@ -33,7 +33,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write the export, and print how far its log-probabilities are from the original's."""
+    """Write the export, and print how far its numbers are from the original's."""
     from regard.bundle import find_bundle, load_bundle
     from regard.export import export
     from regard.export.verify import NOUNS

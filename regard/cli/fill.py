@@ -41,6 +41,10 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("fill needs -m MODEL, a masked language model: regard train makes one, regard import reads one")
     find_models(arguments)  # before anything is read
     checked_batch(arguments)
+    from regard.bounds import check_whole
+    from regard.understanding.filler import MAX_CANDIDATES
+
+    check_whole("-k", arguments.k, 1, MAX_CANDIDATES)
     texts = read_texts(arguments)
     model = load_model(arguments, task="fill")
     filled = model.filler.fill(texts, arguments.k)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.cli.common import print_result, verb
 from regard.errors import UserError
+from regard.task_table import DEFAULT_TASK
 
 if TYPE_CHECKING:
     from regard.recipe import Recipe
@@ -74,7 +75,7 @@ def run(arguments: argparse.Namespace) -> None:
     refuse_unmeasurable(result, recipe)
     check = check_data(result, recipe)
     if not arguments.json or arguments.dry_run:
-        print_result(arguments, _plan(result, recipe, check), _plan_lines(result, recipe, check, arguments))
+        print_result(arguments, _plan(result, recipe, check, arguments), _plan_lines(result, recipe, check, arguments))
     refuse_missing(result, check)
     if not arguments.dry_run:
         (_sweep if result.rows else _reproduce)(result, recipe, check, arguments)
@@ -105,7 +106,7 @@ def _list(arguments: argparse.Namespace) -> None:
     print_result(arguments, document, [*aligned(rows), "", note])
 
 
-def _plan(result: Result, recipe: Recipe, check: DataCheck) -> dict[str, Any]:
+def _plan(result: Result, recipe: Recipe, check: DataCheck, arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "name": result.name,
         "title": result.title,
@@ -115,7 +116,7 @@ def _plan(result: Result, recipe: Recipe, check: DataCheck) -> dict[str, Any]:
         "other text": list(check.differing),
         "minutes": result.minutes,
         "device": result.device,
-        "rows": [row.name for row in result.rows],
+        "rows": [row.name for row in result.rows if _is_chosen(row.name, arguments.rows)],
     }
 
 
@@ -126,7 +127,7 @@ def _plan_lines(result: Result, recipe: Recipe, check: DataCheck, arguments: arg
         f"train      {result.command} --set data.root={check.root}",
         f"time       {result.minutes:g} minutes on {result.device}",
     ]
-    if recipe.settings.has_sides:
+    if recipe.task == DEFAULT_TASK:
         weights = f"average of the last {result.average} checkpoints" if result.average else "the run's model"
         lines.append(
             f"evaluate   {recipe.data.test}: {weights}, beam {recipe.decode.beam}, alpha {recipe.decode.alpha:g}"
@@ -135,8 +136,8 @@ def _plan_lines(result: Result, recipe: Recipe, check: DataCheck, arguments: arg
         if score is not None:
             shown = "" if score.score is None else f"{score.score:g} {score.metric}: "
             lines.append(f"{title:<10} {shown}{score.what}")
-    if result.rows:
-        lines.append(f"rows       {len(result.rows)}: {'; '.join(row.name for row in result.rows)}")
+    if chosen := [row.name for row in result.rows if _is_chosen(row.name, arguments.rows)]:
+        lines.append(f"rows       {len(chosen)}: {'; '.join(chosen)}")
     if not check.missing:
         lines.append(f"data       {check.line()}")
     return lines

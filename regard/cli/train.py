@@ -27,7 +27,8 @@ def add(verbs: Any) -> None:
         run,
         "train a model from a recipe, from parallel files, text, or labels",
         "Train a model from a recipe (a .toml file), a translator from two parallel files, a language model from text files and "
-        "folders, a classifier from a table of texts with labels, or a tagger from words with tags; without a recipe "
+        "folders, a classifier from a table of texts with labels, a tagger from words with tags, or a model of text vectors "
+        "from pairs of texts that mean the same (--task embed); without a recipe "
         "Regard chooses the settings. docs/recipe.md lists every field of a recipe.",
     )
     parser.usage = (

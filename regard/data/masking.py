@@ -1,11 +1,13 @@
-"""Text for masked language models (Devlin et al., 2019): pieces of documents, some of whose tokens are to be guessed.
+"""Text for masked language models (Devlin et al., 2019): pieces of documents with some tokens to predict.
 
     piece    <s> The cat sat on the mat . </s>
     ids      <s> The cat <mask> on the dog . </s>           labels   sat (at 3), mat (at 6)
 
 Of the chosen tokens eight in ten become `<mask>`, one in ten another token, and one in ten stays. Which ones are chosen is drawn
 from (seed, epoch, record) alone: each epoch masks others (RoBERTa's dynamic masking), and a resumed run the same ones. With whole
-words all tokens of a word are chosen or none, so that none is guessed from the rest of its word.
+words all tokens of a word are chosen or none, so that none can be predicted from the rest of its word. Each token of a chosen word
+is masked, replaced or kept on its own, as in BERT's whole-word masking. A share of the words is chosen, as in fairseq, so that long
+words are chosen as often as short ones.
 """
 
 from __future__ import annotations
@@ -123,14 +125,14 @@ class MaskedPieces(NamedTuple):
 class Masking:
     """Chooses tokens and masks them."""
 
-    share: float  # of the tokens of a piece that are chosen; at least one is
+    share: float  # of the tokens of a piece, or of its words, that are chosen; at least one is
     mask_id: int
     others: Int64Array  # the ids that may take the place of a chosen token
     seed: int
     words: WordTable | None = None  # choose whole words
 
     def count(self, sizes: Int64Array) -> Int64Array:
-        """How many tokens are chosen in pieces with so many tokens of text; of whole words about as many."""
+        """How many tokens are chosen in pieces with this many tokens of text; with whole words, how many of this many words."""
         chosen: Int64Array = np.rint(self.share * sizes).astype(np.int64)
         return np.maximum(chosen, 1)
 
@@ -143,17 +145,30 @@ class Masking:
         starts = sizes.cumsum() - sizes
         draws = self._draws(records, sizes, np.arange(len(piece)) - starts[piece], epoch)
         if self.words is None:
-            order = _by_chance(piece, draws)
-            chosen = np.sort(order[np.arange(len(piece)) - starts[piece] < self.count(sizes)[piece]])
+            chosen = np.flatnonzero(self._choose(piece, draws))
         else:
             begins = self.words.begins(ids[content])
             begins[starts[sizes > 0]] = True
-            chosen = _whole_words(piece, draws, begins, self.count(sizes))
+            first = _word_starts(begins)
+            word = np.repeat(np.arange(len(first)), np.diff(first, append=len(piece)))
+            chosen = np.flatnonzero(self._choose(piece[first], draws[first])[word])
         places, labels = content[chosen], ids[content[chosen]]
         kind = uniform(mix(draws[chosen] ^ np.uint64(1)))
         other = self.others[mix(draws[chosen] ^ np.uint64(2)) % np.uint64(len(self.others))]
         ids[places] = np.where(kind < MASKED, self.mask_id, np.where(kind < CHANGED, other, labels))
         return MaskedPieces(ids, lengths, places, labels)
+
+    def _choose(self, owner: Int64Array, draws: UInt64Array) -> NDArray[np.bool_]:
+        """Which tokens or words are chosen: of each piece those that come first in random order. `owner` is the piece of each."""
+        sizes = np.bincount(owner)
+        # Sorted by piece, then by chance.
+        order = np.argsort(owner.astype(np.uint64) << np.uint64(40) | draws >> np.uint64(24), kind="stable")
+        rank = (
+            np.arange(len(owner)) - (sizes.cumsum() - sizes)[owner]
+        )  # owners are in order, so also of the sorted ones
+        chosen = np.zeros(len(owner), np.bool_)
+        chosen[order] = rank < self.count(sizes)[owner]
+        return chosen
 
     def _draws(self, records: Int64Array, sizes: Int64Array, places: Int64Array, epoch: int) -> UInt64Array:
         """A random number for each token of text, from (seed, epoch, record, place) alone."""
@@ -162,26 +177,15 @@ class Masking:
         return mix(np.repeat(pieces, sizes) + places.astype(np.uint64) * STEP)
 
 
-def _by_chance(piece: Int64Array, draws: UInt64Array) -> Int64Array:
-    """The order that sorts by piece, then by chance."""
-    return np.argsort(piece.astype(np.uint64) << np.uint64(40) | draws >> np.uint64(24), kind="stable")
+def _word_starts(begins: NDArray[np.bool_]) -> Int64Array:
+    """The places of the tokens that begin a word, or a further part of a word longer than LONGEST_WORD.
 
-
-def _whole_words(piece: Int64Array, draws: UInt64Array, begins: NDArray[np.bool_], counts: Int64Array) -> Int64Array:
-    """The tokens of randomly chosen words, about `counts` of each piece: words are taken in random order as long as their middle
-    lies within the count, the first one in any case. `piece` is that of each token, `begins` whether it begins a word."""
+    >>> _word_starts(np.array([True, True, *[False] * 8, True])).tolist()
+    [0, 1, 9, 10]
+    """
     first = np.flatnonzero(begins)
-    place = np.arange(len(piece)) - first[begins.cumsum() - 1]
-    begins = begins | (place % LONGEST_WORD == 0)
-    first, word = np.flatnonzero(begins), begins.cumsum() - 1
-    sizes, owner = np.bincount(word), piece[first]
-    order = _by_chance(owner, draws[first])
-    sizes, owner = sizes[order], owner[order]
-    before = sizes.cumsum() - sizes
-    before -= before[np.searchsorted(owner, owner)]  # within the piece
-    taken = np.zeros(len(order), np.bool_)
-    taken[order] = (before == 0) | (2 * before + sizes <= 2 * counts[owner])
-    return np.flatnonzero(taken[word])
+    place = np.arange(len(begins)) - first[begins.cumsum() - 1]
+    return np.flatnonzero(place % LONGEST_WORD == 0)
 
 
 # --- batches ---
@@ -291,8 +295,8 @@ def fit_masked_slots(pieces: TextPieces, masking: Masking, tokens: int, length: 
     sequences = most_records(pieces.costs, pieces.corpora, tokens, "document")
     tokens = round_up(max(tokens, length), TOKEN_STEP)
     sequences = round_up(sequences + -(-tokens // length), RECORD_STEP)
-    # Of n tokens at most share * n + 1/2 are chosen, but at least one. Whole words exceed that by chance in some pieces, but hardly
-    # ever in all; if so, the last ones of the batch are not masked.
+    # Of n tokens at most share * n + 1/2 are chosen, but at least one. Whole words exceed that in some pieces, but hardly ever in a
+    # whole batch; if they do, its last labels are dropped.
     return MaskedSlots(tokens, sequences, round_up(masking.share * tokens + sequences, RECORD_STEP), length)
 
 
@@ -308,7 +312,8 @@ class MaskedPacking:
         return split_indices(indices, self.pieces.costs[indices], parts)
 
     def pack(self, parts: Sequence[Part], own: slice, sampler: Sampler) -> Packed:
-        """Only masked tokens have labels. How many whole words have is known once they are drawn, those of other processes, too."""
+        """Only masked tokens have labels. How many tokens the chosen words have is known once they are drawn, so each process draws
+        those of all."""
         costs = np.concatenate([self.pieces.costs[part.indices] for part in parts])
         tokens = int(costs.sum())
         if self.masking.words is None:

@@ -1,4 +1,4 @@
-"""Which tokens make up a word, for many tokens at once: the words of `pieces.py`, from a table of the vocabulary's pieces."""
+"""Which tokens begin a word, looked up for many tokens at once: the words of `pieces.py` and, with WordPiece, those of BERT."""
 
 from __future__ import annotations
 
@@ -29,15 +29,18 @@ class WordTable:
     def of(cls, tokenizer: Tokenizer) -> WordTable:
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
         bare = [piece.lstrip(_SPACE) for piece in pieces]
+        spaced = np.array([piece.startswith(_SPACE) for piece in pieces])
+        if tokenizer.kind == "huggingface" and tokenizer.unk_id >= 0:
+            spaced[tokenizer.unk_id] = True  # stands for a whole word; in other vocabularies for a character
         return cls(
-            np.array([piece.startswith(_SPACE) for piece in pieces]),
+            spaced,
             np.array([not text for text in bare]),
             np.array([is_punctuation(text) for text in bare]),
             np.array([is_without_spaces(text) for text in bare]),
         )
 
     def begins(self, ids: IntArray) -> BoolArray:
-        """(tokens,) whether each token begins a word after the one before it; so does the first. As `pieces.begins_word`."""
+        """(tokens,) whether each token begins a word, given the one before it: `pieces.begins_word`. The first always does."""
         before, own = ids[:-1], ids[1:]
         changes = (self.punctuation[own] != self.punctuation[before]) | self.alone[own] | self.alone[before]
         found: BoolArray = np.ones(len(ids), np.bool_)

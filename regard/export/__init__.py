@@ -65,6 +65,19 @@ def _notes(bundle: Bundle, to: str) -> tuple[str, ...]:
         notes.append(
             "transformers 5 replaces T5's output matrix by its embedding; version 4 reads the one that was written"
         )
+    head = bundle.config.head_settings
+    no_sentence_files = to == "transformers" and bundle.task == "embed" and head.pooling == "tanh-first"
+    if no_sentence_files:
+        scaled = ", to be scaled to length 1" if head.normalize else ""
+        notes.append(
+            f"sentence-transformers has no such pooling (model.head.pooling = {head.pooling!r}): the folder is for transformers "
+            f"alone, whose pooler_output is the vector{scaled}"
+        )
+    if bundle.prompts and (no_sentence_files or to == "ctranslate2"):
+        names = ", ".join(bundle.prompts)
+        notes.append(
+            f"this model's prompts ({names}) are not in the folder: put them before a text; regard info --json shows them"
+        )
     if bundle.tokenizer.protects:
         notes.append(
             "this model sees addresses, placeholders and tags as reserved pieces (tokenizer.protect), which Regard inserts and "

@@ -20,7 +20,7 @@ from torch import Tensor
 from regard.bundle import Bundle
 from regard.data.labelled import DEFAULT_THRESHOLD, word_pattern, word_prefix
 from regard.export.onnx_encoder_readme import make_readme
-from regard.export.tokenizer_json import check_encoder_json, encoder_json
+from regard.export.tokenizer_json import check_encoder_json, encoder_json, sample_texts
 from regard.export.verify import Samples, check, scores_of
 from regard.generate.engines.onnx_decoder import open_session
 from regard.generate.engines.onnx_encoder_graph import MODEL, OPSET, convert, longest_input
@@ -36,8 +36,7 @@ def write_encoder(bundle: Bundle, folder: Path, samples: Samples) -> list[list[f
     content = None
     if bundle.tokenizer.kind != "ids":
         content = encoder_json(bundle, max_length)
-        texts = [bundle.tokenizer.decode(ids).replace("\u2581", "") for ids in samples.src]
-        check_encoder_json(bundle, content, texts)
+        check_encoder_json(bundle, content, sample_texts(bundle, samples))
         _write_json(folder / "tokenizer.json", content)
     convert(bundle, folder)
     session = open_session(folder / MODEL, torch.get_num_threads())

@@ -15,11 +15,12 @@ from regard.bundle import Bundle, load_weights
 from regard.config import ModelConfig
 from regard.errors import RegardError, UserError
 from regard.export.sentence_transformers import write_sentence_model
-from regard.export.tokenizer_json import own_json, refuse_pair
+from regard.export.tokenizer_json import own_json, refuse_pair, sample_texts
 from regard.export.verify import Samples, scores_of
 from regard.families import FAMILIES
 from regard.families.family import Family
 from regard.families.table import from_theirs, to_theirs
+from regard.generate.options import forbidden_ids
 from regard.importing.original import their_outputs
 
 
@@ -116,10 +117,13 @@ def _generation(bundle: Bundle) -> dict[str, Any]:
     if bundle.task == "translate":
         settings["decoder_start_token_id"] = tokenizer.bos_id
         settings |= {"num_beams": bundle.decode.beam, "length_penalty": bundle.decode.alpha, "early_stopping": False}
+        # Without it, transformers ends every text after 20 tokens. The first token is the one that starts the decoder.
+        longest = 1 + bundle.max_length + bundle.decode.max_extra
+        settings["max_length"] = min(longest, bundle.config.longest or longest)
     elif tokenizer.bos_id >= 0:
         settings["bos_token_id"] = tokenizer.bos_id
-    if tokenizer.controls is not None and tokenizer.controls.forbidden:
-        settings["suppress_tokens"] = list(tokenizer.controls.forbidden)
+    if forbidden := forbidden_ids(tokenizer):
+        settings["suppress_tokens"] = sorted(set(forbidden))
     return {name: value for name, value in settings.items() if value is not None}
 
 
@@ -148,17 +152,20 @@ def write_tokenizer(bundle: Bundle, folder: Path) -> None:
         ids |= {"cls": opening[0] if opening else -1, "sep": closing[0] if closing else -1}
         ids["eos"] = -1
     named = {f"{name}_token": pieces[i] for name, i in ids.items() if i in pieces}
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **named, "model_max_length": bundle.max_length}
+    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **named}
+    settings["model_max_length"] = bundle.max_length
+    if bundle.config.front_settings.token_types > 1:  # transformers leaves out the types of a pair's texts unless asked
+        settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     if tokenizer.chat is not None:
         (folder / "chat_template.jinja").write_text(tokenizer.chat.source, encoding="utf-8")
     _write_json(folder / "tokenizer_config.json", {**settings, "clean_up_tokenization_spaces": False})
 
 
 def check_tokenizer(bundle: Bundle, theirs: Any, samples: Samples) -> None:
-    """Check that both tokenizers agree on the samples' text, except for U+2581, which only Regard can write."""
+    """Check that both tokenizers agree on the samples' text."""
     ours = bundle.tokenizer
     opening = list(ours.controls.source_opening if ours.controls is not None else ())
-    for text in [ours.decode(ids).replace("\u2581", "") for ids in samples.src + samples.tgt]:
+    for text in sample_texts(bundle, samples):
         ids = ours.encode(text, "target")
         is_prompt = bundle.task == "generate" and ours.controls is None
         expected = [*ours.prompt_opening, *ids] if is_prompt else [*opening, *ours.frame(ids)[0]]

@@ -10,6 +10,7 @@ from regard.bundle import Bundle
 from regard.data.huggingface import import_tokenizers
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
+from regard.export.verify import Samples
 from regard.importing.sentencepiece_json import SPACE, added_token, bpe_json
 
 
@@ -63,6 +64,13 @@ def make_frame(
         "pair": [*special(opening, 0), first, *special(between, 0), second, *special(closing, 1)],
         "special_tokens": {name: {"id": name, "ids": [i], "tokens": [name]} for i, name in names.items()},
     }
+
+
+def sample_texts(bundle: Bundle, samples: Samples) -> list[str]:
+    """The text of the samples, by which tokenizers are compared. Only Regard can write U+2581; and where a vocabulary of its own
+    fills in blanks, the other takes a space before a text for the one that begins its first word."""
+    texts = [bundle.tokenizer.decode(ids).replace("\u2581", "") for ids in samples.src + samples.tgt]
+    return [text.lstrip(" ") for text in texts] if bundle.task == "fill" else texts
 
 
 def encoder_json(bundle: Bundle, max_length: int) -> dict[str, Any]:

@@ -33,7 +33,7 @@ NOUNS = {
     **dict.fromkeys(("classify", "tag"), "scores of labels"),
     "embed": "numbers of vectors (in root mean squares)",
 }
-ROUNDINGS = 10  # other programs may round so many times as much as the original does itself, beside float64
+ROUNDINGS = 10  # other programs may differ by this multiple of what float32 changes in the original, beside float64
 MAX_RISE = 0.2  # of the loss on its own text, in nats a token, for a language model in int8
 
 

@@ -1,8 +1,10 @@
-"""The loss of vectors for texts: of all texts in a batch, the one that means the same must be the nearest.
+"""The contrastive loss of text vectors: of all texts in a batch, the one that means the same must be the nearest.
 
-    logits = cosine(first_i, second_j) / temperature          loss = cross-entropy of j = i given i, and of i = j given j
+    logits[i, j] = cosine(first_i, second_j) / temperature          the right column of row i is i, the right row of column j is j
 
-So the other pairs of the batch are the negatives (InfoNCE; van den Oord et al., 2018), in both directions.
+The loss is the cross-entropy over rows and over columns, so the other pairs of the batch are the negatives (InfoNCE; van den Oord
+et al., 2018). Divided by its count it is sentence-transformers' MultipleNegativesSymmetricRankingLoss with scale = 1 / temperature,
+except where pairs share a text.
 """
 
 from __future__ import annotations
@@ -17,16 +19,19 @@ from regard.models.loss import Loss
 def contrastive_loss(vectors: Tensor, groups: Tensor, scale: Tensor) -> Loss:
     """The sum over all pairs and both directions, from the vectors of both texts of each pair, (pairs, 2, d_model).
 
-    Equal texts have the same number in `groups`, (pairs, 2). Pairs that share a text are no negatives of each other: another
-    translation of a sentence is not wrong. A pair of -1 is empty and counts nothing. `scale` is 1 / temperature.
+    Equal texts have the same number in `groups`, (pairs, 2), whichever side they are on. Pairs that share a text are no negatives
+    of each other: another translation of a sentence is not wrong. A pair of -1 is empty and adds nothing. `scale` is
+    1 / temperature.
     """
     unit = functional.normalize(vectors.float(), dim=-1)
     # (pairs, d_model) @ (d_model, pairs): row i has the cosines of first text i
     logits = scale * (unit[:, 0] @ unit[:, 1].t())
     pairs = groups.shape[0]
     used = groups[:, 0] >= 0
-    hidden = (groups[:, None] == groups[None]).any(dim=-1) | ~used[:, None] | ~used[None]
-    # The pair itself always stays, of an empty one so that no row is without numbers.
+    # (pairs, 1, 2, 1) == (1, pairs, 1, 2): either text of one pair and either text of the other
+    shared = (groups[:, None, :, None] == groups[None, :, None]).flatten(2).any(dim=-1)
+    hidden = shared | ~used[:, None] | ~used[None]
+    # The diagonal stays, also that of empty pairs: a row of nothing but -inf would give NaN.
     hidden &= ~torch.eye(pairs, dtype=torch.bool, device=groups.device)
     logits = logits.masked_fill(hidden, -torch.inf)
     forward, backward = torch.logsumexp(logits, dim=1), torch.logsumexp(logits, dim=0)

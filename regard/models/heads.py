@@ -80,9 +80,8 @@ def pool(hidden: Tensor, layout: Layout, is_mean: bool) -> Tensor:
     counted = torch.ones_like(ids) if is_mean else (layout.positions == 0).long()
     counts = ids.new_zeros(layout.num_sequences + 1).index_add(0, ids, counted)
     share = counted / counts.clamp(min=1)[ids]
-    wide = torch.promote_types(
-        hidden.dtype, torch.float32
-    )  # a sum of many small shares in bf16 would lose most of its digits
+    # In bf16 the sum of many small shares would lose most of its digits.
+    wide = torch.promote_types(hidden.dtype, torch.float32)
     sums = hidden.new_zeros(layout.num_sequences + 1, hidden.shape[1], dtype=wide)
     return sums.index_add(0, ids, hidden.to(wide) * share[:, None].to(wide))[:-1].to(hidden.dtype)
 

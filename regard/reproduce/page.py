@@ -10,7 +10,7 @@ from regard.files import write_atomic
 from regard.html_page import escaped, render_page, section, table
 from regard.reproduce.records import read_records
 from regard.reproduce.results import Variation
-from regard.reproduce.table3 import compare_rows, summary, table_lines
+from regard.reproduce.table3 import compare_rows, not_run, summary, table_lines
 
 _STYLE = ".table { max-height: none; } td { vertical-align: top; } section > .table + p { margin-top: 10px; }"
 RECORDS, PAGE = "results.jsonl", "results.html"
@@ -75,6 +75,6 @@ def _variations(variations: Sequence[Variation], records: Mapping[str, Mapping[s
     note = (
         f"{summary(lines)}. A difference agrees if it has the paper's sign and is larger than the 95% interval of one more run of "
         f"the base row. {first.get('device', '')}, torch {first.get('torch', '')}, {first.get('date', '')}; "
-        f"{first['signature']}."
+        f"{first['signature']}.{not_run(variations, records)}"
     )
     return f"{table(heads, body)}<p>{escaped(note)}</p>"

@@ -12,11 +12,14 @@ from typing import Any
 
 from regard.api import load
 from regard.bundle import Bundle, load_bundle
+from regard.evaluate import Metric, Scores
+from regard.files import read_json
 from regard.progress import progress
 from regard.recipe import Recipe
 from regard.reproduce.data_check import DataCheck
 from regard.reproduce.paper_bleu import PaperScores, paper_scores
 from regard.reproduce.results import Result, Score
+from regard.task_table import DEFAULT_TASK
 from regard.tasks import TASKS
 from regard.training.checkpoint import scheduled_checkpoints
 from regard.training.finish import average
@@ -41,15 +44,19 @@ def reproduce(result: Result, recipe: Recipe, check: DataCheck, out: Path, chang
     bundle = train(recipe, out / "run", resume=True)
     if result.average:
         bundle = averaged(out, result.average)
-    scores = translated_scores(recipe, bundle, out) if recipe.settings.has_sides else None
+    scores = translated_scores(recipe, bundle, out) if recipe.task == DEFAULT_TASK else None
     record = make_record(result, recipe, check, bundle, changed)
     record["minutes of this start"] = round((time.perf_counter() - begun) / 60, 2)
-    if scores is None:
-        record |= {"score": final_loss(out / "run", bundle), "metric": LOSS}
-        lines = [f"{LOSS}  {record['score']:.4f}"]
-    else:
+    if scores is not None:
         record |= score_fields(scores)
         lines = scores.lines()
+    elif recipe.settings.has_labels:
+        measured = measured_scores(bundle)
+        record |= measured_fields(measured)
+        lines = [*measured.lines(), *baseline_lines(out / "run")]
+    else:
+        record |= {"score": final_loss(out / "run", bundle), "metric": LOSS}
+        lines = [f"{LOSS}  {record['score']:.4f}"]
     return Outcome(record, [*lines, *comparison(result, record), *provenance(record)])
 
 
@@ -76,6 +83,38 @@ def translated_scores(recipe: Recipe, bundle: Bundle, out: Path) -> PaperScores:
     return paper_scores(found, [reference for _, reference in pairs], recipe.data.target)
 
 
+def measured_scores(bundle: Bundle) -> Scores:
+    """Scores of the test set that the run measured at its end."""
+    test = bundle.facts["test"]
+    keys = ("name", "score", "signature", "mean", "confidence")
+    return Scores(
+        tuple(Metric(**{key: metric.get(key) for key in keys}) for metric in test["metrics"].values()),
+        test["sentences"],
+    )
+
+
+def measured_fields(scores: Scores) -> dict[str, Any]:
+    """The first score, which decides, and all by name, with signatures."""
+    first = scores.metrics[0]
+    return {
+        "score": first.score,
+        "metric": first.name,
+        "confidence": first.confidence,
+        "scores": {each.name: round(each.score, 2) for each in scores.metrics},
+        "signatures": {each.name: each.signature for each in scores.metrics},
+    }
+
+
+def baseline_lines(run: Path) -> list[str]:
+    """The score of the simple model that was trained on the same texts."""
+    baseline = RunFolder(run).baseline
+    if not baseline.exists():
+        return []
+    found = read_json(baseline)
+    metric = next(iter(found["test"]["metrics"].values()))
+    return [f"{found['name']}: {metric['score']:.2f} {metric['name']}, trained in {found['seconds']:g} s"]
+
+
 def final_loss(run: Path, bundle: Bundle) -> float:
     """The validation loss of the weights that became the model."""
     measured = [record for record in read_metrics(RunFolder(run).metrics) if record["kind"] == "valid"]
@@ -94,8 +133,8 @@ def make_record(
         "title": result.title,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         **{key: facts[key] for key in kept if key in facts},
-        "beam": recipe.decode.beam if recipe.settings.has_sides else None,
-        "alpha": recipe.decode.alpha if recipe.settings.has_sides else None,
+        "beam": recipe.decode.beam if recipe.task == DEFAULT_TASK else None,
+        "alpha": recipe.decode.alpha if recipe.task == DEFAULT_TASK else None,
         "seed": recipe.train.seed,
         "changed": list(changed),
         "other text": list(check.differing),
@@ -109,14 +148,8 @@ def make_record(
 
 def score_fields(scores: PaperScores) -> dict[str, Any]:
     """The scores by name, with signatures."""
-    found = {each.name: each for each in (scores.sacrebleu, scores.tokenised, scores.compounds) if each is not None}
-    return {
-        "score": scores.sacrebleu.score,
-        "metric": scores.sacrebleu.name,
-        "confidence": scores.sacrebleu.confidence,
-        "scores": {name: round(each.score, 2) for name, each in found.items()},
-        "signatures": {name: each.signature for name, each in found.items()},
-    }
+    found = (scores.sacrebleu, scores.tokenised, scores.compounds)
+    return measured_fields(Scores(tuple(each for each in found if each is not None), 0))
 
 
 def comparison(result: Result, record: dict[str, Any]) -> list[str]:

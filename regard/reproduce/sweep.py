@@ -1,5 +1,5 @@
 """A sweep over variations of one recipe: each row is a training run in a process of its own, several at a time if asked, and is
-written down as soon as it ends. The text is prepared once. A sweep that was stopped goes on where it was, inside a row, too."""
+recorded as soon as it ends. The text is prepared once. A stopped sweep goes on where it was, also within a row."""
 
 from __future__ import annotations
 
@@ -46,6 +46,12 @@ class Running:
     process: subprocess.Popen[bytes]
     begun: float
     log: Path
+    before: float = 0.0  # seconds of earlier starts
+
+    @property
+    def seconds(self) -> float:
+        """Of all starts, those that a crash ended apart."""
+        return self.before + time.monotonic() - self.begun
 
 
 class Sweep:
@@ -70,8 +76,8 @@ class Sweep:
         return done
 
     def run(self, parallel: int, seconds: float = math.inf) -> bool:
-        """Run the unfinished rows, `parallel` at a time, for at most `seconds`. True: all rows are done. Ctrl-C and SIGTERM
-        stop it (`stop_requested`)."""
+        """Run what is left, `parallel` rows at a time, for at most `seconds`, plus the time in which rows save and end. True: all
+        rows are done. Ctrl-C and SIGTERM stop it (`stop_requested`)."""
         self.stop_requested = False
         with on_interrupt(self._request_stop, second_ends=False):
             return self._run(parallel, time.monotonic() + seconds)
@@ -131,10 +137,12 @@ class Sweep:
             # The row ends when this pipe closes, however this process ends.
             process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.PIPE)
         self.say(f"{row.variation.name}: started, {log}")
-        return Running(row, process, time.monotonic(), log)
+        spent = log.with_suffix(".seconds")
+        before = float(spent.read_text(encoding="utf-8")) if spent.is_file() else 0.0
+        return Running(row, process, time.monotonic(), log, before)
 
     def end(self, running: Running) -> list[str]:
-        """Write down a row that has ended; what failed, if it did."""
+        """Record a row that has ended; what failed, if it did."""
         name, place = running.row.variation.name, self.out / "rows" / running.row.variation.folder
         with running.process:
             pass  # closes its pipe
@@ -147,9 +155,9 @@ class Sweep:
             last = next((line for line in reversed(lines) if line.strip()), "no output")
             self.say(f"{name}: failed with exit code {code}: {last}")
             return [f"{name} ({running.log}: {last})"]
-        record = row_record(running.row, place, time.monotonic() - running.begun)
+        record = row_record(running.row, place, running.seconds)
         append_record(self.records, record)
-        # What the score does not need any more; 22 rows would fill a small disk.
+        # Not needed once the row is scored; those of all rows would fill a small disk.
         for folder in ("checkpoints", "store"):
             shutil.rmtree(place / folder, ignore_errors=True)
         self.say(f"{name}: BLEU {record['bleu']:.2f}, perplexity {record['perplexity']:.2f}, {record['seconds']:.0f} s")
@@ -165,6 +173,7 @@ class Sweep:
             if not code:  # it had just finished
                 self.end(each)
             else:
+                write_atomic(each.log.with_suffix(".seconds"), f"{each.seconds:.1f}\n")
                 self.say(f"{each.row.variation.name}: stopped; it resumes with the next start of the sweep")
 
 

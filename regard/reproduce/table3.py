@@ -99,19 +99,25 @@ def summary(lines: Sequence[Mapping[str, Any]]) -> str:
     return "; ".join(said)
 
 
+def not_run(variations: Sequence[Variation], records: Mapping[str, Mapping[str, Any]]) -> str:
+    """A sentence that names the rows of a sweep that was cut short; empty if none is missing."""
+    missing = [each.name for each in variations if each.name not in records]
+    return f" Not run: {'; '.join(missing)}." if missing else ""
+
+
 def table_lines(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Cells, a heading first."""
     heads = ["row", "million parameters"]
     for name in ("BLEU", "perplexity"):
-        heads += [name, "to base", f"paper's {name}", "to base", ""]
+        heads += [name, "vs. base", f"paper's {name}", "vs. base", ""]
     cells = [heads]
     for line in lines:
         row = [line["row"], f"{line['million parameters']:.1f}"]
-        for field in ("bleu", "perplexity"):
+        for field, form in (("bleu", ".1f"), ("perplexity", ".2f")):
             row += [
                 f"{line[field]:.2f}",
                 _signed(line[f"{field}, difference"]),
-                "" if line[f"{field}, paper"] is None else f"{line[f'{field}, paper']:g}",
+                "" if line[f"{field}, paper"] is None else format(line[f"{field}, paper"], form),
                 _signed(line[f"{field}, paper's difference"]),
                 line[f"{field}, verdict"],
             ]

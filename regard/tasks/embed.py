@@ -1,5 +1,5 @@
-"""Vectors of texts: pairs that mean the same, such as a sentence and its translation; of all texts in a batch, the other text of a
-pair must be the nearest."""
+"""The task `embed`: text vectors learnt from pairs that mean the same, such as a sentence and its translation, with the other pairs
+of the batch as negatives."""
 
 from __future__ import annotations
 
@@ -91,13 +91,13 @@ def make_pairs(recipe: Recipe, store: Store, tokenizer: Tokenizer) -> TextPairs:
 
 
 def about_store(recipe: Recipe, store: Store, tokenizer: Tokenizer, config: ModelConfig) -> list[str]:
-    """Pairs that are far too long have been dropped; of others the marks around a text may take the place of its last tokens."""
+    """Cleaning has dropped pairs longer than `data.max_length`; in others the marks around a text may displace its last tokens."""
     pairs = make_pairs(recipe, store, tokenizer)
     if not pairs.num_cut:
         return []
     return [
-        f"{counted(pairs.num_cut, 'pair')} with a text cut at its end: {recipe.data.max_length} tokens include the marks around a "
-        "text (data.max_length)"
+        f"{counted(pairs.num_cut, 'pair')} with a text cut at its end: data.max_length = {recipe.data.max_length} includes the "
+        "marks around a text"
     ]
 
 
@@ -116,12 +116,12 @@ def make_batches(recipe: Recipe, store: Store, tokenizer: Tokenizer, with_slots:
 
 
 def loss(model: Transformer, batch: TextPairBatch | TextPairSlotBatch, token_loss: TokenLoss) -> Loss:
-    """The loss of finding the other text of each pair among those of this micro-batch alone: with `train.accumulate` or several
-    processes a text has fewer negatives, and not those of the whole update."""
+    """The contrastive loss. Negatives come from the same micro-batch, so `train.accumulate` and further processes leave each text
+    fewer of them."""
     assert isinstance(model.head, SequenceHead)
     pooled = model.head.pooled(model.states(batch.ids, batch.layout), batch.layout)
-    with torch.autocast(pooled.device.type, enabled=False):  # cosines in bf16 have two digits
-        # (sequences, d_model) -> (pairs, 2, d_model); sequences of empty rows come last
+    with torch.autocast(pooled.device.type, enabled=False):  # in bf16 a cosine has two digits
+        # (sequences, d_model) -> (pairs, 2, d_model); the sequences that empty rows form come last
         vectors = pooled[: batch.groups.numel()].view(len(batch.groups), 2, -1)
         return contrastive_loss(vectors, batch.groups, batch.scale)
 
@@ -154,7 +154,8 @@ def made_up_batch(
 def make_validator(
     recipe: Recipe, records: Sequence[Texts], tokenizer: Tokenizer, loss_only: bool
 ) -> RetrievalValidator:
-    return RetrievalValidator(records, tokenizer, recipe.data.max_length, recipe.train.temperature)
+    names = recipe.data.source, recipe.data.target
+    return RetrievalValidator(records, tokenizer, recipe.data.max_length, recipe.train.temperature, names)
 
 
 def score_test_set(recipe: Recipe, bundle: Bundle, records: Sequence[Texts]) -> Scores:

@@ -1,4 +1,4 @@
-"""Measures vectors of texts by retrieval: how often the text that means the same is the nearest of all."""
+"""Measures text vectors by retrieval: how often the nearest text of the other side is one that means the same."""
 
 from __future__ import annotations
 
@@ -21,38 +21,45 @@ from regard.understanding.answers import FloatArray
 from regard.understanding.embedder import scaled
 
 NAME = "retrieval accuracy"
-LOSS_PAIRS = 512  # among which a pair is to be found for the loss
-_CHUNK = 1024  # texts whose nearest ones are looked for at once
+LOSS_PAIRS = 512  # in each batch of the validation loss, however many a batch of the training has
+_CHUNK = 1024  # queries at a time
 
 
 class RetrievalSet:
-    """Pairs of texts that mean the same. A text may occur in several: then each of the others is a right answer."""
+    """Pairs of texts that mean the same. Each distinct text of one side is a query, and all distinct texts of the other side are
+    candidates. A text may occur in several pairs, as a sentence with several translations: then each partner is a right answer."""
 
-    def __init__(self, pairs: Sequence[Texts]) -> None:
+    def __init__(self, pairs: Sequence[Texts], names: tuple[str, str]) -> None:
+        """`names` are those of the two sides, such as languages."""
+        self.names = names
         self.sides: tuple[list[str], list[str]] = tuple(list(dict.fromkeys(side)) for side in zip(*pairs, strict=True))  # type: ignore[assignment]
         number = [{text: place for place, text in enumerate(side)} for side in self.sides]
         self.places = [(number[0][first], number[1][second]) for first, second in pairs]  # of each pair's texts
         self._right = frozenset(self.places)
 
     def accuracy(self, first: FloatArray, second: FloatArray) -> tuple[float, float]:
-        """In percent, of the vectors of both sides: how many texts of each have a right answer as the nearest of the other."""
+        """From the vectors of both sides, the percentage of the first side's texts whose nearest text of the second side is a right
+        answer, and the other way round."""
         there = [(row, column) in self._right for row, column in enumerate(_nearest(first, second))]
         back = [(row, column) in self._right for column, row in enumerate(_nearest(second, first))]
         return 100.0 * float(np.mean(there)), 100.0 * float(np.mean(back))
 
     def scores(self, first: FloatArray, second: FloatArray, loss: float | None = None) -> Scores:
-        """The mean of both directions, and each of them in the signature."""
+        """The mean of both directions, then each of them."""
         there, back = self.accuracy(first, second)
-        sizes = f"{len(self.sides[0])}x{len(self.sides[1])}"
-        signature = f"texts:{sizes}|there:{there:.2f}|back:{back:.2f}"
-        metrics = [Metric(NAME, (there + back) / 2, signature)]
+        (one, other), (left, right) = self.names, map(len, self.sides)
+        metrics = [
+            Metric(NAME, (there + back) / 2, "mean of both directions"),
+            Metric(f"{one} to {other}", there, f"queries:{left}|candidates:{right}"),
+            Metric(f"{other} to {one}", back, f"queries:{right}|candidates:{left}"),
+        ]
         if loss is not None:
-            metrics.append(Metric("loss", loss, f"pairs:{len(self.places)}|among:{LOSS_PAIRS}"))
+            metrics.append(Metric("loss", loss, f"pairs:{len(self.places)}|batch:{LOSS_PAIRS}"))
         return Scores(tuple(metrics), len(self.places))
 
 
 def _nearest(queries: FloatArray, texts: FloatArray) -> Iterator[int]:
-    """The number of the nearest text to each query, by cosine."""
+    """For each query, the place of the text with the highest cosine."""
     queries, texts = scaled(queries), scaled(texts)
     for start in range(0, len(queries), _CHUNK):
         # (chunk, d_model) @ (d_model, texts)
@@ -67,9 +74,10 @@ class RetrievalValidator:
     tokenizer: Tokenizer
     max_length: int
     temperature: float
+    names: tuple[str, str]  # of the two sides
 
     def __post_init__(self) -> None:
-        self._set = RetrievalSet(self.pairs)
+        self._set = RetrievalSet(self.pairs, self.names)
         room = text_room(self.tokenizer, self.max_length)
         self._inputs = [[EncoderInput(ids) for ids in self._framed(side, room)] for side in self._set.sides]
 
@@ -88,7 +96,7 @@ class RetrievalValidator:
         return self._set.scores(first, second, self._loss(first, second))
 
     def _loss(self, first: FloatArray, second: FloatArray) -> float:
-        """The mean over the texts, each among those of LOSS_PAIRS pairs."""
+        """The mean over the texts of both sides, in batches of LOSS_PAIRS pairs."""
         places = np.array(self._set.places)
         vectors = torch.from_numpy(np.stack([first[places[:, 0]], second[places[:, 1]]], axis=1))
         groups = torch.from_numpy(places + np.array([0, len(first)]))

@@ -20,6 +20,7 @@ from regard.models.transformer import Transformer
 from regard.progress import counted
 from regard.recipe import FINE_TUNING_LR, INIT, ModelRecipe, Recipe, check_positions
 from regard.settings import HeadConfig
+from regard.task_table import DEFAULT_TASK
 from regard.tasks import TASKS
 
 # Settings that may differ from the init model; its weights fix all others.
@@ -153,7 +154,7 @@ def tokenizer_from_init(recipe: Recipe, lines: Callable[[], Iterator[str]], say:
 def init_notes(recipe: Recipe) -> list[str]:
     """A note where the init model translates other languages: that may be intended, and may be a mistake."""
     bundle, data = load_init_bundle(recipe), recipe.data
-    if not bundle.source or (bundle.source, bundle.target) == (data.source, data.target):
+    if bundle.task != DEFAULT_TASK or (bundle.source, bundle.target) == (data.source, data.target):
         return []
     fits = f"{data.source}-{data.target}"
     hint = f"; the built-in model {fits} matches" if fits in builtin_models() else ""
@@ -175,13 +176,13 @@ def load_init_weights(recipe: Recipe, model: Transformer, tokenizer: Tokenizer) 
 
 
 def keeps_head(model: Transformer, bundle: Bundle) -> bool:
-    """Whether a run goes on with the head of its init model: it has the same labels."""
+    """Whether a run goes on with the head of its init model: it has the same labels, and pools in the same way."""
     own, there = model.config.head_settings, bundle.config.head_settings
-    return (own.kind, own.labels, own.answer) == (there.kind, there.labels, there.answer)
+    return all(getattr(own, name) == getattr(there, name) for name in ("kind", "labels", "answer", "pooling"))
 
 
 def _with_own_head(model: Transformer, weights: dict[str, Tensor], bundle: Bundle) -> dict[str, Tensor]:
-    """The init model's weights with the model's own head, which is new unless the labels are the same. BERT's pooler is kept."""
+    """The init model's weights with the model's own head, which is new unless `keeps_head`. BERT's pooler is kept."""
     found = {}
     for name, tensor in model.state_dict().items():
         is_new = name.startswith("head.") and not (name.startswith("head.pooler.") and name in weights)

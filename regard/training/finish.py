@@ -353,7 +353,12 @@ def average(run: Path, last: int, out: Path, say: Callable[[str], None]) -> tupl
     paths = checkpoints_to_average(folder, last, say)
     recipe = load_recipe(folder.recipe)
     if len(paths) < last:
-        kept = f"the run keeps no more (train.average = {recipe.train.average})"
+        keeps_no_more = len(scheduled_checkpoints(folder.checkpoints)) >= recipe.train.average
+        kept = (
+            f"the run keeps no more (train.average = {recipe.train.average})"
+            if keeps_no_more
+            else "the run has no more yet"
+        )
         say(f"{run}: averages {counted(len(paths), 'checkpoint')}, not {last}: {kept}")
     tokenizer = Tokenizer.load(folder.tokenizer)
     check_tokenizer(saved_fingerprint(paths[-1], folder), tokenizer, folder)
@@ -369,18 +374,19 @@ def average(run: Path, last: int, out: Path, say: Callable[[str], None]) -> tupl
         "steps": int(names[-1].removeprefix("step-")),
         "weights": f"average of {', '.join(names)}",
     }
-    records = _validation_records(recipe, folder)
+    records = _validation_records(recipe, folder, say)
     measured = TASKS[recipe.task].measure_weights(recipe, weights, tokenizer, records, torch.device("cpu"))
     return save_model(recipe, config, weights, tokenizer, facts, out, measured), names
 
 
-def _validation_records(recipe: Recipe, folder: RunFolder) -> list[Texts]:
-    """The validation records of a run, or none if their files are not there any more."""
+def _validation_records(recipe: Recipe, folder: RunFolder, say: Callable[[str], None]) -> list[Texts]:
+    """The validation records of a run, or none, with a note to `say`, if their files cannot be read any more."""
     task, spec = TASKS[recipe.task], recipe.data.valid
     if not isinstance(spec, str):
         spec = task.HELD_OUT.format(name="valid")
         recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, root=str(folder.held_out)))
     try:
         return list(task.read(task.find_corpus(spec, recipe)))
-    except UserError:
+    except UserError as error:
+        say(f"nothing is measured on the validation set: {error}")
         return []

@@ -23,17 +23,10 @@ from regard.training.metrics import best_validation
 
 Record = Mapping[str, Any]
 
-_OF_LABELS = ("accuracy", "f1", "macro_f1", "spearman", "pearson", "retrieval")
+_PERCENTAGES = ("accuracy", "f1", "macro_f1", "spearman", "pearson", "retrieval")
 _SHOWN_VERSIONS = 6  # of a sample
-_FIRST = (
-    "bleu",
-    "f1",
-    "accuracy",
-    "spearman",
-    "retrieval",
-    "bits_per_byte",
-    "loss",
-)  # the first of these that a test set was scored by has a tile
+# The first of these that a test set was scored by has a tile.
+_FIRST = ("bleu", "f1", "accuracy", "spearman", "retrieval", "bits_per_byte", "loss")
 
 
 def write_report(run: Path, recipe: Mapping[str, Any], records: Sequence[Record], facts: Mapping[str, str]) -> Path:
@@ -87,7 +80,7 @@ def _tiles(train: Sequence[Record], valid: Sequence[Record], test: Sequence[Reco
     best = best_validation(valid)
     if best:
         at = f"best, at step {best['step']:,}"
-        measured = [key for key in ("bleu", "chrf", "bits_per_byte", *_OF_LABELS) if best.get(key) is not None]
+        measured = [key for key in ("bleu", "chrf", "bits_per_byte", *_PERCENTAGES) if best.get(key) is not None]
         tiles += [(f"Validation {FIGURES[key].name}", format(best[key], FIGURES[key].form), at) for key in measured]
         if best.get("loss") is not None:
             perplexity = best.get("perplexity")
@@ -112,7 +105,9 @@ def _curves(train: Sequence[Record], valid: Sequence[Record]) -> str:
     speeds = Series("tokens per second", points(train, "tokens_per_second"), "one")
     charts = [
         chart(
-            "Loss" if any(record.get(key) is not None for record in valid for key in _OF_LABELS) else "Loss per token",
+            "Loss"
+            if any(record.get(key) is not None for record in valid for key in _PERCENTAGES)
+            else "Loss per token",
             [
                 Series("training", points(train, "nll"), "one"),
                 Series("validation", points(valid, "loss"), "two", dots=True),
@@ -128,7 +123,7 @@ def _curves(train: Sequence[Record], valid: Sequence[Record]) -> str:
                 Series("chrF", points(valid, "chrf"), "two", dots=True),
                 *(
                     Series(FIGURES[key].name, points(valid, key), color, dots=True)
-                    for key, color in zip(_OF_LABELS, ("one", "one", "two", "one", "two", "one"), strict=True)
+                    for key, color in zip(_PERCENTAGES, ("one", "one", "two", "one", "two", "one"), strict=True)
                 ),
             ],
             lambda value: f"{value:.1f}",

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 import transformers
@@ -22,9 +21,12 @@ import regard
 from regard.bundle import Bundle
 from regard.cli import main
 from regard.errors import RegardError, UserError
-from regard.export import export, onnx_encoder
+from regard.export import export
+from regard.export.tokenizer_json import check_encoder_json, encoder_json, sample_texts
+from regard.export.verify import Samples
 from regard.generate.encoding import EncoderInput
-from regard.generate.engines.onnx_encoder_graph import MODEL
+from regard.generate.engines.onnx_decoder import open_session
+from regard.generate.engines.onnx_encoder_graph import MODEL, convert
 from regard.generate.engines.select import make_encoder
 from regard.importing.transformers import import_model
 from tests import encoders
@@ -32,6 +34,8 @@ from tests.build import HEADS, ONE_STACK, build, tiny_config
 from tests.commands import fails
 from tests.families.checkpoints import CASES, find_goldens, make_original
 from tests.tiny import reversal_pairs, save_encoder
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 GOLDENS = find_goldens()
 STAGED = ["albert-rxnmapper", "roberta-sapiens-vh", "made-here/bert", "made-here/roberta"]
@@ -271,10 +275,9 @@ def test_a_model_without_a_tokenizer_takes_ids(name: str, tmp_path: Path) -> Non
 
 def test_wrong_numbers_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = save_encoder(tmp_path / "bundle", build(tiny_config(vocab_size=345, **HEADS["vector-of-length-1"])))
-    write = onnx_encoder.convert
 
     def damaged(bundle: Bundle, folder: Path) -> None:
-        write(bundle, folder)
+        convert(bundle, folder)
         model = onnx.load(str(folder / MODEL))
         [weight] = [one for one in model.graph.initializer if one.name == "encoder.layers.1.feed_forward.outer.weight"]
         weight.CopyFrom(
@@ -282,7 +285,7 @@ def test_wrong_numbers_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.
         )
         onnx.save(model, str(folder / MODEL))
 
-    monkeypatch.setattr(onnx_encoder, "convert", damaged)
+    monkeypatch.setattr("regard.export.onnx_encoder.convert", damaged)
     with pytest.raises(
         RegardError, match=r"the onnx model does not compute what the original does: numbers of vectors"
     ):
@@ -292,7 +295,6 @@ def test_wrong_numbers_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_mask_or_kinds_of_tokens_that_do_nothing_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = save_encoder(tmp_path / "bundle", build(tiny_config(vocab_size=345, **ONE_STACK["bert"])))
-    real = onnx_encoder.open_session
 
     class Forgetful:
         def __init__(self, name: str, session: Any) -> None:
@@ -304,15 +306,28 @@ def test_a_mask_or_kinds_of_tokens_that_do_nothing_are_noticed(tmp_path: Path, m
             return self.session.run(names, {**given, self.name: value(given[self.name].shape, np.int64)})
 
     for name in ("attention_mask", "token_type_ids"):
-        monkeypatch.setattr(onnx_encoder, "open_session", lambda *a, name=name: Forgetful(name, real(*a)))
+        monkeypatch.setattr(
+            "regard.export.onnx_encoder.open_session", lambda *given, name=name: Forgetful(name, open_session(*given))
+        )
         with pytest.raises(RegardError, match="the onnx model does not compute what the original does"):
             export(bundle, "onnx", tmp_path / "out")
 
 
+def test_a_sample_that_begins_with_spaces_is_no_mistake(tmp_path: Path) -> None:
+    for task, settings in {"fill": ONE_STACK["bert"], "embed": HEADS["vector"]}.items():
+        bundle = save_encoder(tmp_path / task, build(tiny_config(vocab_size=345, **settings)))
+        content = encoder_json(bundle, 24)
+        samples = Samples([bundle.tokenizer.encode("  a b")], [[]], [[]])
+        check_encoder_json(bundle, content, sample_texts(bundle, samples))
+
+
 def test_another_tokenizer_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = save_encoder(tmp_path / "bundle", build(tiny_config(vocab_size=345, **HEADS["vector"])))
-    write = onnx_encoder.encoder_json
-    monkeypatch.setattr(onnx_encoder, "encoder_json", lambda *given: {**write(*given), "post_processor": None})
+
+    def bare(*given: Any) -> dict[str, Any]:
+        return {**encoder_json(*given), "post_processor": None}
+
+    monkeypatch.setattr("regard.export.onnx_encoder.encoder_json", bare)
     with pytest.raises(RegardError, match=r"the exported tokenizer encodes .* to other ids than the bundle"):
         export(bundle, "onnx", tmp_path / "out")
 

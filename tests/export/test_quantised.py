@@ -269,7 +269,7 @@ def test_labels_that_do_not_exclude_each_other_are_compared_as_they_are(answer: 
     bundle = save_encoder(tmp_path / "m", model)
     before = make_samples(bundle)
     with torch.no_grad():
-        model.head.output.bias += 0.01
+        model.get_parameter("head.output.bias").add_(0.01)
     moved = save_encoder(tmp_path / "moved", model)
     with pytest.raises(RegardError, match=r"scores of labels differ by up to 0\.01"):
         check(before, answers(moved, before.src), "fp32", "x")

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 
@@ -18,6 +17,8 @@ from regard.generate.engines.onnx_encoder_graph import DATA, MODEL, OPSET, conve
 from regard.models.transformer import Transformer
 from tests.build import HEADS, LATER, ONE_STACK, SWITCHES, build, pack, pad, random_sentences, tiny_config
 from tests.tiny import save_encoder
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 LENGTHS = [5, 1, 9]
 NAMES = {

@@ -18,6 +18,7 @@ from regard.errors import UserError
 from regard.recipe import load_recipe
 from regard.reproduce import results
 from regard.reproduce.data_check import check_data, named_files, result_recipe, text_hash
+from regard.reproduce.page import write_page
 from regard.reproduce.records import append_record, read_records
 from regard.reproduce.results import Variation, load_result, read_result, result_names
 from regard.reproduce.sweep import Row, Running, Sweep
@@ -117,6 +118,7 @@ def test_a_sweep_goes_on_where_it_was_stopped(data: Path, tmp_path: Path, capfd:
     out = tmp_path / "out"
     command = ["reproduce", "variations", "--data", str(data), "--out", str(out)]
     assert main([*command, "--rows", "base", "--parallel", "2"]) == 0
+    assert "rows       2: base; base, seed 2" in capfd.readouterr().out
     rows = out / "variations" / "rows.jsonl"
     assert sorted(record["row"] for record in read_records(rows)) == ["base", "base, seed 2"]
     first = rows.read_text()
@@ -160,6 +162,11 @@ def test_a_sweep_that_runs_out_of_time_ends_its_rows(data: Path, tmp_path: Path)
     assert not sweep.run(1, seconds=3)
     assert said[-1] == "base: stopped; it resumes with the next start of the sweep"
     assert sweep.finished() == {}
+    # The time of a row is that of all its starts.
+    spent = float((tmp_path / "out" / "rows" / "base.seconds").read_text())
+    assert spent > 0
+    assert not sweep.run(1, seconds=3)
+    assert float((tmp_path / "out" / "rows" / "base.seconds").read_text()) > spent + 1
 
 
 @pytest.mark.slow
@@ -367,3 +374,67 @@ def test_the_document_of_variations_has_every_row_and_where_it_comes_from(tmp_pa
     assert all(f"| {row.name} |" in text for row in variations if not row.name.startswith("base"))
     for part in ("base, 4 seeds", "seeds 1, 2, 3, 4", "2026-11-18, a GPU", "23 minutes", "Against the paper:"):
         assert part in text, part
+    assert "Not run" not in text
+    # A sweep that was cut short says which rows are missing.
+    rows.write_text("".join(line + "\n" for line in rows.read_text().splitlines()[:-2]))
+    variations_page.main([str(rows), "--out", str(document)])
+    page = write_page(tmp_path, variations, tmp_path)
+    for written in (document, page):
+        assert f"Not run: {variations[-2].name}; {variations[-1].name}." in written.read_text()
+
+
+LABELS = """task = "classify"
+[data]
+train = "train.tsv*"
+valid = 0.2
+test = "test.tsv*"
+text = "2"
+label = "1"
+header = false
+[tokenizer]
+vocab_size = 300
+[model]
+preset = "tiny"
+encoder_layers = 1
+[train]
+steps = 3
+batch_tokens = 200
+device = "cpu"
+"""
+LABELS_RESULT = """title = "Colours"
+recipe = "../colours.toml"
+root = "text"
+device = "a CPU"
+minutes = 0.1
+where = "example.org"
+[published]
+score = 50
+metric = "accuracy"
+what = "a paper"
+[sha256]
+"test.tsv*" = "{sha256}"
+"""
+
+
+def test_a_classifier_is_reproduced_with_the_score_of_its_test_set(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, count in (("train", 60), ("test", 20)):
+        lines = (f"{('red', 'blue')[n % 2]}\ta {('rose', 'sky')[n % 2]} of number {n}\n" for n in range(count))
+        (data / "text" / f"{name}.tsv").write_text("".join(lines), encoding="utf-8")
+    (tmp_path / "recipes" / "colours.toml").write_text(LABELS)
+    sha256 = text_hash(data / "text" / "test.tsv")
+    (tmp_path / "recipes" / "reproduce" / "colours.toml").write_text(LABELS_RESULT.format(sha256=sha256))
+    out = tmp_path / "out"
+    assert main(["reproduce", "colours", "--data", str(data), "--out", str(out)]) == 0
+    printed = capfd.readouterr().out
+    assert "1 compared" in printed
+    [record] = read_records(out / "results.jsonl")
+    facts = json.loads((out / "colours" / "run" / "model" / "config.json").read_text(encoding="utf-8"))["facts"]
+    accuracy = facts["test"]["metrics"]["accuracy"]["score"]
+    assert (record["metric"], record["score"]) == ("accuracy", accuracy) and "macro F1" in record["scores"]
+    assert f"published: 50 accuracy (a paper); here {accuracy - 50:+.2f}" in printed
+    assert "bag of words: 100.00 accuracy, trained in" in printed
+    assert "50 accuracy" in (out / "results.html").read_text(encoding="utf-8")
+    refused = fails(capfd, "reproduce", "colours", "--data", str(data), "--set", "data.test=0.1")
+    assert "data.test must name the files" in refused

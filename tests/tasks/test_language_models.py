@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import random
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -368,7 +369,7 @@ def test_the_vocabulary_knows_the_ends_of_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"task": "sing"}, "task must be one of translate, generate, fill, classify, tag, but is 'sing'"),
+        ({"task": "sing"}, "task must be one of translate, generate, fill, classify, tag, embed, but is 'sing'"),
         ({"data": {"source": "en"}}, "data.source must not be set with task = 'generate', which has no such field"),
         ({"decode": {"beam": 2}}, "decode.beam must not be set with task = 'generate'"),
         ({"train": {"bpe_dropout": 0.1}}, "train.bpe_dropout must not be set with task = 'generate'"),
@@ -442,7 +443,7 @@ def test_commands_take_a_run_of_text(runs: Runs, task: str, tmp_path: Path, capf
     assert f"loss {valid['loss']:.3f}, perplexity {valid['perplexity']:.2f}" in card
     assert main(["models", str(run.parent)]) == 0
     [listed] = [line for line in capfd.readouterr().out.splitlines() if str(run) in line]
-    assert ("bits per byte test" if task == "generate" else "loss test") in listed
+    assert re.search(rf"{'bits per byte' if task == 'generate' else 'loss'} [\d.]+ \(test set\)", listed)
     refused = fails(capfd, "translate", "-m", str(run), "hello")
     assert f"must be a model for the task translate, but is one for the task {task}" in refused
 

@@ -168,6 +168,13 @@ def test_regard_average_makes_a_bundle_of_an_unfinished_run(tmp_path: Path, caps
     assert (
         f"{run}: averages 6 checkpoints, not 50: the run keeps no more (train.average = 5)" in capsys.readouterr().err
     )
+    for checkpoint in list_checkpoints(run / "checkpoints")[:4]:
+        shutil.rmtree(checkpoint)
+    (tmp_path / "recipe" / "valid.src").unlink()
+    assert main(["average", str(run), "--last", "3", "-o", str(tmp_path / "few")]) == 0
+    said = capsys.readouterr().err
+    assert f"{run}: averages 2 checkpoints, not 3: the run has no more yet" in said
+    assert "nothing is measured on the validation set: " in said and "valid.src" in said
     assert main(["translate", "-m", str(tmp_path / "bundle"), "--device", "cpu", "a b"]) == 0
     assert main(["average", str(run), "-o", str(tmp_path / "bundle")]) == 2
     assert "already exists" in capsys.readouterr().err

@@ -135,14 +135,14 @@ class OnnxTextEngine:
         if unsupported := self._unsupported(options, constraints):
             engine = self._other_for(" and ".join(unsupported))
             return engine.generate(prompts, options, on_finished, constraints)
-        wishes = constraints or [Constraints()] * len(prompts)
-        given = zip(opened(prompts, self.first), wishes, strict=True)
-        jobs = [make_job(self.bundle, number, *one, options) for number, one in enumerate(given)]
+        given = constraints or [Constraints()] * len(prompts)
+        pairs = zip(opened(prompts, self.first), given, strict=True)
+        jobs = [make_job(self.bundle, number, *pair, options) for number, pair in enumerate(pairs)]
         results: list[list[Hypothesis]] = [[] for _ in jobs]
         too_long = {job.number for job in jobs if len(job.prompt) + job.limit > self._max_positions}
         if too_long:
             engine, numbers = self._other_for(f"texts of more than {self._max_positions:,} tokens"), sorted(too_long)
-            found = engine.generate([prompts[n] for n in numbers], options, None, [wishes[n] for n in numbers])
+            found = engine.generate([prompts[n] for n in numbers], options, None, [given[n] for n in numbers])
             self._finish(results, numbers, found, on_finished)
         others = [job for job in jobs if job.number not in too_long]
         for batch in self._batches(others, options):
@@ -214,7 +214,7 @@ class OnnxTextEngine:
                 rows.copy(place - 1, place)
                 logits.append(logits[-1].copy())
             else:
-                logits.append(rows.read(place, text.prompt)[-1])
+                logits.append(rows.read(place, text.prompt))
         return np.stack(logits)
 
     def _extend(self, text: _Text, logits: _Array, options: SearchOptions, uniform: float) -> None:
@@ -266,25 +266,32 @@ class OnnxTextEngine:
 
     def _score(self, ids: Sequence[int], count: int) -> list[float]:
         """The log-probabilities of the last `count` tokens, and that the text ends there."""
-        log_probs = self._log_probs(ids, count + 1)
-        labels = np.asarray(ids[len(ids) - count :], dtype=np.int64)
-        values: list[float] = log_probs[np.arange(count), labels].tolist()
-        ends = list(self.rules.ends)
-        return [*values, float(log_probs[-1, ends].max()) if ends else -math.inf]
+        labels, ends = ids[len(ids) - count :], list(self.rules.ends)
+        values: list[float] = []
+        log_prob_of_end = -math.inf
+        for log_probs in self._log_probs(ids, count + 1):
+            own = np.asarray(labels[len(values) : len(values) + len(log_probs)], dtype=np.int64)
+            values += log_probs[np.arange(len(own)), own].tolist()
+            log_prob_of_end = float(log_probs[-1, ends].max()) if ends else -math.inf
+        return [*values, log_prob_of_end]
 
     def next_log_probs(self, prompt: Sequence[int], prefix: Sequence[int]) -> list[float]:
         """As `TextEngine.next_log_probs`."""
         [begun] = opened([prompt], self.first)
         check_length([[*begun, *prefix]], self._max_positions)
-        values: list[float] = self._log_probs((*begun, *prefix), 1)[0].tolist()
+        [log_probs] = self._log_probs((*begun, *prefix), 1)
+        values: list[float] = log_probs[0].tolist()
         return values
 
-    def _log_probs(self, ids: Sequence[int], wanted: int) -> _Array:
-        """Log-probabilities after each of the last `wanted` tokens, (wanted, vocab_size)."""
-        values = Rows(self._decoder, 1, len(ids)).read(0, ids, wanted).astype(np.float64)
-        values -= values.max(axis=1, keepdims=True)
-        values -= np.log(np.exp(values).sum(axis=1, keepdims=True))
-        return values
+    def _log_probs(self, ids: Sequence[int], wanted: int) -> Iterator[_Array]:
+        """Log-probabilities after each of the last `wanted` tokens, (places, vocab_size), in parts, since all those of a long text
+        may not fit into memory."""
+        for logits in Rows(self._decoder, 1, len(ids)).read_parts(0, ids, wanted):
+            if len(logits):
+                values = logits.astype(np.float64)
+                values -= values.max(axis=1, keepdims=True)
+                values -= np.log(np.exp(values).sum(axis=1, keepdims=True))
+                yield values
 
 
 def _uniform(

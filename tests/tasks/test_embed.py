@@ -1,0 +1,358 @@
+"""Models of text vectors through real runs of the task `embed`."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import regard
+from regard.bundle import load_bundle, load_weights
+from regard.cli import main
+from regard.data.feed import Part
+from regard.data.store import Store
+from regard.errors import UserError
+from regard.models.token_loss import TokenLoss
+from regard.models.transformer import Transformer
+from regard.recipe import load_recipe, recipe_from_dict
+from regard.tasks import embed
+from regard.tasks.retrieval import LOSS_PAIRS, RetrievalSet
+from regard.training.metrics import read_metrics
+from tests.commands import fails, fork, together
+from tests.encoders import their_vectors, vector_model
+from tests.tasks.test_labels import losses
+from tests.training.runs import quiet
+from tests.training.test_run import assert_same_weights, held, kill_when
+
+STEPS = 60
+ENGLISH = "one two three four five six seven eight nine ten red blue green black white".split()
+GERMAN = "eins zwei drei vier fünf sechs sieben acht neun zehn rot blau grün schwarz weiß".split()
+
+
+def pairs(count: int, seed: int) -> list[tuple[str, str]]:
+    """Words and their translations in another order; some English texts have two."""
+    draw = random.Random(seed)
+    found: list[tuple[str, str]] = []
+    while len(found) < count:
+        words = draw.sample(range(len(ENGLISH)), draw.randint(2, 4))
+        first = " ".join(ENGLISH[n] for n in words)
+        found.append((first, " ".join(GERMAN[n] for n in reversed(words))))
+        if draw.random() < 0.2:
+            found.append((first, " ".join(GERMAN[n] for n in words)))
+    return found[:count]
+
+
+def write_data(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, count, seed in (("train", 400, 1), ("test", 60, 2)):
+        for side, language in enumerate(("en", "de")):
+            lines = "".join(f"{pair[side]}\n" for pair in pairs(count, seed))
+            (folder / f"{name}.{language}").write_text(lines, encoding="utf-8")
+
+
+def recipe_values(folder: Path, **train: Any) -> dict[str, Any]:
+    write_data(folder)
+    return {
+        "task": "embed",
+        "data": {
+            "source": "en", "target": "de", "root": str(folder), "train": "train.{en,de}", "valid": "test.{en,de}",
+            "test": "test.{en,de}", "max_length": 16,
+        },
+        "tokenizer": {"vocab_size": 400},
+        "model": {
+            "preset": "tiny", "d_model": 32, "d_ff": 64, "num_heads": 2, "encoder_layers": 1, "dropout": 0.0, "activation": "gelu",
+            "positions": "learned", "max_positions": 32, "embedding_scale": False, "embedding_norm": True,
+            "front": {"token_types": 2},
+        },  # BERT's layers, which other programs run
+        "train": {
+            "steps": STEPS, "batch_tokens": 500, "save_every": 10, "validate_every": 20, "log_every": 1, "lr": 1e-2,
+            "optimizer": "adamw", "device": "cpu", "precision": "fp32", "average": 1, **train,
+        },
+    }  # fmt: skip
+
+
+def write_recipe(folder: Path, **train: Any) -> Path:
+    values = recipe_values(folder, **train)
+    (folder / "recipe.toml").write_text(recipe_from_dict(values).to_toml(), encoding="utf-8")
+    return folder / "recipe.toml"
+
+
+Run = tuple[Path, Path, str]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A recipe, its finished run, and what that printed."""
+    recipe = write_recipe(tmp_path_factory.mktemp("embed"))
+    return recipe, recipe.parent / "run", quiet(recipe, recipe.parent / "run")
+
+
+@pytest.fixture(scope="module")
+def texts(run: Run) -> tuple[Path, Path]:
+    return run[0].parent / "test.en", run[0].parent / "test.de"
+
+
+def test_the_loss_falls_and_the_model_is_a_bundle(run: Run) -> None:
+    _, folder, printed = run
+    assert np.mean(losses(folder)[-5:]) < 0.5 * np.mean(losses(folder)[:5])
+    bundle = load_bundle(folder / "model")
+    assert bundle.task == "embed" and bundle.config.head_settings.normalize
+    metrics = bundle.facts["test"]["metrics"]
+    assert list(metrics) == ["retrieval accuracy", "en to de", "de to en", "loss"]
+    assert metrics["retrieval accuracy"]["score"] > 80
+    # The test set is the validation set here, and the model is the one that did best on it.
+    valid = [record["retrieval"] for record in read_metrics(folder / "metrics.jsonl") if record["kind"] == "valid"]
+    assert metrics["retrieval accuracy"]["score"] == pytest.approx(max(valid))
+    assert f"try it  regard embed -m {folder}" in printed
+    page = (folder / "report.html").read_text()
+    assert "en ↔ de" in page and "Test retrieval accuracy" in page and "en to de" in page
+    assert "Use: `regard embed" in bundle.card
+
+
+def brute_force(first: dict[str, Any], second: dict[str, Any], given: list[tuple[str, str]]) -> float:
+    """The share of the texts in `first` one of whose partners in `given` is nearest among all of `second`."""
+    right = 0
+    for text, vector in first.items():
+        cosines = {
+            other: float(np.dot(vector, found) / np.linalg.norm(vector) / np.linalg.norm(found))
+            for other, found in second.items()
+        }
+        right += (text, max(cosines, key=lambda other: cosines[other])) in given
+    return 100 * right / len(first)
+
+
+def test_retrieval_accuracy_counts_each_text_once_and_any_of_its_partners() -> None:
+    given = [("a", "A"), ("b", "B"), ("a", "A2"), ("c", "C"), ("d", "B"), ("b", "B")]
+    draw = np.random.default_rng(0)
+    for _ in range(50):
+        vectors = {text: draw.normal(size=3).astype(np.float32) for pair in given for text in pair}
+        texts = RetrievalSet(given, ("en", "de"))
+        assert [len(side) for side in texts.sides] == [4, 4]
+        first, second = ({text: vectors[text] for text in side} for side in texts.sides)
+        found = texts.accuracy(np.stack(list(first.values())), np.stack(list(second.values())))
+        turned = [(target, source) for source, target in given]
+        assert found == pytest.approx((brute_force(first, second, given), brute_force(second, first, turned)))
+
+
+def test_evaluate_is_the_brute_force_over_the_vectors_of_the_model(
+    run: Run, texts: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["evaluate", "-m", str(run[1]), "--source", str(texts[0]), "--reference", str(texts[1])]
+    assert main([*command, "--engine", "torch", "--device", "cpu", "--json"]) == 0
+    found = {name: one["score"] for name, one in json.loads(capsys.readouterr().out)["metrics"].items()}
+    model = regard.load(run[1], engine="torch", device="cpu")
+    given = pairs(60, 2)
+    first, second = ({text: model.embed(text) for text in dict.fromkeys(side)} for side in zip(*given, strict=True))
+    there = brute_force(first, second, given)
+    back = brute_force(second, first, [(target, source) for source, target in given])
+    assert found == pytest.approx(
+        {"retrieval accuracy": (there + back) / 2, "test.en to test.de": there, "test.de to test.en": back}
+    )
+    assert len(first) < 60 and there > 80
+    # What training measured with its own batches is what the finished model gives.
+    metrics = load_bundle(run[1] / "model").facts["test"]["metrics"]
+    assert metrics["en to de"]["score"] == pytest.approx(there) and metrics["de to en"]["score"] == pytest.approx(back)
+
+
+def test_the_validation_loss_is_the_formula(run: Run) -> None:
+    recipe = load_recipe(run[1] / "recipe.toml")
+    bundle, given = load_bundle(run[1] / "model"), pairs(60, 2)
+    scores = embed.score_test_set(recipe, bundle, given)
+    model = regard.load(run[1], engine="torch", device="cpu")
+    first, second = (model.embed([pair[side] for pair in given]).astype(np.float64) for side in (0, 1))
+    logits, total = first @ second.T / 0.05, 0.0
+    for n, (source, target) in enumerate(given):
+        kept = [m for m, (a, b) in enumerate(given) if m == n or (a != source and b != target)]
+        total += np.log(np.exp(logits[n, kept]).sum()) + np.log(np.exp(logits[kept, n]).sum()) - 2 * logits[n, n]
+    assert len(given) < LOSS_PAIRS
+    assert scores["loss"].score == pytest.approx(total / 120, rel=1e-4)
+
+
+def test_evaluate_names_what_does_not_fit(
+    run: Run, texts: tuple[Path, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ["evaluate", "-m", str(run[1]), "--source", str(texts[0]), "--reference", str(texts[1])]
+    assert "makes vectors, and does not translate; leave out --beam and --sample" in fails(
+        capfd, *command, "--beam", "3", "--sample"
+    )
+    assert "one model of text vectors at a time" in fails(capfd, *command, "-m", str(run[1]))
+    for name, lines in (("a", "one\n\ntwo\n"), ("b", "eins\nzwei\n\n"), ("c", "\n\n\n")):
+        (tmp_path / name).write_text(lines, encoding="utf-8")
+    ends = ["--engine", "torch", "--device", "cpu"]
+    assert main([*command[:3], "--source", str(tmp_path / "a"), "--reference", str(tmp_path / "b"), *ends]) == 0
+    assert "note: 2 of 3 pairs left out, since a side is empty" in (said := capfd.readouterr()).err
+    assert "queries:1|candidates:1" in said.out
+    blank = ["evaluate", "-m", str(run[1]), "--source", str(tmp_path / "a"), "--reference", str(tmp_path / "c")]
+    assert "must have at least one line with text beside text" in fails(capfd, *blank)
+
+
+def test_a_batch_in_slots_has_the_loss_and_the_gradients_of_one_of_any_shape(run: Run) -> None:
+    recipe, bundle, store = (
+        load_recipe(run[1] / "recipe.toml"),
+        load_bundle(run[1] / "model"),
+        Store.open(run[1] / "store"),
+    )
+    part = Part(np.array([5, 0, 17, 200, 201, 3, 90]), 0)
+    found = []
+    for with_slots in (False, True):
+        sampler, packing = embed.make_batches(recipe, store, bundle.tokenizer, with_slots)
+        torch.manual_seed(3)
+        model = Transformer(bundle.config)
+        [packed] = packing.pack([part], slice(0, 1), sampler).parts
+        batch = packing.slots.unpack(packed) if packing.slots is not None else packed
+        loss = embed.loss(model, batch, TokenLoss(0.0))
+        torch.autograd.backward(loss.total)
+        found.append((float(loss.total.detach()), {n: p.grad for n, p in model.named_parameters()}))
+    (one, gradients), (other, others) = found
+    assert one == pytest.approx(other, rel=1e-5) and one > 10
+    for name, gradient in gradients.items():
+        assert gradient is not None and torch.allclose(gradient, others[name], rtol=1e-3, atol=1e-4), name
+
+
+def test_a_run_in_slots_learns_what_a_run_without_them_learns(run: Run, tmp_path: Path) -> None:
+    slots = tmp_path / "slots"
+    quiet(run[0], slots, "train.fast=slots")
+    found = load_bundle(slots / "model").facts["test"]["metrics"]
+    assert found["retrieval accuracy"]["score"] > 80
+    assert losses(slots)[-1] == pytest.approx(losses(run[1])[-1], abs=0.2)
+
+
+@pytest.mark.slow
+def test_two_processes_make_the_run_of_one_with_two_micro_batches(run: Run, tmp_path: Path) -> None:
+    # A text's negatives are those of its micro-batch: as many micro-batches, the same run.
+    quiet(run[0], tmp_path / "one", "train.accumulate=2", "train.steps=20")
+    sets = ["--set", "train.steps=20"]
+    codes, said = together(2, "train", str(run[0]), "--out", str(tmp_path / "two"), *sets)
+    assert codes == [0, 0], said
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_a_killed_run_ends_with_the_same_weights(run: Run, tmp_path: Path) -> None:
+    killed = tmp_path / "killed"
+    process = fork([held(tmp_path, 27), "train", str(run[0]), "--out", str(killed)])
+    kill_when(process, lambda: (killed / "checkpoints" / "step-000020").exists(), signal.SIGKILL)
+    assert "resuming from step 20" in quiet(run[0], killed, resume=True)
+    assert_same_weights(run[1], killed)
+    assert losses(killed) == losses(run[1])
+
+
+def test_transformers_reads_an_export_with_its_tokenizer(run: Run, tmp_path: Path) -> None:
+    assert main(["export", "-m", str(run[1]), "--to", "transformers", "-o", str(tmp_path / "out")]) == 0
+    given = ["one two three", "grün weiß", "Äpfel, 3,5 %!", " two  spaces"]
+    ours = regard.load(run[1], engine="torch", device="cpu").embed(given)
+    assert their_vectors(tmp_path / "out", given) == pytest.approx(ours, abs=1e-5)
+    tokenizer, own = (
+        transformers.AutoTokenizer.from_pretrained(tmp_path / "out"),
+        load_bundle(run[1] / "model").tokenizer,
+    )
+    ids, types = own.frame(own.encode("one two"), own.encode("eins"))
+    pair = tokenizer("one two", "eins")
+    assert (pair["input_ids"], pair["token_type_ids"]) == (ids, types) and 1 in types
+
+
+def test_ctranslate2_computes_the_same_vectors(run: Run) -> None:
+    pytest.importorskip("ctranslate2")
+    given = [source for source, _ in pairs(40, 3)]
+    found = [regard.load(run[1], engine=engine, device="cpu").embed(given) for engine in ("torch", "ctranslate2-fp32")]
+    assert found[0] == pytest.approx(found[1], abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A masked language model of the same shape."""
+    folder = tmp_path_factory.mktemp("fill")
+    write_data(folder)
+    values = {
+        **recipe_values(folder, steps=3),
+        "task": "fill",
+        "data": {"root": str(folder), "train": "train.[de][en]", "valid": 10, "documents": "line", "max_length": 16},
+    }
+    values["train"]["whole_words"] = True
+    (folder / "fill.toml").write_text(recipe_from_dict(values).to_toml(), encoding="utf-8")
+    quiet(folder / "fill.toml", folder / "run")
+    return folder / "run"
+
+
+def test_a_run_starts_from_a_masked_language_model(encoder: Path, tmp_path: Path) -> None:
+    values = recipe_values(tmp_path, init=str(encoder), lr=1e-9, steps=1)
+    values["model"] = {"preset": "init"}
+    del values["tokenizer"]
+    (tmp_path / "recipe.toml").write_text(recipe_from_dict(values).to_toml(), encoding="utf-8")
+    quiet(tmp_path / "recipe.toml", tmp_path / "run")
+    bundle, before = load_bundle(tmp_path / "run" / "model"), load_weights(load_bundle(encoder / "model"))
+    after = load_weights(bundle)
+    assert not any(name.startswith("head.") for name in after)
+    assert all(torch.allclose(tensor, before[name], atol=1e-6) for name, tensor in after.items())
+    assert bundle.config.head_settings.pooling == "mean" and bundle.config.head_settings.normalize
+    with pytest.raises(UserError, match=r"must be an encoder, .* but is a model for the task translate"):
+        quiet(tmp_path / "recipe.toml", tmp_path / "other", "train.init=en-de")
+
+
+def test_a_run_starts_from_a_model_of_sentence_transformers_with_its_tokenizer(tmp_path: Path) -> None:
+    _, given = vector_model(tmp_path / "theirs", pooling="cls_token", normalize=False)
+    write_data(tmp_path / "data")
+    files = [str(tmp_path / "data" / f"train.{language}") for language in ("en", "de")]
+    command = ["train", *files, "--task", "embed", "--init", str(given.folder), "--device", "cpu", "--steps", "2"]
+    assert main([*command, "--out", str(tmp_path / "run"), "--set", "train.batch_tokens=300"]) == 0
+    bundle = load_bundle(tmp_path / "run" / "model")
+    assert bundle.tokenizer.models == given.tokenizer.models
+    assert bundle.config.head_settings == given.config.head_settings  # its pooling, and vectors of any length
+    assert bundle.max_length == 24  # what the model reads
+
+
+@pytest.mark.parametrize("kind", ["two files", "a table"])
+def test_plain_files_are_enough(kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_data(tmp_path)
+    files = [str(tmp_path / "train.en"), str(tmp_path / "train.de")]
+    if kind == "a table":
+        lines = "".join(f"{source}\t{target}\n" for source, target in pairs(400, 1))
+        (tmp_path / "pairs.tsv").write_text(lines, encoding="utf-8")
+        files = [str(tmp_path / "pairs.tsv")]
+    command = ["train", *files, "--task", "embed", "--device", "cpu", "--source", "en", "--target", "de"]
+    assert main([*command, "--dry-run"]) == 0
+    printed = capfd.readouterr().err
+    assert "400 pairs, vectors of en and de" in printed and "400 pairs will not suffice to learn a language" in printed
+    assert "held out: 8 pairs for validation and 8 pairs for testing" in printed
+    out = tmp_path / "run"
+    assert main([*command, "--out", str(out), "--steps", "2", "--set", "tokenizer.vocab_size=400"]) == 0
+    printed = capfd.readouterr().err
+    assert "verdict the right text is the nearest" in printed or "try it  regard embed" in printed
+    assert load_bundle(out / "model").facts["test"]["sentences"] == 8
+    assert len((out / "heldout" / "test.en").read_text(encoding="utf-8").splitlines()) == 8
+
+
+def test_texts_that_do_not_fit_are_cut_or_dropped_and_counted(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, steps=1)
+    words = "blue green black white".split()
+    longer = "".join(" ".join(words[n % 4] for n in range(length)) + "\n" for length in (30, 40))
+    for language in ("en", "de"):
+        path = tmp_path / f"train.{language}"
+        path.write_text(path.read_text(encoding="utf-8") + longer, encoding="utf-8")
+    printed = quiet(recipe, tmp_path / "run", "data.max_length=30")
+    assert "dropped, too long: 1, first train.{en,de}, line 402" in printed
+    assert "1 pair with a text cut at its end: data.max_length = 30 includes the marks around a text" in printed
+
+
+REFUSED = {
+    "temperature": (["--set", "train.temperature=0"], "train.temperature must be a number above 0, but is 0"),
+    "smoothing": (["--set", "train.label_smoothing=0.1"], "train.label_smoothing must be 0 for the task embed"),
+    "monitor": (["--set", "train.monitor=bleu"], "train.monitor must be one of loss, retrieval for the task embed"),
+    "rdrop": (["--set", "train.rdrop=1", "--set", "model.dropout=0.1"], "train.rdrop must be 0 for the task embed"),
+    "shard": (["--set", "train.shard=true"], "train.shard must be false for the task embed"),
+    "share": (["--set", "data.valid=0.1"], "data.valid must be a corpus or a number of pairs, but is 0.1"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_settings_that_do_not_fit_are_refused(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    options, wanted = REFUSED[name]
+    recipe = write_recipe(tmp_path, steps=1)
+    assert wanted in fails(capfd, "train", str(recipe), "--out", str(tmp_path / "run"), *options)
