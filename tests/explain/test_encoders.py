@@ -17,6 +17,7 @@ import transformers
 
 import regard
 from regard.bundle import Bundle
+from regard.data.labelled import split_words
 from regard.errors import UserError
 from regard.explain.attribution import integrated_gradients, log_odds
 from regard.explain.encoder_explainer import EncoderExplainer
@@ -26,7 +27,6 @@ from regard.explain.lines import lines, window_note
 from regard.generate.encoding import EncoderInput
 from regard.generate.engines.encoder_engine import TorchEncoder
 from regard.importing.transformers import import_model
-from regard.understanding.tagger import split_words
 from tests import encoders
 from tests.explain.encoder_models import DECIDING, text_with
 
@@ -66,7 +66,8 @@ def their_parts(
         row = logits if place is None else logits[place]
         odds = row[number] - torch.cat((row[:number], row[number + 1 :])).logsumexp(0)
         parts += torch.autograd.grad(odds, vectors)[0] / steps
-    return ((text - baseline) * parts).sum(1)
+    found: torch.Tensor = ((text - baseline) * parts).sum(1)
+    return found
 
 
 @pytest.mark.parametrize("task", ["classify", "tag", "fill"])
@@ -144,8 +145,8 @@ def test_the_word_that_decides_has_the_largest_part(encoder_models: dict[str, tu
         assert words[best] == deciding
         of_text = slice(1, len(words) - 1)
         assert int(np.argmax(falls[of_text])) + 1 == best  # leaving it out says so, too
-        orders = [np.argsort(np.argsort(some[of_text])) for some in (parts, falls)]
-        ranks.append(np.corrcoef(*orders)[0, 1])
+        first, second = (np.argsort(np.argsort(some[of_text])).astype(float) for some in (parts, falls))
+        ranks.append(float(np.corrcoef(first, second)[0, 1]))
     assert np.mean(ranks) > 0.5
 
 
