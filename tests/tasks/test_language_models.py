@@ -368,7 +368,7 @@ def test_the_vocabulary_knows_the_ends_of_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"task": "sing"}, "task must be one of translate, generate, fill, classify, tag, but is 'sing'"),
+        ({"task": "sing"}, "task must be one of translate, generate, fill, classify, tag, embed, but is 'sing'"),
         ({"data": {"source": "en"}}, "data.source must not be set with task = 'generate', which has no such field"),
         ({"decode": {"beam": 2}}, "decode.beam must not be set with task = 'generate'"),
         ({"train": {"bpe_dropout": 0.1}}, "train.bpe_dropout must not be set with task = 'generate'"),
